@@ -1,0 +1,14 @@
+//! The protocols of Steadfast as pure state machines.
+//!
+//! Nothing here does I/O, reads a clock or starts a thread: time and bytes go in by `handle_*`, ordered
+//! actions come out by `poll_action`. The daemon carries the actions out on the Linux kernel, the
+//! simulator in its own world; both run this very code.
+#![forbid(unsafe_code)]
+
+pub mod packet;
+pub mod restart;
+pub mod seq;
+pub mod time;
+
+pub use seq::{Offset, Seq};
+pub use time::Instant;

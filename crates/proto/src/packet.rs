@@ -1,0 +1,369 @@
+//! TCP segments as they stand in IPv4 and IPv6 packets: parsed into [`Segment`] views, built by [`Segment::emit`].
+
+use std::net::{IpAddr, SocketAddr};
+
+use etherparse::{IpSlice, PacketBuilder, TcpHeader, TcpHeaderSlice, TcpOptionElement, TcpSlice};
+use thiserror::Error;
+
+use crate::Seq;
+
+/// The flags of a TCP header that decide anything here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // they are the header's bits
+pub struct Flags {
+    /// The sender has no more data.
+    pub fin: bool,
+    /// Start of a connection.
+    pub syn: bool,
+    /// The connection is aborted.
+    pub rst: bool,
+    /// The application should read now.
+    pub psh: bool,
+    /// The acknowledgement number counts.
+    pub ack: bool,
+}
+
+impl Flags {
+    /// An ordinary acknowledgement.
+    pub const ACK: Self = Self {
+        fin: false,
+        syn: false,
+        rst: false,
+        psh: false,
+        ack: true,
+    };
+    /// The first segment of a connection.
+    pub const SYN: Self = Self {
+        syn: true,
+        ack: false,
+        ..Self::ACK
+    };
+    /// The answer to a SYN.
+    pub const SYN_ACK: Self = Self {
+        syn: true,
+        ..Self::ACK
+    };
+    /// An acknowledgement that ends the sender's stream.
+    pub const FIN_ACK: Self = Self {
+        fin: true,
+        ..Self::ACK
+    };
+    /// An abort.
+    pub const RST: Self = Self {
+        rst: true,
+        ack: false,
+        ..Self::ACK
+    };
+}
+
+/// Timestamps option (RFC 7323 §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamps {
+    /// The sender's clock.
+    pub value: u32,
+    /// The peer's clock, echoed.
+    pub echo: u32,
+}
+
+/// The options of a TCP header that a restored endpoint depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Maximum segment size in bytes (SYN only).
+    pub mss: Option<u16>,
+    /// Window scale shift (SYN only, RFC 7323 §2).
+    pub window_scale: Option<u8>,
+    /// Selective acknowledgements are understood (SYN only, RFC 2018).
+    pub sack_permitted: bool,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+    /// Selective acknowledgement blocks `[left, right)`.
+    pub sack: [Option<(Seq, Seq)>; 4],
+}
+
+impl Options {
+    fn parse(header: &TcpHeaderSlice<'_>) -> Self {
+        let mut options = Self::default();
+        for element in header.options_iterator() {
+            match element {
+                Ok(TcpOptionElement::MaximumSegmentSize(mss)) => options.mss = Some(mss),
+                Ok(TcpOptionElement::WindowScale(shift)) => options.window_scale = Some(shift),
+                Ok(TcpOptionElement::SelectiveAcknowledgementPermitted) => options.sack_permitted = true,
+                Ok(TcpOptionElement::Timestamp(value, echo)) => {
+                    options.timestamps = Some(Timestamps { value, echo });
+                }
+                Ok(TcpOptionElement::SelectiveAcknowledgement(first, rest)) => {
+                    let blocks = std::iter::once(Some(first)).chain(rest);
+                    for (slot, block) in options.sack.iter_mut().zip(blocks) {
+                        *slot = block.map(|(left, right)| (Seq(left), Seq(right)));
+                    }
+                }
+                Ok(TcpOptionElement::Noop) => {}
+                Err(_) => break, // as a kernel does: what was read before counts
+            }
+        }
+        options
+    }
+
+    fn elements(&self) -> Vec<TcpOptionElement> {
+        let mut elements = Vec::new();
+        elements.extend(self.mss.map(TcpOptionElement::MaximumSegmentSize));
+        if self.sack_permitted {
+            elements.push(TcpOptionElement::SelectiveAcknowledgementPermitted);
+        }
+        if let Some(Timestamps { value, echo }) = self.timestamps {
+            elements.push(TcpOptionElement::Timestamp(value, echo));
+        }
+        elements.extend(self.window_scale.map(TcpOptionElement::WindowScale));
+        let mut blocks = self.sack.iter().flatten().map(|(left, right)| (left.0, right.0));
+        if let Some(first) = blocks.next() {
+            let rest = [blocks.next(), blocks.next(), None];
+            elements.push(TcpOptionElement::SelectiveAcknowledgement(first, rest));
+        }
+        elements
+    }
+}
+
+/// What the receiving hardware or kernel already knows of a packet's checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// Verified, or left to the hardware by a sender on the same machine.
+    Trusted,
+    /// Not known: verify it here.
+    Unverified,
+}
+
+/// Why bytes are not a TCP segment that anyone would accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Malformed {
+    /// The IP header is cut off or contradicts itself.
+    #[error("IP header malformed or truncated")]
+    Ip,
+    /// A fragment: reassembly belongs to the kernel.
+    #[error("IP fragment")]
+    Fragment,
+    /// Not TCP.
+    #[error("not TCP")]
+    NotTcp,
+    /// The TCP header is cut off or contradicts itself.
+    #[error("TCP header malformed or truncated")]
+    Tcp,
+    /// The checksum is wrong (RFC 9293 §3.1).
+    #[error("TCP checksum wrong")]
+    Checksum,
+}
+
+/// One TCP segment; the payload is borrowed from the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment<'a> {
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// Whom it is for.
+    pub destination: SocketAddr,
+    /// Sequence number of the first byte (of the SYN, if there is one).
+    pub seq: Seq,
+    /// Next byte expected from the peer; counts if `flags.ack`.
+    pub ack: Seq,
+    /// Flags.
+    pub flags: Flags,
+    /// Advertised window as written, not scaled.
+    pub window: u16,
+    /// Options.
+    pub options: Options,
+    /// Data.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Segment<'a> {
+    /// Parses an IP packet that starts at `packet[0]`. Bytes behind the IP length (Ethernet padding) are ignored.
+    ///
+    /// # Errors
+    /// Says what is wrong with the bytes; never panics.
+    pub fn parse(packet: &'a [u8], checksum: Checksum) -> Result<Self, Malformed> {
+        let ip = IpSlice::from_slice(packet).map_err(|_| Malformed::Ip)?;
+        if ip.is_fragmenting_payload() {
+            return Err(Malformed::Fragment);
+        }
+        let body = ip.payload();
+        if body.ip_number != etherparse::IpNumber::TCP {
+            return Err(Malformed::NotTcp);
+        }
+        let tcp = TcpSlice::from_slice(body.payload).map_err(|_| Malformed::Tcp)?;
+        if checksum == Checksum::Unverified && !checksum_holds(&ip, &tcp) {
+            return Err(Malformed::Checksum);
+        }
+        let header = TcpHeaderSlice::from_slice(tcp.header_slice()).map_err(|_| Malformed::Tcp)?;
+        Ok(Self {
+            source: SocketAddr::new(ip.source_addr(), tcp.source_port()),
+            destination: SocketAddr::new(ip.destination_addr(), tcp.destination_port()),
+            seq: Seq(tcp.sequence_number()),
+            ack: Seq(tcp.acknowledgment_number()),
+            flags: Flags {
+                fin: tcp.fin(),
+                syn: tcp.syn(),
+                rst: tcp.rst(),
+                psh: tcp.psh(),
+                ack: tcp.ack(),
+            },
+            window: tcp.window_size(),
+            options: Options::parse(&header),
+            payload: tcp.payload(),
+        })
+    }
+
+    /// Length in sequence space: data, SYN and FIN (RFC 9293 §3.4).
+    #[allow(clippy::cast_possible_truncation)] // an IP packet holds less than 2³² bytes
+    pub fn seq_len(&self) -> u32 {
+        self.payload.len() as u32 + u32::from(self.flags.syn) + u32::from(self.flags.fin)
+    }
+
+    /// The segment as an IP packet with valid checksums.
+    ///
+    /// # Panics
+    /// If the two addresses are of different families, or the payload does not fit an IP packet: our own bug.
+    pub fn emit(&self) -> Vec<u8> {
+        let builder = match (self.source.ip(), self.destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                PacketBuilder::ipv4(source.octets(), destination.octets(), HOP_LIMIT)
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                PacketBuilder::ipv6(source.octets(), destination.octets(), HOP_LIMIT)
+            }
+            _ => panic!("a segment between address families: {self:?}"),
+        };
+        let mut header = TcpHeader::new(
+            self.source.port(),
+            self.destination.port(),
+            self.seq.0,
+            self.window,
+        );
+        header.acknowledgment_number = self.ack.0;
+        (header.fin, header.syn, header.rst) = (self.flags.fin, self.flags.syn, self.flags.rst);
+        (header.psh, header.ack) = (self.flags.psh, self.flags.ack);
+        header
+            .set_options(&self.options.elements())
+            .expect("these options fit 40 bytes");
+        let builder = builder.tcp_header(header);
+        let mut packet = Vec::with_capacity(builder.size(self.payload.len()));
+        builder
+            .write(&mut packet, self.payload)
+            .expect("the payload fits a packet");
+        packet
+    }
+}
+
+const HOP_LIMIT: u8 = 64;
+
+/// Whether the checksum is right, or is the partial one that a sender on the same machine left for hardware to complete.
+fn checksum_holds(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
+    let written = tcp.checksum();
+    let full = match ip {
+        IpSlice::Ipv4(v4) => tcp
+            .calc_checksum_ipv4(v4.header().source(), v4.header().destination())
+            .ok(),
+        IpSlice::Ipv6(v6) => tcp
+            .calc_checksum_ipv6(v6.header().source(), v6.header().destination())
+            .ok(),
+    };
+    full == Some(written) || pseudo_header_sum(ip, tcp.slice().len()) == written
+}
+
+/// Ones' complement sum over the pseudo header alone (RFC 9293 §3.1), folded, not inverted.
+fn pseudo_header_sum(ip: &IpSlice<'_>, tcp_len: usize) -> u16 {
+    let sum_pairs = |bytes: &[u8]| -> u64 {
+        bytes
+            .chunks_exact(2)
+            .map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])))
+            .sum()
+    };
+    let addresses = match (ip.source_addr(), ip.destination_addr()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            sum_pairs(&source.octets()) + sum_pairs(&destination.octets())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            sum_pairs(&source.octets()) + sum_pairs(&destination.octets())
+        }
+        _ => unreachable!("one packet, one family"),
+    };
+    let mut sum = addresses + u64::from(etherparse::IpNumber::TCP.0) + tcp_len as u64;
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::try_from(sum).expect("folded to 16 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(payload: &[u8]) -> Segment<'_> {
+        Segment {
+            source: "10.1.0.2:40000".parse().unwrap(),
+            destination: "10.2.0.100:80".parse().unwrap(),
+            seq: Seq(7),
+            ack: Seq(9),
+            flags: Flags {
+                psh: true,
+                ..Flags::ACK
+            },
+            window: 500,
+            options: Options {
+                timestamps: Some(Timestamps { value: 11, echo: 12 }),
+                sack: [Some((Seq(20), Seq(30))), None, None, None],
+                ..Options::default()
+            },
+            payload,
+        }
+    }
+
+    #[test]
+    fn what_is_emitted_is_parsed_again() {
+        let original = segment(b"hello");
+        let packet = original.emit();
+        assert_eq!(Segment::parse(&packet, Checksum::Unverified), Ok(original));
+        let v6 = Segment {
+            source: "[fd00::2]:40000".parse().unwrap(),
+            destination: "[fd01::100]:80".parse().unwrap(),
+            ..original
+        };
+        assert_eq!(Segment::parse(&v6.emit(), Checksum::Unverified), Ok(v6));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed_unless_the_checksum_is_trusted() {
+        let mut packet = segment(b"hello").emit();
+        *packet.last_mut().unwrap() ^= 1;
+        assert_eq!(
+            Segment::parse(&packet, Checksum::Unverified),
+            Err(Malformed::Checksum)
+        );
+        assert!(Segment::parse(&packet, Checksum::Trusted).is_ok());
+    }
+
+    #[test]
+    fn a_partial_checksum_is_accepted() {
+        let mut packet = segment(b"hello").emit();
+        let partial = {
+            let ip = IpSlice::from_slice(&packet).unwrap();
+            pseudo_header_sum(&ip, packet.len() - 20)
+        };
+        packet[36..38].copy_from_slice(&partial.to_be_bytes());
+        assert!(Segment::parse(&packet, Checksum::Unverified).is_ok());
+    }
+
+    #[test]
+    fn truncation_anywhere_is_an_error_and_padding_is_ignored() {
+        let packet = segment(b"hello").emit();
+        for len in 0..packet.len() {
+            assert!(
+                Segment::parse(&packet[..len], Checksum::Unverified).is_err(),
+                "{len}"
+            );
+        }
+        let mut padded = packet.clone();
+        padded.extend_from_slice(&[0; 6]);
+        assert_eq!(
+            Segment::parse(&padded, Checksum::Unverified),
+            Ok(segment(b"hello"))
+        );
+    }
+}
