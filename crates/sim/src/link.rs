@@ -1,0 +1,462 @@
+//! One direction of a cable: [`Link::offer`] says when a packet arrives at the far end, or why it does not.
+//!
+//! A packet waits in a finite DropTail queue until those before it are sent, is sent at the link's rate, and then
+//! travels for the propagation delay, where it may be lost, overtaken or doubled:
+//!
+//! ```text
+//!            waiting (queue_packets, queue_bytes)   sending (rate)   travelling (delay)
+//!  offer ──▶ [ ] [ ] [ ] [ ] ─────────────────────▶ [ ] ───────────▶ · · · · · · · · · ──▶ Deliver
+//!               full: QueueFull                                       chance: Lost, copy, late
+//! ```
+//!
+//! The link is a leaf without a clock and holds no packets: the caller keeps them until their time has come. So the
+//! same code moves packets in the simulated world and between two real sockets.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proto::Instant;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use thiserror::Error;
+
+/// What a link is like. The default is a perfect one: no delay, any rate, nothing is lost.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LinkConfig {
+    /// Bits per second; `None` sends everything at once, and then nothing ever waits.
+    pub rate_bits_per_s: Option<u64>,
+    /// Propagation delay of each packet.
+    pub delay: Duration,
+    /// How many packets may wait, not counting the one that is being sent; `None` is unlimited.
+    pub queue_packets: Option<usize>,
+    /// How many bytes may wait, not counting those of the packet that is being sent; `None` is unlimited.
+    pub queue_bytes: Option<usize>,
+    /// Probability in [0, 1] that a packet is lost on the way (it has used the link's rate).
+    pub loss: f64,
+    /// Probability in [0, 1] that a packet is late, so that others overtake it.
+    pub reorder: f64,
+    /// By how much it is late at most; the extra delay is uniform up to this.
+    pub reorder_delay: Duration,
+    /// Probability in [0, 1] that a packet arrives twice.
+    pub duplicate: f64,
+}
+
+/// Why a [`LinkConfig`] describes no link.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+pub enum InvalidLink {
+    /// A link with rate 0 would never send; one that is down is made by [`Link::set_up`].
+    #[error("rate_bits_per_s must be positive")]
+    ZeroRate,
+    /// A probability is outside [0, 1] or not a number.
+    #[error("{field} must be a probability between 0 and 1, not {value}")]
+    Probability {
+        /// The field of [`LinkConfig`].
+        field: &'static str,
+        /// What it held.
+        value: f64,
+    },
+    /// Packets shall be late, but by nothing.
+    #[error("reorder needs a positive reorder_delay")]
+    ReorderWithoutDelay,
+}
+
+/// What becomes of one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// It arrives.
+    Deliver {
+        /// When, at the far end; never before a packet offered earlier, unless one of the two is late.
+        at: Instant,
+        /// When a second copy arrives, if there is one.
+        copy_at: Option<Instant>,
+    },
+    /// Lost on the way, by chance.
+    Lost,
+    /// Dropped: the queue had no room.
+    QueueFull,
+    /// Dropped: the link is down.
+    Down,
+}
+
+/// One direction of a cable.
+#[derive(Clone, Debug)]
+pub struct Link {
+    config: LinkConfig,
+    up: bool,
+    /// When the packet accepted last has been sent.
+    idle_at: Fraction,
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    rng: Xoshiro256PlusPlus,
+}
+
+/// A point in time between two nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Fraction {
+    nanos: Instant,
+    /// In units of 1 ns / rate, so that a packet's duration, bits · 10⁹ / rate, is never rounded.
+    rest: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    until: Fraction,
+    bytes: usize,
+}
+
+impl Link {
+    /// A link that is up and idle. Its chances are drawn from `seed` alone: the same offers get the same verdicts.
+    ///
+    /// # Errors
+    /// Names the field of the configuration that cannot be.
+    pub fn new(config: LinkConfig, seed: u64) -> Result<Self, InvalidLink> {
+        if config.rate_bits_per_s == Some(0) {
+            return Err(InvalidLink::ZeroRate);
+        }
+        let probabilities = [
+            ("loss", config.loss),
+            ("reorder", config.reorder),
+            ("duplicate", config.duplicate),
+        ];
+        for (field, value) in probabilities {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(InvalidLink::Probability { field, value });
+            }
+        }
+        if config.reorder > 0.0 && config.reorder_delay.is_zero() {
+            return Err(InvalidLink::ReorderWithoutDelay);
+        }
+        Ok(Self {
+            config,
+            up: true,
+            idle_at: Fraction::at(Instant::ZERO),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+        })
+    }
+
+    /// What becomes of a packet of `bytes` bytes that comes to the near end at `now`. `now` never goes back.
+    /// Takes constant time, amortised.
+    pub fn offer(&mut self, now: Instant, bytes: usize) -> Verdict {
+        if !self.up {
+            return Verdict::Down;
+        }
+        let Some(sent) = self.send(now, bytes) else {
+            return Verdict::QueueFull;
+        };
+        if self.chance(self.config.loss) {
+            return Verdict::Lost;
+        }
+        let at = sent + self.travel_time();
+        let copy_at = if self.chance(self.config.duplicate) {
+            Some(sent + self.travel_time())
+        } else {
+            None
+        };
+        Verdict::Deliver { at, copy_at }
+    }
+
+    /// Connects or cuts the link. A cut one forgets what was waiting; the caller drops what was on the way.
+    pub fn set_up(&mut self, up: bool) {
+        self.up = up;
+        if !up {
+            self.idle_at = Fraction::at(Instant::ZERO);
+            self.waiting.clear();
+            self.waiting_bytes = 0;
+        }
+    }
+
+    /// Whether the link is connected.
+    pub const fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Puts the packet behind those before it and returns when it has been sent (the whole nanosecond before);
+    /// `None` if it would have to wait and there is no room.
+    fn send(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
+        let Some(rate) = self.config.rate_bits_per_s else {
+            return Some(now);
+        };
+        let now = Fraction::at(now);
+        while let Some(first) = self.waiting.front()
+            && first.until <= now
+        {
+            self.waiting_bytes -= first.bytes;
+            self.waiting.pop_front();
+        }
+        let start = self.idle_at.max(now);
+        if start > now && !self.wait(start, bytes) {
+            return None;
+        }
+        self.idle_at = start.after(bytes, rate);
+        Some(self.idle_at.nanos)
+    }
+
+    /// Lets a packet wait until `until`; false if there is no room.
+    fn wait(&mut self, until: Fraction, bytes: usize) -> bool {
+        let packets_full = self
+            .config
+            .queue_packets
+            .is_some_and(|limit| self.waiting.len() >= limit);
+        let bytes_full = self
+            .config
+            .queue_bytes
+            .is_some_and(|limit| self.waiting_bytes + bytes > limit);
+        if packets_full || bytes_full {
+            return false;
+        }
+        self.waiting.push_back(Waiting { until, bytes });
+        self.waiting_bytes += bytes;
+        true
+    }
+
+    fn travel_time(&mut self) -> Duration {
+        let mut time = self.config.delay;
+        if self.chance(self.config.reorder) {
+            time += self.config.reorder_delay.mul_f64(self.rng.random::<f64>());
+        }
+        time
+    }
+
+    /// Draws only where there is a choice, so that options which are off do not shift the others' chances.
+    fn chance(&mut self, probability: f64) -> bool {
+        probability > 0.0 && self.rng.random_bool(probability)
+    }
+}
+
+impl Fraction {
+    const fn at(instant: Instant) -> Self {
+        Self {
+            nanos: instant,
+            rest: 0,
+        }
+    }
+
+    /// When `bytes` bytes have been sent at `rate` bits per second, starting here.
+    #[allow(clippy::cast_possible_truncation)] // the remainder is below the rate; the time ends after 584 years
+    fn after(self, bytes: usize, rate: u64) -> Self {
+        const BITS_TO_NANOS: u128 = 8 * 1_000_000_000;
+        let numerator = bytes as u128 * BITS_TO_NANOS + u128::from(self.rest);
+        let rate = u128::from(rate);
+        Self {
+            nanos: self.nanos + Duration::from_nanos((numerator / rate) as u64),
+            rest: (numerator % rate) as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn link(config: LinkConfig) -> Link {
+        Link::new(config, 1).unwrap()
+    }
+
+    fn at(verdict: Verdict) -> Instant {
+        match verdict {
+            Verdict::Deliver { at, .. } => at,
+            other => panic!("not delivered: {other:?}"),
+        }
+    }
+
+    fn after(duration: Duration) -> Instant {
+        Instant::ZERO + duration
+    }
+
+    #[test]
+    fn a_million_packets_take_exactly_their_bits_over_the_rate() {
+        // 1,000,003 bit/s divides no packet's duration into whole nanoseconds.
+        for rate in [1_000_003, 3_000_000_000, 7] {
+            let mut link = link(LinkConfig {
+                rate_bits_per_s: Some(rate),
+                delay: MS,
+                ..LinkConfig::default()
+            });
+            let (mut bits, mut last) = (0_u128, Instant::ZERO);
+            for index in 0..1_000_000 {
+                let bytes = 40 + index % 1461;
+                bits += bytes as u128 * 8;
+                last = at(link.offer(Instant::ZERO, bytes));
+            }
+            let exact = u64::try_from(bits * 1_000_000_000 / u128::from(rate)).unwrap();
+            assert_eq!(last, Instant::from_nanos(exact) + MS, "rate {rate}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_offers_when_the_last_packet_is_sent_loses_no_fraction() {
+        let rate = 999_999_937;
+        let mut link = link(LinkConfig {
+            rate_bits_per_s: Some(rate),
+            ..LinkConfig::default()
+        });
+        let mut now = Instant::ZERO;
+        for _ in 0..100_000 {
+            now = at(link.offer(now, 1500));
+        }
+        assert_eq!(now.as_nanos(), 100_000 * 12_000 * 1_000_000_000 / rate);
+    }
+
+    #[test]
+    fn an_idle_link_starts_at_once() {
+        let mut link = link(LinkConfig {
+            rate_bits_per_s: Some(8_000_000), // 1 µs per byte
+            delay: MS,
+            ..LinkConfig::default()
+        });
+        assert_eq!(at(link.offer(Instant::ZERO, 1000)), after(2 * MS));
+        assert_eq!(at(link.offer(after(5 * MS), 1000)), after(7 * MS));
+        assert_eq!(at(link.offer(after(5 * MS), 1000)), after(8 * MS));
+    }
+
+    #[test]
+    fn the_queue_counts_waiting_packets_and_bytes_but_not_the_one_being_sent() {
+        let slow = LinkConfig {
+            rate_bits_per_s: Some(8_000_000),
+            ..LinkConfig::default()
+        };
+        let limits = [
+            LinkConfig {
+                queue_packets: Some(2),
+                ..slow.clone()
+            },
+            LinkConfig {
+                queue_bytes: Some(2000),
+                ..slow
+            },
+        ];
+        for config in limits {
+            let mut link = link(config);
+            for _ in 0..3 {
+                let _ = at(link.offer(Instant::ZERO, 1000)); // one being sent, two waiting
+            }
+            assert_eq!(link.offer(Instant::ZERO, 1000), Verdict::QueueFull);
+            let almost = Instant::from_nanos(999_999);
+            assert_eq!(link.offer(almost, 1000), Verdict::QueueFull);
+            assert_eq!(at(link.offer(after(MS), 1000)), after(4 * MS)); // the second is being sent
+            assert_eq!(link.offer(after(MS), 1000), Verdict::QueueFull);
+        }
+    }
+
+    #[test]
+    fn without_a_buffer_only_an_idle_link_accepts() {
+        let mut link = link(LinkConfig {
+            rate_bits_per_s: Some(8_000_000),
+            queue_packets: Some(0),
+            ..LinkConfig::default()
+        });
+        let _ = at(link.offer(Instant::ZERO, 1000));
+        assert_eq!(link.offer(Instant::ZERO, 1000), Verdict::QueueFull);
+        let _ = at(link.offer(after(MS), 1000));
+    }
+
+    #[test]
+    fn without_reordering_no_packet_overtakes_another() {
+        let mut link = link(LinkConfig {
+            rate_bits_per_s: Some(123_456_789),
+            delay: 3 * MS,
+            queue_packets: Some(50),
+            loss: 0.1,
+            duplicate: 0.1,
+            ..LinkConfig::default()
+        });
+        let mut last = Instant::ZERO;
+        for step in 0..100_000_u64 {
+            let now = Instant::from_nanos(step / 3 * 100_000);
+            if let Verdict::Deliver { at, copy_at } = link.offer(now, usize::try_from(step % 1500).unwrap()) {
+                assert!(last <= at && copy_at.is_none_or(|copy_at| copy_at == at));
+                last = at;
+            }
+        }
+    }
+
+    #[test]
+    fn chances_come_as_often_as_configured() {
+        let mut link = link(LinkConfig {
+            delay: MS,
+            loss: 0.02,
+            reorder: 0.05,
+            reorder_delay: 2 * MS,
+            duplicate: 0.01,
+            ..LinkConfig::default()
+        });
+        let (mut lost, mut late, mut twice) = (0, 0, 0);
+        for _ in 0..100_000 {
+            match link.offer(Instant::ZERO, 1000) {
+                Verdict::Lost => lost += 1,
+                Verdict::Deliver { at, copy_at } => {
+                    assert!(at >= after(MS) && at < after(3 * MS));
+                    late += u32::from(at > after(MS));
+                    twice += u32::from(copy_at.is_some());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!((1_800..2_200).contains(&lost), "lost {lost}");
+        assert!((4_600..5_200).contains(&late), "late {late}");
+        assert!((850..1_150).contains(&twice), "twice {twice}");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_verdicts() {
+        let config = LinkConfig {
+            rate_bits_per_s: Some(1_000_000),
+            queue_packets: Some(10),
+            loss: 0.3,
+            reorder: 0.3,
+            reorder_delay: MS,
+            duplicate: 0.3,
+            ..LinkConfig::default()
+        };
+        let run = |seed| {
+            let mut link = Link::new(config.clone(), seed).unwrap();
+            (0..1000_u64)
+                .map(|step| link.offer(Instant::from_nanos(step * 1_000_000), 100))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7), run(8));
+    }
+
+    #[test]
+    fn a_cut_link_drops_everything_and_comes_back_empty() {
+        let mut link = link(LinkConfig {
+            rate_bits_per_s: Some(8_000_000),
+            queue_packets: Some(1),
+            ..LinkConfig::default()
+        });
+        let _ = at(link.offer(Instant::ZERO, 1000));
+        let _ = at(link.offer(Instant::ZERO, 1000));
+        link.set_up(false);
+        assert_eq!(link.offer(Instant::ZERO, 1000), Verdict::Down);
+        link.set_up(true);
+        assert_eq!(at(link.offer(Instant::ZERO, 1000)), after(MS));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let refused = |config| Link::new(config, 1).unwrap_err().to_string();
+        let zero = LinkConfig {
+            rate_bits_per_s: Some(0),
+            ..LinkConfig::default()
+        };
+        assert_eq!(refused(zero), "rate_bits_per_s must be positive");
+        for value in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            let config = LinkConfig {
+                loss: value,
+                ..LinkConfig::default()
+            };
+            assert!(refused(config).starts_with("loss must be a probability"));
+        }
+        let reorder = LinkConfig {
+            reorder: 0.1,
+            ..LinkConfig::default()
+        };
+        assert_eq!(refused(reorder), "reorder needs a positive reorder_delay");
+    }
+}
