@@ -5,9 +5,13 @@
 //! simulator in its own world; both run this very code.
 #![forbid(unsafe_code)]
 
+pub mod accept;
+pub mod detector;
 pub mod packet;
 pub mod restart;
+pub mod role;
 pub mod seq;
+pub mod stream;
 pub mod time;
 
 pub use seq::{Offset, Seq};

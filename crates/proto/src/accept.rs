@@ -1,0 +1,195 @@
+//! Would the primary's kernel accept this segment of the client? One pure function (DESIGN.md §3).
+//!
+//! It mirrors RFC 9293 §3.10.7.4 with RFC 5961 (blind attacks) and RFC 7323 §5 (PAWS) as Linux applies them
+//! (`tcp_validate_incoming`, `tcp_ack`). The backup sees each segment before the primary does, and in the same order, so
+//! it judges by what the primary's state will be when the segment arrives there.
+
+use crate::packet::Segment;
+use crate::{Offset, Seq};
+
+/// The receiving end's state, as far as acceptance depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Receiver {
+    /// Number of the client's byte 0.
+    pub input_first: Seq,
+    /// Number of the server's byte 0.
+    pub output_first: Seq,
+    /// What the receiver has acknowledged (RCV.WUP).
+    pub acknowledged: Offset,
+    /// What it will have received in order (RCV.NXT).
+    pub next: Offset,
+    /// Behind the last byte that it ever offered to take.
+    pub right_edge: Offset,
+    /// Oldest output that the client has not acknowledged (SND.UNA).
+    pub send_unacknowledged: Offset,
+    /// Behind the last output that was sent, a FIN included (SND.NXT).
+    pub send_next: Offset,
+    /// The largest window that the client ever offered (MAX.SND.WND).
+    pub send_window_max: u64,
+    /// The client's latest timestamp, if timestamps are in use (TS.Recent).
+    pub timestamp_recent: Option<u32>,
+}
+
+/// What the receiver does with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Takes it: data from this offset on, and the acknowledgement of output up to there.
+    Accept {
+        /// Where the payload stands.
+        at: Offset,
+        /// Cumulative acknowledgement of the output stream (may lie one behind its end: the FIN).
+        acknowledges: Offset,
+    },
+    /// The connection is aborted.
+    Reset,
+    /// Not taken. Keepalive probes and other old segments, and everything that is not from the client.
+    Reject(Rejected),
+}
+
+/// Why a segment is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// Outside the window (RFC 9293 §3.10.7.4, first check).
+    OutOfWindow,
+    /// Its timestamp is old (PAWS, RFC 7323 §5.3).
+    OldTimestamp,
+    /// A RST that is not exactly at RCV.NXT (RFC 5961 §3.2).
+    BlindReset,
+    /// A SYN in the middle of a connection (RFC 5961 §4.2).
+    UnexpectedSyn,
+    /// Without ACK (RFC 9293 §3.10.7.4, fifth check).
+    NoAck,
+    /// Acknowledges what was never sent, or long ago (RFC 5961 §5.2).
+    Acknowledgement,
+}
+
+/// Judges `segment` as the receiver would.
+pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
+    let Some(at) = Offset::from_seq(segment.seq, receiver.input_first, receiver.next) else {
+        return Verdict::Reject(Rejected::OutOfWindow);
+    };
+    let end = at + u64::from(segment.seq_len());
+    if is_old_timestamp(receiver, segment) && !segment.flags.rst {
+        return Verdict::Reject(Rejected::OldTimestamp);
+    }
+    if end < receiver.acknowledged || at > receiver.right_edge {
+        return Verdict::Reject(Rejected::OutOfWindow);
+    }
+    if segment.flags.rst {
+        let exact = at == receiver.next;
+        return if exact { Verdict::Reset } else { Verdict::Reject(Rejected::BlindReset) };
+    }
+    if segment.flags.syn {
+        return Verdict::Reject(Rejected::UnexpectedSyn);
+    }
+    if !segment.flags.ack {
+        return Verdict::Reject(Rejected::NoAck);
+    }
+    match acknowledged(receiver, segment.ack) {
+        Some(acknowledges) => Verdict::Accept { at, acknowledges },
+        None => Verdict::Reject(Rejected::Acknowledgement),
+    }
+}
+
+/// RFC 7323 §5.3, with Linux's tolerance of one tick (`TCP_PAWS_WINDOW`).
+fn is_old_timestamp(receiver: &Receiver, segment: &Segment<'_>) -> bool {
+    let (Some(recent), Some(timestamps)) = (receiver.timestamp_recent, segment.options.timestamps) else {
+        return false;
+    };
+    recent.wrapping_sub(timestamps.value).cast_signed() > 1
+}
+
+/// RFC 5961 §5.2: SND.UNA − MAX.SND.WND ≤ SEG.ACK ≤ SND.NXT.
+fn acknowledged(receiver: &Receiver, ack: Seq) -> Option<Offset> {
+    let acknowledges = match Offset::from_seq(ack, receiver.output_first, receiver.send_unacknowledged) {
+        Some(offset) => offset,
+        None if ack == receiver.output_first - 1 => Offset::ZERO, // of the handshake, before our SYN was received
+        None => return None,
+    };
+    let oldest = receiver.send_unacknowledged.0.saturating_sub(receiver.send_window_max);
+    (oldest <= acknowledges.0 && acknowledges <= receiver.send_next).then_some(acknowledges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{Flags, Options, Timestamps};
+
+    const RECEIVER: Receiver = Receiver {
+        input_first: Seq(u32::MAX - 50),
+        output_first: Seq(1000),
+        acknowledged: Offset(100),
+        next: Offset(150),
+        right_edge: Offset(1100),
+        send_unacknowledged: Offset(5000),
+        send_next: Offset(9000),
+        send_window_max: 3000,
+        timestamp_recent: Some(77),
+    };
+
+    fn segment(at: u64, ack: u64, flags: Flags, payload: &[u8]) -> Segment<'_> {
+        Segment {
+            source: "10.1.0.2:40000".parse().unwrap(),
+            destination: "10.2.0.100:80".parse().unwrap(),
+            seq: Offset(at).to_seq(RECEIVER.input_first),
+            ack: Offset(ack).to_seq(RECEIVER.output_first),
+            flags,
+            window: 1,
+            options: Options { timestamps: Some(Timestamps { value: 77, echo: 0 }), ..Options::default() },
+            payload,
+        }
+    }
+
+    fn verdict(at: u64, ack: u64, flags: Flags, payload: &[u8]) -> Verdict {
+        judge(&RECEIVER, &segment(at, ack, flags, payload))
+    }
+
+    #[test]
+    fn in_order_ahead_and_overlapping_data_is_taken() {
+        for at in [150, 120, 160, 1100] {
+            let expected = Verdict::Accept { at: Offset(at), acknowledges: Offset(6000) };
+            assert_eq!(verdict(at, 6000, Flags::ACK, b"data"), expected, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_keepalive_probe_below_what_was_acknowledged_is_old() {
+        assert_eq!(verdict(98, 5000, Flags::ACK, b"x"), Verdict::Reject(Rejected::OutOfWindow));
+        assert_eq!(verdict(1101, 5000, Flags::ACK, b"x"), Verdict::Reject(Rejected::OutOfWindow));
+    }
+
+    #[test]
+    fn a_blind_reset_does_nothing() {
+        assert_eq!(verdict(150, 0, Flags::RST, b""), Verdict::Reset);
+        for at in [120, 151, 1000] {
+            assert_eq!(verdict(at, 0, Flags::RST, b""), Verdict::Reject(Rejected::BlindReset), "{at}");
+        }
+        assert_eq!(verdict(1200, 0, Flags::RST, b""), Verdict::Reject(Rejected::OutOfWindow));
+    }
+
+    #[test]
+    fn blind_data_needs_a_credible_acknowledgement() {
+        for ack in [1999, 9001, 4_000_000] {
+            assert_eq!(verdict(150, ack, Flags::ACK, b"evil"), Verdict::Reject(Rejected::Acknowledgement), "{ack}");
+        }
+        assert!(matches!(verdict(150, 2000, Flags::ACK, b""), Verdict::Accept { .. }));
+        let without_ack = Flags { psh: true, ack: false, ..Flags::ACK };
+        assert_eq!(verdict(150, 5000, without_ack, b"x"), Verdict::Reject(Rejected::NoAck));
+    }
+
+    #[test]
+    fn a_syn_in_a_connection_changes_nothing() {
+        assert_eq!(verdict(160, 5000, Flags::SYN, b""), Verdict::Reject(Rejected::UnexpectedSyn));
+    }
+
+    #[test]
+    fn old_timestamps_are_refused_by_more_than_one_tick() {
+        let mut old = segment(150, 5000, Flags::ACK, b"x");
+        old.options.timestamps = Some(Timestamps { value: 75, echo: 0 });
+        assert_eq!(judge(&RECEIVER, &old), Verdict::Reject(Rejected::OldTimestamp));
+        old.options.timestamps = Some(Timestamps { value: 76, echo: 0 });
+        assert!(matches!(judge(&RECEIVER, &old), Verdict::Accept { .. }));
+        old.options.timestamps = None;
+        assert!(matches!(judge(&RECEIVER, &old), Verdict::Accept { .. }));
+    }
+}

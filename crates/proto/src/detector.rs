@@ -1,0 +1,109 @@
+//! Is the peer alive? Heartbeats in a fixed rhythm; silence for several of them declares it dead (CoRAL §3, HALR §3.3).
+//!
+//! A detector that was itself not running (paused, starved) must not blame the peer for its own silence: heartbeats that
+//! were sent meanwhile may still wait in the socket. So silence counts only while the detector is seen to run in time.
+
+use std::time::Duration;
+
+use crate::Instant;
+
+/// When silence counts as death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DetectorConfig {
+    /// Time between two heartbeats of the peer.
+    pub interval: Duration,
+    /// So many heartbeats in a row must be missing.
+    pub missed: u32,
+}
+
+impl DetectorConfig {
+    /// Silence of this length is declared a failure.
+    pub fn patience(&self) -> Duration {
+        self.interval * self.missed
+    }
+}
+
+/// Watches one peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Detector {
+    config: DetectorConfig,
+    /// The last sign of life, or the moment up to which our own absence excuses the peer.
+    heard: Option<Instant>,
+    checked: Instant,
+}
+
+impl Detector {
+    /// A detector that has never heard of the peer; it declares nothing before it has.
+    pub fn new(config: DetectorConfig, now: Instant) -> Self {
+        Self { config, heard: None, checked: now }
+    }
+
+    /// The peer gave a sign of life.
+    pub fn on_heartbeat(&mut self, now: Instant) {
+        self.heard = Some(now);
+    }
+
+    /// Whether the peer has been silent for too long. To be asked at least once per heartbeat interval; asked later than
+    /// that, it grants the peer another full period.
+    pub fn is_silent(&mut self, now: Instant) -> bool {
+        let late = now.since(self.checked) > self.config.interval;
+        self.checked = now;
+        let Some(heard) = self.heard else { return false };
+        if late && now.since(heard) >= self.config.interval {
+            self.heard = Some(now);
+            return false;
+        }
+        now.since(heard) >= self.config.patience()
+    }
+
+    /// Whether the peer was heard of and is not overdue.
+    pub fn is_alive(&self, now: Instant) -> bool {
+        self.heard.is_some_and(|heard| now.since(heard) < self.config.patience())
+    }
+
+    /// When to ask next.
+    pub fn poll_timeout(&self) -> Instant {
+        let half = self.checked + self.config.interval / 2;
+        self.heard.map_or(half, |heard| half.min(heard + self.config.patience()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: DetectorConfig = DetectorConfig { interval: Duration::from_millis(20), missed: 4 };
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn silence_for_four_intervals_is_death_and_not_earlier() {
+        let mut detector = Detector::new(CONFIG, at(0));
+        detector.on_heartbeat(at(5));
+        for millis in (10..85).step_by(10) {
+            assert!(!detector.is_silent(at(millis)), "{millis}");
+        }
+        assert!(!detector.is_silent(at(84)));
+        assert!(detector.is_silent(at(85)));
+    }
+
+    #[test]
+    fn a_peer_never_heard_of_is_not_declared_dead() {
+        let mut detector = Detector::new(CONFIG, at(0));
+        assert!((0..100).all(|step| !detector.is_silent(at(step * 10))));
+    }
+
+    #[test]
+    fn a_detector_that_was_paused_gives_the_peer_another_chance() {
+        let mut detector = Detector::new(CONFIG, at(0));
+        detector.on_heartbeat(at(5));
+        assert!(!detector.is_silent(at(10)));
+        assert!(!detector.is_silent(at(5000))); // we were away, not the peer
+        for millis in (5010..5080).step_by(10) {
+            assert!(!detector.is_silent(at(millis)), "{millis}");
+        }
+        assert!(detector.is_silent(at(5080)));
+    }
+}

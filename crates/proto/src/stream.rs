@@ -1,0 +1,359 @@
+//! One direction of a connection as it was logged: reassembled, kept from the restart point on.
+//!
+//! ```text
+//!        base               frontier        ahead        ahead
+//!  ──────┼───────────────────┼───────────────█████───────███──────▶ offset
+//!  given │ kept, contiguous  │ not seen yet  │ seen, out of order
+//!  up    │                   │
+//! ```
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::{Offset, Seq};
+
+const CHUNK: usize = 32 * 1024;
+const AHEAD_MAX: usize = 256;
+
+/// What became of a piece of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// All of it was known already, with the same contents.
+    Known,
+    /// At least one new byte was stored.
+    Stored,
+    /// Bytes that are still kept were different: someone contradicts himself. Nothing was stored.
+    Conflict,
+    /// It lies further ahead than the log may reach, or there are too many holes. Nothing was stored.
+    TooFar,
+}
+
+/// The log of one stream.
+#[derive(Debug)]
+pub struct StreamLog {
+    first: Seq,
+    base: Offset,
+    frontier: Offset,
+    /// Sorted, disjoint, not adjacent, all behind the frontier.
+    ahead: Vec<Range<Offset>>,
+    fin: Option<Offset>,
+    /// Chunk `i` holds the bytes from `origin + i * CHUNK` on.
+    chunks: VecDeque<Vec<u8>>,
+    origin: Offset,
+    reach: u64,
+}
+
+impl StreamLog {
+    /// An empty log of the stream whose byte 0 has the number `first`; it will keep at most `reach` bytes.
+    pub fn new(first: Seq, reach: u64) -> Self {
+        Self {
+            first,
+            base: Offset::ZERO,
+            frontier: Offset::ZERO,
+            ahead: Vec::new(),
+            fin: None,
+            chunks: VecDeque::new(),
+            origin: Offset::ZERO,
+            reach,
+        }
+    }
+
+    /// The number of byte 0.
+    pub fn first(&self) -> Seq {
+        self.first
+    }
+
+    /// The first byte that is kept.
+    pub fn base(&self) -> Offset {
+        self.base
+    }
+
+    /// All bytes before this one were logged.
+    pub fn frontier(&self) -> Offset {
+        self.frontier
+    }
+
+    /// Behind the last byte that was logged, holes or not.
+    pub fn end(&self) -> Offset {
+        self.ahead.last().map_or(self.frontier, |range| range.end)
+    }
+
+    /// Whether there are holes.
+    pub fn has_holes(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// The stream's length, once its FIN was seen.
+    pub fn fin(&self) -> Option<Offset> {
+        self.fin
+    }
+
+    /// Whether the FIN was seen and no byte before it is missing.
+    pub fn is_complete(&self) -> bool {
+        self.fin == Some(self.frontier)
+    }
+
+    /// The sequence number that comes after all that is contiguous, the FIN included.
+    pub fn next_seq(&self) -> Seq {
+        self.frontier.to_seq(self.first) + u32::from(self.is_complete())
+    }
+
+    /// The offset that `seq` means, near the frontier. `None`: before the stream's start.
+    pub fn offset_of(&self, seq: Seq) -> Option<Offset> {
+        Offset::from_seq(seq, self.first, self.frontier)
+    }
+
+    /// Memory held, in bytes.
+    pub fn memory(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
+    /// The sender said that its stream ends at `at`. False if it said otherwise before: a contradiction.
+    pub fn set_fin(&mut self, at: Offset) -> bool {
+        let consistent = at >= self.end() && self.fin.is_none_or(|fin| fin == at);
+        if consistent {
+            self.fin = Some(at);
+        }
+        consistent
+    }
+
+    /// Stores `bytes`, which stand at `at` in the stream.
+    pub fn insert(&mut self, at: Offset, bytes: &[u8]) -> Inserted {
+        let end = at + bytes.len() as u64;
+        if end.since(self.base) > self.reach {
+            return Inserted::TooFar;
+        }
+        if self.fin.is_some_and(|fin| end > fin) {
+            return Inserted::Conflict;
+        }
+        if at == self.frontier && self.ahead.is_empty() {
+            if bytes.is_empty() {
+                return Inserted::Known;
+            }
+            self.write(at, bytes);
+            self.frontier = end;
+            return Inserted::Stored;
+        }
+        self.insert_overlapping(at, bytes)
+    }
+
+    fn insert_overlapping(&mut self, at: Offset, bytes: &[u8]) -> Inserted {
+        let end = at + bytes.len() as u64;
+        let part = |range: &Range<Offset>| &bytes[at_index(range.start.since(at))..at_index(range.end.since(at))];
+        let known = std::iter::once(self.base..self.frontier).chain(self.ahead.iter().cloned());
+        let mut unknown = Vec::new();
+        let mut position = at.max(self.base);
+        for range in known {
+            let overlap = position.max(range.start)..end.min(range.end);
+            if overlap.start < overlap.end && !self.equals(overlap.start, part(&overlap)) {
+                return Inserted::Conflict;
+            }
+            let gap = position..end.min(range.start);
+            if gap.start < gap.end {
+                unknown.push(gap);
+            }
+            position = position.max(range.end);
+        }
+        if position < end {
+            unknown.push(position..end);
+        }
+        if unknown.is_empty() {
+            return Inserted::Known;
+        }
+        if self.ahead.len() + unknown.len() > AHEAD_MAX {
+            return Inserted::TooFar;
+        }
+        for range in &unknown {
+            self.write(range.start, part(range));
+        }
+        self.ahead.extend(unknown);
+        self.merge();
+        Inserted::Stored
+    }
+
+    /// Joins ranges that touch, and moves the frontier over those that reach it.
+    fn merge(&mut self) {
+        self.ahead.sort_unstable_by_key(|range| range.start);
+        let mut merged: Vec<Range<Offset>> = Vec::with_capacity(self.ahead.len());
+        for range in self.ahead.drain(..) {
+            if range.start <= self.frontier {
+                self.frontier = self.frontier.max(range.end);
+            } else if let Some(last) = merged.last_mut().filter(|last| last.end >= range.start) {
+                last.end = last.end.max(range.end);
+            } else {
+                merged.push(range);
+            }
+        }
+        self.ahead = merged;
+    }
+
+    /// Forgets the bytes before `to` (at most up to the frontier).
+    pub fn release(&mut self, to: Offset) {
+        self.base = self.base.max(to.min(self.frontier));
+        if self.base == self.frontier && self.ahead.is_empty() {
+            self.chunks.clear();
+            self.chunks.shrink_to(4);
+            self.origin = Offset(self.base.0 - self.base.0 % CHUNK as u64);
+        }
+        while self.origin + CHUNK as u64 <= self.base && self.chunks.pop_front().is_some() {
+            self.origin += CHUNK as u64;
+        }
+    }
+
+    /// The kept bytes of `range`, in order, as slices.
+    ///
+    /// # Panics
+    /// If the range is not kept and contiguous.
+    pub fn slices(&self, range: Range<Offset>) -> impl Iterator<Item = &[u8]> {
+        assert!(self.base <= range.start && range.end <= self.frontier, "{range:?} of {self:?}");
+        self.pieces(range.start, range.end.since(range.start))
+    }
+
+    /// The ranges that lie behind a hole, with their bytes.
+    pub fn ahead(&self) -> impl Iterator<Item = (Offset, Vec<u8>)> {
+        self.ahead.iter().map(|range| {
+            let len = range.end.since(range.start);
+            (range.start, self.pieces(range.start, len).flatten().copied().collect())
+        })
+    }
+
+    fn pieces(&self, mut at: Offset, mut len: u64) -> impl Iterator<Item = &[u8]> {
+        std::iter::from_fn(move || {
+            if len == 0 {
+                return None;
+            }
+            let (chunk, start) = self.locate(at);
+            let count = len.min((CHUNK - start) as u64);
+            at += count;
+            len -= count;
+            Some(&self.chunks[chunk][start..start + at_index(count)])
+        })
+    }
+
+    fn equals(&self, at: Offset, bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        self.pieces(at, bytes.len() as u64).all(|piece| {
+            let (head, tail) = rest.split_at(piece.len());
+            rest = tail;
+            head == piece
+        })
+    }
+
+    fn locate(&self, at: Offset) -> (usize, usize) {
+        let distance = at_index(at.since(self.origin));
+        (distance / CHUNK, distance % CHUNK)
+    }
+
+    fn write(&mut self, mut at: Offset, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (index, start) = self.locate(at);
+            while self.chunks.len() <= index {
+                self.chunks.push_back(Vec::new());
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - start));
+            let chunk = &mut self.chunks[index];
+            if chunk.capacity() == 0 {
+                chunk.reserve_exact(CHUNK);
+            }
+            if start > chunk.len() {
+                chunk.resize(start, 0);
+            }
+            let overwritten = now.len().min(chunk.len() - start);
+            chunk[start..start + overwritten].copy_from_slice(&now[..overwritten]);
+            chunk.extend_from_slice(&now[overwritten..]);
+            at += now.len() as u64;
+            bytes = later;
+        }
+    }
+}
+
+/// A distance inside the log, which memory bounds.
+#[allow(clippy::cast_possible_truncation)]
+fn at_index(distance: u64) -> usize {
+    distance as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn contents(log: &StreamLog) -> Vec<u8> {
+        log.slices(log.base()..log.frontier()).flatten().copied().collect()
+    }
+
+    #[test]
+    fn a_hole_is_filled_and_conflicts_are_seen_on_both_sides_of_it() {
+        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        assert_eq!(log.insert(Offset(0), b"abc"), Inserted::Stored);
+        assert_eq!(log.insert(Offset(6), b"ghi"), Inserted::Stored);
+        assert_eq!((log.frontier(), log.end(), log.has_holes()), (Offset(3), Offset(9), true));
+        assert_eq!(log.insert(Offset(1), b"bX"), Inserted::Conflict);
+        assert_eq!(log.insert(Offset(7), b"X"), Inserted::Conflict);
+        assert_eq!(log.insert(Offset(2), b"cdefg"), Inserted::Stored);
+        assert_eq!(contents(&log), b"abcdefghi");
+        assert_eq!(log.insert(Offset(0), b"abcdefghi"), Inserted::Known);
+    }
+
+    #[test]
+    fn released_bytes_are_neither_kept_nor_compared() {
+        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        log.insert(Offset(0), &[1; 100_000]);
+        log.release(Offset(99_990));
+        assert!(log.memory() <= CHUNK, "{}", log.memory());
+        assert_eq!(log.insert(Offset(0), &[9; 99_990]), Inserted::Known);
+        assert_eq!(log.insert(Offset(99_990), &[9]), Inserted::Conflict);
+        log.release(Offset(200_000));
+        assert_eq!((log.base(), log.memory()), (Offset(100_000), 0));
+        assert_eq!(log.insert(Offset(100_000), b"on"), Inserted::Stored);
+        assert_eq!(contents(&log), b"on");
+    }
+
+    #[test]
+    fn a_stream_has_one_end() {
+        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        log.insert(Offset(0), b"abc");
+        assert!(!log.set_fin(Offset(2)));
+        assert!(log.set_fin(Offset(5)));
+        assert!(!log.set_fin(Offset(6)));
+        assert!(!log.is_complete());
+        assert_eq!(log.insert(Offset(3), b"def"), Inserted::Conflict);
+        assert_eq!(log.insert(Offset(3), b"de"), Inserted::Stored);
+        assert!(log.is_complete());
+        assert_eq!(log.next_seq(), Seq(6));
+    }
+
+    #[test]
+    fn reach_bounds_the_log() {
+        let mut log = StreamLog::new(Seq(0), 10);
+        assert_eq!(log.insert(Offset(4), b"1234567"), Inserted::TooFar);
+        assert_eq!(log.insert(Offset(4), b"123456"), Inserted::Stored);
+    }
+
+    proptest! {
+        /// Any order of any overlapping pieces gives the stream, with releases in between.
+        #[test]
+        fn pieces_in_any_order_give_the_stream(
+            pieces in prop::collection::vec((0_u64..90_000, 1_u64..20_000), 1..60),
+            first: u32,
+        ) {
+            let stream: Vec<u8> = (0..120_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            let mut log = StreamLog::new(Seq(first), 1 << 20);
+            let mut seen = vec![false; stream.len()];
+            for (index, (start, len)) in pieces.into_iter().enumerate() {
+                let range = start as usize..(start + len) as usize;
+                prop_assert_ne!(log.insert(Offset(start), &stream[range.clone()]), Inserted::Conflict);
+                seen[range].fill(true);
+                let frontier = seen.iter().position(|seen| !seen).unwrap_or(seen.len());
+                prop_assert_eq!(log.frontier(), Offset(frontier as u64));
+                prop_assert_eq!(contents(&log), &stream[log.base().0 as usize..frontier]);
+                if index % 3 == 2 {
+                    log.release(Offset(frontier as u64 / 2));
+                }
+            }
+            for (start, bytes) in log.ahead() {
+                prop_assert_eq!(&bytes, &stream[start.0 as usize..start.0 as usize + bytes.len()]);
+            }
+        }
+    }
+}
