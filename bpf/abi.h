@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the eBPF programs and user space share. The Rust side is crates/linux/src/wire/abi.rs; both sides assert the
+ * sizes. Addresses and ports are in network byte order, everything else is native.
+ */
+#ifndef STEADFAST_ABI_H
+#define STEADFAST_ABI_H
+
+#include <linux/types.h>
+
+#define SERVICES_MAX 64
+
+/* What a node does with the packets of one service. Changing it is one store: the gate. */
+enum mode {
+	MODE_OFF = 0,      /* not ours: packets pass untouched */
+	MODE_FORWARD = 1,  /* backup without a log: forwards only (the benchmark's baseline) */
+	MODE_WIRE = 2,     /* backup: log, then release */
+	MODE_TAKEOVER = 3, /* the gate is closed to the old primary; connections become local one by one */
+	MODE_SOLE = 4,     /* every connection is local; the old primary stays mute */
+	MODE_PRIMARY = 5,  /* the application is here; output must go through the peer's wire */
+};
+
+enum direction {
+	DIRECTION_IN = 0,  /* client to server */
+	DIRECTION_OUT = 1, /* server to client */
+};
+
+struct service_key {
+	__u8 address[16]; /* IPv4 as ::ffff:a.b.c.d */
+	__be16 port;
+	__u8 zero[2];
+};
+
+struct service_state {
+	__u32 mode;          /* enum mode, stored by the agent alone */
+	__u32 ifindex;       /* the service interface */
+	__u8 peer_mac[6];    /* the other node on that interface */
+	__u8 own_mac[6];
+	__be16 port;         /* of the service */
+	__u8 zero[2];
+	__u32 zero_too;
+	__u32 server_dead;   /* the listener's process died: its kernel's RSTs are not speech; cleared by the agent */
+	__u64 deaths;        /* sockets of this service released by dying processes */
+	__u64 peer_seen_ns;  /* last packet that came through from the primary, CLOCK_MONOTONIC */
+};
+
+struct node_state {
+	__u32 agent_asleep;  /* the agent waits for a wake-up; else it polls and none is sent */
+	__u32 crash_codes[8]; /* bit n: exit code n counts as a crash */
+	__u32 zero;
+	__u64 netns_cookie;  /* processes of other network namespaces are not ours */
+};
+
+/* Before each packet in the rings; the packet follows from its IP header on. */
+struct record {
+	__u64 time_ns; /* CLOCK_MONOTONIC */
+	__u32 len;     /* bytes of packet that follow */
+	__u16 service; /* index into the state array */
+	__u8 direction;
+	__u8 flags;
+};
+
+#define RECORD_CHECKSUM_TRUSTED 1 /* verified by hardware or left to it by a sender on this machine */
+
+/* Why a packet went the way it did; one counter each, per service. Names for people: wire/abi.rs. */
+enum reason {
+	REASON_LOGGED_IN = 0,
+	REASON_LOGGED_OUT,
+	REASON_LOGGED_BYTES_IN,
+	REASON_LOGGED_BYTES_OUT,
+	REASON_RING_FULL,         /* could not be logged, so it was dropped; TCP repeats it */
+	REASON_LOG_FAILED,        /* copying failed, so it was dropped */
+	REASON_FRAGMENT,          /* fragments carry no ports; dropped */
+	REASON_MALFORMED,         /* headers cut off; dropped */
+	REASON_FOREIGN_VOICE,     /* spoke for the VIP, but is not the primary; dropped */
+	REASON_GATE_CLOSED,       /* the old primary spoke after the gate was closed; dropped */
+	REASON_HELD,              /* logged during a takeover, its connection was not local yet */
+	REASON_PASSED_LOCAL,      /* went to the local stack */
+	REASON_ICMP_FORWARDED,    /* an ICMP error that concerns the primary */
+	REASON_EGRESS_UNGUARDED,  /* would have left the primary past the wire; dropped */
+	REASON_EGRESS_MUTE,       /* this node has no right to speak for the VIP; dropped */
+	REASON_DEATH_FIN,         /* FIN or RST of a dying process; dropped */
+	REASON_COUNT,
+};
+
+/* skb->mark of packets that the wire releases, so that this node's egress guard knows them. */
+#define MARK_RELEASED 0x5f000001
+/* sk->mark of sockets that are being restored: not ready for packets yet. */
+#define MARK_RESTORING 0x5f000002
+/* sk->mark of sockets whose process is dying: their FIN and RST are not speech. */
+#define MARK_DYING 0x5f000003
+
+#ifdef __bpf__
+_Static_assert(sizeof(struct service_key) == 20, "service_key");
+_Static_assert(sizeof(struct service_state) == 48, "service_state");
+_Static_assert(sizeof(struct node_state) == 48, "node_state");
+_Static_assert(sizeof(struct record) == 16, "record");
+#endif
+
+#endif

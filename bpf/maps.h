@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The maps. User space pins them all, so that log, counters and gate outlive the agent. */
+#ifndef STEADFAST_MAPS_H
+#define STEADFAST_MAPS_H
+
+#include "abi.h"
+#include "kernel.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * SERVICES_MAX);
+	__type(key, struct service_key);
+	__type(value, __u32);
+} services SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SERVICES_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct service_state);
+} states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct node_state);
+} node SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SERVICES_MAX * REASON_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+/* Segments of connections. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 << 20);
+} ring SEC(".maps");
+
+/* SYNs and SYN-ACKs: a flood of them fills this ring and nothing else. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} ring_open SEC(".maps");
+
+static __always_inline void count_by(__u32 service, enum reason reason, __u64 amount) {
+	__u32 key = service * REASON_COUNT + reason;
+	__u64 *counter = bpf_map_lookup_elem(&counters, &key);
+	if (counter)
+		*counter += amount;
+}
+
+static __always_inline void count(__u32 service, enum reason reason) { count_by(service, reason, 1); }
+
+#endif

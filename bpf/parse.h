@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* From a packet to "this service, this direction", for IPv4 and IPv6. */
+#ifndef STEADFAST_PARSE_H
+#define STEADFAST_PARSE_H
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include "abi.h"
+#include "kernel.h"
+#include "maps.h"
+
+#define L3 ETH_HLEN
+#define EXTENSION_HEADERS_MAX 6
+
+/* linux/icmp.h would drag in the C library. */
+#define ICMP_DEST_UNREACH 3
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETERPROB 12
+#define ICMPV6_INFORMATIONAL 128
+
+enum verdict {
+	PARSE_OTHER,     /* not a packet of any service */
+	PARSE_SEGMENT,   /* a TCP segment of a service */
+	PARSE_ICMP,      /* an ICMP error about a segment that a service sent */
+	PARSE_FRAGMENT,  /* TCP to or from a VIP, but without a readable header */
+	PARSE_MALFORMED,
+};
+
+struct addresses {
+	__u8 source[16];
+	__u8 destination[16];
+	__u32 l4;      /* offset of the transport header */
+	__u8 protocol;
+	__u8 fragment; /* a fragment of a larger packet */
+	__u8 v6;
+};
+
+struct parsed {
+	struct addresses ip;
+	struct tcphdr tcp;
+	__u32 service;
+	__u8 direction;
+};
+
+static __always_inline void map_v4(__u8 *to, __be32 from) {
+	__builtin_memset(to, 0, 10);
+	to[10] = to[11] = 0xff;
+	__builtin_memcpy(to + 12, &from, 4);
+}
+
+static __always_inline int parse_v4(struct __sk_buff *skb, __u32 at, struct addresses *out) {
+	struct iphdr ip;
+	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.ihl < 5)
+		return -1;
+	map_v4(out->source, ip.saddr);
+	map_v4(out->destination, ip.daddr);
+	out->protocol = ip.protocol;
+	out->fragment = !!(ip.frag_off & bpf_htons(0x3fff));
+	out->l4 = at + ip.ihl * 4;
+	out->v6 = 0;
+	return 0;
+}
+
+static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addresses *out) {
+	struct ipv6hdr ip;
+	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)))
+		return -1;
+	__builtin_memcpy(out->source, &ip.saddr, 16);
+	__builtin_memcpy(out->destination, &ip.daddr, 16);
+	out->protocol = ip.nexthdr;
+	out->fragment = 0;
+	out->l4 = at + sizeof(ip);
+	out->v6 = 1;
+	for (int i = 0; i < EXTENSION_HEADERS_MAX; i++) {
+		struct {
+			__u8 next, len;
+			__be16 offset;
+		} extension;
+		switch (out->protocol) {
+		case IPPROTO_HOPOPTS:
+		case IPPROTO_ROUTING:
+		case IPPROTO_DSTOPTS:
+		case IPPROTO_FRAGMENT:
+			break;
+		default:
+			return 0;
+		}
+		if (bpf_skb_load_bytes(skb, out->l4, &extension, sizeof(extension)))
+			return -1;
+		if (out->protocol == IPPROTO_FRAGMENT) {
+			out->fragment = !!(extension.offset & bpf_htons(0xfff9));
+			if (out->fragment) {
+				out->protocol = extension.next;
+				return 0;
+			}
+			out->l4 += 8;
+		} else {
+			out->l4 += (extension.len + 1) * 8;
+		}
+		out->protocol = extension.next;
+	}
+	return 0;
+}
+
+static __always_inline __u32 *service_of(const __u8 *address, __be16 port) {
+	struct service_key key = {.port = port};
+	__builtin_memcpy(key.address, address, 16);
+	return bpf_map_lookup_elem(&services, &key);
+}
+
+/* An ICMP error quotes the packet that it is about; is that one of ours, sent by the VIP? */
+static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct parsed *out) {
+	struct addresses inner;
+	__be16 port;
+	__u8 type;
+	int failed;
+	if (bpf_skb_load_bytes(skb, out->ip.l4, &type, 1))
+		return PARSE_OTHER;
+	if (out->ip.v6 ? type >= ICMPV6_INFORMATIONAL : type != ICMP_DEST_UNREACH && type != ICMP_TIME_EXCEEDED && type != ICMP_PARAMETERPROB)
+		return PARSE_OTHER;
+	if (out->ip.v6)
+		failed = parse_v6(skb, out->ip.l4 + 8, &inner);
+	else
+		failed = parse_v4(skb, out->ip.l4 + 8, &inner);
+	if (failed || inner.protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, inner.l4, &port, sizeof(port)))
+		return PARSE_OTHER;
+	__u32 *service = service_of(inner.source, port);
+	if (!service)
+		return PARSE_OTHER;
+	out->service = *service;
+	return PARSE_ICMP;
+}
+
+static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *out) {
+	int failed;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		failed = parse_v4(skb, L3, &out->ip);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		failed = parse_v6(skb, L3, &out->ip);
+	else
+		return PARSE_OTHER;
+	if (failed)
+		return PARSE_OTHER; /* no address to hold it to; the stack drops it */
+	if (out->ip.protocol == IPPROTO_ICMP || out->ip.protocol == IPPROTO_ICMPV6)
+		return out->ip.fragment ? PARSE_OTHER : parse_icmp(skb, out);
+	if (out->ip.protocol != IPPROTO_TCP)
+		return PARSE_OTHER;
+	if (out->ip.fragment || bpf_skb_load_bytes(skb, out->ip.l4, &out->tcp, sizeof(out->tcp))) {
+		/* port 0 stands for the VIP itself */
+		__u32 *vip = service_of(out->ip.destination, 0);
+		if (!vip)
+			vip = service_of(out->ip.source, 0);
+		if (!vip)
+			return PARSE_OTHER;
+		out->service = *vip;
+		return out->ip.fragment ? PARSE_FRAGMENT : PARSE_MALFORMED;
+	}
+	out->direction = DIRECTION_IN;
+	__u32 *service = service_of(out->ip.destination, out->tcp.dest);
+	if (!service) {
+		out->direction = DIRECTION_OUT;
+		service = service_of(out->ip.source, out->tcp.source);
+	}
+	if (!service)
+		return PARSE_OTHER;
+	out->service = *service;
+	return PARSE_SEGMENT;
+}
+
+#endif

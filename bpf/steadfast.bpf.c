@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The wire and the guards.
+ *
+ *   wire   tc ingress of the service interface: on the backup, log each packet of a service, then release it.
+ *   guard  tc egress of the same interface: nobody speaks for a VIP without the right to.
+ *   death  cgroup/sock_release: marks the sockets of dying processes, so that guard can drop their FIN and RST.
+ *
+ * The wire holds no per-flow state: the connection table lives with the reader of the ring.
+ */
+#include <linux/pkt_cls.h>
+#include "abi.h"
+#include "kernel.h"
+#include "maps.h"
+#include "parse.h"
+#include "log.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+static __always_inline __u32 mode_now(struct service_state *state) { return *(volatile __u32 *)&state->mode; }
+
+static __always_inline int dropped(__u32 service, enum reason reason) {
+	count(service, reason);
+	return TC_ACT_SHOT;
+}
+
+/* Send on to the primary: same interface, other MAC addresses. */
+static __always_inline int release_to_primary(struct __sk_buff *skb, struct service_state *state) {
+	__u8 macs[12];
+	__builtin_memcpy(macs, state->peer_mac, 6);
+	__builtin_memcpy(macs + 6, state->own_mac, 6);
+	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
+		return TC_ACT_SHOT;
+	skb->mark = MARK_RELEASED;
+	return bpf_redirect(state->ifindex, 0);
+}
+
+/* Send on to the client by this node's routes and neighbours. */
+static __always_inline int release_to_client(struct __sk_buff *skb, struct service_state *state) {
+	skb->mark = MARK_RELEASED;
+	return bpf_redirect_neigh(state->ifindex, NULL, 0, 0);
+}
+
+static __always_inline int release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (packet->direction == DIRECTION_IN)
+		return release_to_primary(skb, state);
+	return release_to_client(skb, state);
+}
+
+static __always_inline _Bool same_mac(const __u8 *a, const __u8 *b) {
+	__u8 difference = 0;
+	for (int i = 0; i < ETH_ALEN; i++)
+		difference |= a[i] ^ b[i];
+	return !difference;
+}
+
+static __always_inline _Bool from_peer(struct __sk_buff *skb, struct service_state *state) {
+	__u8 source[6];
+	if (bpf_skb_load_bytes(skb, ETH_ALEN, source, sizeof(source)))
+		return 0;
+	return same_mac(source, state->peer_mac);
+}
+
+/* Whether the local stack has a socket for this segment that is ready to take it. */
+static __always_inline _Bool is_local(struct __sk_buff *skb, struct parsed *packet) {
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *found;
+	__u32 size;
+	if (packet->ip.v6) {
+		__builtin_memcpy(tuple.ipv6.saddr, packet->ip.source, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, packet->ip.destination, 16);
+		tuple.ipv6.sport = packet->tcp.source;
+		tuple.ipv6.dport = packet->tcp.dest;
+		size = sizeof(tuple.ipv6);
+	} else {
+		__builtin_memcpy(&tuple.ipv4.saddr, packet->ip.source + 12, 4);
+		__builtin_memcpy(&tuple.ipv4.daddr, packet->ip.destination + 12, 4);
+		tuple.ipv4.sport = packet->tcp.source;
+		tuple.ipv4.dport = packet->tcp.dest;
+		size = sizeof(tuple.ipv4);
+	}
+	found = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return 0;
+	_Bool ready = found->state != BPF_TCP_LISTEN;
+	struct bpf_sock *full = bpf_sk_fullsock(found);
+	if (full && full->mark == MARK_RESTORING)
+		ready = 0;
+	bpf_sk_release(found);
+	return ready;
+}
+
+/*
+ * A client's segment during a takeover: to the local stack if its connection is there already, else into the log.
+ * Reserve first, then look: the agent makes a socket ready first, then reads the ring. So one of the two sees the other.
+ */
+static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
+	if (packet->tcp.syn || is_local(skb, packet)) {
+		count(packet->service, REASON_PASSED_LOCAL);
+		return TC_ACT_OK;
+	}
+	struct bpf_dynptr bytes;
+	__u32 len = skb->len - L3;
+	if (bpf_ringbuf_reserve_dynptr(&ring, reserved_len(len), 0, &bytes)) {
+		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
+		return dropped(packet->service, REASON_RING_FULL);
+	}
+	if (is_local(skb, packet)) {
+		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
+		count(packet->service, REASON_PASSED_LOCAL);
+		return TC_ACT_OK;
+	}
+	if (fill(skb, packet, &bytes, len)) {
+		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
+		return dropped(packet->service, REASON_LOG_FAILED);
+	}
+	bpf_ringbuf_submit_dynptr(&bytes, wakeup());
+	return dropped(packet->service, REASON_HELD);
+}
+
+/*
+ * Log, then release. Reserving takes the ring's lock, so of a closing gate and this program one sees the other: either
+ * the gate is seen here, or the record is seen by the agent after it closed the gate.
+ */
+#define LOG_INTO(ring_name)                                                                                            \
+	static __always_inline int log_into_##ring_name(struct __sk_buff *skb, struct parsed *packet,                  \
+							struct service_state *state) {                                 \
+		struct bpf_dynptr bytes;                                                                               \
+		__u32 len = skb->len - L3;                                                                             \
+		if (bpf_ringbuf_reserve_dynptr(&ring_name, reserved_len(len), 0, &bytes)) {                            \
+			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
+			return REASON_RING_FULL;                                                                       \
+		}                                                                                                      \
+		if (mode_now(state) != MODE_WIRE) {                                                                    \
+			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
+			return REASON_GATE_CLOSED;                                                                     \
+		}                                                                                                      \
+		if (fill(skb, packet, &bytes, len)) {                                                                  \
+			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
+			return REASON_LOG_FAILED;                                                                      \
+		}                                                                                                      \
+		bpf_ringbuf_submit_dynptr(&bytes, wakeup());                                                           \
+		return packet->direction == DIRECTION_IN ? REASON_LOGGED_IN : REASON_LOGGED_OUT;                       \
+	}
+LOG_INTO(ring)
+LOG_INTO(ring_open)
+
+static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (packet->direction == DIRECTION_OUT) {
+		if (!from_peer(skb, state))
+			return dropped(packet->service, REASON_FOREIGN_VOICE);
+		state->peer_seen_ns = bpf_ktime_get_ns();
+	}
+	__u32 len = skb->len - L3;
+	int outcome = packet->tcp.syn ? log_into_ring_open(skb, packet, state) : log_into_ring(skb, packet, state);
+	count(packet->service, outcome);
+	if (outcome == REASON_LOGGED_IN) {
+		count_by(packet->service, REASON_LOGGED_BYTES_IN, len);
+	} else if (outcome == REASON_LOGGED_OUT) {
+		count_by(packet->service, REASON_LOGGED_BYTES_OUT, len);
+	} else if (outcome == REASON_GATE_CLOSED && packet->direction == DIRECTION_IN) {
+		return take(skb, packet);
+	} else {
+		return TC_ACT_SHOT;
+	}
+	return release(skb, packet, state);
+}
+
+static __always_inline int pass_icmp(struct __sk_buff *skb, __u32 service, struct service_state *state) {
+	__u32 mode = mode_now(state);
+	if (mode != MODE_WIRE && mode != MODE_FORWARD)
+		return TC_ACT_OK;
+	count(service, REASON_ICMP_FORWARDED);
+	return release_to_primary(skb, state);
+}
+
+SEC("tc")
+int wire(struct __sk_buff *skb) {
+	struct parsed packet = {};
+	enum verdict verdict = parse(skb, &packet);
+	if (verdict == PARSE_OTHER)
+		return TC_ACT_OK;
+	__u32 service = packet.service;
+	struct service_state *state = bpf_map_lookup_elem(&states, &service);
+	if (!state || mode_now(state) == MODE_OFF)
+		return TC_ACT_OK;
+	if (verdict == PARSE_ICMP)
+		return pass_icmp(skb, service, state);
+	if (verdict == PARSE_FRAGMENT)
+		return dropped(service, REASON_FRAGMENT);
+	if (verdict == PARSE_MALFORMED)
+		return dropped(service, REASON_MALFORMED);
+	switch (mode_now(state)) {
+	case MODE_WIRE:
+		return log_and_release(skb, &packet, state);
+	case MODE_FORWARD:
+		return release(skb, &packet, state);
+	case MODE_TAKEOVER:
+		if (packet.direction == DIRECTION_OUT)
+			return dropped(service, REASON_GATE_CLOSED);
+		return take(skb, &packet);
+	case MODE_SOLE:
+		if (packet.direction == DIRECTION_OUT)
+			return dropped(service, REASON_GATE_CLOSED);
+		return TC_ACT_OK;
+	default: /* MODE_PRIMARY */
+		if (packet.direction == DIRECTION_OUT)
+			return dropped(service, REASON_FOREIGN_VOICE);
+		return TC_ACT_OK;
+	}
+}
+
+/* The FIN or RST of a process that died is not speech. A FIN glued to data: the data goes, the FIN does not. */
+static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	_Bool dying = skb->mark == MARK_DYING;
+	if (packet->tcp.rst && (dying || state->server_dead))
+		return dropped(packet->service, REASON_DEATH_FIN);
+	if (!packet->tcp.fin || !dying)
+		return TC_ACT_OK;
+	count(packet->service, REASON_DEATH_FIN);
+	__u32 payload_at = packet->ip.l4 + packet->tcp.doff * 4;
+	if (skb->len <= payload_at)
+		return TC_ACT_SHOT;
+	__u32 at = packet->ip.l4 + 12; /* data offset and flags */
+	__be16 before, after;
+	if (bpf_skb_load_bytes(skb, at, &before, sizeof(before)))
+		return TC_ACT_SHOT;
+	after = before & ~bpf_htons(1);
+	if (bpf_l4_csum_replace(skb, packet->ip.l4 + 16, before, after, sizeof(after)) ||
+	    bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0))
+		return TC_ACT_SHOT;
+	return TC_ACT_OK;
+}
+
+SEC("tc")
+int guard(struct __sk_buff *skb) {
+	struct parsed packet = {};
+	if (parse(skb, &packet) != PARSE_SEGMENT || packet.direction != DIRECTION_OUT)
+		return TC_ACT_OK;
+	__u32 service = packet.service;
+	struct service_state *state = bpf_map_lookup_elem(&states, &service);
+	if (!state)
+		return TC_ACT_OK;
+	__u8 destination[6];
+	switch (mode_now(state)) {
+	case MODE_WIRE:
+	case MODE_FORWARD:
+		return skb->mark == MARK_RELEASED ? TC_ACT_OK : dropped(service, REASON_EGRESS_MUTE);
+	case MODE_PRIMARY:
+		if (bpf_skb_load_bytes(skb, 0, destination, sizeof(destination)) ||
+		    !same_mac(destination, state->peer_mac))
+			return dropped(service, REASON_EGRESS_UNGUARDED);
+		return silence_death(skb, &packet, state);
+	default:
+		return TC_ACT_OK;
+	}
+}
+
+/* Death by signal other than an orderly SIGTERM, SIGINT or SIGHUP, or by an exit code that counts as a crash. */
+static __always_inline _Bool is_crash(int exit_code, struct node_state *state) {
+	int signal = exit_code & 0x7f;
+	if (signal)
+		return signal != 15 && signal != 2 && signal != 1;
+	__u32 code = (exit_code >> 8) & 0xff;
+	return state->crash_codes[code / 32 & 7] >> (code & 31) & 1;
+}
+
+SEC("cgroup/sock_release")
+int death(struct bpf_sock *sk) {
+	__u32 zero = 0;
+	struct node_state *state = bpf_map_lookup_elem(&node, &zero);
+	if (!state || sk->protocol != IPPROTO_TCP || bpf_get_netns_cookie(sk) != state->netns_cookie)
+		return 1;
+	struct task_struct *task = (void *)bpf_get_current_task_btf();
+	if (!(task->flags & PF_EXITING) || !is_crash(task->exit_code, state) || !bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return 1;
+	struct sock *kernel_sk = bpf_cast_to_kern_ctx(sk);
+	__be16 port = bpf_htons(kernel_sk->__sk_common.skc_num);
+	_Bool listener = kernel_sk->__sk_common.skc_state == BPF_TCP_LISTEN;
+	for (__u32 i = 0; i < SERVICES_MAX; i++) {
+		__u32 key = i;
+		struct service_state *service = bpf_map_lookup_elem(&states, &key);
+		if (!service || service->mode != MODE_PRIMARY || service->port != port)
+			continue;
+		__sync_fetch_and_add(&service->deaths, 1);
+		if (listener)
+			service->server_dead = 1;
+		sk->mark = MARK_DYING;
+	}
+	return 1;
+}

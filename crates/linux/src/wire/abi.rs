@@ -1,0 +1,107 @@
+//! What user space and the eBPF programs share: the Rust side of `bpf/abi.h`.
+
+use std::net::IpAddr;
+
+/// The most services that one node serves.
+pub const SERVICES_MAX: usize = 64;
+
+/// `struct service_key`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ServiceKey {
+    address: [u8; 16],
+    port: [u8; 2],
+    zero: [u8; 2],
+}
+
+impl ServiceKey {
+    pub(super) fn new(address: IpAddr, port: u16) -> Self {
+        let address = match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        Self { address, port: port.to_be_bytes(), zero: [0; 2] }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..16].copy_from_slice(&self.address);
+        bytes[16..18].copy_from_slice(&self.port);
+        bytes[18..].copy_from_slice(&self.zero);
+        bytes
+    }
+}
+
+/// `struct service_state`: one element of the mapped state array.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ServiceState {
+    pub mode: u32,
+    pub ifindex: u32,
+    pub peer_mac: [u8; 6],
+    pub own_mac: [u8; 6],
+    pub port: [u8; 2],
+    pub zero: [u8; 2],
+    pub zero_too: u32,
+    pub server_dead: u32,
+    pub deaths: u64,
+    pub peer_seen_ns: u64,
+}
+
+/// `struct node_state`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct NodeState {
+    pub agent_asleep: u32,
+    pub crash_codes: [u32; 8],
+    pub zero: u32,
+    pub netns_cookie: u64,
+}
+
+/// `struct record`: stands before each packet in a ring.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// When the wire logged it: nanoseconds of the monotonic clock.
+    pub time_ns: u64,
+    /// Bytes of packet.
+    pub len: u32,
+    /// Index of the service.
+    pub service: u16,
+    /// 0: from the client, 1: from the server.
+    pub direction: u8,
+    /// Bit 0: the checksum is known to be right.
+    pub flags: u8,
+}
+
+/// `RECORD_CHECKSUM_TRUSTED`.
+pub(super) const CHECKSUM_TRUSTED: u8 = 1;
+
+/// `MARK_RESTORING`: a socket with this mark is not ready for packets yet.
+pub const MARK_RESTORING: u32 = 0x5f00_0002;
+
+/// Names of the counters, in the order of `enum reason`.
+pub const REASONS: [&str; 16] = [
+    "logged_in_packets",
+    "logged_out_packets",
+    "logged_in_bytes",
+    "logged_out_bytes",
+    "dropped_ring_full",
+    "dropped_log_failed",
+    "dropped_fragment",
+    "dropped_malformed",
+    "dropped_foreign_voice",
+    "dropped_gate_closed",
+    "held_in_takeover",
+    "passed_local",
+    "icmp_forwarded",
+    "dropped_egress_unguarded",
+    "dropped_egress_mute",
+    "dropped_dying_process",
+];
+
+// The C side asserts the same numbers.
+const _: () = assert!(size_of::<ServiceKey>() == 20);
+const _: () = assert!(size_of::<ServiceState>() == 48);
+const _: () = assert!(size_of::<NodeState>() == 48);
+const _: () = assert!(size_of::<Record>() == 16);

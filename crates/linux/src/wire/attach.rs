@@ -1,0 +1,136 @@
+//! Where the programs hang: the service interfaces' clsact hooks and the root cgroup.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{Object, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder};
+use nix::mount::{MsFlags, mount};
+
+use super::{Step, WireError};
+
+const BPFFS: &str = "/sys/fs/bpf";
+/// Our tc filters: this priority and handle, so that they can be told from others and found again.
+const PRIORITY: u32 = 0x5f;
+const HANDLE: u32 = 1;
+
+/// Mounts the BPF file system if it is not there.
+///
+/// # Errors
+/// What `mount(2)` says.
+pub fn mount_bpffs() -> Result<(), WireError> {
+    let mounts = std::fs::read_to_string("/proc/mounts").step(|| "reading /proc/mounts".into())?;
+    if mounts.lines().any(|line| line.split(' ').nth(1) == Some(BPFFS)) {
+        return Ok(());
+    }
+    mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), None::<&str>)
+        .map_err(std::io::Error::from)
+        .step(|| format!("mounting {BPFFS}"))
+}
+
+fn hook(object: &Object, program: &str, interface: u32, point: TcAttachPoint) -> TcHook {
+    let program =
+        object.progs().find(|candidate| candidate.name() == OsStr::new(program)).expect("compiled with it");
+    let mut builder = TcHookBuilder::new(program.as_fd());
+    builder.ifindex(interface.cast_signed()).replace(true).handle(HANDLE).priority(PRIORITY);
+    builder.hook(point)
+}
+
+/// Attaches the wire to the ingress and the guard to the egress of an interface.
+pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), WireError> {
+    for (program, point) in [("guard", TC_EGRESS), ("wire", TC_INGRESS)] {
+        let mut hook = hook(object, program, interface, point);
+        // An existing clsact qdisc is used as it is; `create` succeeds then too.
+        hook.create().step(|| format!("adding the clsact qdisc to interface {interface}"))?;
+        hook.attach().step(|| format!("attaching `{program}` to interface {interface}"))?;
+    }
+    Ok(())
+}
+
+/// Detaches our two filters from an interface. A qdisc without other filters goes too.
+///
+/// # Errors
+/// What the kernel says; a hook that is gone already is no error.
+pub fn detach(interface: u32) -> Result<(), WireError> {
+    // The program's descriptor is not needed to detach; any open one does.
+    let null = File::open("/dev/null").step(|| "opening /dev/null".into())?;
+    let mut others = false;
+    for point in [TC_EGRESS, TC_INGRESS] {
+        let mut builder = TcHookBuilder::new(null.as_fd());
+        builder.ifindex(interface.cast_signed()).handle(HANDLE).priority(PRIORITY);
+        let mut hook = builder.hook(point);
+        match hook.detach() {
+            Ok(()) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => Err(error).step(|| format!("detaching from interface {interface}"))?,
+        }
+        others |= has_filters(interface, point);
+    }
+    if !others {
+        let mut hook = TcHook::new(null.as_fd());
+        hook.ifindex(interface.cast_signed()).attach_point(TC_EGRESS | TC_INGRESS);
+        match hook.destroy() {
+            Ok(()) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => Err(error).step(|| format!("removing the clsact qdisc of interface {interface}"))?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether someone else's filter hangs at the hook. When in doubt, yes: then the qdisc stays.
+fn has_filters(interface: u32, point: TcAttachPoint) -> bool {
+    let side = if point == TC_INGRESS { "ingress" } else { "egress" };
+    let name = nix::net::if_::if_indextoname(interface).ok().and_then(|name| name.into_string().ok());
+    let Some(name) = name else { return false };
+    let listing = std::process::Command::new("tc").args(["filter", "show", "dev", &name, side]).output();
+    listing.map_or(true, |output| !output.stdout.trim_ascii().is_empty())
+}
+
+fn is_gone(error: &libbpf_rs::Error) -> bool {
+    matches!(error.kind(), libbpf_rs::ErrorKind::NotFound | libbpf_rs::ErrorKind::InvalidInput)
+}
+
+/// The cookie of this network namespace.
+pub(super) fn netns_cookie() -> std::io::Result<u64> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    let mut cookie = 0_u64;
+    let mut len = libc::socklen_t::try_from(size_of::<u64>()).expect("small");
+    // SAFETY: the kernel writes `len` bytes into `cookie`.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if outcome == 0 { Ok(cookie) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Attaches the death program to the root of the cgroup v2 hierarchy and pins the link.
+pub(super) fn attach_death(object: &mut Object, pin: &Path) -> Result<(), WireError> {
+    let root = cgroup2_root()?;
+    let directory = File::open(&root).step(|| format!("opening {}", root.display()))?;
+    let program =
+        object.progs_mut().find(|program| program.name() == OsStr::new("death")).expect("compiled with it");
+    let mut link = program
+        .attach_cgroup(directory.as_raw_fd())
+        .step(|| format!("attaching `death` to the cgroup {}", root.display()))?;
+    link.pin(pin).step(|| format!("pinning {}", pin.display()))
+}
+
+fn cgroup2_root() -> Result<PathBuf, WireError> {
+    let mounts = std::fs::read_to_string("/proc/mounts").step(|| "reading /proc/mounts".into())?;
+    mounts
+        .lines()
+        .find_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            let path = words.next()?;
+            (words.next()? == "cgroup2").then(|| PathBuf::from(path))
+        })
+        .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::NotFound, "no cgroup2 file system is mounted"))
+        .step(|| "looking for the cgroup v2 hierarchy".into())
+}

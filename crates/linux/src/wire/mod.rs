@@ -1,0 +1,353 @@
+//! The wire (DESIGN.md §3): loading, attaching, pinning and steering the eBPF programs of `bpf/`.
+//!
+//! Everything is pinned under `/sys/fs/bpf/steadfast/NODE`, so packets go on being logged and the gate stays as it is
+//! when the agent dies. [`Wire::remove`] takes it all away again.
+
+mod abi;
+mod attach;
+mod ring;
+
+use std::ffi::OsStr;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use memmap2::{MmapOptions, MmapRaw};
+use proto::packet::Checksum;
+use thiserror::Error;
+
+pub use abi::{MARK_RESTORING, REASONS, Record, SERVICES_MAX};
+pub use attach::{detach, mount_bpffs};
+pub use ring::Ring;
+
+use abi::{NodeState, ServiceKey, ServiceState};
+
+/// Where everything is pinned.
+pub const PIN_ROOT: &str = "/sys/fs/bpf/steadfast";
+
+static OBJECT: &[u8] = libbpf_rs::include_bytes_aligned!("steadfast.bpf.o");
+
+/// What a node does with the packets of one service: `enum mode` of `bpf/abi.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Mode {
+    /// Packets pass untouched.
+    Off = 0,
+    /// Backup without a log: forwards only. For comparison in benchmarks.
+    Forward = 1,
+    /// Backup: log, then release.
+    Wire = 2,
+    /// The gate is closed to the old primary; connections become local one by one.
+    Takeover = 3,
+    /// Every connection is local; the old primary stays mute.
+    Sole = 4,
+    /// The application is here; output goes through the peer's wire or not at all.
+    Primary = 5,
+}
+
+/// What failed on the way to a working wire.
+#[derive(Debug, Error)]
+pub enum WireError {
+    /// A call into libbpf or the kernel failed.
+    #[error("{step}: {source}")]
+    Bpf {
+        /// What was being done.
+        step: String,
+        /// The kernel's answer.
+        source: libbpf_rs::Error,
+    },
+    /// A system call failed.
+    #[error("{step}: {source}")]
+    Io {
+        /// What was being done.
+        step: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// Pinned objects of an earlier run are there.
+    #[error("{0} exists: an earlier daemon of this node left it; run `steadfast cleanup` first")]
+    Leftover(PathBuf),
+}
+
+pub(crate) trait Step<T> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError>;
+}
+
+impl<T> Step<T> for Result<T, libbpf_rs::Error> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError> {
+        self.map_err(|source| WireError::Bpf { step: step(), source })
+    }
+}
+
+impl<T> Step<T> for Result<T, std::io::Error> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError> {
+        self.map_err(|source| WireError::Io { step: step(), source })
+    }
+}
+
+/// What the wire is built with.
+#[derive(Clone, Debug)]
+pub struct WireOptions {
+    /// Bytes of the ring of connections; a power of two, a multiple of the page size.
+    pub ring_bytes: u32,
+    /// Bytes of the ring of SYNs; as above.
+    pub ring_open_bytes: u32,
+    /// Exit codes that count as a crash.
+    pub crash_exit_codes: Vec<u8>,
+    /// Copy packets in chunks even where `bpf_dynptr_copy` exists (to test the fallback).
+    pub chunks_only: bool,
+}
+
+impl Default for WireOptions {
+    fn default() -> Self {
+        Self { ring_bytes: 64 << 20, ring_open_bytes: 1 << 20, crash_exit_codes: Vec::new(), chunks_only: false }
+    }
+}
+
+/// One service as the eBPF programs see it.
+#[derive(Clone, Copy, Debug)]
+pub struct WireService {
+    /// The VIP.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+    /// The service interface.
+    pub ifindex: u32,
+    /// This node's MAC address there.
+    pub own_mac: [u8; 6],
+}
+
+/// The loaded, attached and pinned programs with their maps.
+pub struct Wire {
+    object: Object,
+    pin_dir: PathBuf,
+    states: MmapRaw,
+    node: MmapRaw,
+    interfaces: Vec<u32>,
+}
+
+impl Wire {
+    /// Loads the programs and pins their maps for the node named `node`. Nothing is attached yet.
+    ///
+    /// # Errors
+    /// Names the step that failed. Leftovers of an earlier run are not touched.
+    pub fn load(node: &str, options: &WireOptions) -> Result<Self, WireError> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log_libbpf)));
+        mount_bpffs()?;
+        let pin_dir = Path::new(PIN_ROOT).join(node);
+        if pin_dir.exists() {
+            return Err(WireError::Leftover(pin_dir));
+        }
+        let mut open = ObjectBuilder::default()
+            .open_memory(OBJECT)
+            .step(|| "opening the eBPF object".into())?;
+        for mut map in open.maps_mut() {
+            let entries = match map.name().to_str() {
+                Some("ring") => options.ring_bytes,
+                Some("ring_open") => options.ring_open_bytes,
+                Some(name) if name.ends_with(".rodata") => {
+                    if let Some(value) = map.initial_value_mut() {
+                        value[0] = u8::from(options.chunks_only); // the only constant
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            map.set_max_entries(entries).step(|| "sizing the rings".into())?;
+        }
+        let mut object = open.load().step(|| "loading the eBPF programs (verifier)".into())?;
+        std::fs::create_dir_all(&pin_dir).step(|| format!("creating {}", pin_dir.display()))?;
+        for mut map in object.maps_mut() {
+            let Some(name) = map.name().to_str().filter(|name| !name.contains('.')).map(str::to_owned) else {
+                continue; // .rodata needs no pin: the programs hold it
+            };
+            map.pin(pin_dir.join(&name)).step(|| format!("pinning the map {name}"))?;
+        }
+        let states = map_memory(&object, "states", size_of::<ServiceState>() * SERVICES_MAX)?;
+        let node = map_memory(&object, "node", size_of::<NodeState>())?;
+        let wire = Self { object, pin_dir, states, node, interfaces: Vec::new() };
+        wire.set_crash_codes(&options.crash_exit_codes);
+        Ok(wire)
+    }
+
+    fn map(&self, name: &str) -> MapHandle {
+        find_map(&self.object, name).expect("the object was compiled with this map")
+    }
+
+    /// The ring of connections and the ring of SYNs, in this order.
+    ///
+    /// # Errors
+    /// What `mmap(2)` says.
+    pub fn rings(&self) -> Result<(Ring, Ring), WireError> {
+        let open = |name| Ring::open(self.map(name)).step(|| format!("mapping the ring {name}"));
+        Ok((open("ring")?, open("ring_open")?))
+    }
+
+    /// Makes `service` known under `index`, in [`Mode::Off`].
+    ///
+    /// # Errors
+    /// What the kernel says to the map update.
+    pub fn add_service(&mut self, index: u16, service: &WireService) -> Result<(), WireError> {
+        let state = self.state_pointer(index);
+        let value = ServiceState {
+            mode: Mode::Off as u32,
+            ifindex: service.ifindex,
+            peer_mac: [0; 6],
+            own_mac: service.own_mac,
+            port: service.port.to_be_bytes(),
+            zero: [0; 2],
+            zero_too: 0,
+            server_dead: 0,
+            deaths: 0,
+            peer_seen_ns: 0,
+        };
+        // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
+        unsafe { state.write_volatile(value) };
+        // port 0 stands for the VIP itself (fragments carry no port)
+        for port in [0, service.port] {
+            let key = ServiceKey::new(service.address, port).to_bytes();
+            self.map("services")
+                .update(&key, &u32::from(index).to_ne_bytes(), MapFlags::ANY)
+                .step(|| format!("registering the service {}:{}", service.address, service.port))?;
+        }
+        if !self.interfaces.contains(&service.ifindex) {
+            self.interfaces.push(service.ifindex);
+        }
+        Ok(())
+    }
+
+    /// Attaches the programs to the service interfaces and, where the kernel allows it, to the root cgroup.
+    /// Returns what had to be left out, as a sentence.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn attach(&mut self) -> Result<Option<String>, WireError> {
+        for &interface in &self.interfaces {
+            attach::attach_interface(&self.object, interface)?;
+        }
+        let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
+        // SAFETY: within the mapping, aligned.
+        unsafe { (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).netns_cookie).write_volatile(cookie) };
+        match attach::attach_death(&mut self.object, &self.pin_dir.join("death")) {
+            Ok(()) => Ok(None),
+            Err(error) => Ok(Some(format!("deaths of server processes are not noticed: {error}"))),
+        }
+    }
+
+    fn state_pointer(&self, index: u16) -> *mut ServiceState {
+        assert!(usize::from(index) < SERVICES_MAX, "service index {index}");
+        // SAFETY: the mapping holds SERVICES_MAX elements.
+        unsafe { self.states.as_mut_ptr().cast::<ServiceState>().add(index.into()) }
+    }
+
+    /// The gate: one store.
+    pub fn set_mode(&self, index: u16, mode: Mode) {
+        // SAFETY: within the mapping, aligned; the programs read it as one word.
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).mode) };
+        word.store(mode as u32, Ordering::SeqCst);
+    }
+
+    /// Tells the wire the peer's MAC address on the service interface. Only while the mode is [`Mode::Off`].
+    pub fn set_peer_mac(&self, index: u16, mac: [u8; 6]) {
+        // SAFETY: within the mapping; in mode off no program reads it.
+        unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
+    }
+
+    /// When the last packet of the primary came through: nanoseconds of the monotonic clock, 0 for never.
+    pub fn peer_seen_ns(&self, index: u16) -> u64 {
+        // SAFETY: within the mapping, aligned.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).peer_seen_ns) }.load(Ordering::Relaxed)
+    }
+
+    /// Whether the process that listens for the service died.
+    pub fn server_dead(&self, index: u16) -> bool {
+        // SAFETY: within the mapping, aligned.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }.load(Ordering::Relaxed) != 0
+    }
+
+    /// Tells the programs whether the agent waits for a wake-up (true) or polls.
+    pub fn set_asleep(&self, asleep: bool) {
+        // SAFETY: within the mapping, aligned.
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_asleep) };
+        word.store(u32::from(asleep), Ordering::SeqCst);
+    }
+
+    fn set_crash_codes(&self, codes: &[u8]) {
+        let mut words = [0_u32; 8];
+        for &code in codes {
+            words[usize::from(code / 32)] |= 1 << (code % 32);
+        }
+        // SAFETY: within the mapping, aligned.
+        unsafe { (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).crash_codes).write_volatile(words) };
+    }
+
+    /// The counters of a service, in the order of [`REASONS`], summed over the CPUs.
+    ///
+    /// # Errors
+    /// What the kernel says to the map look-up.
+    pub fn counters(&self, index: u16) -> Result<[u64; REASONS.len()], WireError> {
+        let map = self.map("counters");
+        let mut sums = [0; REASONS.len()];
+        for (reason, sum) in sums.iter_mut().enumerate() {
+            let key = u32::try_from(usize::from(index) * REASONS.len() + reason).expect("small");
+            let values = map
+                .lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)
+                .step(|| "reading the counters".into())?
+                .unwrap_or_default();
+            *sum = values
+                .iter()
+                .filter_map(|bytes| bytes.get(..8))
+                .map(|bytes| u64::from_ne_bytes(bytes.try_into().expect("8 bytes")))
+                .sum();
+        }
+        Ok(sums)
+    }
+
+    /// Detaches the programs and removes the pins.
+    ///
+    /// # Errors
+    /// Names the step that failed; the others are tried all the same.
+    pub fn remove(self) -> Result<(), WireError> {
+        let mut outcome = Ok(());
+        for &interface in &self.interfaces {
+            outcome = outcome.and(detach(interface));
+        }
+        outcome.and(remove_pins(&self.pin_dir))
+    }
+}
+
+/// Removes what a node pinned. Unpinning the death program's link detaches it.
+///
+/// # Errors
+/// What the file system says.
+pub fn remove_pins(pin_dir: &Path) -> Result<(), WireError> {
+    if pin_dir.exists() {
+        std::fs::remove_dir_all(pin_dir).step(|| format!("removing {}", pin_dir.display()))?;
+    }
+    let _ = std::fs::remove_dir(PIN_ROOT); // fails while another node's pins are there
+    Ok(())
+}
+
+/// What is known of the checksum of a logged packet.
+pub fn checksum_of(record: &Record) -> Checksum {
+    if record.flags & abi::CHECKSUM_TRUSTED == 0 { Checksum::Unverified } else { Checksum::Trusted }
+}
+
+fn find_map(object: &Object, name: &str) -> Option<MapHandle> {
+    let map = object.maps().find(|map| map.name() == OsStr::new(name))?;
+    MapHandle::try_from(&map).ok()
+}
+
+fn map_memory(object: &Object, name: &str, len: usize) -> Result<MmapRaw, WireError> {
+    let map = find_map(object, name).expect("the object was compiled with this map");
+    MmapOptions::new().len(len).map_raw(&map.as_fd()).step(|| format!("mapping {name}"))
+}
+
+fn log_libbpf(level: libbpf_rs::PrintLevel, text: String) {
+    match level {
+        libbpf_rs::PrintLevel::Warn => tracing::warn!(target: "libbpf", "{}", text.trim_end()),
+        _ => tracing::trace!(target: "libbpf", "{}", text.trim_end()),
+    }
+}

@@ -1,0 +1,135 @@
+//! Reading a pinned eBPF ring buffer by polling.
+//!
+//! The layout is the kernel's (`kernel/bpf/ringbuf.c`): a consumer page that we write, a producer page and the data,
+//! mapped twice in a row so that a record never wraps. The consumer position is advanced only after a record was
+//! handled, so a reader that dies loses nothing: its successor handles that record again.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use libbpf_rs::{MapCore, MapHandle};
+use memmap2::{Mmap, MmapMut, MmapOptions};
+
+use super::abi::Record;
+
+const BUSY: u32 = 1 << 31;
+const DISCARDED: u32 = 1 << 30;
+const HEADER: u64 = 8;
+
+/// One ring, mapped.
+pub struct Ring {
+    map: MapHandle,
+    consumer: MmapMut,
+    producer_and_data: Mmap,
+    page: usize,
+    mask: u64,
+}
+
+impl Ring {
+    /// Maps the ring.
+    ///
+    /// # Errors
+    /// What `mmap(2)` says.
+    pub fn open(map: MapHandle) -> std::io::Result<Self> {
+        let page = page_size();
+        let size = map.max_entries() as usize;
+        // SAFETY: the pages belong to the map, which `self` keeps open; the kernel writes the producer page and the
+        // data, so they are read by atomics and only below the producer position.
+        let consumer = unsafe { MmapOptions::new().len(page).map_mut(&map)? };
+        // SAFETY: as above.
+        let producer_and_data =
+            unsafe { MmapOptions::new().offset(page as u64).len(page + 2 * size).map(&map)? };
+        Ok(Self { map, consumer, producer_and_data, page, mask: size as u64 - 1 })
+    }
+
+    fn consumer(&self) -> &AtomicU64 {
+        // SAFETY: the page is aligned, mapped for as long as `self`, and used atomically by both sides.
+        unsafe { &*self.consumer.as_ptr().cast() }
+    }
+
+    fn producer(&self) -> &AtomicU64 {
+        // SAFETY: as in `consumer`.
+        unsafe { &*self.producer_and_data.as_ptr().cast() }
+    }
+
+    fn header(&self, position: u64) -> &AtomicU32 {
+        // SAFETY: `position & mask` lies within the data pages and is a multiple of 8.
+        unsafe { &*self.producer_and_data.as_ptr().add(self.page + self.index(position)).cast() }
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // below the ring's size
+    fn index(&self, position: u64) -> usize {
+        (position & self.mask) as usize
+    }
+
+    /// Up to where the kernel has reserved records.
+    pub fn end(&self) -> u64 {
+        self.producer().load(Ordering::Acquire)
+    }
+
+    /// Bytes logged and not yet handled.
+    pub fn fill(&self) -> u64 {
+        self.end() - self.consumer().load(Ordering::Relaxed)
+    }
+
+    /// Hands the records before `end` to `handle`, at most `records_max` of them. Stops at one that is still being
+    /// written, unless `wait` says to wait for it (a takeover does: the program that writes it will not take long).
+    /// Returns how many were handled.
+    pub fn drain(
+        &mut self,
+        end: u64,
+        records_max: usize,
+        wait: bool,
+        mut handle: impl FnMut(&Record, &[u8]),
+    ) -> usize {
+        let mut position = self.consumer().load(Ordering::Relaxed);
+        let mut handled = 0;
+        while position < end && handled < records_max {
+            let header = self.header(position).load(Ordering::Acquire);
+            if header & BUSY != 0 {
+                if wait {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                break;
+            }
+            let len = header & !DISCARDED;
+            if header & DISCARDED == 0 {
+                let start = self.page + self.index(position) + HEADER as usize;
+                let body = &self.producer_and_data[start..start + len as usize];
+                let (record, packet) = split(body);
+                handle(&record, packet);
+                handled += 1;
+            }
+            position += (u64::from(len) + HEADER + 7) & !7;
+            self.consumer().store(position, Ordering::SeqCst);
+        }
+        handled
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+/// Splits a record's header from its packet (which may be followed by padding).
+fn split(body: &[u8]) -> (Record, &[u8]) {
+    let (head, packet) = body.split_at(size_of::<Record>());
+    let record = Record {
+        time_ns: u64::from_ne_bytes(head[..8].try_into().expect("8 bytes")),
+        len: u32::from_ne_bytes(head[8..12].try_into().expect("4 bytes")),
+        service: u16::from_ne_bytes(head[12..14].try_into().expect("2 bytes")),
+        direction: head[14],
+        flags: head[15],
+    };
+    let len = record.len as usize;
+    (record, &packet[..len])
+}
+
+fn page_size() -> usize {
+    // SAFETY: no memory is involved.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).expect("a page has a size")
+}
