@@ -1,0 +1,198 @@
+//! What the operator wrote, checked once and turned into types.
+//!
+//! The file is TOML and strict: an unknown key is an error. Everything that can be found wrong is found in one
+//! reading, each as file, line, field, what is wrong and what is allowed. A [`Config`] that exists is consistent
+//! in itself; whether this machine and its network agree with it is the business of [`crate::environment`].
+
+mod parse;
+mod places;
+mod problem;
+mod relations;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use places::Places;
+pub use problem::{ConfigError, Problem};
+
+/// Where a node keeps its state unless `[node] state_dir` says otherwise: `/run/steadfast/<node>`.
+pub const STATE_ROOT: &str = "/run/steadfast";
+
+/// A node's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// This node.
+    pub node: Node,
+    /// The other node of the pair.
+    pub peer: Peer,
+    /// When the peer is declared dead.
+    pub detector: Detector,
+    /// What the log may cost.
+    pub log: Log,
+    /// The protected services; at least one.
+    pub services: Vec<Service>,
+    /// Where in the file each field stands, for problems that are found later.
+    pub places: Places,
+}
+
+/// `[node]`: this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// `name`: 1 to 32 letters, digits, `-` and `_`, beginning with a letter; it also names the node's nftables
+    /// table and its directory of eBPF pins.
+    pub name: String,
+    /// `state_dir`: lock, control socket and undo journal. Default `/run/steadfast/<name>`.
+    pub state_dir: PathBuf,
+    /// `agent_timeout_ms`: how long this node's agent may be away (crash, upgrade) before the peer treats the node
+    /// as dead, 50 to 60,000 ms. Default 1,000 ms.
+    pub agent_timeout: Duration,
+}
+
+/// `[peer]`: the other node of the pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// `name`: as in the peer's own `[node] name`.
+    pub name: String,
+    /// `address`: on the service interface; heartbeats go there.
+    pub address: IpAddr,
+    /// `port`: UDP, used by both nodes for heartbeats. Default 7400.
+    pub port: u16,
+}
+
+/// `[detector]`: when the peer is declared dead. Default: 4 heartbeats of 20 ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detector {
+    /// `heartbeat_ms`: time between two heartbeats, 1 to 1,000 ms.
+    pub heartbeat: Duration,
+    /// `missed`: so many heartbeats in a row must be missing, 2 to 100.
+    pub missed: u32,
+}
+
+/// `[log]`: what the log may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// `ring_mb`: the kernel's ring for protected traffic, in bytes; a power of two. Default 64 MiB.
+    pub ring_bytes: u32,
+    /// `syn_ring_kb`: the separate ring for SYNs and unknown flows, in bytes; a power of two. Default 1 MiB.
+    pub syn_ring_bytes: u32,
+    /// `per_connection_mb`: bound of one connection's log, in bytes. Default 64 MiB.
+    pub per_connection_bytes: u64,
+    /// `total_mb`: bound of all logs together, in bytes. Default 2 GiB.
+    pub total_bytes: u64,
+}
+
+/// `[[service]]`: one protected service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// `name`: unique, spelled as a node's name.
+    pub name: String,
+    /// `address`: the virtual address (VIP).
+    pub address: IpAddr,
+    /// `port`: TCP.
+    pub port: u16,
+    /// `interface`: the network interface on which the VIP and the peer are.
+    pub interface: String,
+    /// `policy`: how the application starts again after a takeover.
+    pub policy: Policy,
+    /// This node's role, from `primary`, which names the node that runs the application.
+    pub role: Role,
+    /// `peer_address`: the peer on this service's interface, of the VIP's address family. Default `[peer] address`.
+    pub peer_address: IpAddr,
+    /// `application`: where the local application listens, other than the VIP. Default: the loopback address and
+    /// the service's port.
+    pub application: SocketAddr,
+    /// `volatile_headers`: reply headers that may differ when a request is executed again, in lower case; `http`
+    /// only. Default `["date"]`.
+    pub volatile_headers: Vec<String>,
+    /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end.
+    pub crash_exit_codes: Vec<u8>,
+    /// `commit`: what must be logged before what is released.
+    pub commit: Commit,
+}
+
+/// How the application starts again after a takeover (`policy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// It runs on the primary; unanswered requests are executed again on the survivor (CoRAL).
+    Http,
+    /// It runs on both nodes and is deterministic per connection (FT-TCP's hot backup).
+    Replica,
+}
+
+/// What must be logged before what is released (`commit`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// Both directions pass the wire (FT-TCP's PRS).
+    Prs,
+}
+
+/// A node's part for a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Runs the application.
+    Primary,
+    /// Is the wire, and takes over.
+    Backup,
+}
+
+impl Config {
+    /// Reads and checks the file `path`.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the file, or that it cannot be read.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
+        Self::parse(path, &text)
+    }
+
+    /// Checks `text`, which stands in the file `path`.
+    ///
+    /// # Errors
+    /// Everything that is wrong in the text.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        parse::config(path, text)
+    }
+
+    /// `problem` as an error of the field `field` (`peer.address`, `service[0].interface`), found after reading.
+    pub fn problem(&self, field: &str, what: impl Into<String>) -> Problem {
+        Problem {
+            line: self.places.line(field),
+            field: field.to_owned(),
+            what: what.into(),
+        }
+    }
+}
+
+impl Detector {
+    /// The longest time between a death and its declaration: `heartbeat` × `missed`.
+    pub fn detection(&self) -> Duration {
+        self.heartbeat * self.missed
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Http => "http",
+            Self::Replica => "replica",
+        })
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Primary => "primary",
+            Self::Backup => "backup",
+        })
+    }
+}

@@ -1,0 +1,311 @@
+//! From text to [`Config`]: one function per table of the file.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::table::{
+    ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, power_of_two, text, unknown,
+};
+use super::{
+    Commit, Config, ConfigError, Detector, Log, Node, Peer, Policy, Problem, Role, STATE_ROOT, Service,
+    relations,
+};
+
+/// The file's tables.
+const TABLES: &[&str] = &["node", "peer", "detector", "log", "service"];
+
+const PEER_PORT: u64 = 7400;
+
+const AGENT_TIMEOUT_MS: u64 = 1_000;
+
+/// Detection in 20 ms × 4 = 80 ms: with the takeover below the client's smallest retransmission timeout (200 ms).
+const HEARTBEAT_MS: u64 = 20;
+const MISSED: u64 = 4;
+
+/// At 1.2 GB/s the ring fills to 3–8 MB in normal running; the rest is for a drainer that is held up.
+const RING_MB: u64 = 64;
+const SYN_RING_KB: u64 = 1024;
+const PER_CONNECTION_MB: u64 = 64;
+const TOTAL_MB: u64 = 2048;
+
+/// The longest path that a Unix socket can have (`sun_path`, with its final zero).
+const SOCKET_PATH: usize = 107;
+
+const KB: u64 = 1024;
+const MB: u64 = 1024 * KB;
+
+/// Reads the whole file.
+pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
+    let mut reading = Reading::new(source);
+    let (document, errors) = DeTable::parse_recoverable(source);
+    for error in errors {
+        let line = reading.line(error.span().map_or(0, |span| span.start));
+        let what = format!("not TOML: {}", error.message().trim_end());
+        reading.problems.push(Problem {
+            line,
+            field: String::new(),
+            what,
+        });
+    }
+    reading.verdict(path)?;
+
+    let root = document.get_ref();
+    for (key, _) in root {
+        if !TABLES.contains(&key.get_ref().as_ref()) {
+            unknown(&mut reading, key.get_ref(), key.span().start, TABLES);
+        }
+    }
+    let node = node(&mut reading, root);
+    let peer = peer(&mut reading, root);
+    let detector = detector(&mut reading, root);
+    let log = log(&mut reading, root);
+    let services = services(&mut reading, root);
+    let drafts = relations::check(
+        &mut reading,
+        node.as_ref(),
+        peer.as_ref(),
+        detector,
+        log,
+        services,
+    );
+    reading.verdict(path)?;
+
+    let (Some(node), Some(peer), Some(services)) = (node, peer, drafts) else {
+        unreachable!("a field that could not be read is a problem");
+    };
+    let places = std::mem::take(&mut reading.places);
+    Ok(Config {
+        node,
+        peer,
+        detector,
+        log,
+        services,
+        places,
+    })
+}
+
+fn node(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Node> {
+    let mut table = Table::begin(reading, "node".to_owned(), root.get("node"));
+    let name = table.required("name", NAME, name);
+    let timeout = table
+        .optional("agent_timeout_ms", integer(50..=60_000))
+        .unwrap_or(AGENT_TIMEOUT_MS);
+    let longest = SOCKET_PATH - "/control.sock.new".len();
+    let allowed = format!("an absolute path of at most {longest} bytes");
+    let fits = |path: &str| (path.starts_with('/') && path.len() <= longest).then(|| PathBuf::from(path));
+    let state_dir = table.optional("state_dir", text(&allowed, fits));
+    table.end();
+    let name = name?;
+    let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_ROOT).join(&name));
+    Some(Node {
+        name,
+        state_dir,
+        agent_timeout: Duration::from_millis(timeout),
+    })
+}
+
+fn peer(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Peer> {
+    let mut table = Table::begin(reading, "peer".to_owned(), root.get("peer"));
+    let name = table.required("name", NAME, name);
+    let address = table.required("address", ADDRESS, address);
+    let port = table.optional("port", integer(1..=65_535)).unwrap_or(PEER_PORT);
+    table.end();
+    Some(Peer {
+        name: name?,
+        address: address?,
+        port: narrow(port),
+    })
+}
+
+fn detector(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Detector {
+    let mut table = Table::begin(reading, "detector".to_owned(), root.get("detector"));
+    let heartbeat = table
+        .optional("heartbeat_ms", integer(1..=1_000))
+        .unwrap_or(HEARTBEAT_MS);
+    let missed = table.optional("missed", integer(2..=100)).unwrap_or(MISSED);
+    table.end();
+    Detector {
+        heartbeat: Duration::from_millis(heartbeat),
+        missed: narrow(missed),
+    }
+}
+
+fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
+    let mut table = Table::begin(reading, "log".to_owned(), root.get("log"));
+    let ring = table
+        .optional("ring_mb", power_of_two(1..=1024))
+        .unwrap_or(RING_MB);
+    let syn_ring = table
+        .optional("syn_ring_kb", power_of_two(64..=65_536))
+        .unwrap_or(SYN_RING_KB);
+    let per_connection = table
+        .optional("per_connection_mb", integer(1..=65_536))
+        .unwrap_or(PER_CONNECTION_MB);
+    let total = table
+        .optional("total_mb", integer(1..=1_048_576))
+        .unwrap_or(TOTAL_MB);
+    table.end();
+    Log {
+        ring_bytes: narrow(ring * MB),
+        syn_ring_bytes: narrow(syn_ring * KB),
+        per_connection_bytes: per_connection * MB,
+        total_bytes: total * MB,
+    }
+}
+
+/// A service as far as its own table tells; what depends on other tables is added by [`relations`].
+pub(super) struct Draft {
+    pub(super) name: Option<String>,
+    pub(super) address: Option<IpAddr>,
+    pub(super) port: Option<u16>,
+    pub(super) interface: Option<String>,
+    pub(super) policy: Option<Policy>,
+    pub(super) primary: Option<String>,
+    pub(super) peer_address: Option<IpAddr>,
+    pub(super) application: Option<SocketAddr>,
+    pub(super) volatile_headers: Option<Vec<String>>,
+    pub(super) crash_exit_codes: Vec<u8>,
+    pub(super) commit: Commit,
+}
+
+fn services(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Vec<Draft> {
+    let allowed = "one table [[service]] or more";
+    let Some(value) = root.get("service") else {
+        reading.problem("service", format!("is missing; allowed: {allowed}"));
+        return Vec::new();
+    };
+    let line = reading.line(value.span().start);
+    reading.places.insert("service".to_owned(), line);
+    match value.get_ref() {
+        DeValue::Array(array) if !array.is_empty() => array
+            .iter()
+            .enumerate()
+            .map(|(index, value)| service(reading, index, value))
+            .collect(),
+        DeValue::Array(_) => {
+            reading.problem("service", format!("is empty; allowed: {allowed}"));
+            Vec::new()
+        }
+        other => {
+            reading.problem("service", expected(allowed, other));
+            Vec::new()
+        }
+    }
+}
+
+fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<DeValue<'a>>) -> Draft {
+    let mut table = Table::begin(reading, format!("service[{index}]"), Some(value));
+    let draft = Draft {
+        name: table.required("name", NAME, name),
+        address: table.required("address", ADDRESS, address),
+        port: table
+            .required("port", "an integer from 1 to 65535", integer(1..=65_535))
+            .map(narrow),
+        interface: table.required("interface", INTERFACE, interface),
+        policy: table.required("policy", POLICIES, policy),
+        primary: table.required("primary", "the name of this node or of its peer", name),
+        peer_address: table.optional("peer_address", address),
+        application: table.optional("application", application),
+        volatile_headers: table.optional("volatile_headers", list(header)),
+        crash_exit_codes: table
+            .optional("crash_exit_codes", list(integer(1..=255)))
+            .map_or_else(Vec::new, |codes| codes.into_iter().map(narrow).collect()),
+        commit: table.optional("commit", commit).unwrap_or(Commit::Prs),
+    };
+    table.end();
+    draft
+}
+
+impl Draft {
+    /// Where the application listens unless the file says otherwise.
+    pub(super) fn default_application(address: IpAddr, port: u16) -> SocketAddr {
+        match address {
+            IpAddr::V4(_) => (Ipv4Addr::LOCALHOST, port).into(),
+            IpAddr::V6(_) => (Ipv6Addr::LOCALHOST, port).into(),
+        }
+    }
+
+    /// The service with `role` and `peer_address` resolved; nothing if a field could not be read.
+    pub(super) fn finish(self, role: Option<Role>, peer_address: Option<IpAddr>) -> Option<Service> {
+        let (address, port, policy) = (self.address?, self.port?, self.policy?);
+        let date = || {
+            if policy == Policy::Http {
+                vec!["date".to_owned()]
+            } else {
+                Vec::new()
+            }
+        };
+        Some(Service {
+            name: self.name?,
+            address,
+            port,
+            interface: self.interface?,
+            policy,
+            role: role?,
+            peer_address: self.peer_address.or(peer_address)?,
+            application: self
+                .application
+                .unwrap_or_else(|| Self::default_application(address, port)),
+            volatile_headers: self.volatile_headers.unwrap_or_else(date),
+            crash_exit_codes: self.crash_exit_codes,
+            commit: self.commit,
+        })
+    }
+}
+
+const INTERFACE: &str = "the name of a network interface, 1 to 15 characters, not lo";
+
+fn interface(value: &DeValue<'_>) -> Result<String, String> {
+    let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
+    let fits = |name: &str| {
+        (1..=15).contains(&name.len()) && !name.contains(odd) && !["lo", ".", ".."].contains(&name)
+    };
+    text(INTERFACE, |name| fits(name).then(|| name.to_owned()))(value)
+}
+
+const POLICIES: &str = "\"http\" or \"replica\"";
+
+fn policy(value: &DeValue<'_>) -> Result<Policy, String> {
+    match value.as_str() {
+        Some("http") => Ok(Policy::Http),
+        Some("replica") => Ok(Policy::Replica),
+        Some(later @ ("replay" | "snapshot")) => Err(format!(
+            "the policy {later:?} is not available yet; allowed: {POLICIES}"
+        )),
+        _ => text(POLICIES, |_| None)(value),
+    }
+}
+
+fn commit(value: &DeValue<'_>) -> Result<Commit, String> {
+    match value.as_str() {
+        Some("prs") => Ok(Commit::Prs),
+        Some(later @ ("pr" | "immediate")) => Err(format!(
+            "the commit mode {later:?} is not available yet; allowed: \"prs\""
+        )),
+        _ => text("\"prs\"", |_| None)(value),
+    }
+}
+
+fn application(value: &DeValue<'_>) -> Result<SocketAddr, String> {
+    let fits = |at: &SocketAddr| !at.ip().is_unspecified() && !at.ip().is_multicast() && at.port() != 0;
+    let allowed = "\"ADDRESS:PORT\" or \"[ADDRESS]:PORT\" with an address of this node";
+    text(allowed, |text| text.parse().ok().filter(fits))(value)
+}
+
+fn header(value: &DeValue<'_>) -> Result<String, String> {
+    // RFC 9110 section 5.6.2: token
+    let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    let fits = |name: &str| !name.is_empty() && name.chars().all(token);
+    text("the name of an HTTP header", |name| {
+        fits(name).then(|| name.to_ascii_lowercase())
+    })(value)
+}
+
+/// `number` in the type of its field; the range that was just checked fits it.
+fn narrow<T: TryFrom<u64>>(number: u64) -> T {
+    T::try_from(number).ok().expect("the field's range fits its type")
+}

@@ -1,0 +1,29 @@
+//! Where in the file each field stands.
+
+use std::collections::BTreeMap;
+
+/// The line of every field that the file has, by its path (`peer.address`, `service[0].interface`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    lines: BTreeMap<String, usize>,
+}
+
+impl Places {
+    /// The line of `field`, from 1; of the table around it if the field has its default; else 1.
+    pub fn line(&self, field: &str) -> usize {
+        let mut path = field;
+        loop {
+            if let Some(line) = self.lines.get(path) {
+                return *line;
+            }
+            match path.rfind('.') {
+                Some(dot) => path = &path[..dot],
+                None => return 1,
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, field: String, line: usize) {
+        self.lines.insert(field, line);
+    }
+}

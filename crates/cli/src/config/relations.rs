@@ -1,0 +1,190 @@
+//! What must hold between fields.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use super::parse::Draft;
+use super::table::Reading;
+use super::{Detector, Log, Node, Peer, Policy, Role, Service};
+
+/// Notes every relation that does not hold. The services, unless a field could not be read.
+pub(super) fn check(
+    reading: &mut Reading<'_>,
+    node: Option<&Node>,
+    peer: Option<&Peer>,
+    detector: Detector,
+    log: Log,
+    drafts: Vec<Draft>,
+) -> Option<Vec<Service>> {
+    limits(reading, node, detector, log);
+    if let (Some(node), Some(peer)) = (node, peer)
+        && node.name == peer.name
+    {
+        reading.problem(
+            "peer.name",
+            format!("is {:?}, as [node] name; the two must differ", peer.name),
+        );
+    }
+    let vips: Vec<IpAddr> = drafts.iter().filter_map(|draft| draft.address).collect();
+    for (index, draft) in drafts.iter().enumerate() {
+        alone(reading, index, draft, &vips, peer);
+    }
+    pairwise(reading, &drafts);
+
+    let mut services = Vec::new();
+    for (index, draft) in drafts.into_iter().enumerate() {
+        let role = role(reading, index, &draft, node, peer);
+        services.push(draft.finish(role, peer.map(|peer| peer.address)));
+    }
+    services.into_iter().collect()
+}
+
+fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, log: Log) {
+    if let Some(node) = node
+        && node.agent_timeout < detector.detection()
+    {
+        let what = format!(
+            "is {} ms, shorter than detection (heartbeat_ms × missed = {} ms); allowed: at least that",
+            node.agent_timeout.as_millis(),
+            detector.detection().as_millis()
+        );
+        reading.problem("node.agent_timeout_ms", what);
+    }
+    if log.per_connection_bytes > log.total_bytes {
+        let what = format!(
+            "is {} MB, more than total_mb ({} MB); allowed: at most that",
+            log.per_connection_bytes >> 20,
+            log.total_bytes >> 20
+        );
+        reading.problem("log.per_connection_mb", what);
+    }
+}
+
+/// What one service must keep to, whatever the others are.
+fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr], peer: Option<&Peer>) {
+    let field = |key: &str| format!("service[{index}].{key}");
+    if draft.volatile_headers.is_some() && draft.policy.is_some_and(|policy| policy != Policy::Http) {
+        reading.problem(&field("volatile_headers"), "belongs to policy = \"http\" only");
+    }
+    let Some(vip) = draft.address else { return };
+    let nodes = [draft.peer_address, peer.map(|peer| peer.address)];
+    if nodes.contains(&Some(vip)) {
+        reading.problem(
+            &field("address"),
+            format!("{vip} is the peer's own address; allowed: a free address"),
+        );
+    }
+    if let Some(address) = draft.peer_address.or(peer.map(|peer| peer.address))
+        && address.is_ipv4() != vip.is_ipv4()
+    {
+        let what = format!(
+            "the peer's address {address} and the service's address {vip} are of different families; allowed: the \
+             peer's {} address on the service's interface",
+            family(vip)
+        );
+        reading.problem(&field("peer_address"), what);
+    }
+    let Some(application) = draft.application else {
+        return;
+    };
+    if vips.contains(&application.ip()) {
+        let what = format!(
+            "{application} is at a service's address, where relayed connections would collide with the clients' \
+             own; allowed: another address of this node, such as loopback"
+        );
+        reading.problem(&field("application"), what);
+    }
+    if application.is_ipv4() != vip.is_ipv4() {
+        let what = format!(
+            "{application} and the service's address {vip} are of different families; allowed: an {} address",
+            family(vip)
+        );
+        reading.problem(&field("application"), what);
+    }
+}
+
+/// What services must keep to among each other.
+fn pairwise(reading: &mut Reading<'_>, drafts: &[Draft]) {
+    let mut names: HashMap<&str, usize> = HashMap::new();
+    let mut listeners: HashMap<(IpAddr, u16), usize> = HashMap::new();
+    let mut applications: HashMap<SocketAddr, usize> = HashMap::new();
+    let mut vips: HashMap<IpAddr, usize> = HashMap::new();
+    for (index, draft) in drafts.iter().enumerate() {
+        if let Some(name) = &draft.name
+            && let Some(first) = first(&mut names, name.as_str(), index)
+        {
+            let what = format!("{name:?} is the name of service[{first}] too; names must be unique");
+            reading.problem(&format!("service[{index}].name"), what);
+        }
+        let Some(vip) = draft.address else { continue };
+        if let Some(first) = first(&mut vips, vip, index) {
+            same_place(reading, index, draft, first, &drafts[first]);
+        }
+        let Some(port) = draft.port else { continue };
+        if let Some(first) = first(&mut listeners, (vip, port), index) {
+            let what = format!(
+                "{} is service[{first}] too; allowed: another address or port",
+                SocketAddr::new(vip, port)
+            );
+            reading.problem(&format!("service[{index}].port"), what);
+            continue;
+        }
+        let application = draft
+            .application
+            .unwrap_or_else(|| Draft::default_application(vip, port));
+        if let Some(first) = first(&mut applications, application, index) {
+            let what = format!(
+                "{application} is the application of service[{first}] too, where relayed connections of one client \
+                 could collide; allowed: another local address, such as 127.0.0.2:{port}"
+            );
+            reading.problem(&format!("service[{index}].application"), what);
+        }
+    }
+}
+
+/// Services at one VIP live and move together: an address is on one interface of one node.
+fn same_place(reading: &mut Reading<'_>, index: usize, draft: &Draft, first: usize, other: &Draft) {
+    let mut agree = |key: &str, agrees: bool| {
+        if !agrees {
+            let what =
+                format!("differs from service[{first}], which has the same address; the two must agree");
+            reading.problem(&format!("service[{index}].{key}"), what);
+        }
+    };
+    agree("interface", draft.interface == other.interface);
+    agree("primary", draft.primary == other.primary);
+    agree("peer_address", draft.peer_address == other.peer_address);
+}
+
+/// Who had `key` before `index`, if anybody.
+fn first<K: std::hash::Hash + Eq>(seen: &mut HashMap<K, usize>, key: K, index: usize) -> Option<usize> {
+    let first = *seen.entry(key).or_insert(index);
+    (first != index).then_some(first)
+}
+
+fn role(
+    reading: &mut Reading<'_>,
+    index: usize,
+    draft: &Draft,
+    node: Option<&Node>,
+    peer: Option<&Peer>,
+) -> Option<Role> {
+    let primary = draft.primary.as_ref()?;
+    let (node, peer) = (node?, peer?);
+    if *primary == node.name {
+        return Some(Role::Primary);
+    }
+    if *primary == peer.name {
+        return Some(Role::Backup);
+    }
+    let what = format!(
+        "is {primary:?}; allowed: {:?} (this node) or {:?} (its peer)",
+        node.name, peer.name
+    );
+    reading.problem(&format!("service[{index}].primary"), what);
+    None
+}
+
+fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}

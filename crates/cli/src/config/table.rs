@@ -1,0 +1,245 @@
+//! Reading one TOML table field by field: what is wrong is noted and the reading goes on.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{ConfigError, Places, Problem};
+
+/// What one reading of a file has found so far.
+pub(super) struct Reading<'t> {
+    text: &'t str,
+    pub(super) problems: Vec<Problem>,
+    pub(super) places: Places,
+}
+
+impl<'t> Reading<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self {
+            text,
+            problems: Vec::new(),
+            places: Places::default(),
+        }
+    }
+
+    /// The line of the byte at `position`, from 1.
+    pub(super) fn line(&self, position: usize) -> usize {
+        let before = &self.text.as_bytes()[..position.min(self.text.len())];
+        1 + before.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// Notes that `field` is wrong.
+    pub(super) fn problem(&mut self, field: &str, what: impl Into<String>) {
+        let line = self.places.line(field);
+        self.problems.push(Problem {
+            line,
+            field: field.to_owned(),
+            what: what.into(),
+        });
+    }
+
+    /// The problems as an error, if there are any.
+    pub(super) fn verdict(&mut self, file: &Path) -> Result<(), ConfigError> {
+        match std::mem::take(&mut self.problems) {
+            problems if problems.is_empty() => Ok(()),
+            problems => Err(ConfigError::new(file, problems)),
+        }
+    }
+}
+
+/// One table while it is read: every key that is asked for is known, the others are errors at the end.
+pub(super) struct Table<'a, 't> {
+    reading: &'a mut Reading<'t>,
+    path: String,
+    entries: Option<&'a DeTable<'a>>,
+    known: Vec<&'static str>,
+}
+
+impl<'a, 't> Table<'a, 't> {
+    /// Begins to read the table `value` at `path`; a table that is absent reads as an empty one.
+    pub(super) fn begin(
+        reading: &'a mut Reading<'t>,
+        path: String,
+        value: Option<&'a Spanned<DeValue<'a>>>,
+    ) -> Self {
+        let mut entries = None;
+        if let Some(value) = value {
+            let line = reading.line(value.span().start);
+            reading.places.insert(path.clone(), line);
+            match value.get_ref() {
+                DeValue::Table(table) => entries = Some(table),
+                other => reading.problem(&path, expected("a table", other)),
+            }
+        }
+        let mut table = Self {
+            reading,
+            path,
+            entries,
+            known: Vec::new(),
+        };
+        table.note_places();
+        table
+    }
+
+    fn note_places(&mut self) {
+        for (key, value) in self.entries.into_iter().flatten() {
+            if !value.get_ref().is_table() {
+                let line = self.reading.line(key.span().start);
+                self.reading.places.insert(self.field(key.get_ref()), line);
+            }
+        }
+    }
+
+    fn field(&self, key: &str) -> String {
+        format!("{}.{key}", self.path)
+    }
+
+    /// The value of `key` as `read` understands it. Nothing if the key is absent, or wrong, which is noted.
+    pub(super) fn optional<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<T> {
+        self.known.push(key);
+        let value = self.entries?.get(key)?;
+        read(value.get_ref()).map_err(|what| self.problem(key, what)).ok()
+    }
+
+    /// As [`Self::optional`], but the key must be there.
+    pub(super) fn required<T>(
+        &mut self,
+        key: &'static str,
+        allowed: &str,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, String>,
+    ) -> Option<T> {
+        if self.entries.is_none_or(|entries| !entries.contains_key(key)) {
+            self.known.push(key);
+            self.problem(key, format!("is missing; allowed: {allowed}"));
+            return None;
+        }
+        self.optional(key, read)
+    }
+
+    /// Notes that `key` is wrong.
+    pub(super) fn problem(&mut self, key: &str, what: impl Into<String>) {
+        let field = self.field(key);
+        self.reading.problem(&field, what);
+    }
+
+    /// Notes every key that nobody asked for.
+    pub(super) fn end(self) {
+        let Self {
+            reading,
+            path,
+            entries,
+            known,
+        } = self;
+        for (key, _) in entries.into_iter().flatten() {
+            if !known.contains(&key.get_ref().as_ref()) {
+                unknown(
+                    reading,
+                    &format!("{path}.{}", key.get_ref()),
+                    key.span().start,
+                    &known,
+                );
+            }
+        }
+    }
+}
+
+/// Notes that the key at `position` is unknown where only `known` are allowed.
+pub(super) fn unknown(reading: &mut Reading<'_>, field: &str, position: usize, known: &[&str]) {
+    let line = reading.line(position);
+    let what = format!("unknown key; allowed here: {}", known.join(", "));
+    reading.problems.push(Problem {
+        line,
+        field: field.to_owned(),
+        what,
+    });
+}
+
+/// "is an integer; allowed: a string", for a value of the wrong type.
+pub(super) fn expected(allowed: &str, found: &DeValue<'_>) -> String {
+    format!("is of type {}; allowed: {allowed}", found.type_str())
+}
+
+/// Reads an integer within `range`.
+pub(super) fn integer(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Result<u64, String> {
+    let allowed = format!("an integer from {} to {}", range.start(), range.end());
+    number(allowed, move |number| range.contains(&number))
+}
+
+/// Reads a power of two within `range`.
+pub(super) fn power_of_two(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Result<u64, String> {
+    let allowed = format!("a power of two from {} to {}", range.start(), range.end());
+    number(allowed, move |number| {
+        range.contains(&number) && number.is_power_of_two()
+    })
+}
+
+fn number(allowed: String, fits: impl Fn(u64) -> bool) -> impl Fn(&DeValue<'_>) -> Result<u64, String> {
+    move |value| {
+        let integer = value.as_integer().ok_or_else(|| expected(&allowed, value))?;
+        u64::from_str_radix(integer.as_str(), integer.radix())
+            .ok()
+            .filter(|number| fits(*number))
+            .ok_or_else(|| format!("is {integer}; allowed: {allowed}"))
+    }
+}
+
+/// Reads a string that `parse` understands; `parse` says no by returning nothing.
+pub(super) fn text<T>(
+    allowed: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> impl Fn(&DeValue<'_>) -> Result<T, String> {
+    move |value| {
+        let text = value.as_str().ok_or_else(|| expected(allowed, value))?;
+        parse(text).ok_or_else(|| format!("is {text:?}; allowed: {allowed}"))
+    }
+}
+
+/// Reads an array of which `read` understands every element.
+pub(super) fn list<T>(
+    read: impl Fn(&DeValue<'_>) -> Result<T, String>,
+) -> impl Fn(&DeValue<'_>) -> Result<Vec<T>, String> {
+    move |value| {
+        let array = value.as_array().ok_or_else(|| expected("an array", value))?;
+        let element = |(index, element): (usize, &Spanned<DeValue<'_>>)| {
+            read(element.get_ref()).map_err(|what| format!("element {index} {what}"))
+        };
+        array.iter().enumerate().map(element).collect()
+    }
+}
+
+/// What a node or a service may be called.
+pub(super) const NAME: &str = "1 to 32 letters, digits, - and _, beginning with a letter";
+
+/// Reads a name: it must do as part of an nftables identifier, a path of eBPF pins and a command line.
+pub(super) fn name(value: &DeValue<'_>) -> Result<String, String> {
+    let fits = |name: &str| {
+        name.len() <= 32
+            && name.starts_with(|first: char| first.is_ascii_alphabetic())
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+    };
+    text(NAME, |name| fits(name).then(|| name.to_owned()))(value)
+}
+
+/// What a node's or a service's address may be.
+pub(super) const ADDRESS: &str = "an IPv4 or IPv6 unicast address, neither loopback nor link-local";
+
+/// Reads the address of a machine or a service on a network.
+pub(super) fn address(value: &DeValue<'_>) -> Result<IpAddr, String> {
+    let fits = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_broadcast() && v4.octets()[0] != 0,
+        IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
+    };
+    let general = |address: &IpAddr| {
+        !address.is_loopback() && !address.is_multicast() && !address.is_unspecified() && fits(address)
+    };
+    text(ADDRESS, |text| text.parse().ok().filter(general))(value)
+}

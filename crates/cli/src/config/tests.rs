@@ -1,0 +1,425 @@
+use super::*;
+
+const SMALLEST: &str = r#"[node]
+name = "alpha"
+
+[peer]
+name = "beta"
+address = "10.0.0.3"
+
+[[service]]
+name = "web"
+address = "10.0.0.100"
+port = 80
+interface = "eth0"
+policy = "http"
+primary = "beta"
+"#;
+
+const FULLEST: &str = r#"
+[node]
+name = "alpha"
+state_dir = "/var/lib/steadfast"
+agent_timeout_ms = 2_000
+
+[peer]
+name = "beta"
+address = "10.0.0.3"
+port = 7401
+
+[detector]
+heartbeat_ms = 10
+missed = 3
+
+[log]
+ring_mb = 128
+syn_ring_kb = 2048
+per_connection_mb = 16
+total_mb = 512
+
+[[service]]
+name = "web"
+address = "10.0.0.100"
+port = 80
+interface = "eth0"
+policy = "http"
+primary = "alpha"
+application = "127.0.0.2:8080"
+volatile_headers = ["Date", "X-Request-Id"]
+crash_exit_codes = [3, 139]
+commit = "prs"
+
+[[service]]
+name = "echo"
+address = "2001:db8::100"
+port = 7
+interface = "eth0"
+policy = "replica"
+primary = "beta"
+peer_address = "2001:db8::3"
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("steadfast.toml"), text)
+}
+
+/// What is wrong in `text`, a line for each problem.
+fn wrong(text: &str) -> Vec<String> {
+    let error = parse(text).expect_err("the text is wrong");
+    error.to_string().lines().map(str::to_owned).collect()
+}
+
+/// What is wrong in [`SMALLEST`] when the line that begins with `old` is `new`.
+fn with(old: &str, new: &str) -> Vec<String> {
+    let changed: Vec<&str> = SMALLEST
+        .lines()
+        .map(|line| if line.starts_with(old) { new } else { line })
+        .collect();
+    assert_ne!(changed.join("\n"), SMALLEST.trim_end(), "{old:?} is there");
+    wrong(&changed.join("\n"))
+}
+
+/// What is wrong in [`SMALLEST`] with `extra` at its end.
+fn and(extra: &str) -> Vec<String> {
+    wrong(&format!("{SMALLEST}{extra}"))
+}
+
+#[track_caller]
+fn assert_one(problems: &[String], expected: &str) {
+    assert_eq!(problems, [format!("steadfast.toml:{expected}")]);
+}
+
+#[test]
+fn the_smallest_file_has_the_documented_defaults() {
+    let config = parse(SMALLEST).unwrap();
+    assert_eq!(config.node.state_dir, Path::new("/run/steadfast/alpha"));
+    assert_eq!(config.node.agent_timeout, Duration::from_secs(1));
+    assert_eq!(config.peer.port, 7400);
+    assert_eq!(config.detector.detection(), Duration::from_millis(80));
+    let log = Log {
+        ring_bytes: 64 << 20,
+        syn_ring_bytes: 1 << 20,
+        per_connection_bytes: 64 << 20,
+        total_bytes: 2 << 30,
+    };
+    assert_eq!(config.log, log);
+    let web = Service {
+        name: "web".to_owned(),
+        address: "10.0.0.100".parse().unwrap(),
+        port: 80,
+        interface: "eth0".to_owned(),
+        policy: Policy::Http,
+        role: Role::Backup,
+        peer_address: "10.0.0.3".parse().unwrap(),
+        application: "127.0.0.1:80".parse().unwrap(),
+        volatile_headers: vec!["date".to_owned()],
+        crash_exit_codes: Vec::new(),
+        commit: Commit::Prs,
+    };
+    assert_eq!(config.services, [web]);
+}
+
+#[test]
+fn every_field_is_read() {
+    let config = parse(FULLEST).unwrap();
+    assert_eq!(config.node.state_dir, Path::new("/var/lib/steadfast"));
+    assert_eq!(config.node.agent_timeout, Duration::from_secs(2));
+    assert_eq!(config.peer.port, 7401);
+    assert_eq!(
+        config.detector,
+        Detector {
+            heartbeat: Duration::from_millis(10),
+            missed: 3
+        }
+    );
+    let log = Log {
+        ring_bytes: 128 << 20,
+        syn_ring_bytes: 2 << 20,
+        per_connection_bytes: 16 << 20,
+        total_bytes: 512 << 20,
+    };
+    assert_eq!(config.log, log);
+    let [web, echo] = config.services.as_slice() else {
+        panic!("{:?}", config.services)
+    };
+    assert_eq!(web.role, Role::Primary);
+    assert_eq!(web.application, "127.0.0.2:8080".parse().unwrap());
+    assert_eq!(web.volatile_headers, ["date", "x-request-id"]);
+    assert_eq!(web.crash_exit_codes, [3, 139]);
+    assert_eq!((echo.policy, echo.role), (Policy::Replica, Role::Backup));
+    assert_eq!(echo.peer_address, "2001:db8::3".parse::<IpAddr>().unwrap());
+    assert_eq!(echo.application, "[::1]:7".parse().unwrap());
+    assert_eq!(echo.volatile_headers, [""; 0]);
+}
+
+#[test]
+fn places_are_lines_of_the_file() {
+    let config = parse(SMALLEST).unwrap();
+    assert_eq!(config.places.line("peer.address"), 6);
+    assert_eq!(config.places.line("service[0].interface"), 12);
+    assert_eq!(
+        config.places.line("service[0].application"),
+        8,
+        "a default stands where its table stands"
+    );
+    assert_eq!(config.places.line("log.ring_mb"), 1);
+    let problem = config.problem("service[0].interface", "is down");
+    let error = ConfigError::new(Path::new("f"), vec![problem]);
+    assert_eq!(error.to_string(), "f:12: service[0].interface: is down");
+}
+
+#[test]
+fn all_problems_are_listed_at_once_by_line() {
+    let text = r#"[node]
+name = "9lives"
+colour = "red"
+
+[peer]
+name = "beta"
+address = "nowhere"
+port = 0
+
+[detector]
+missed = "often"
+
+[log]
+ring_mb = 100
+
+[[service]]
+name = "web"
+policy = "best"
+
+[metrics]
+port = 1
+"#;
+    let expected = [
+        r#"2: node.name: is "9lives"; allowed: 1 to 32 letters, digits, - and _, beginning with a letter"#,
+        "3: node.colour: unknown key; allowed here: name, agent_timeout_ms, state_dir",
+        r#"7: peer.address: is "nowhere"; allowed: an IPv4 or IPv6 unicast address, neither loopback nor link-local"#,
+        "8: peer.port: is 0; allowed: an integer from 1 to 65535",
+        "11: detector.missed: is of type string; allowed: an integer from 2 to 100",
+        "14: log.ring_mb: is 100; allowed: a power of two from 1 to 1024",
+        "16: service[0].address: is missing; allowed: an IPv4 or IPv6 unicast address, neither loopback nor link-local",
+        "16: service[0].interface: is missing; allowed: the name of a network interface, 1 to 15 characters, not lo",
+        "16: service[0].port: is missing; allowed: an integer from 1 to 65535",
+        "16: service[0].primary: is missing; allowed: the name of this node or of its peer",
+        r#"18: service[0].policy: is "best"; allowed: "http" or "replica""#,
+        "20: metrics: unknown key; allowed here: node, peer, detector, log, service",
+    ];
+    assert_eq!(wrong(text), expected.map(|line| format!("steadfast.toml:{line}")));
+}
+
+#[test]
+fn an_empty_file_lacks_its_tables() {
+    let expected = [
+        "node.name: is missing; allowed: 1 to 32 letters, digits, - and _, beginning with a letter",
+        "peer.address: is missing; allowed: an IPv4 or IPv6 unicast address, neither loopback nor link-local",
+        "peer.name: is missing; allowed: 1 to 32 letters, digits, - and _, beginning with a letter",
+        "service: is missing; allowed: one table [[service]] or more",
+    ];
+    assert_eq!(
+        wrong(""),
+        expected.map(|line| format!("steadfast.toml:1: {line}"))
+    );
+}
+
+#[test]
+fn text_that_is_not_toml_is_placed() {
+    let problems = wrong("[node]\nname = alpha\n\n[peer\n");
+    assert!(
+        problems[0].starts_with("steadfast.toml:2: not TOML: "),
+        "{problems:?}"
+    );
+    assert!(
+        problems
+            .last()
+            .unwrap()
+            .starts_with("steadfast.toml:4: not TOML: "),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = Config::load(Path::new("/nonexistent/s.toml"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("/nonexistent/s.toml:1: the file cannot be read: No such file"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_table_of_the_wrong_type_is_named() {
+    let problems = wrong("node = 3\npeer = []\nservice = {}\n");
+    assert_eq!(
+        problems[0],
+        "steadfast.toml:1: node: is of type integer; allowed: a table"
+    );
+    assert!(problems.contains(&"steadfast.toml:2: peer: is of type array; allowed: a table".to_owned()));
+    let service = "steadfast.toml:3: service: is of type table; allowed: one table [[service]] or more";
+    assert!(problems.contains(&service.to_owned()), "{problems:?}");
+    assert_one(
+        &and("[log]\nring_mb = 6.4e1\n"),
+        "16: log.ring_mb: is of type float; allowed: a power of two from 1 to 1024",
+    );
+}
+
+#[test]
+fn policies_and_commit_modes_of_the_design_that_are_not_there_are_refused_by_name() {
+    assert_one(
+        &with("policy", r#"policy = "snapshot""#),
+        r#"13: service[0].policy: the policy "snapshot" is not available yet; allowed: "http" or "replica""#,
+    );
+    for mode in ["pr", "immediate"] {
+        assert_one(
+            &and(&format!("commit = {mode:?}\n")),
+            &format!(
+                "15: service[0].commit: the commit mode {mode:?} is not available yet; allowed: \"prs\""
+            ),
+        );
+    }
+}
+
+#[test]
+fn roles_follow_from_the_two_names() {
+    assert_one(
+        &with("primary", r#"primary = "gamma""#),
+        r#"14: service[0].primary: is "gamma"; allowed: "alpha" (this node) or "beta" (its peer)"#,
+    );
+    let same = SMALLEST.replace("alpha", "beta");
+    assert_one(
+        &wrong(&same),
+        r#"5: peer.name: is "beta", as [node] name; the two must differ"#,
+    );
+}
+
+#[test]
+fn addresses_that_no_service_can_have_are_refused() {
+    for address in [
+        "127.0.0.5",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "169.254.1.1",
+        "::1",
+        "fe80::1",
+        "10.0.0.100/24",
+    ] {
+        assert_one(
+            &with("address = \"10.0.0.100", &format!("address = {address:?}")),
+            &format!(
+                "10: service[0].address: is {address:?}; allowed: an IPv4 or IPv6 unicast address, neither loopback nor link-local"
+            ),
+        );
+    }
+    assert_one(
+        &with("address = \"10.0.0.100", "address = \"10.0.0.3\""),
+        "10: service[0].address: 10.0.0.3 is the peer's own address; allowed: a free address",
+    );
+}
+
+#[test]
+fn address_families_agree() {
+    assert_one(
+        &with("address = \"10.0.0.100", "address = \"2001:db8::100\""),
+        "8: service[0].peer_address: the peer's address 10.0.0.3 and the service's address 2001:db8::100 are of \
+         different families; allowed: the peer's IPv6 address on the service's interface",
+    );
+    assert_one(
+        &and("application = \"[::1]:80\"\n"),
+        "15: service[0].application: [::1]:80 and the service's address 10.0.0.100 are of different families; \
+         allowed: an IPv4 address",
+    );
+}
+
+#[test]
+fn the_application_is_not_at_a_services_address() {
+    assert_one(
+        &and("application = \"10.0.0.100:8080\"\n"),
+        "15: service[0].application: 10.0.0.100:8080 is at a service's address, where relayed connections would \
+         collide with the clients' own; allowed: another address of this node, such as loopback",
+    );
+    assert_one(
+        &and("application = \"127.0.0.1\"\n"),
+        "15: service[0].application: is \"127.0.0.1\"; allowed: \"ADDRESS:PORT\" or \"[ADDRESS]:PORT\" with an \
+         address of this node",
+    );
+}
+
+fn second(fields: &str) -> Vec<String> {
+    and(&format!(
+        "\n[[service]]\ninterface = \"eth0\"\npolicy = \"http\"\nprimary = \"beta\"\n{fields}"
+    ))
+}
+
+#[test]
+fn services_do_not_get_in_each_others_way() {
+    assert_one(
+        &second("name = \"web\"\naddress = \"10.0.0.101\"\nport = 81\n"),
+        r#"20: service[1].name: "web" is the name of service[0] too; names must be unique"#,
+    );
+    assert_one(
+        &second("name = \"api\"\naddress = \"10.0.0.100\"\nport = 80\n"),
+        "22: service[1].port: 10.0.0.100:80 is service[0] too; allowed: another address or port",
+    );
+    assert_one(
+        &second("name = \"api\"\naddress = \"10.0.0.101\"\nport = 80\n"),
+        "16: service[1].application: 127.0.0.1:80 is the application of service[0] too, where relayed connections \
+         of one client could collide; allowed: another local address, such as 127.0.0.2:80",
+    );
+    let place = "differs from service[0], which has the same address; the two must agree";
+    let problems = and(
+        "\n[[service]]\nname = \"tls\"\naddress = \"10.0.0.100\"\nport = 443\npolicy = \"http\"\n\
+         interface = \"eth1\"\nprimary = \"alpha\"\npeer_address = \"10.0.0.4\"\n",
+    );
+    let expected = [(21, "interface"), (22, "primary"), (23, "peer_address")]
+        .map(|(line, key)| format!("steadfast.toml:{line}: service[1].{key}: {place}"));
+    assert_eq!(problems, expected);
+}
+
+#[test]
+fn limits_hold_between_fields() {
+    assert_one(
+        &and("[log]\nper_connection_mb = 3000\n"),
+        "16: log.per_connection_mb: is 3000 MB, more than total_mb (2048 MB); allowed: at most that",
+    );
+    assert_one(
+        &and("[detector]\nheartbeat_ms = 1000\n"),
+        "1: node.agent_timeout_ms: is 1000 ms, shorter than detection (heartbeat_ms × missed = 4000 ms); allowed: \
+         at least that",
+    );
+}
+
+#[test]
+fn headers_and_exit_codes_are_checked_one_by_one() {
+    assert_one(
+        &and("volatile_headers = [\"Date\", \"X Y\"]\n"),
+        "15: service[0].volatile_headers: element 1 is \"X Y\"; allowed: the name of an HTTP header",
+    );
+    assert_one(
+        &and("crash_exit_codes = [1, 0]\n"),
+        "15: service[0].crash_exit_codes: element 1 is 0; allowed: an integer from 1 to 255",
+    );
+    let replica = SMALLEST.replace("\"http\"", "\"replica\"") + "volatile_headers = []\n";
+    assert_one(
+        &wrong(&replica),
+        "15: service[0].volatile_headers: belongs to policy = \"http\" only",
+    );
+}
+
+#[test]
+fn a_state_directory_leaves_room_for_the_socket() {
+    let long = format!("/{}", "x".repeat(100));
+    let text = SMALLEST.replace("\"alpha\"", &format!("\"alpha\"\nstate_dir = {long:?}"));
+    assert_one(
+        &wrong(&text),
+        &format!("3: node.state_dir: is {long:?}; allowed: an absolute path of at most 90 bytes"),
+    );
+    let relative = SMALLEST.replace("\"alpha\"", "\"alpha\"\nstate_dir = \"state\"");
+    assert_one(
+        &wrong(&relative),
+        "3: node.state_dir: is \"state\"; allowed: an absolute path of at most 90 bytes",
+    );
+}

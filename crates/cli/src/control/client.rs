@@ -1,0 +1,84 @@
+//! The operator's side.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::line::LineStream;
+use super::{Connections, Request, Response, Status, socket};
+
+/// Longer than the node may take, so that its own error arrives.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The longest answer, in bytes: about a million connections.
+const ANSWER: usize = 256 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no node of steadfast answers at {}: {source}", path.display())]
+    NoNode {
+        /// The socket.
+        path: PathBuf,
+        /// Why it could not be connected to.
+        source: io::Error,
+    },
+    /// The connection failed.
+    #[error("control socket {}: {source}", path.display())]
+    Connection {
+        /// The socket.
+        path: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+    /// The answer is not one of this version.
+    #[error("the answer of {} is not understood: {source}", path.display())]
+    Answer {
+        /// The socket.
+        path: PathBuf,
+        /// Where it is odd.
+        source: serde_json::Error,
+    },
+    /// The node says no.
+    #[error("the node answers: {0}")]
+    Refused(String),
+}
+
+/// Asks the node with this state directory how it is.
+///
+/// # Errors
+/// If there is no such node, or it does not answer properly.
+pub fn status(state_dir: &Path) -> Result<Status, ClientError> {
+    ask(state_dir, Request::Status)
+}
+
+/// Asks the node with this state directory how its connections are.
+///
+/// # Errors
+/// If there is no such node, or it does not answer properly.
+pub fn connections(state_dir: &Path) -> Result<Connections, ClientError> {
+    ask(state_dir, Request::Connections)
+}
+
+fn ask<T: DeserializeOwned>(state_dir: &Path, request: Request) -> Result<T, ClientError> {
+    let path = socket(state_dir);
+    let stream = match UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        Err(source) => return Err(ClientError::NoNode { path, source }),
+    };
+    let request = serde_json::to_vec(&request).expect("a request has string keys only");
+    let mut stream = LineStream::new(stream, DEADLINE);
+    let line = match stream.write(request).and_then(|()| stream.read(ANSWER)) {
+        Ok(line) => line,
+        Err(source) => return Err(ClientError::Connection { path, source }),
+    };
+    match serde_json::from_slice(&line) {
+        Ok(Response::Ok(answer)) => Ok(answer),
+        Ok(Response::Error(error)) => Err(ClientError::Refused(error)),
+        Err(source) => Err(ClientError::Answer { path, source }),
+    }
+}

@@ -1,0 +1,178 @@
+//! The control socket: what an operator can ask a running node.
+//!
+//! A Unix stream socket, `control.sock` in the node's state directory, for root only. A client sends one request
+//! as one line of JSON and gets one line of JSON back: `{"ok": …}` or `{"error": "…"}`; then the connection ends.
+//! Requests and answers are bounded in size and time, so nobody can hold up the node from here.
+
+mod client;
+mod line;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Policy, Role};
+
+pub use client::{ClientError, connections, status};
+pub use server::{Call, Reply, Server, ServerError};
+
+/// The control socket of the node whose state directory is `state_dir`.
+pub fn socket(state_dir: &Path) -> PathBuf {
+    state_dir.join("control.sock")
+}
+
+/// What a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "lowercase", deny_unknown_fields)]
+enum Request {
+    /// For a [`Status`].
+    Status,
+    /// For [`Connections`].
+    Connections,
+}
+
+/// What a client gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Response<T> {
+    Ok(T),
+    Error(String),
+}
+
+/// The node in whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// This node's name.
+    pub node: String,
+    /// The other node.
+    pub peer: PeerStatus,
+    /// In the order of the configuration.
+    pub services: Vec<ServiceStatus>,
+}
+
+/// The other node, as this one sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its name.
+    pub name: String,
+    /// Its address on the service interface.
+    pub address: IpAddr,
+    /// Whether its heartbeats arrive.
+    pub alive: bool,
+}
+
+/// Whether both nodes do their part for a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// They do: a failure of either is masked.
+    Duplex,
+    /// One is on its own: the next failure is not masked.
+    Simplex,
+}
+
+/// One service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// Its name.
+    pub name: String,
+    /// Its virtual address.
+    pub address: IpAddr,
+    /// Its TCP port.
+    pub port: u16,
+    /// How its application starts again.
+    pub policy: Policy,
+    /// What this node is for it now.
+    pub role: Role,
+    /// Whether a failure would be masked.
+    pub mode: Mode,
+    /// How often the roles have changed.
+    pub epoch: u64,
+    /// Its connections by protection.
+    pub connections: ConnectionCounts,
+    /// Bytes of its logs.
+    pub log_bytes: u64,
+    /// Bytes in the kernel's ring that are not read yet.
+    pub ring_fill_bytes: u64,
+    /// What was taken over, oldest first.
+    pub takeovers: Vec<TakeoverReport>,
+    /// Event counters by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Connections by protection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionCounts {
+    /// Would be taken over.
+    pub protected: u64,
+    /// Would be lost.
+    pub unprotected: u64,
+    /// Unprotected because conflicting copies of the same bytes were seen.
+    pub ambiguous: u64,
+}
+
+/// One takeover. Times are of CLOCK_MONOTONIC, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakeoverReport {
+    /// The primary was declared dead.
+    pub declared_ns: u64,
+    /// From here on the old primary could not reach a client.
+    pub gate_closed_ns: u64,
+    /// The first connection was restored; nothing if there was none.
+    pub first_live_ns: Option<u64>,
+    /// The last connection was restored; nothing if there was none.
+    pub last_live_ns: Option<u64>,
+    /// Connections that were open.
+    pub connections: u64,
+    /// Connections that went on.
+    pub restored: u64,
+    /// Connections that could not go on and got a RST.
+    pub reset: u64,
+    /// Connections that were found to be at their end, or were ended because their reply could not be continued.
+    pub ended: u64,
+}
+
+/// The connections of all services.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connections {
+    /// One entry per connection.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// What a failure would mean for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protection {
+    /// It would be taken over.
+    Protected,
+    /// It would be lost, because conflicting copies of the same bytes were seen.
+    Ambiguous,
+    /// It would be lost.
+    Unprotected,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// Its service's name.
+    pub service: String,
+    /// The client's address and port.
+    pub client: SocketAddr,
+    /// What a failure would mean for it.
+    pub protection: Protection,
+    /// Why it is not protected; empty if it is.
+    pub reason: String,
+    /// Bytes from the client that are in the log or behind the restart point.
+    pub in_offset: u64,
+    /// Bytes to the client, as [`Self::in_offset`].
+    pub out_offset: u64,
+    /// Bytes of its logs.
+    pub log_bytes: u64,
+    /// When it was restored by a takeover (CLOCK_MONOTONIC, nanoseconds); nothing if it was not.
+    pub live_ns: Option<u64>,
+}

@@ -1,0 +1,172 @@
+//! The node's side: a thread that hands requests to the run loop and writes the answers.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::socket::{Shutdown, shutdown};
+use serde::Serialize;
+
+use super::line::LineStream;
+use super::{Connections, Request, Response, Status, socket};
+
+/// So long a request and its answer may take on the socket.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// So long the run loop may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The longest request, in bytes.
+const REQUEST: usize = 4096;
+
+/// A step of opening the control socket that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("control socket {}: {step}: {source}", path.display())]
+pub struct ServerError {
+    path: PathBuf,
+    step: &'static str,
+    source: io::Error,
+}
+
+/// A question to the run loop, with the place for its answer.
+#[derive(Debug)]
+pub enum Call {
+    /// How is the node?
+    Status(Reply<Status>),
+    /// How are its connections?
+    Connections(Reply<Connections>),
+}
+
+/// Where the answer of a [`Call`] goes.
+#[derive(Debug)]
+pub struct Reply<T>(SyncSender<T>);
+
+impl<T> Reply<T> {
+    /// Answers. Never blocks; an asker who has gone away is no error.
+    pub fn send(self, answer: T) {
+        let _ = self.0.try_send(answer);
+    }
+}
+
+/// The open control socket; it closes and vanishes when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    listener: Arc<UnixListener>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens the control socket in `state_dir`, over one that a dead node left behind: the caller holds the node's
+    /// lock. Every [`Call`] that appears at the receiver is followed by a call of `wake`, on the server's thread,
+    /// so that a run loop that sleeps in `poll` can be woken.
+    ///
+    /// # Errors
+    /// If the socket or the thread cannot be made.
+    pub fn open(
+        state_dir: &Path,
+        wake: impl Fn() + Send + 'static,
+    ) -> Result<(Self, Receiver<Call>), ServerError> {
+        let path = socket(state_dir);
+        let failed = |step| {
+            let path = path.clone();
+            move |source| ServerError { path, step, source }
+        };
+        // Bound under another name until only root may connect.
+        let hidden = path.with_extension("sock.new");
+        if let Err(error) = fs::remove_file(&hidden)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(failed("remove the old one")(error));
+        }
+        let listener = Arc::new(UnixListener::bind(&hidden).map_err(failed("bind"))?);
+        fs::set_permissions(&hidden, Permissions::from_mode(0o600)).map_err(failed("set permissions"))?;
+        fs::rename(&hidden, &path).map_err(failed("rename"))?;
+
+        let (calls, receiver) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (accepting, stopped) = (Arc::clone(&listener), Arc::clone(&stop));
+        let thread = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || accept(&accepting, &stopped, &calls, &wake))
+            .map_err(failed("start a thread"))?;
+        Ok((
+            Self {
+                path,
+                listener,
+                stop,
+                thread: Some(thread),
+            },
+            receiver,
+        ))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // accept(2) returns at once when its socket is shut down.
+        let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn accept(listener: &UnixListener, stop: &AtomicBool, calls: &Sender<Call>, wake: &impl Fn()) {
+    for stream in listener.incoming() {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        let served = stream.and_then(|stream| serve(stream, calls, wake));
+        if let Err(error) = served {
+            tracing::debug!(%error, "control request dropped");
+        }
+    }
+}
+
+/// Serves one client, one request.
+fn serve(stream: UnixStream, calls: &Sender<Call>, wake: &impl Fn()) -> io::Result<()> {
+    let mut stream = LineStream::new(stream, DEADLINE);
+    let line = stream.read(REQUEST)?;
+    let response = match serde_json::from_slice(&line) {
+        Ok(Request::Status) => ask(calls, wake, Call::Status),
+        Ok(Request::Connections) => ask(calls, wake, Call::Connections),
+        Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
+    };
+    stream.write(response)
+}
+
+/// Puts the call to the run loop and returns its answer as a line.
+fn ask<T: Serialize>(calls: &Sender<Call>, wake: &impl Fn(), call: fn(Reply<T>) -> Call) -> Vec<u8> {
+    let (reply, answer) = sync_channel(1);
+    let gone = || "the node is stopping".to_owned();
+    let answer = match calls.send(call(Reply(reply))) {
+        Ok(()) => {
+            wake();
+            answer.recv_timeout(PATIENCE).map_err(|error| match error {
+                RecvTimeoutError::Timeout => format!("the node did not answer within {PATIENCE:?}"),
+                RecvTimeoutError::Disconnected => gone(),
+            })
+        }
+        Err(_) => Err(gone()),
+    };
+    to_line(&match answer {
+        Ok(answer) => Response::Ok(answer),
+        Err(error) => Response::Error(error),
+    })
+}
+
+fn to_line<T: Serialize>(response: &Response<T>) -> Vec<u8> {
+    serde_json::to_vec(response).expect("the answers have string keys only")
+}

@@ -1,0 +1,159 @@
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use super::*;
+
+fn a_status() -> Status {
+    Status {
+        node: "alpha".to_owned(),
+        peer: PeerStatus {
+            name: "beta".to_owned(),
+            address: "10.0.0.3".parse().unwrap(),
+            alive: true,
+        },
+        services: vec![ServiceStatus {
+            name: "web".to_owned(),
+            address: "10.0.0.100".parse().unwrap(),
+            port: 80,
+            policy: Policy::Http,
+            role: Role::Backup,
+            mode: Mode::Duplex,
+            epoch: 3,
+            connections: ConnectionCounts {
+                protected: 20,
+                unprotected: 1,
+                ambiguous: 0,
+            },
+            log_bytes: 4096,
+            ring_fill_bytes: 0,
+            takeovers: vec![TakeoverReport {
+                declared_ns: 1,
+                gate_closed_ns: 2,
+                first_live_ns: Some(3),
+                last_live_ns: None,
+                connections: 4,
+                restored: 5,
+                reset: 6,
+                ended: 7,
+            }],
+            counters: [("records".to_owned(), 9)].into(),
+        }],
+    }
+}
+
+fn some_connections() -> Connections {
+    Connections {
+        connections: vec![ConnectionStatus {
+            service: "web".to_owned(),
+            client: "[2001:db8::9]:4242".parse().unwrap(),
+            protection: Protection::Ambiguous,
+            reason: "conflicting copies".to_owned(),
+            in_offset: 1,
+            out_offset: 2,
+            log_bytes: 3,
+            live_ns: None,
+        }],
+    }
+}
+
+/// A node that answers every call, until its server is dropped.
+fn with_node(work: impl FnOnce(&Path)) {
+    let dir = tempfile::tempdir().unwrap();
+    let (woken, wake) = channel();
+    let (server, calls) = Server::open(dir.path(), move || woken.send(()).unwrap()).unwrap();
+    let node = std::thread::spawn(move || {
+        for call in calls {
+            match call {
+                Call::Status(reply) => reply.send(a_status()),
+                Call::Connections(reply) => reply.send(some_connections()),
+            }
+        }
+    });
+    work(dir.path());
+    drop(server);
+    node.join().unwrap();
+    drop(wake);
+    assert!(!socket(dir.path()).exists(), "the socket is removed");
+}
+
+use std::sync::mpsc::channel;
+
+fn raw(state_dir: &Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket(state_dir)).unwrap();
+    // The server may hang up while this is written; what it answered can still be read.
+    let _ = stream.write_all(request);
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+#[test]
+fn a_client_gets_what_the_node_answers() {
+    with_node(|dir| {
+        assert_eq!(status(dir).unwrap(), a_status());
+        assert_eq!(connections(dir).unwrap(), some_connections());
+    });
+}
+
+#[test]
+fn the_json_is_the_documented_one() {
+    let status = r#"{"node":"alpha","peer":{"name":"beta","address":"10.0.0.3","alive":true},"services":[{"name":"web","address":"10.0.0.100","port":80,"policy":"http","role":"backup","mode":"duplex","epoch":3,"connections":{"protected":20,"unprotected":1,"ambiguous":0},"log_bytes":4096,"ring_fill_bytes":0,"takeovers":[{"declared_ns":1,"gate_closed_ns":2,"first_live_ns":3,"last_live_ns":null,"connections":4,"restored":5,"reset":6,"ended":7}],"counters":{"records":9}}]}"#;
+    assert_eq!(serde_json::to_string(&a_status()).unwrap(), status);
+    let connections = r#"{"connections":[{"service":"web","client":"[2001:db8::9]:4242","protection":"ambiguous","reason":"conflicting copies","in_offset":1,"out_offset":2,"log_bytes":3,"live_ns":null}]}"#;
+    assert_eq!(serde_json::to_string(&some_connections()).unwrap(), connections);
+    with_node(|dir| {
+        assert_eq!(
+            raw(dir, b"{\"request\":\"status\"}\n"),
+            format!("{{\"ok\":{status}}}\n")
+        );
+    });
+}
+
+#[test]
+fn only_the_owner_may_connect() {
+    with_node(|dir| {
+        let mode = std::fs::metadata(socket(dir)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    });
+}
+
+#[test]
+fn nonsense_is_answered_and_the_next_client_served() {
+    with_node(|dir| {
+        for nonsense in [
+            &b"\n"[..],
+            b"hello\n",
+            b"{\"request\":\"reboot\"}\n",
+            b"\xff\xfe\n",
+        ] {
+            let answer = raw(dir, nonsense);
+            assert!(answer.starts_with("{\"error\":\"not a request: "), "{answer}");
+        }
+        assert_eq!(raw(dir, &[b'x'; 100_000]), "", "an endless line is hung up on");
+        drop(UnixStream::connect(socket(dir)).unwrap());
+        assert_eq!(status(dir).unwrap(), a_status());
+    });
+}
+
+#[test]
+fn a_node_that_stops_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, calls) = Server::open(dir.path(), || ()).unwrap();
+    drop(calls);
+    let error = status(dir.path()).unwrap_err();
+    assert_eq!(error.to_string(), "the node answers: the node is stopping");
+}
+
+#[test]
+fn a_dead_nodes_socket_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = status(dir.path()).unwrap_err();
+    assert!(matches!(error, ClientError::NoNode { .. }), "{error}");
+    drop(std::os::unix::net::UnixListener::bind(socket(dir.path())).unwrap());
+    let error = status(dir.path()).unwrap_err();
+    assert!(matches!(error, ClientError::NoNode { .. }), "{error}");
+    let (_server, _calls) = Server::open(dir.path(), || ()).unwrap();
+    assert!(UnixStream::connect(socket(dir.path())).is_ok());
+}

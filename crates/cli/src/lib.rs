@@ -1,0 +1,4 @@
+//! The operator's face of Steadfast: configuration, commands and the control socket of the daemon.
+
+pub mod config;
+pub mod control;
