@@ -1,2 +1,78 @@
-//! placeholder
-fn main() {}
+//! `steadfast-lab`: real processes in network namespaces, real failures, and a judge that reads the bytes.
+
+#[allow(dead_code, reason = "not all of it is asked for yet")]
+mod client;
+#[allow(dead_code, reason = "not all of it is asked for yet")]
+mod net;
+#[allow(dead_code, reason = "not all of it is asked for yet")]
+mod pattern;
+mod process;
+mod teardown;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use tracing_subscriber::EnvFilter;
+
+/// Breaks things on purpose, on this one machine, and says whether the connections survived.
+///
+/// Every lab builds its own network of namespaces and removes it at the end, also after ^C or kill -9; nothing outside
+/// is touched. Results go to stdout, everything else to stderr. RUST_LOG=debug shows each step.
+///
+/// Exit codes: 0 held, 1 did not hold, 2 wrong use or input, 3 cannot run here (says what is missing).
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Network(net::hold::Options),
+    #[command(name = teardown::WATCHDOG, hide = true)]
+    Watchdog,
+}
+
+/// What a lab found; an error means that it could not find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Held,
+    DidNotHold,
+}
+
+/// The exit code of a run that could not be made here.
+const CANNOT_RUN: u8 = 3;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    if matches!(cli.command, Command::Watchdog) {
+        return ExitCode::from(u8::from(!teardown::watch()));
+    }
+    // If whoever started the lab dies, nobody waits for its result, and it is torn down as after ^C.
+    if let Err(error) = set_pdeathsig(Signal::SIGTERM) {
+        tracing::warn!("will outlive a killed parent: {error}");
+    }
+    let result = match cli.command {
+        Command::Network(options) => net::hold::run(&options),
+        Command::Watchdog => unreachable!("handled above"),
+    };
+    match result {
+        Ok(Outcome::Held) => ExitCode::SUCCESS,
+        Ok(Outcome::DidNotHold) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("steadfast-lab: {error:#}");
+            ExitCode::from(CANNOT_RUN)
+        }
+    }
+}

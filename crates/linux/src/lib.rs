@@ -1,1 +1,3 @@
-//! placeholder
+//! The Linux kernel as Steadfast uses it.
+
+pub mod netns;

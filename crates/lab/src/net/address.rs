@@ -1,0 +1,78 @@
+//! The lab's address plan: the same in every run, so that captures can be read without a key.
+//!
+//! ```text
+//!  client ───── (wan emulator) ───── router ───── switch ──┬── node a
+//!  10.1.0.2                 10.1.0.1   10.2.0.1            └── node b
+//!  fd01::2                   fd01::1    fd02::1        10.2.0.10/.11, fd02::10/::11; VIP 10.2.0.100, fd02::100
+//! ```
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Prefix length of the client's and the nodes' IPv4 networks.
+pub const PREFIX_V4: u8 = 24;
+/// Prefix length of the client's and the nodes' IPv6 networks.
+pub const PREFIX_V6: u8 = 64;
+
+/// Both addresses and the MAC of one interface. The MAC's last byte is the IPv4 address's where that is unique.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// IPv4 address.
+    pub v4: Ipv4Addr,
+    /// IPv6 address.
+    pub v6: Ipv6Addr,
+    /// Ethernet address; locally administered.
+    pub mac: [u8; 6],
+}
+
+impl Endpoint {
+    const fn new(v4: [u8; 4], v6: [u16; 2], mac: [u8; 2]) -> Self {
+        Self {
+            v4: Ipv4Addr::new(v4[0], v4[1], v4[2], v4[3]),
+            v6: Ipv6Addr::new(v6[0], 0, 0, 0, 0, 0, 0, v6[1]),
+            mac: [2, 0, 0, 0, mac[0], mac[1]],
+        }
+    }
+
+    /// The MAC as `ip link` writes it.
+    #[must_use]
+    pub fn mac_text(&self) -> String {
+        self.mac.map(|byte| format!("{byte:02x}")).join(":")
+    }
+}
+
+/// The client.
+pub const CLIENT: Endpoint = Endpoint::new([10, 1, 0, 2], [0xfd01, 2], [1, 2]);
+/// The router's side towards the client.
+pub const ROUTER_WAN: Endpoint = Endpoint::new([10, 1, 0, 1], [0xfd01, 1], [1, 1]);
+/// The router's side towards the nodes.
+pub const ROUTER_LAN: Endpoint = Endpoint::new([10, 2, 0, 1], [0xfd02, 1], [2, 1]);
+/// Node a and node b.
+pub const NODES: [Endpoint; 2] = [
+    Endpoint::new([10, 2, 0, 10], [0xfd02, 0x10], [0, 0x10]),
+    Endpoint::new([10, 2, 0, 11], [0xfd02, 0x11], [0, 0x11]),
+];
+/// The service's virtual address.
+pub const VIP_V4: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 100);
+/// The service's virtual IPv6 address.
+pub const VIP_V6: Ipv6Addr = Ipv6Addr::new(0xfd02, 0, 0, 0, 0, 0, 0, 0x100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plan_reads_as_documented() {
+        assert_eq!(NODES[1].v4.to_string(), "10.2.0.11");
+        assert_eq!(NODES[1].v6.to_string(), "fd02::11");
+        assert_eq!(NODES[0].mac_text(), "02:00:00:00:00:10");
+        assert_eq!(VIP_V6.to_string(), "fd02::100");
+    }
+
+    #[test]
+    fn no_two_interfaces_share_a_mac() {
+        let all = [CLIENT, ROUTER_WAN, ROUTER_LAN, NODES[0], NODES[1]];
+        for (i, one) in all.iter().enumerate() {
+            assert!(all[i + 1..].iter().all(|other| other.mac != one.mac), "{one:?}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Cubic congestion control in every host of the lab.
+//!
+//! The machine's default may be bbr, which paces by itself and would blur what a takeover does to a stream. A namespace
+//! other than the first may only choose what the machine's list of allowed algorithms holds, so cubic is put on that
+//! list for the moment of choosing.
+
+use std::fs::{self, File};
+
+use linux::netns::Netns;
+
+use super::{NetError, set};
+
+const CHOICE: &str = "ipv4/tcp_congestion_control";
+const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
+const CUBIC: &str = "cubic";
+/// Serialises the change of the machine's list between labs that start at the same time.
+const LOCK: &str = "/run/steadfast-lab.lock";
+
+/// Makes cubic the default in each of `hosts`.
+///
+/// # Errors
+/// If the kernel has no cubic, or the machine's list cannot be changed or put back.
+pub fn use_cubic(hosts: [&Netns; 3]) -> Result<(), NetError> {
+    let machine = |source| NetError::Setting {
+        place: "this machine".to_owned(),
+        key: ALLOWED,
+        value: format!("the list with {CUBIC}"),
+        source,
+    };
+    let lock = File::create(LOCK).map_err(machine)?;
+    lock.lock().map_err(machine)?;
+    let list = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}")).map_err(machine)?;
+    let change = !list.split_whitespace().any(|name| name == CUBIC);
+    if change {
+        set("this machine", ALLOWED, &format!("{} {CUBIC}", list.trim_end()))?;
+    }
+    let chosen = hosts
+        .iter()
+        .try_for_each(|host| host.run(|| set(host.name(), CHOICE, CUBIC))?);
+    if change {
+        set("this machine", ALLOWED, &list)?;
+    }
+    chosen
+}

@@ -1,0 +1,63 @@
+//! `steadfast-lab network`: the lab's network alone, for looking around and for trying things by hand.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use linux::netns::Netns;
+use serde_json::json;
+
+use super::{Plan, Topology};
+use crate::Outcome;
+use crate::teardown::Teardown;
+
+/// Build the lab's network and keep it until ^C.
+///
+/// A client, a router and two nodes, as every lab has them, but nothing runs in them yet. Enter one with
+/// `nsenter --net=/run/netns/NAME COMMAND`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Print the namespaces as one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Builds, prints, and waits for a signal.
+///
+/// # Errors
+/// If the network cannot be built.
+pub fn run(options: &Options) -> Result<Outcome> {
+    let teardown = Teardown::start()?;
+    let run = std::process::id().to_string();
+    let network = Topology::build(&run, Plan::default(), &teardown).context("build the network")?;
+    let places = [
+        ("client", &network.client),
+        ("router", &network.router),
+        ("switch", &network.switch),
+        ("a", &network.nodes[0]),
+        ("b", &network.nodes[1]),
+    ];
+    let mut stdout = std::io::stdout().lock();
+    if options.json {
+        let names: serde_json::Map<_, _> = places.iter().map(name_of).collect();
+        writeln!(stdout, "{}", json!({ "namespaces": names }))?;
+    } else {
+        for (place, namespace) in places {
+            writeln!(
+                stdout,
+                "{place:<8} {}",
+                Netns::path_of(namespace.name()).display()
+            )?;
+        }
+        writeln!(stdout, "^C removes it all")?;
+    }
+    stdout.flush()?;
+    // The signal that ends this also tears down.
+    loop {
+        std::thread::park();
+    }
+}
+
+fn name_of((place, namespace): &(&str, &Netns)) -> (String, serde_json::Value) {
+    ((*place).to_owned(), namespace.name().into())
+}

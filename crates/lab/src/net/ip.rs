@@ -1,0 +1,83 @@
+//! The `ip` command of iproute2, fed with batches: a whole namespace is configured by one process.
+
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
+
+use thiserror::Error;
+
+/// A batch that did not go through.
+#[derive(Debug, Error)]
+pub enum IpError {
+    /// `ip` itself could not be run.
+    #[error("run ip")]
+    Run(#[from] io::Error),
+    /// `ip` refused one of the commands; those before it have taken effect.
+    #[error("ip{} {command}: {reason}", namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default())]
+    Refused {
+        /// The namespace it ran in; `None` is the machine's own.
+        namespace: Option<String>,
+        /// The command, without `ip`.
+        command: String,
+        /// What `ip` said.
+        reason: String,
+    },
+}
+
+/// Runs `commands` (each without the leading `ip`), in order, in `namespace` or in the machine's own, and stops at the first
+/// that fails.
+///
+/// # Errors
+/// Names the command that failed and what `ip` said about it.
+pub fn batch(namespace: Option<&str>, commands: &[String]) -> Result<(), IpError> {
+    let mut ip = Command::new("ip");
+    if let Some(namespace) = namespace {
+        ip.args(["-n", namespace]);
+    }
+    let mut child = ip
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        match stdin.write_all((commands.join("\n") + "\n").as_bytes()) {
+            // It has stopped reading at a command that failed, and says so on stderr.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
+            _ => {}
+        }
+    }
+    let output = child.wait_with_output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(IpError::Refused {
+        namespace: namespace.map(str::to_owned),
+        command: failed_command(&said, commands).map_or_else(|| commands.join("; "), str::to_owned),
+        reason: said.trim().replace('\n', "; "),
+    })
+}
+
+/// The command that `Command failed -:N` in what `ip` said points at.
+fn failed_command<'a>(said: &str, commands: &'a [String]) -> Option<&'a str> {
+    let line: usize = said.rsplit_once("Command failed -:")?.1.trim().parse().ok()?;
+    commands.get(line.checked_sub(1)?).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failing_command_is_named() {
+        let commands = ["link show dev lo".to_owned(), "link show dev sf-none".to_owned()];
+        let error = batch(None, &commands).unwrap_err().to_string();
+        assert!(error.starts_with("ip link show dev sf-none: "), "{error}");
+    }
+
+    #[test]
+    fn a_message_without_a_line_number_points_nowhere() {
+        assert_eq!(failed_command("Cannot open network namespace", &[]), None);
+        assert_eq!(failed_command("Command failed -:0", &["x".to_owned()]), None);
+    }
+}

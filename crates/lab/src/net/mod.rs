@@ -1,0 +1,277 @@
+//! The lab's network: namespaces, cables between them, a switch and a router.
+//!
+//! ```text
+//!  client ── wan ── router ── switch ──┬── a      each name is a namespace `sf-RUN-NAME`; `wan` is there
+//!                                      └── b      only if the way to the client is emulated
+//! ```
+//!
+//! The switch has its own namespace, so that a node's cable can be pulled at the far end, as a person would do it.
+
+pub mod address;
+mod congestion;
+pub mod hold;
+mod ip;
+
+use std::fs;
+use std::io;
+
+use linux::netns::{self, Cable, Netns};
+use thiserror::Error;
+
+use self::address::{CLIENT, Endpoint, NODES, PREFIX_V4, PREFIX_V6, ROUTER_LAN, ROUTER_WAN};
+pub use self::ip::{IpError, batch};
+use crate::teardown::{Resource, Teardown, TeardownError};
+
+/// The interface of the client and of each node.
+pub const INTERFACE: &str = "eth0";
+/// The router's interface towards the nodes.
+pub const ROUTER_LAN_INTERFACE: &str = "lan";
+/// The emulator's interface towards the client.
+pub const WAN_CLIENT_INTERFACE: &str = "client";
+/// The emulator's interface towards the router.
+pub const WAN_ROUTER_INTERFACE: &str = "router";
+/// The nodes' names in namespaces and at the switch's ports.
+pub const NODE_NAMES: [&str; 2] = ["a", "b"];
+
+/// A step of building the network that failed.
+#[derive(Debug, Error)]
+pub enum NetError {
+    /// A namespace.
+    #[error(transparent)]
+    Namespace(#[from] netns::Error),
+    /// An `ip` command.
+    #[error(transparent)]
+    Ip(#[from] IpError),
+    /// A kernel setting.
+    #[error("{place}: set {key} = {value}")]
+    Setting {
+        /// The namespace, or the machine.
+        place: String,
+        /// Path below `/proc/sys/net`.
+        key: &'static str,
+        /// What it should become.
+        value: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The watchdog could not be told.
+    #[error(transparent)]
+    Teardown(#[from] TeardownError),
+}
+
+/// What the network is to be like.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Plan {
+    /// Put the namespace `wan` between client and router, for an emulator to join its two ends.
+    pub wan: bool,
+    /// Let no host send segments larger than the wire carries (no TSO/GSO), so that one packet seen is one packet sent.
+    pub single_packets: bool,
+}
+
+/// The network of one run.
+#[derive(Debug)]
+pub struct Topology {
+    /// Where the clients live.
+    pub client: Netns,
+    /// Where the emulator lives, if there is one.
+    pub wan: Option<Netns>,
+    /// The router.
+    pub router: Netns,
+    /// The LAN's switch.
+    pub switch: Netns,
+    /// Node a and node b.
+    pub nodes: [Netns; 2],
+    /// The cables of node a and node b, at the switch's end.
+    pub cables: [Cable; 2],
+}
+
+impl Topology {
+    /// Builds the network of `run`. Every namespace is announced to `teardown` before it exists.
+    ///
+    /// # Errors
+    /// Names the step that failed; what was built so far is removed by `teardown`.
+    pub fn build(run: &str, plan: Plan, teardown: &Teardown) -> Result<Self, NetError> {
+        let names = Names::new(run, plan.wan);
+        for name in names.all() {
+            teardown.will_create(&Resource::Namespace(name.to_owned()))?;
+        }
+        batch(
+            None,
+            &names
+                .all()
+                .map(|name| format!("netns add {name}"))
+                .collect::<Vec<_>>(),
+        )?;
+        let open = |name: &str| Netns::open(name);
+        let [a, b] = &names.nodes;
+        let nodes = [open(a)?, open(b)?];
+        let client = open(&names.client)?;
+        let wan = names.wan.as_deref().map(open).transpose()?;
+        let router = open(&names.router)?;
+        let switch = open(&names.switch)?;
+
+        for host in [&client, &router, &nodes[0], &nodes[1]] {
+            set_up_kernel(host, HOST_SETTINGS)?;
+        }
+        set_up_kernel(&router, ROUTER_SETTINGS)?;
+        congestion::use_cubic([&client, &nodes[0], &nodes[1]])?;
+        // Nobody speaks for himself there; the kernel's own router solicitations would only litter the captures.
+        for box_without_address in wan.iter().chain([&switch]) {
+            set_up_kernel(box_without_address, &[("ipv6/conf/default/disable_ipv6", "1")])?;
+        }
+
+        batch(None, &names.cables())?;
+        batch(Some(&names.client), &host_commands(&CLIENT, &ROUTER_WAN, plan))?;
+        batch(Some(&names.router), &router_commands())?;
+        batch(Some(&names.switch), &switch_commands())?;
+        for (name, endpoint) in names.nodes.iter().zip(&NODES) {
+            batch(Some(name), &host_commands(endpoint, &ROUTER_LAN, plan))?;
+        }
+        if let Some(wan) = &names.wan {
+            let ends = [WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE];
+            batch(Some(wan), &ends.map(|end| format!("link set dev {end} up")))?;
+        }
+        let cables = [switch.cable(NODE_NAMES[0])?, switch.cable(NODE_NAMES[1])?];
+        Ok(Self {
+            client,
+            wan,
+            router,
+            switch,
+            nodes,
+            cables,
+        })
+    }
+}
+
+/// The namespaces' names.
+struct Names {
+    client: String,
+    wan: Option<String>,
+    router: String,
+    switch: String,
+    nodes: [String; 2],
+}
+
+impl Names {
+    fn new(run: &str, wan: bool) -> Self {
+        let name = |role: &str| format!("sf-{run}-{role}");
+        Self {
+            client: name("client"),
+            wan: wan.then(|| name("wan")),
+            router: name("router"),
+            switch: name("switch"),
+            nodes: NODE_NAMES.map(name),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &str> {
+        [&self.client, &self.router, &self.switch]
+            .into_iter()
+            .chain(&self.wan)
+            .chain(&self.nodes)
+            .map(String::as_str)
+    }
+
+    /// The commands that make every cable, with both its ends in place.
+    fn cables(&self) -> Vec<String> {
+        let end = |namespace: &str, interface: &str, mac: Option<&Endpoint>| {
+            let address = mac.map_or_else(String::new, |at| format!(" address {}", at.mac_text()));
+            format!("name {interface}{address} netns {namespace}")
+        };
+        let cable = |near: String, far: String| format!("link add {near} type veth peer {far}");
+        let client = end(&self.client, INTERFACE, Some(&CLIENT));
+        let router_wan = end(&self.router, "wan", Some(&ROUTER_WAN));
+        let mut cables = match &self.wan {
+            None => vec![cable(client, router_wan)],
+            Some(wan) => vec![
+                cable(client, end(wan, WAN_CLIENT_INTERFACE, None)),
+                cable(end(wan, WAN_ROUTER_INTERFACE, None), router_wan),
+            ],
+        };
+        let router_lan = end(&self.router, ROUTER_LAN_INTERFACE, Some(&ROUTER_LAN));
+        cables.push(cable(router_lan, end(&self.switch, "router", None)));
+        for ((namespace, port), endpoint) in self.nodes.iter().zip(NODE_NAMES).zip(&NODES) {
+            let node = end(namespace, INTERFACE, Some(endpoint));
+            cables.push(cable(node, end(&self.switch, port, None)));
+        }
+        cables
+    }
+}
+
+/// Settings below `/proc/sys/net` of every host; made before its interfaces, which inherit them.
+const HOST_SETTINGS: &[(&str, &str)] = &[
+    // Addresses can be used at once, without two seconds of duplicate address detection.
+    ("ipv6/conf/all/accept_dad", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/all/accept_ra", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+    // The effective value is the larger one of `all` and the interface's.
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+];
+
+/// Settings of the router on top of [`HOST_SETTINGS`].
+const ROUTER_SETTINGS: &[(&str, &str)] = &[
+    ("ipv4/ip_forward", "1"),
+    ("ipv6/conf/all/forwarding", "1"),
+    ("ipv6/conf/default/forwarding", "1"),
+];
+
+fn set_up_kernel(
+    namespace: &Netns,
+    settings: &'static [(&'static str, &'static str)],
+) -> Result<(), NetError> {
+    namespace.run(|| {
+        settings
+            .iter()
+            .try_for_each(|&(key, value)| set(namespace.name(), key, value))
+    })?
+}
+
+/// Writes `value` to `/proc/sys/net/KEY` as the calling thread sees it, in `place`.
+fn set(place: &str, key: &'static str, value: &str) -> Result<(), NetError> {
+    fs::write(format!("/proc/sys/net/{key}"), value).map_err(|source| NetError::Setting {
+        place: place.to_owned(),
+        key,
+        value: value.to_owned(),
+        source,
+    })
+}
+
+/// Commands inside a host (client or node) whose way out is `gateway`.
+fn host_commands(host: &Endpoint, gateway: &Endpoint, plan: Plan) -> Vec<String> {
+    let mut commands = vec!["link set dev lo up".to_owned()];
+    if plan.single_packets {
+        commands.push(format!("link set dev {INTERFACE} gso_max_segs 1"));
+    }
+    commands.extend(interface_commands(INTERFACE, host));
+    commands.push(format!("route add default via {}", gateway.v4));
+    commands.push(format!("route add default via {}", gateway.v6));
+    commands
+}
+
+fn router_commands() -> Vec<String> {
+    let mut commands = vec!["link set dev lo up".to_owned()];
+    commands.extend(interface_commands("wan", &ROUTER_WAN));
+    commands.extend(interface_commands(ROUTER_LAN_INTERFACE, &ROUTER_LAN));
+    commands
+}
+
+fn interface_commands(interface: &str, endpoint: &Endpoint) -> [String; 3] {
+    [
+        format!("link set dev {interface} up"),
+        format!("addr add {}/{PREFIX_V4} dev {interface}", endpoint.v4),
+        format!("addr add {}/{PREFIX_V6} dev {interface} nodad", endpoint.v6),
+    ]
+}
+
+fn switch_commands() -> Vec<String> {
+    // Multicast snooping would swallow neighbour solicitations until it knows a querier.
+    let bridge = "link add name lan type bridge stp_state 0 forward_delay 0 mcast_snooping 0";
+    let mut commands = vec![bridge.to_owned(), "link set dev lan up".to_owned()];
+    for port in ["router"].iter().chain(&NODE_NAMES) {
+        commands.push(format!("link set dev {port} master lan"));
+        commands.push(format!("link set dev {port} up"));
+    }
+    commands
+}

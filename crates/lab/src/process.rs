@@ -1,0 +1,333 @@
+//! Child processes of a run, and the question which processes live in a namespace.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use thiserror::Error;
+
+/// How often a process that is waited for is looked at.
+const POLL: Duration = Duration::from_millis(2);
+/// How much of a process's log is quoted in an error.
+const QUOTED_LINES: usize = 12;
+
+/// What went wrong with a process.
+#[derive(Debug, Error)]
+pub enum ProcessError {
+    /// It could not be started.
+    #[error("start {label}")]
+    Start {
+        /// What it is.
+        label: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It could not be sent a signal or waited for.
+    #[error("{step} {label}")]
+    Control {
+        /// What was tried.
+        step: &'static str,
+        /// With which process.
+        label: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It ended by itself.
+    #[error("{label} ended unexpectedly ({status}){said}")]
+    Ended {
+        /// What it is.
+        label: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its log, on lines of its own, or nothing.
+        said: String,
+    },
+    /// It did not do in time what was expected of it.
+    #[error("{label} did not {expected} within {limit:?}{said}")]
+    Late {
+        /// What it is.
+        label: String,
+        /// What was expected.
+        expected: String,
+        /// The time it had.
+        limit: Duration,
+        /// The end of its log, on lines of its own, or nothing.
+        said: String,
+    },
+}
+
+/// A running child process that is killed when it is dropped. What it prints goes to a log file.
+#[derive(Debug)]
+pub struct Process {
+    label: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` (made by [`linux::netns::Netns::command`], so it leads a process group and dies with the
+    /// calling thread); stdout and stderr go to `DIRECTORY/LABEL.log`.
+    ///
+    /// # Errors
+    /// If the log cannot be made or the program cannot be started.
+    pub fn start(label: &str, mut command: Command, directory: &Path) -> Result<Self, ProcessError> {
+        let failed = |source| ProcessError::Start {
+            label: label.to_owned(),
+            source,
+        };
+        let log = directory.join(format!("{label}.log"));
+        let output = File::create(&log).map_err(failed)?;
+        let errors = output.try_clone().map_err(failed)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .spawn()
+            .map_err(failed)?;
+        Ok(Self {
+            label: label.to_owned(),
+            child,
+            log,
+        })
+    }
+
+    /// What it is called in errors.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// What it has printed so far.
+    #[must_use]
+    pub fn output(&self) -> String {
+        fs::read(&self.log).map_or_else(
+            |_| String::new(),
+            |bytes| String::from_utf8_lossy(&bytes).into_owned(),
+        )
+    }
+
+    /// Sends `signal` to it and the processes of its group.
+    ///
+    /// # Errors
+    /// If the kernel refuses; that it has already ended is none.
+    pub fn signal(&self, signal: Signal) -> Result<(), ProcessError> {
+        match killpg(self.pid(), signal) {
+            Ok(()) | Err(nix::Error::ESRCH) => Ok(()),
+            Err(errno) => Err(self.control("send a signal to", errno.into())),
+        }
+    }
+
+    /// Waits until `done` says so.
+    ///
+    /// # Errors
+    /// If it ends before, or `limit` passes; quotes the end of its log.
+    pub fn wait_until(
+        &mut self,
+        expected: &str,
+        limit: Duration,
+        mut done: impl FnMut(&Self) -> bool,
+    ) -> Result<(), ProcessError> {
+        let deadline = Instant::now() + limit;
+        while !done(self) {
+            if let Some(status) = self.status()? {
+                return Err(ProcessError::Ended {
+                    label: self.label.clone(),
+                    status,
+                    said: self.last_words(),
+                });
+            }
+            if Instant::now() > deadline {
+                return Err(self.late(expected, limit));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// If `limit` passes before.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, ProcessError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.status()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                return Err(self.late("end", limit));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn status(&mut self) -> Result<Option<ExitStatus>, ProcessError> {
+        let status = self.child.try_wait();
+        status.map_err(|source| self.control("wait for", source))
+    }
+
+    fn control(&self, step: &'static str, source: io::Error) -> ProcessError {
+        ProcessError::Control {
+            step,
+            label: self.label.clone(),
+            source,
+        }
+    }
+
+    fn late(&self, expected: &str, limit: Duration) -> ProcessError {
+        ProcessError::Late {
+            label: self.label.clone(),
+            expected: expected.to_owned(),
+            limit,
+            said: self.last_words(),
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let output = self.output();
+        let lines: Vec<_> = output.lines().collect();
+        let last = &lines[lines.len().saturating_sub(QUOTED_LINES)..];
+        last.iter().map(|line| format!("\n    {line}")).collect()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for, long ago.
+        if let Ok(None) = self.child.try_wait() {
+            if let Err(error) = self.signal(Signal::SIGKILL) {
+                tracing::warn!("{error}");
+            }
+            if let Err(error) = self.child.wait() {
+                tracing::warn!("wait for {}: {error}", self.label);
+            }
+        }
+    }
+}
+
+/// Whether the process ended because of `signal`.
+#[must_use]
+pub fn was_killed_by(status: ExitStatus, signal: Signal) -> bool {
+    status.signal() == Some(signal as i32)
+}
+
+/// The processes that live in the network namespaces with these inode numbers.
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub fn inside(namespaces: &[u64]) -> io::Result<Vec<Pid>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // A process that has ended meanwhile has no namespace; neither has a zombie.
+        let namespace = fs::metadata(format!("/proc/{pid}/ns/net")).map(|link| link.ino());
+        if namespace.is_ok_and(|inode| namespaces.contains(&inode)) {
+            found.push(Pid::from_raw(pid));
+        }
+    }
+    Ok(found)
+}
+
+/// Sends SIGKILL to every process in these network namespaces but those in `spared`, again and again until none is left.
+///
+/// # Errors
+/// If `/proc` cannot be read, or one is still there after `limit`.
+pub fn kill_inside(namespaces: &[u64], spared: &[Pid], limit: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let mut alive = inside(namespaces)?;
+        alive.retain(|pid| !spared.contains(pid));
+        if alive.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let message = format!("processes {alive:?} survive SIGKILL");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        for pid in alive {
+            match kill(pid, Signal::SIGKILL) {
+                Ok(()) | Err(nix::Error::ESRCH) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group_leader(program: &str, arguments: &[&str]) -> Command {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new(program);
+        command.args(arguments).process_group(0);
+        command
+    }
+
+    #[test]
+    fn a_process_that_ends_too_early_is_quoted() {
+        let directory = tempfile::tempdir().unwrap();
+        let command = group_leader("sh", &["-c", "echo no such luck; exit 3"]);
+        let mut process = Process::start("server", command, directory.path()).unwrap();
+        let error = process
+            .wait_until("listen", Duration::from_secs(10), |_| false)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("server ended unexpectedly"), "{error}");
+        assert!(error.contains("no such luck"), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_does_not_end_is_late() {
+        let directory = tempfile::tempdir().unwrap();
+        let command = group_leader("sleep", &["1000"]);
+        let mut process = Process::start("sleeper", command, directory.path()).unwrap();
+        let error = process.wait(Duration::from_millis(10)).unwrap_err();
+        assert!(matches!(error, ProcessError::Late { .. }), "{error}");
+    }
+
+    #[test]
+    fn dropping_kills_the_whole_group() {
+        let directory = tempfile::tempdir().unwrap();
+        let command = group_leader("sh", &["-c", "sleep 1000 & echo $!; wait"]);
+        let mut process = Process::start("parent", command, directory.path()).unwrap();
+        let limit = Duration::from_secs(10);
+        process
+            .wait_until("print", limit, |process| process.output().ends_with('\n'))
+            .unwrap();
+        let grandchild = Pid::from_raw(process.output().trim().parse().unwrap());
+        drop(process);
+        let gone = || {
+            let stat = fs::read_to_string(format!("/proc/{grandchild}/stat"));
+            stat.map_or(true, |stat| stat.contains(") Z "))
+        };
+        let deadline = Instant::now() + limit;
+        while !gone() {
+            assert!(Instant::now() < deadline, "{grandchild} survived");
+            std::thread::sleep(POLL);
+        }
+    }
+
+    #[test]
+    fn this_process_lives_in_its_own_namespace() {
+        let here = fs::metadata("/proc/self/ns/net").unwrap().ino();
+        assert!(inside(&[here]).unwrap().contains(&Pid::this()));
+        assert!(!inside(&[1]).unwrap().contains(&Pid::this()));
+    }
+}
