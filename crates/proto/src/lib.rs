@@ -6,12 +6,18 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod action;
+pub mod connection;
 pub mod detector;
+pub mod follower;
+pub mod node;
 pub mod packet;
 pub mod restart;
 pub mod role;
 pub mod seq;
 pub mod stream;
+pub mod table;
+pub mod takeover;
 pub mod time;
 
 pub use seq::{Offset, Seq};

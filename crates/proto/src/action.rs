@@ -1,0 +1,181 @@
+//! What a [`Node`](crate::node::Node) wants done: one queue, to be carried out strictly in order. "Logged, then
+//! released" and "gate closed, then restored" are orders of this queue.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+use crate::role::Role;
+use crate::table::ConnectionId;
+
+/// Index of a service, the same on the wire and here.
+pub type ServiceIndex = u16;
+
+/// What the wire does with a service's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Nothing.
+    Off,
+    /// Logs, then releases them to the other side.
+    Wire,
+    /// Nothing of the old primary passes; a client's packet goes to its restored socket, or into the log.
+    Takeover,
+    /// The application is here; its output passes to the peer's wire only.
+    Primary,
+    /// Nothing passes: the peer speaks alone.
+    Mute,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Sets up the network for a role, before the gate opens for it: addresses, routes, guards. Not on a takeover's way.
+    Assume {
+        /// For this service.
+        service: ServiceIndex,
+        /// The role.
+        role: Role,
+        /// The peer's MAC address on the service interface.
+        peer_mac: [u8; 6],
+    },
+    /// One store.
+    SetGate {
+        /// Of this service.
+        service: ServiceIndex,
+        /// To this.
+        gate: Gate,
+    },
+    /// Read the wire's log to its end, records that are being written too; then call `handle_drained`.
+    Drain {
+        /// On behalf of this service.
+        service: ServiceIndex,
+    },
+    /// Make a socket of the connection's [`endpoint`](crate::connection::Connection::endpoint), deaf and mute as yet,
+    /// with its unacknowledged output loaded. On failure call `handle_unrestorable` and leave out the next steps.
+    Restore {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// From now on the connection's packets go to the socket. A `Drain` follows: what came before is in the log.
+    MakeReady {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// Feed the socket the input that was logged since `Restore`, let it speak, wake the client; then call
+    /// `handle_live`.
+    Activate {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// Give the socket to the relay, with the logs ([`Node::hand_over`](crate::node::Node::hand_over)).
+    HandOver {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// Lift the guard that lets no RST out: this node has the right to speak.
+    AllowSpeech {
+        /// Of this service.
+        service: ServiceIndex,
+    },
+    /// Put this IP packet on the wire.
+    Transmit(Vec<u8>),
+    /// Send this to the peer.
+    Send(Heartbeat),
+    /// Connect to the local application from the client's address, for a replica.
+    OpenReplica {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The connection.
+        connection: ConnectionId,
+        /// The client.
+        client: SocketAddr,
+    },
+    /// Give the replica the input that the primary has acknowledged; then call `handle_fed`.
+    FeedReplica {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// The connection is over; close the replica's.
+    CloseReplica {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// Something that people want to know.
+    Report(Report),
+}
+
+/// Something that people want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A service has a new role.
+    Role {
+        /// The service.
+        service: ServiceIndex,
+        /// Before.
+        from: Role,
+        /// Now.
+        to: Role,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// A takeover is complete: its report is in [`Node::takeovers`](crate::node::Node::takeovers).
+    TakenOver {
+        /// The service.
+        service: ServiceIndex,
+    },
+    /// A connection cannot be continued.
+    Unrestorable {
+        /// The service.
+        service: ServiceIndex,
+        /// The client.
+        client: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// The two nodes' configurations contradict each other.
+    Contradiction {
+        /// The service.
+        service: ServiceIndex,
+        /// How.
+        what: String,
+    },
+}
+
+/// A sign of life, with what the sender is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The sender's name.
+    pub node: String,
+    /// Counts up from 1.
+    pub sequence: u64,
+    /// Its services.
+    pub services: Vec<ServiceBeat>,
+}
+
+/// One service in a [`Heartbeat`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceBeat {
+    /// The VIP and port.
+    pub vip: SocketAddr,
+    /// The sender's role.
+    pub role: Role,
+    /// The epoch of that role.
+    pub epoch: u64,
+    /// The sender is the primary by configuration.
+    pub configured_primary: bool,
+    /// The sender's MAC address on the service interface.
+    pub mac: [u8; 6],
+    /// The application's process died.
+    pub server_dead: bool,
+}

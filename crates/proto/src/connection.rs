@@ -1,0 +1,519 @@
+//! One protected connection as the backup knows it: two logged streams, and what each side said last.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::accept::{self, Receiver, Rejected, Verdict};
+use crate::follower::Follower;
+use crate::packet::{Options, Segment};
+use crate::stream::{Inserted, StreamLog};
+use crate::{Instant, Offset, Seq};
+
+/// Whether a takeover can continue a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// It can.
+    Protected,
+    /// Two different copies of the same bytes were seen; nobody can say which one the primary took.
+    Ambiguous,
+    /// It cannot, for this reason.
+    Unprotected(Cause),
+}
+
+/// Why a connection is not protected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A side acknowledged bytes that are not in the log.
+    Hole,
+    /// The log would have grown over its limit.
+    LogLimit,
+    /// The restart policy says so.
+    Policy(String),
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
+            Self::LogLimit => write!(f, "the log reached its limit"),
+            Self::Policy(reason) => write!(f, "{reason}"),
+        }
+    }
+}
+
+/// What a segment did to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It was taken (it may have changed nothing).
+    Taken,
+    /// The receiver will not take it.
+    Rejected(Rejected),
+    /// The connection is over: a reset.
+    Reset,
+    /// The connection is over: both ends have closed, and each knows it of the other.
+    Closed,
+}
+
+/// What a side's SYN offered, and the first sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Sequence number of the SYN.
+    pub seq: Seq,
+    /// The window written in the SYN (never scaled).
+    pub window: u16,
+    /// The options.
+    pub options: Options,
+    /// When it was logged.
+    pub at: Instant,
+}
+
+impl Opening {
+    /// Of a SYN or SYN-ACK.
+    pub fn of(segment: &Segment<'_>, at: Instant) -> Self {
+        Self {
+            seq: segment.seq,
+            window: segment.window,
+            options: segment.options,
+            at,
+        }
+    }
+}
+
+/// The client's last words.
+#[derive(Clone, Copy, Debug)]
+struct Client {
+    mss: u16,
+    window_shift: u8,
+    acknowledged: Offset,
+    window: u32,
+    window_max: u32,
+    window_seq: Seq,
+    timestamp: u32,
+}
+
+/// The server's last words.
+#[derive(Clone, Copy, Debug)]
+struct Server {
+    mss: u16,
+    window_shift: u8,
+    acknowledged: Offset,
+    window: u32,
+    right_edge: Offset,
+    timestamp: u32,
+    timestamp_at: Instant,
+}
+
+/// What both sides' SYNs agreed on.
+#[derive(Clone, Copy, Debug)]
+struct Agreed {
+    window_scale: bool,
+    sack: bool,
+    timestamps: bool,
+}
+
+/// Everything that a kernel needs to go on with the server's end of a connection, exactly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The client.
+    pub client: SocketAddr,
+    /// The VIP and port.
+    pub vip: SocketAddr,
+    /// First number that the client has not acknowledged (SND.UNA).
+    pub send_unacknowledged: Seq,
+    /// The output to be loaded as already sent.
+    pub unacknowledged: Range<Offset>,
+    /// Next number expected from the client (RCV.NXT).
+    pub receive_next: Seq,
+    /// The input that `receive_next` stands for: all before it is in the log.
+    pub input_frontier: Offset,
+    /// Payload bytes per segment, timestamps not counted.
+    pub mss: u16,
+    /// Window scale shifts: the client's, the server's.
+    pub window_scale: Option<(u8, u8)>,
+    /// Selective acknowledgements are in use.
+    pub sack: bool,
+    /// The server's latest timestamp, when it was seen, and the client's.
+    pub timestamps: Option<EndpointTimestamps>,
+    /// The client's window.
+    pub send_window: u32,
+    /// The largest one that it ever offered.
+    pub send_window_max: u32,
+    /// The number of the segment that offered it (SND.WL1).
+    pub send_window_seq: Seq,
+    /// The window that the server offered last, counted from `receive_window_from`.
+    pub receive_window: u32,
+    /// The acknowledgement that offered it (RCV.WUP).
+    pub receive_window_from: Seq,
+    /// The client's stream has ended, and `receive_next` includes its FIN.
+    pub input_ended: bool,
+    /// The server's FIN.
+    pub output: OutputEnd,
+}
+
+/// Clocks of both sides (RFC 7323).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointTimestamps {
+    /// The server's latest value.
+    pub value: u32,
+    /// When it was seen.
+    pub at: Instant,
+    /// The client's latest value, to be echoed.
+    pub echo: u32,
+}
+
+/// How far the server's stream has been closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputEnd {
+    /// Not at all.
+    Open,
+    /// Its FIN was sent, not acknowledged.
+    FinSent,
+    /// Its FIN was acknowledged.
+    FinAcknowledged,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    client_address: SocketAddr,
+    vip: SocketAddr,
+    input: StreamLog,
+    output: StreamLog,
+    client: Client,
+    server: Server,
+    agreed: Agreed,
+    follower: Follower,
+    limit: u64,
+    /// Set once for all; what the follower says comes on top.
+    spoiled: Option<Protection>,
+}
+
+impl Connection {
+    /// A connection whose handshake was logged; it may keep `limit` bytes of log.
+    pub fn new(
+        client_address: SocketAddr,
+        vip: SocketAddr,
+        syn: &Opening,
+        syn_ack: &Opening,
+        follower: Follower,
+        limit: u64,
+    ) -> Self {
+        let (theirs, ours) = (&syn.options, &syn_ack.options);
+        let agreed = Agreed {
+            window_scale: theirs.window_scale.is_some() && ours.window_scale.is_some(),
+            sack: theirs.sack_permitted && ours.sack_permitted,
+            timestamps: theirs.timestamps.is_some() && ours.timestamps.is_some(),
+        };
+        let shift = |options: &Options| {
+            options
+                .window_scale
+                .filter(|_| agreed.window_scale)
+                .unwrap_or(0)
+                .min(14)
+        };
+        let value = |options: &Options| options.timestamps.map_or(0, |timestamps| timestamps.value);
+        Self {
+            client_address,
+            vip,
+            input: StreamLog::new(syn.seq + 1, limit),
+            output: StreamLog::new(syn_ack.seq + 1, limit),
+            client: Client {
+                mss: theirs.mss.unwrap_or(MSS_DEFAULT),
+                window_shift: shift(theirs),
+                acknowledged: Offset::ZERO,
+                window: syn.window.into(),
+                window_max: syn.window.into(),
+                window_seq: syn.seq,
+                timestamp: value(theirs),
+            },
+            server: Server {
+                mss: ours.mss.unwrap_or(MSS_DEFAULT),
+                window_shift: shift(ours),
+                acknowledged: Offset::ZERO,
+                window: syn_ack.window.into(),
+                right_edge: Offset(syn_ack.window.into()),
+                timestamp: value(ours),
+                timestamp_at: syn_ack.at,
+            },
+            agreed,
+            follower,
+            limit,
+            spoiled: None,
+        }
+    }
+
+    /// The client's address.
+    pub fn client(&self) -> SocketAddr {
+        self.client_address
+    }
+
+    /// The in-log.
+    pub fn input(&self) -> &StreamLog {
+        &self.input
+    }
+
+    /// The out-log.
+    pub fn output(&self) -> &StreamLog {
+        &self.output
+    }
+
+    /// The restart policy's view.
+    pub fn follower(&self) -> &Follower {
+        &self.follower
+    }
+
+    /// The same, to be changed.
+    pub fn follower_mut(&mut self) -> &mut Follower {
+        &mut self.follower
+    }
+
+    /// The input that the server acknowledged: what it has accepted for certain.
+    pub fn input_acknowledged(&self) -> Offset {
+        self.server.acknowledged.min(self.input.frontier())
+    }
+
+    /// Memory held by the logs, in bytes.
+    pub fn memory(&self) -> usize {
+        self.input.memory() + self.output.memory()
+    }
+
+    /// Whether bytes are under way or owed: such connections are taken over first.
+    pub fn is_busy(&self) -> bool {
+        self.client.acknowledged < self.output.frontier()
+            || self.server.acknowledged < self.input.frontier()
+            || self.input.base() < self.input.frontier()
+    }
+
+    /// Whether a takeover can continue the connection.
+    pub fn protection(&self) -> Protection {
+        match (&self.spoiled, self.follower.protection()) {
+            (Some(spoiled), _) => spoiled.clone(),
+            (None, Ok(())) => Protection::Protected,
+            (None, Err(reason)) => Protection::Unprotected(Cause::Policy(reason)),
+        }
+    }
+
+    fn spoil(&mut self, protection: Protection) {
+        if self.spoiled.is_none() {
+            self.spoiled = Some(protection);
+            self.follower.give_up();
+        }
+    }
+
+    /// Makes the connection unprotected, for a reason outside it.
+    pub fn unprotect(&mut self, cause: Cause) {
+        self.spoil(Protection::Unprotected(cause));
+        self.release();
+    }
+
+    fn receiver(&self) -> Receiver {
+        Receiver {
+            input_first: self.input.first(),
+            output_first: self.output.first(),
+            acknowledged: self.server.acknowledged,
+            next: self.input.frontier() + u64::from(self.input.is_complete()),
+            right_edge: self.server.right_edge,
+            send_unacknowledged: self.client.acknowledged,
+            send_next: self.output.end() + u64::from(self.output.fin().is_some()),
+            send_window_max: self.client.window_max.into(),
+            timestamp_recent: self.agreed.timestamps.then_some(self.client.timestamp),
+        }
+    }
+
+    /// A segment of the client.
+    pub fn on_client(&mut self, segment: &Segment<'_>) -> Effect {
+        match accept::judge(&self.receiver(), segment) {
+            Verdict::Reject(why) => Effect::Rejected(why),
+            Verdict::Reset => Effect::Reset,
+            Verdict::Accept { at, acknowledges } => {
+                self.note_client(segment, at, acknowledges);
+                if !segment.payload.is_empty() {
+                    self.log_input(at, segment.payload);
+                }
+                if segment.flags.fin && !self.input.set_fin(at + segment.payload.len() as u64) {
+                    self.spoil(Protection::Ambiguous);
+                }
+                if self.input.is_complete() {
+                    self.follower.on_input_end();
+                }
+                self.settle()
+            }
+        }
+    }
+
+    fn note_client(&mut self, segment: &Segment<'_>, at: Offset, acknowledges: Offset) {
+        if let Some(timestamps) = segment.options.timestamps
+            && at <= self.input.frontier()
+            && timestamps.value.wrapping_sub(self.client.timestamp).cast_signed() >= 0
+        {
+            self.client.timestamp = timestamps.value;
+        }
+        if acknowledges >= self.client.acknowledged {
+            self.client.acknowledged = acknowledges;
+            self.client.window = u32::from(segment.window) << self.client.window_shift;
+            self.client.window_max = self.client.window_max.max(self.client.window);
+            self.client.window_seq = segment.seq;
+        }
+    }
+
+    fn log_input(&mut self, at: Offset, payload: &[u8]) {
+        let before = self.input.frontier();
+        match self.input.insert(at, payload) {
+            Inserted::Conflict => self.spoil(Protection::Ambiguous),
+            // Not kept. If the server takes it all the same, its acknowledgement will show the hole.
+            Inserted::TooFar | Inserted::Known => {}
+            Inserted::Stored => {
+                let follower = &mut self.follower;
+                new_bytes(&self.input, before, at, payload, |bytes| follower.on_input(bytes));
+            }
+        }
+    }
+
+    /// A segment of the server, logged at `now`.
+    pub fn on_server(&mut self, now: Instant, segment: &Segment<'_>) -> Effect {
+        if segment.flags.rst {
+            return Effect::Reset;
+        }
+        let Some(at) = self.output.offset_of(segment.seq) else {
+            return Effect::Taken; // a SYN-ACK again
+        };
+        if let Some(timestamps) = segment.options.timestamps
+            && timestamps.value.wrapping_sub(self.server.timestamp).cast_signed() >= 0
+        {
+            self.server.timestamp = timestamps.value;
+            self.server.timestamp_at = now;
+        }
+        if segment.flags.ack && !segment.flags.syn {
+            self.note_server(segment);
+        }
+        if !segment.payload.is_empty() {
+            self.log_output(at, segment.payload);
+        }
+        if segment.flags.fin && !self.output.set_fin(at + segment.payload.len() as u64) {
+            self.spoil(Protection::Ambiguous);
+        }
+        if self.output.is_complete() {
+            self.follower.on_output_end();
+        }
+        self.settle()
+    }
+
+    fn note_server(&mut self, segment: &Segment<'_>) {
+        let Some(acknowledges) = self.input.offset_of(segment.ack) else {
+            return;
+        };
+        let logged = self.input.frontier() + u64::from(self.input.is_complete());
+        if acknowledges > logged {
+            self.spoil(Protection::Unprotected(Cause::Hole));
+        }
+        if acknowledges >= self.server.acknowledged {
+            self.server.acknowledged = acknowledges;
+            self.server.window = u32::from(segment.window) << self.server.window_shift;
+            self.server.right_edge = self
+                .server
+                .right_edge
+                .max(acknowledges + u64::from(self.server.window));
+        }
+    }
+
+    fn log_output(&mut self, at: Offset, payload: &[u8]) {
+        let before = self.output.frontier();
+        match self.output.insert(at, payload) {
+            Inserted::Conflict => self.spoil(Protection::Ambiguous),
+            Inserted::TooFar => self.spoil(Protection::Unprotected(Cause::LogLimit)),
+            Inserted::Known => {}
+            Inserted::Stored => {
+                let follower = &mut self.follower;
+                new_bytes(&self.output, before, at, payload, |bytes| {
+                    follower.on_output(bytes)
+                });
+            }
+        }
+    }
+
+    /// After every segment: forget what nobody will need, and see whether it is all over.
+    fn settle(&mut self) -> Effect {
+        self.release();
+        if self.memory() as u64 > self.limit {
+            self.unprotect(Cause::LogLimit);
+        }
+        let closed =
+            |log: &StreamLog, acknowledged: Offset| log.is_complete() && acknowledged > log.frontier();
+        if closed(&self.input, self.server.acknowledged) && closed(&self.output, self.client.acknowledged) {
+            return Effect::Closed;
+        }
+        Effect::Taken
+    }
+
+    /// Forgets the bytes before the restart point that the other end has acknowledged.
+    pub fn release(&mut self) {
+        if self.spoiled.is_some() {
+            self.input.release(self.input.frontier());
+            self.output.release(self.output.frontier());
+            return;
+        }
+        let restart = self.follower.restart_input(self.input.frontier());
+        self.input.release(restart.min(self.server.acknowledged));
+        self.output.release(self.client.acknowledged);
+    }
+
+    /// The server's end of the connection, as the client and the log know it.
+    pub fn endpoint(&self) -> Endpoint {
+        let frontier = self.output.frontier();
+        let acknowledged = self.client.acknowledged.min(frontier);
+        let output = match (self.output.is_complete(), self.client.acknowledged > frontier) {
+            (false, _) => OutputEnd::Open,
+            (true, false) => OutputEnd::FinSent,
+            (true, true) => OutputEnd::FinAcknowledged,
+        };
+        let fin = u32::from(output == OutputEnd::FinAcknowledged);
+        let mss = self.client.mss.min(self.server.mss);
+        Endpoint {
+            client: self.client_address,
+            vip: self.vip,
+            send_unacknowledged: acknowledged.to_seq(self.output.first()) + fin,
+            unacknowledged: acknowledged..frontier,
+            receive_next: self.input.next_seq(),
+            input_frontier: self.input.frontier(),
+            mss: if self.agreed.timestamps {
+                mss.saturating_sub(TIMESTAMP_BYTES)
+            } else {
+                mss
+            },
+            window_scale: self
+                .agreed
+                .window_scale
+                .then_some((self.client.window_shift, self.server.window_shift)),
+            sack: self.agreed.sack,
+            timestamps: self.agreed.timestamps.then_some(EndpointTimestamps {
+                value: self.server.timestamp,
+                at: self.server.timestamp_at,
+                echo: self.client.timestamp,
+            }),
+            send_window: self.client.window,
+            send_window_max: self.client.window_max,
+            send_window_seq: self.client.window_seq,
+            receive_window: self.server.window,
+            receive_window_from: self.server.acknowledged.to_seq(self.input.first()),
+            input_ended: self.input.is_complete(),
+            output,
+        }
+    }
+}
+
+/// RFC 9293 §3.7.1: without the option, 536 bytes.
+const MSS_DEFAULT: u16 = 536;
+/// The timestamps option with its padding.
+const TIMESTAMP_BYTES: u16 = 12;
+
+/// Calls `take` with the bytes between `before` and the log's frontier, from `payload` itself where that is all.
+fn new_bytes(log: &StreamLog, before: Offset, at: Offset, payload: &[u8], mut take: impl FnMut(&[u8])) {
+    if at == before && log.frontier() == at + payload.len() as u64 {
+        take(payload);
+    } else {
+        log.slices(before..log.frontier()).for_each(take);
+    }
+}

@@ -1,0 +1,210 @@
+//! The restart policy of one connection, following its two streams while the primary lives.
+
+use crate::Offset;
+use crate::restart::http::{Resume, Tracker};
+use crate::restart::replica::{self, Comparison};
+
+/// Which restart policy a service has (DESIGN.md §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// The restart point moves at message boundaries of HTTP/1.
+    Http,
+    /// A second application runs along; its output is compared and dropped.
+    Replica,
+}
+
+/// What follows a connection.
+#[derive(Debug)]
+pub enum Follower {
+    /// Policy `http`.
+    Http(Tracker),
+    /// Policy `replica`.
+    Replica(Box<Replica>),
+    /// The connection cannot be restarted any more; nothing is followed.
+    GivenUp,
+}
+
+/// How the application's side goes on after a takeover.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Restart {
+    /// Feed a fresh application connection with the in-log from `input_from` on; recognise what was said.
+    Http {
+        /// Where the unanswered requests begin.
+        input_from: Offset,
+        /// What of the reply was said.
+        resume: Resume,
+    },
+    /// Go on with the replica's connection.
+    Replica {
+        /// The replica has been fed up to here.
+        input_from: Offset,
+        /// Its output or the primary's is ahead by this.
+        resume: replica::Resume,
+    },
+}
+
+/// A replica application and how far it is.
+#[derive(Debug)]
+pub struct Replica {
+    comparison: Comparison,
+    fed: Offset,
+    fed_end: bool,
+    feeding: bool,
+    failed: Option<String>,
+}
+
+impl Replica {
+    /// The input up to here was given to the replica.
+    pub fn fed(&self) -> Offset {
+        self.fed
+    }
+
+    /// Whether it should be given more now: input is acknowledged up to `acknowledged` (`ended`: the end included), and
+    /// nobody is at it.
+    pub fn wants(&mut self, acknowledged: Offset, ended: bool) -> bool {
+        let wants = !self.feeding && (acknowledged > self.fed || ended && !self.fed_end);
+        self.feeding |= wants;
+        wants
+    }
+
+    /// All input up to `to` was given to it, and its end if `ended`.
+    pub fn on_fed(&mut self, to: Offset, ended: bool) {
+        self.fed = self.fed.max(to);
+        self.fed_end |= ended;
+        self.feeding = false;
+    }
+
+    /// The replica said this.
+    pub fn on_output(&mut self, bytes: &[u8]) {
+        self.comparison.on_replica(bytes);
+    }
+
+    /// The replica closed its stream.
+    pub fn on_output_end(&mut self) {
+        self.comparison.on_replica_end();
+    }
+
+    /// Bytes that the replica is ahead of the primary: a reason to stop reading from it.
+    pub fn ahead(&self) -> usize {
+        self.comparison.replica_surplus()
+    }
+
+    /// The replica's connection failed.
+    pub fn on_failure(&mut self, reason: String) {
+        self.failed.get_or_insert(reason);
+    }
+
+    fn protection(&self) -> Result<(), String> {
+        self.failed.clone().map_or(Ok(()), Err)?;
+        self.comparison.protection().map_err(|reason| reason.to_string())
+    }
+}
+
+impl Follower {
+    /// The follower for a new connection; a replica may be `bound` bytes behind.
+    pub fn new(policy: Policy, bound: usize) -> Self {
+        match policy {
+            Policy::Http => Self::Http(Tracker::new()),
+            Policy::Replica => Self::Replica(Box::new(Replica {
+                comparison: Comparison::new(bound),
+                fed: Offset::ZERO,
+                fed_end: false,
+                feeding: false,
+                failed: None,
+            })),
+        }
+    }
+
+    /// The replica, if the policy has one.
+    pub fn replica_mut(&mut self) -> Option<&mut Replica> {
+        match self {
+            Self::Replica(replica) => Some(replica),
+            Self::Http(_) | Self::GivenUp => None,
+        }
+    }
+
+    /// Input that is new and contiguous. It is given as soon as it is logged: it has been released to the primary, which
+    /// may act on it before it says so.
+    pub fn on_input(&mut self, bytes: &[u8]) {
+        if let Self::Http(tracker) = self {
+            tracker.on_input(bytes);
+        }
+    }
+
+    /// The client has closed its stream.
+    pub fn on_input_end(&mut self) {
+        if let Self::Http(tracker) = self {
+            tracker.on_input_end();
+        }
+    }
+
+    /// Output that is new and contiguous.
+    pub fn on_output(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Http(tracker) => tracker.on_output(bytes),
+            Self::Replica(replica) => replica.comparison.on_primary(bytes),
+            Self::GivenUp => {}
+        }
+    }
+
+    /// The server has closed its stream.
+    pub fn on_output_end(&mut self) {
+        match self {
+            Self::Http(tracker) => tracker.on_output_end(),
+            Self::Replica(replica) => replica.comparison.on_primary_end(),
+            Self::GivenUp => {}
+        }
+    }
+
+    /// Nothing will be restarted.
+    pub fn give_up(&mut self) {
+        *self = Self::GivenUp;
+    }
+
+    /// The input from here on is needed for a restart; `frontier` if none of what was logged.
+    pub fn restart_input(&self, frontier: Offset) -> Offset {
+        match self {
+            Self::Http(tracker) => tracker.restart_input(),
+            Self::Replica(replica) => replica.fed,
+            Self::GivenUp => frontier,
+        }
+    }
+
+    /// Why no restart is possible just now, if none is.
+    ///
+    /// # Errors
+    /// The reason, as a phrase.
+    pub fn protection(&self) -> Result<(), String> {
+        match self {
+            Self::Http(tracker) => tracker.protection().map_err(|reason| reason.to_string()),
+            Self::Replica(replica) => replica.protection(),
+            Self::GivenUp => Err("given up".into()),
+        }
+    }
+
+    /// How to go on.
+    ///
+    /// # Errors
+    /// Why that is impossible.
+    pub fn restart(&self) -> Result<Restart, String> {
+        self.protection()?;
+        match self {
+            Self::Http(tracker) => {
+                let resume = tracker.resume().map_err(|reason| reason.to_string())?;
+                Ok(Restart::Http {
+                    input_from: tracker.restart_input(),
+                    resume,
+                })
+            }
+            Self::Replica(replica) => {
+                let resume = replica.comparison.resume().map_err(|reason| reason.to_string())?;
+                Ok(Restart::Replica {
+                    input_from: replica.fed,
+                    resume,
+                })
+            }
+            Self::GivenUp => Err("given up".into()),
+        }
+    }
+}

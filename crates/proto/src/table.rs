@@ -1,0 +1,397 @@
+//! The connections of one service: handshakes under way, open ones, and ones that ended not long ago.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustc_hash::FxSeededState;
+
+use crate::connection::{Cause, Connection, Effect, Opening};
+use crate::follower::{Follower, Policy};
+use crate::packet::{Flags, Options, Segment, Timestamps};
+use crate::{Instant, Seq};
+
+/// Handshakes remembered at a time; the oldest is forgotten first, so a flood costs this much and no more.
+pub const HANDSHAKES_MAX: usize = 65_536;
+/// Ended connections remembered at a time.
+pub const ENDED_MAX: usize = 65_536;
+/// How long an ended connection's last segment is answered again: twice the maximum segment lifetime, as Linux has it.
+pub const ENDED_FOR: Duration = Duration::from_secs(60);
+
+/// Names a connection as long as it is in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(u32);
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Client to server.
+    In,
+    /// Server to client.
+    Out,
+}
+
+/// What a table keeps and how much of it.
+#[derive(Clone, Copy, Debug)]
+pub struct TableConfig {
+    /// The VIP and port.
+    pub vip: SocketAddr,
+    /// The restart policy.
+    pub policy: Policy,
+    /// Log bytes that one connection may hold.
+    pub connection_bytes_max: u64,
+    /// Log bytes that all connections may hold together.
+    pub bytes_max: u64,
+    /// Seed of the hash tables: clients choose their addresses.
+    pub hash_seed: usize,
+}
+
+/// What a packet did to the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It belongs to this connection.
+    Connection(ConnectionId),
+    /// It completed this connection's handshake.
+    Opened(ConnectionId),
+    /// It ended a connection, which is no longer in the table.
+    Ended(ConnectionId),
+    /// It is part of a handshake.
+    Handshake,
+    /// It belongs to a connection that ended.
+    Old,
+    /// The wire did not see the beginning of its connection.
+    Unknown,
+}
+
+#[derive(Debug)]
+struct Handshake {
+    syn: Opening,
+    syn_ack: Option<Opening>,
+}
+
+/// An ended connection: enough to repeat its last acknowledgement.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    at: Instant,
+    next: Seq,
+    acknowledge: Seq,
+    window: u16,
+    timestamp: Option<u32>,
+}
+
+/// The connections of one service.
+#[derive(Debug)]
+pub struct Table {
+    config: TableConfig,
+    by_client: Map<ConnectionId>,
+    slots: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    memory: u64,
+    handshakes: Map<Handshake>,
+    handshake_order: VecDeque<(SocketAddr, Seq)>,
+    ended: Map<Ended>,
+    ended_order: VecDeque<(SocketAddr, Instant)>,
+}
+
+/// By client address, with a seed: clients choose their addresses, but cannot choose collisions.
+type Map<T> = std::collections::HashMap<SocketAddr, T, FxSeededState>;
+
+impl Table {
+    /// An empty table.
+    pub fn new(config: TableConfig) -> Self {
+        let map = FxSeededState::with_seed(config.hash_seed);
+        Self {
+            config,
+            by_client: Map::with_hasher(map.clone()),
+            slots: Vec::new(),
+            free: Vec::new(),
+            memory: 0,
+            handshakes: Map::with_hasher(map.clone()),
+            handshake_order: VecDeque::new(),
+            ended: Map::with_hasher(map),
+            ended_order: VecDeque::new(),
+        }
+    }
+
+    /// What the table was made with.
+    pub fn config(&self) -> &TableConfig {
+        &self.config
+    }
+
+    /// How many connections are open.
+    pub fn len(&self) -> usize {
+        self.by_client.len()
+    }
+
+    /// Whether no connection is open.
+    pub fn is_empty(&self) -> bool {
+        self.by_client.is_empty()
+    }
+
+    /// How many handshakes are remembered.
+    pub fn handshakes(&self) -> usize {
+        self.handshakes.len()
+    }
+
+    /// Memory held by the logs, in bytes.
+    pub fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// The open connections, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
+        (0..)
+            .zip(&self.slots)
+            .filter_map(|(slot, connection)| Some((ConnectionId(slot), connection.as_ref()?)))
+    }
+
+    /// A connection that is still open.
+    pub fn get(&self, id: ConnectionId) -> Option<&Connection> {
+        self.slots.get(id.0 as usize)?.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.slots.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// The open connection of this client.
+    pub fn find(&self, client: SocketAddr) -> Option<ConnectionId> {
+        self.by_client.get(&client).copied()
+    }
+
+    /// A packet of the service, logged at `now`.
+    pub fn on_packet(&mut self, now: Instant, direction: Direction, segment: &Segment<'_>) -> Change {
+        let client = match direction {
+            Direction::In => segment.source,
+            Direction::Out => segment.destination,
+        };
+        if segment.flags.syn {
+            return self.on_opening(now, direction, client, segment);
+        }
+        if !self.handshakes.is_empty() && direction == Direction::In && self.is_completed_by(client, segment)
+        {
+            let id = self.open(client);
+            self.apply(now, direction, client, id, segment);
+            return Change::Opened(id);
+        }
+        match self.find(client) {
+            Some(id) => self.apply(now, direction, client, id, segment),
+            None if self.ended.contains_key(&client) => Change::Old,
+            None => Change::Unknown,
+        }
+    }
+
+    fn on_opening(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        client: SocketAddr,
+        segment: &Segment<'_>,
+    ) -> Change {
+        let opening = Opening::of(segment, now);
+        match direction {
+            Direction::In if segment.flags.ack => return Change::Unknown,
+            Direction::In => {
+                let repeated = self
+                    .handshakes
+                    .get(&client)
+                    .is_some_and(|known| known.syn.seq == segment.seq);
+                if !repeated {
+                    self.remember_handshake(
+                        client,
+                        Handshake {
+                            syn: opening,
+                            syn_ack: None,
+                        },
+                    );
+                }
+            }
+            Direction::Out => {
+                if let Some(handshake) = self.handshakes.get_mut(&client)
+                    && segment.ack == handshake.syn.seq + 1
+                {
+                    handshake.syn_ack = Some(opening);
+                }
+            }
+        }
+        Change::Handshake
+    }
+
+    fn remember_handshake(&mut self, client: SocketAddr, handshake: Handshake) {
+        while self.handshakes.len() >= HANDSHAKES_MAX || self.handshake_order.len() >= 2 * HANDSHAKES_MAX {
+            let Some((oldest, seq)) = self.handshake_order.pop_front() else {
+                break;
+            };
+            if self
+                .handshakes
+                .get(&oldest)
+                .is_some_and(|known| known.syn.seq == seq)
+            {
+                self.handshakes.remove(&oldest);
+            }
+        }
+        self.handshake_order.push_back((client, handshake.syn.seq));
+        self.handshakes.insert(client, handshake);
+    }
+
+    /// Whether `segment` shows that the client has received the SYN-ACK.
+    fn is_completed_by(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
+        let syn_ack = self
+            .handshakes
+            .get(&client)
+            .and_then(|handshake| handshake.syn_ack.as_ref());
+        segment.flags.ack && syn_ack.is_some_and(|syn_ack| segment.ack == syn_ack.seq + 1)
+    }
+
+    /// Turns a handshake, whose SYN-ACK was logged, into a connection. An older one of this client is over: the server
+    /// would not have answered otherwise.
+    fn open(&mut self, client: SocketAddr) -> ConnectionId {
+        let handshake = self.handshakes.remove(&client).expect("looked up before");
+        let syn_ack = handshake.syn_ack.expect("looked up before");
+        if let Some(old) = self.find(client) {
+            self.remove(old);
+        }
+        self.ended.remove(&client);
+        let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
+        let follower = Follower::new(self.config.policy, bound);
+        let connection = Connection::new(
+            client,
+            self.config.vip,
+            &handshake.syn,
+            &syn_ack,
+            follower,
+            self.config.connection_bytes_max,
+        );
+        let id = match self.free.pop() {
+            Some(slot) => ConnectionId(slot),
+            None => {
+                self.slots.push(None);
+                ConnectionId(
+                    u32::try_from(self.slots.len() - 1).expect("2³² connections do not fit in memory"),
+                )
+            }
+        };
+        self.slots[id.0 as usize] = Some(connection);
+        self.by_client.insert(client, id);
+        id
+    }
+
+    /// Opens the connections whose SYN-ACK is out, but not known to have arrived; returns them with that SYN-ACK.
+    pub fn open_pending(&mut self) -> Vec<(ConnectionId, SocketAddr, Opening, Opening)> {
+        let order: Vec<_> = self.handshake_order.drain(..).collect();
+        let mut opened = Vec::new();
+        for (client, seq) in order {
+            let pending = self.handshakes.get(&client).filter(|known| known.syn.seq == seq);
+            if let Some(Handshake {
+                syn,
+                syn_ack: Some(syn_ack),
+            }) = pending
+            {
+                let (syn, syn_ack) = (*syn, *syn_ack);
+                opened.push((self.open(client), client, syn, syn_ack));
+            }
+        }
+        self.handshakes.clear();
+        opened
+    }
+
+    fn apply(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        client: SocketAddr,
+        id: ConnectionId,
+        segment: &Segment<'_>,
+    ) -> Change {
+        let over = self.memory > self.config.bytes_max;
+        let connection = self.slots[id.0 as usize].as_mut().expect("found by client");
+        let before = connection.memory();
+        let effect = match direction {
+            Direction::In => connection.on_client(segment),
+            Direction::Out => connection.on_server(now, segment),
+        };
+        if over && connection.memory() > before {
+            connection.unprotect(Cause::LogLimit);
+        }
+        self.memory = self.memory + connection.memory() as u64 - before as u64;
+        match effect {
+            Effect::Taken | Effect::Rejected(_) => Change::Connection(id),
+            Effect::Reset => {
+                self.remove(id);
+                Change::Ended(id)
+            }
+            Effect::Closed => {
+                self.remember_ended(now, client, id);
+                self.remove(id);
+                Change::Ended(id)
+            }
+        }
+    }
+
+    fn remember_ended(&mut self, now: Instant, client: SocketAddr, id: ConnectionId) {
+        let endpoint = self.get(id).expect("still there").endpoint();
+        while self.ended_order.len() >= ENDED_MAX
+            || self
+                .ended_order
+                .front()
+                .is_some_and(|&(_, at)| now.since(at) > ENDED_FOR)
+        {
+            let Some((oldest, at)) = self.ended_order.pop_front() else {
+                break;
+            };
+            if self.ended.get(&oldest).is_some_and(|ended| ended.at == at) {
+                self.ended.remove(&oldest);
+            }
+        }
+        let ended = Ended {
+            at: now,
+            next: endpoint.send_unacknowledged,
+            acknowledge: endpoint.receive_next,
+            window: u16::MAX,
+            timestamp: endpoint.timestamps.map(|timestamps| timestamps.value),
+        };
+        self.ended_order.push_back((client, now));
+        self.ended.insert(client, ended);
+    }
+
+    /// The acknowledgement that answers a segment of a connection that ended (TIME-WAIT, RFC 9293 §3.10.7.4).
+    pub fn answer_to_old(&self, segment: &Segment<'_>) -> Option<Segment<'static>> {
+        let ended = self.ended.get(&segment.source)?;
+        if segment.flags.rst {
+            return None;
+        }
+        let timestamps = ended.timestamp.zip(segment.options.timestamps);
+        Some(Segment {
+            source: segment.destination,
+            destination: segment.source,
+            seq: ended.next,
+            ack: ended.acknowledge,
+            flags: Flags::ACK,
+            window: ended.window,
+            options: Options {
+                timestamps: timestamps.map(|(value, theirs)| Timestamps {
+                    value,
+                    echo: theirs.value,
+                }),
+                ..Options::default()
+            },
+            payload: &[],
+        })
+    }
+
+    /// Takes a connection out of the table.
+    pub fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
+        let connection = self.slots.get_mut(id.0 as usize)?.take()?;
+        self.memory -= connection.memory() as u64;
+        self.by_client.remove(&connection.client());
+        self.free.push(id.0);
+        Some(connection)
+    }
+
+    /// To be called after a connection was changed through [`get_mut`](Self::get_mut), with its memory before.
+    pub fn account(&mut self, id: ConnectionId, before: usize) {
+        let now = self.get(id).map_or(0, Connection::memory);
+        self.memory = self.memory + now as u64 - before as u64;
+    }
+}
