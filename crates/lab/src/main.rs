@@ -2,6 +2,8 @@
 
 #[allow(dead_code, reason = "not all of it is asked for yet")]
 mod client;
+mod clock;
+mod emulator;
 #[allow(dead_code, reason = "not all of it is asked for yet")]
 mod net;
 #[allow(dead_code, reason = "not all of it is asked for yet")]
@@ -33,6 +35,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Network(net::hold::Options),
+    #[command(hide = true)]
+    Client,
     #[command(name = teardown::WATCHDOG, hide = true)]
     Watchdog,
 }
@@ -46,6 +50,8 @@ enum Outcome {
 
 /// The exit code of a run that could not be made here.
 const CANNOT_RUN: u8 = 3;
+/// The exit code of wrong use or input.
+const WRONG_USE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -59,13 +65,22 @@ fn main() -> ExitCode {
     if matches!(cli.command, Command::Watchdog) {
         return ExitCode::from(u8::from(!teardown::watch()));
     }
+    if matches!(cli.command, Command::Client) {
+        return match client::main() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("steadfast-lab client: {error:#}");
+                ExitCode::from(WRONG_USE)
+            }
+        };
+    }
     // If whoever started the lab dies, nobody waits for its result, and it is torn down as after ^C.
     if let Err(error) = set_pdeathsig(Signal::SIGTERM) {
         tracing::warn!("will outlive a killed parent: {error}");
     }
     let result = match cli.command {
         Command::Network(options) => net::hold::run(&options),
-        Command::Watchdog => unreachable!("handled above"),
+        Command::Client | Command::Watchdog => unreachable!("handled above"),
     };
     match result {
         Ok(Outcome::Held) => ExitCode::SUCCESS,

@@ -27,8 +27,13 @@ struct Lab {
 
 impl Lab {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(options: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_steadfast-lab"))
             .args(["network", "--json"])
+            .args(options)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -113,6 +118,39 @@ fn the_client_reaches_both_nodes_until_the_cable_is_pulled() {
     talk(&lab, "b", "10.2.0.11").unwrap();
     cable.plug().unwrap();
     talk(&lab, "a", "10.2.0.10").unwrap();
+}
+
+#[test]
+fn an_emulated_way_delays_limits_and_loses() {
+    if skipped("an_emulated_way_delays_limits_and_loses") {
+        return;
+    }
+    let far = Lab::start_with(&["--rtt", "30"]);
+    let begun = Instant::now();
+    talk(&far, "a", "10.2.0.10").unwrap();
+    talk(&far, "b", "fd02::11").unwrap();
+    let each = begun.elapsed() / 2;
+    assert!(each >= Duration::from_millis(30), "a handshake took {each:?}");
+
+    let broken = Lab::start_with(&["--loss", "100"]);
+    talk(&broken, "a", "10.2.0.10").unwrap_err();
+
+    const MEGABYTE: usize = 1_000_000;
+    let slow = Lab::start_with(&["--rate", "8", "--loss", "0.1"]);
+    let listener = slow
+        .namespace("a")
+        .run(|| TcpListener::bind("10.2.0.10:5000").unwrap());
+    let listener = listener.unwrap();
+    let begun = Instant::now();
+    let mut client = slow
+        .namespace("client")
+        .run(|| TcpStream::connect("10.2.0.10:5000").unwrap());
+    let sending = std::thread::spawn(move || client.as_mut().unwrap().write_all(&[7; MEGABYTE]).unwrap());
+    let mut received = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
+    sending.join().unwrap();
+    assert_eq!(received.len(), MEGABYTE);
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
 }
 
 #[test]

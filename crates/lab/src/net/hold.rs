@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::{Plan, Topology};
 use crate::Outcome;
+use crate::emulator::{Emulator, Way};
 use crate::teardown::Teardown;
 
 /// Build the lab's network and keep it until ^C.
@@ -17,6 +18,8 @@ use crate::teardown::Teardown;
 /// `nsenter --net=/run/netns/NAME COMMAND`.
 #[derive(Debug, Args)]
 pub struct Options {
+    #[command(flatten)]
+    way: Way,
     /// Print the namespaces as one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -29,7 +32,13 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<Outcome> {
     let teardown = Teardown::start()?;
     let run = std::process::id().to_string();
-    let network = Topology::build(&run, Plan::default(), &teardown).context("build the network")?;
+    let plan = Plan::of(options.way);
+    let network = Topology::build(&run, plan, &teardown).context("build the network")?;
+    let emulator = network
+        .wan
+        .as_ref()
+        .map(|wan| Emulator::start(wan, options.way, SEED));
+    let _emulator = emulator.transpose().context("emulate the way")?;
     let places = [
         ("client", &network.client),
         ("router", &network.router),
@@ -57,6 +66,9 @@ pub fn run(options: &Options) -> Result<Outcome> {
         std::thread::park();
     }
 }
+
+/// Looking around needs no other losses each time.
+const SEED: u64 = 1;
 
 fn name_of((place, namespace): &(&str, &Netns)) -> (String, serde_json::Value) {
     ((*place).to_owned(), namespace.name().into())

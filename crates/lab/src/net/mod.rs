@@ -20,6 +20,7 @@ use thiserror::Error;
 
 use self::address::{CLIENT, Endpoint, NODES, PREFIX_V4, PREFIX_V6, ROUTER_LAN, ROUTER_WAN};
 pub use self::ip::{IpError, batch};
+use crate::emulator::Way;
 use crate::teardown::{Resource, Teardown, TeardownError};
 
 /// The interface of the client and of each node.
@@ -66,6 +67,17 @@ pub struct Plan {
     pub wan: bool,
     /// Let no host send segments larger than the wire carries (no TSO/GSO), so that one packet seen is one packet sent.
     pub single_packets: bool,
+}
+
+impl Plan {
+    /// What an emulated `way` asks of the network.
+    #[must_use]
+    pub fn of(way: Way) -> Self {
+        Self {
+            wan: !way.is_direct(),
+            single_packets: way.loses(),
+        }
+    }
 }
 
 /// The network of one run.

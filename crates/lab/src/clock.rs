@@ -1,0 +1,70 @@
+//! The two clocks of a run: what happens is timed by the monotonic one, captures by the wall clock.
+
+use nix::time::{ClockId, clock_gettime};
+use proto::Instant;
+use serde::Serialize;
+
+/// The kernel's monotonic clock, the one that the nodes and the clients report in.
+#[must_use]
+pub fn monotonic() -> Instant {
+    Instant::from_nanos(read(ClockId::CLOCK_MONOTONIC))
+}
+
+/// How far apart the two clocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClockOffset {
+    /// Wall clock minus monotonic clock, in nanoseconds.
+    pub realtime_minus_monotonic_ns: i64,
+}
+
+impl ClockOffset {
+    /// Reads both clocks, until nothing came between the two readings.
+    #[must_use]
+    pub fn measure() -> Self {
+        let reading = || {
+            let before = monotonic().as_nanos();
+            let realtime = read(ClockId::CLOCK_REALTIME);
+            let after = monotonic().as_nanos();
+            let between = before + (after - before) / 2;
+            (after - before, realtime.cast_signed() - between.cast_signed())
+        };
+        let best = (0..READINGS).map(|_| reading()).min_by_key(|&(took, _)| took);
+        Self {
+            realtime_minus_monotonic_ns: best.map_or(0, |(_, offset)| offset),
+        }
+    }
+
+    /// The wall clock's reading (nanoseconds since 1970) at `instant` of the monotonic clock.
+    #[must_use]
+    pub fn realtime_ns(&self, instant: Instant) -> u64 {
+        instant
+            .as_nanos()
+            .saturating_add_signed(self.realtime_minus_monotonic_ns)
+    }
+}
+
+const READINGS: usize = 8;
+
+fn read(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock).expect("both clocks exist on every Linux");
+    // Neither clock was ever before its origin.
+    time.tv_sec().cast_unsigned() * 1_000_000_000 + time.tv_nsec().cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offset_turns_one_clock_into_the_other() {
+        let offset = ClockOffset::measure();
+        let before = read(ClockId::CLOCK_REALTIME);
+        let now = offset.realtime_ns(monotonic());
+        let after = read(ClockId::CLOCK_REALTIME);
+        // The measurement is better than a millisecond, whatever the machine is doing.
+        assert!(
+            now + 1_000_000 >= before && now <= after + 1_000_000,
+            "{before} {now} {after}"
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! The way between client and router: a round-trip time, a rate and a loss, decided by the simulator's own link.
+//!
+//! ```text
+//!  client ── [client]  Direction: Link  [router] ── router       [..]: packet sockets in the namespace `wan`
+//!                ◀──── Direction: Link ────
+//! ```
+//!
+//! **Segments.** Frames are carried as the hosts hand them out, which may be TCP segments of 64 KB that are not yet cut
+//! (that is what makes several Gbit/s possible). A rate counts the bytes that they are on a cable. A loss would take all of
+//! such a segment at once, which no cable does: with a loss the hosts are told to send single packets.
+
+mod direction;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use linux::netns::Netns;
+use linux::packet_socket::PacketSocket;
+use serde::Serialize;
+use sim::link::{Link, LinkConfig};
+
+use self::direction::Direction;
+pub use self::direction::Passed;
+use crate::net::{WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE};
+
+/// What the way between client and router is like. Without any of these they are plugged together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Args, Serialize)]
+pub struct Way {
+    /// Round-trip time added between client and router, in milliseconds.
+    #[arg(long = "rtt", value_name = "MS", value_parser = not_negative)]
+    pub rtt_ms: Option<f64>,
+    /// Rate in each direction, in Mbit/s; default: as fast as the machine is.
+    #[arg(long = "rate", value_name = "MBIT", value_parser = positive)]
+    pub rate_mbit: Option<f64>,
+    /// Chance of each packet to be lost, in percent, in each direction.
+    #[arg(long = "loss", value_name = "PERCENT", value_parser = percent)]
+    pub loss_percent: Option<f64>,
+}
+
+/// The queue before a limited rate holds what arrives in one round trip, and in no less than this.
+const QUEUE_TIME_MIN: Duration = Duration::from_millis(50);
+/// Two of the largest segments, so that a slow way can be passed at all.
+const QUEUE_BYTES_MIN: usize = 128 << 10;
+
+impl Way {
+    /// Whether client and router are plugged together, without an emulator.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether packets are lost, so that the hosts must send single ones.
+    #[must_use]
+    pub fn loses(&self) -> bool {
+        self.loss_percent.is_some_and(|percent| percent > 0.0)
+    }
+
+    /// One direction of it.
+    fn link(&self) -> LinkConfig {
+        let rtt = Duration::from_secs_f64(self.rtt_ms.unwrap_or(0.0) / 1e3);
+        let rate_bits_per_s = self.rate_mbit.map(|mbit| (mbit * 1e6).round() as u64);
+        let queue = |rate: u64| {
+            let seconds = rtt.max(QUEUE_TIME_MIN).as_secs_f64();
+            QUEUE_BYTES_MIN.max((rate as f64 / 8.0 * seconds) as usize)
+        };
+        LinkConfig {
+            rate_bits_per_s,
+            delay: rtt / 2,
+            queue_bytes: rate_bits_per_s.map(queue),
+            loss: self.loss_percent.unwrap_or(0.0) / 100.0,
+            ..LinkConfig::default()
+        }
+    }
+}
+
+fn number(text: &str, allowed: &str, fits: impl Fn(f64) -> bool) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if fits(number) => Ok(number),
+        _ => Err(format!("expected {allowed}")),
+    }
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    number(text, "a number from 0 to 60000", |ms| {
+        (0.0..=60_000.0).contains(&ms)
+    })
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    number(text, "a number from 0.001 to 1000000", |mbit| {
+        (0.001..=1e6).contains(&mbit)
+    })
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    number(text, "a number from 0 to 100", |percent| {
+        (0.0..=100.0).contains(&percent)
+    })
+}
+
+/// Two threads that carry packets, one for each direction. Dropped, they end.
+#[derive(Debug)]
+pub struct Emulator {
+    stop: Arc<AtomicBool>,
+    directions: Vec<JoinHandle<Result<Passed>>>,
+}
+
+impl Emulator {
+    /// Joins the two interfaces in the namespace `wan` by `way`. Losses are drawn from `seed`.
+    ///
+    /// # Errors
+    /// If a packet socket or a thread cannot be had.
+    pub fn start(wan: &Netns, way: Way, seed: u64) -> Result<Self> {
+        let open = |interface| wan.run(|| PacketSocket::open(interface));
+        let client = Arc::new(open(WAN_CLIENT_INTERFACE)??);
+        let router = Arc::new(open(WAN_ROUTER_INTERFACE)??);
+        let mut emulator = Self {
+            stop: Arc::default(),
+            directions: Vec::new(),
+        };
+        let ways = [
+            ("to the router", &client, &router, seed),
+            // Another sequence of chances than the first direction's.
+            ("to the client", &router, &client, !seed),
+        ];
+        for (name, from, to, seed) in ways {
+            let link = Link::new(way.link(), seed).context("a link like that")?;
+            let direction = Direction::new(link, Arc::clone(from), Arc::clone(to));
+            let stop = Arc::clone(&emulator.stop);
+            let carry = move || {
+                let passed = direction.carry(&stop);
+                if let Err(error) = &passed {
+                    tracing::error!("the emulator ends: {error:#}");
+                }
+                passed
+            };
+            let thread = Builder::new().name(name.to_owned()).spawn(carry)?;
+            emulator.directions.push(thread);
+        }
+        Ok(emulator)
+    }
+
+    /// Ends both threads and tells what they have passed on, to the router and to the client.
+    ///
+    /// # Errors
+    /// What ended a thread before.
+    pub fn finish(mut self) -> Result<[Passed; 2]> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut passed = [Passed::default(); 2];
+        for (slot, direction) in passed.iter_mut().zip(self.directions.drain(..)) {
+            *slot = direction
+                .join()
+                .map_err(|_| anyhow!("a thread of the emulator panicked"))??;
+        }
+        Ok(passed)
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_trip_is_two_delays() {
+        let way = Way {
+            rtt_ms: Some(20.0),
+            rate_mbit: Some(100.0),
+            loss_percent: Some(0.1),
+        };
+        let link = way.link();
+        assert_eq!(link.delay, Duration::from_millis(10));
+        assert_eq!(link.rate_bits_per_s, Some(100_000_000));
+        // 50 ms at 100 Mbit/s.
+        assert_eq!(link.queue_bytes, Some(625_000));
+        assert!((link.loss - 0.001).abs() < 1e-12);
+        assert!(way.loses() && !way.is_direct());
+    }
+
+    #[test]
+    fn without_options_there_is_nothing_to_emulate() {
+        assert!(Way::default().is_direct());
+        assert!(!Way::default().loses());
+    }
+
+    #[test]
+    fn what_is_no_way_is_refused() {
+        assert!(percent("101").is_err() && percent("NaN").is_err() && percent("0.1").is_ok());
+        assert!(positive("0").is_err() && positive("1000").is_ok());
+        assert!(not_negative("-1").is_err() && not_negative("0").is_ok());
+    }
+}
