@@ -18,6 +18,7 @@ enum mode {
 	MODE_TAKEOVER = 3, /* the gate is closed to the old primary; connections become local one by one */
 	MODE_SOLE = 4,     /* every connection is local; the old primary stays mute */
 	MODE_PRIMARY = 5,  /* the application is here; output must go through the peer's wire */
+	MODE_MUTE = 6,     /* the peer speaks alone: nothing passes */
 };
 
 enum direction {
@@ -78,7 +79,7 @@ enum reason {
 	REASON_PASSED_LOCAL,      /* went to the local stack */
 	REASON_ICMP_FORWARDED,    /* an ICMP error that concerns the primary */
 	REASON_EGRESS_UNGUARDED,  /* would have left the primary past the wire; dropped */
-	REASON_EGRESS_MUTE,       /* this node has no right to speak for the VIP; dropped */
+	REASON_EGRESS_MUTE,       /* this node has no part in the service now; dropped */
 	REASON_DEATH_FIN,         /* FIN or RST of a dying process; dropped */
 	REASON_COUNT,
 };

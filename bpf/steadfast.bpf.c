@@ -203,6 +203,8 @@ int wire(struct __sk_buff *skb) {
 		if (packet.direction == DIRECTION_OUT)
 			return dropped(service, REASON_GATE_CLOSED);
 		return TC_ACT_OK;
+	case MODE_MUTE:
+		return dropped(service, REASON_EGRESS_MUTE);
 	default: /* MODE_PRIMARY */
 		if (packet.direction == DIRECTION_OUT)
 			return dropped(service, REASON_FOREIGN_VOICE);
@@ -251,7 +253,9 @@ int guard(struct __sk_buff *skb) {
 		    !same_mac(destination, state->peer_mac))
 			return dropped(service, REASON_EGRESS_UNGUARDED);
 		return silence_death(skb, &packet, state);
-	default:
+	case MODE_MUTE:
+		return dropped(service, REASON_EGRESS_MUTE);
+	default: /* MODE_OFF, MODE_TAKEOVER, MODE_SOLE */
 		return TC_ACT_OK;
 	}
 }

@@ -1,4 +1,8 @@
 //! The Linux kernel as Steadfast uses it.
 
+pub mod clock;
 pub mod netns;
 pub mod packet_socket;
+pub mod raw;
+pub mod repair;
+pub mod wire;

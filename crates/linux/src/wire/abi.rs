@@ -20,7 +20,11 @@ impl ServiceKey {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
         };
-        Self { address, port: port.to_be_bytes(), zero: [0; 2] }
+        Self {
+            address,
+            port: port.to_be_bytes(),
+            zero: [0; 2],
+        }
     }
 
     pub(super) fn to_bytes(self) -> [u8; 20] {

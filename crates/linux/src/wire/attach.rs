@@ -30,10 +30,16 @@ pub fn mount_bpffs() -> Result<(), WireError> {
 }
 
 fn hook(object: &Object, program: &str, interface: u32, point: TcAttachPoint) -> TcHook {
-    let program =
-        object.progs().find(|candidate| candidate.name() == OsStr::new(program)).expect("compiled with it");
+    let program = object
+        .progs()
+        .find(|candidate| candidate.name() == OsStr::new(program))
+        .expect("compiled with it");
     let mut builder = TcHookBuilder::new(program.as_fd());
-    builder.ifindex(interface.cast_signed()).replace(true).handle(HANDLE).priority(PRIORITY);
+    builder
+        .ifindex(interface.cast_signed())
+        .replace(true)
+        .handle(HANDLE)
+        .priority(PRIORITY);
     builder.hook(point)
 }
 
@@ -42,8 +48,10 @@ pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), Wi
     for (program, point) in [("guard", TC_EGRESS), ("wire", TC_INGRESS)] {
         let mut hook = hook(object, program, interface, point);
         // An existing clsact qdisc is used as it is; `create` succeeds then too.
-        hook.create().step(|| format!("adding the clsact qdisc to interface {interface}"))?;
-        hook.attach().step(|| format!("attaching `{program}` to interface {interface}"))?;
+        hook.create()
+            .step(|| format!("adding the clsact qdisc to interface {interface}"))?;
+        hook.attach()
+            .step(|| format!("attaching `{program}` to interface {interface}"))?;
     }
     Ok(())
 }
@@ -58,7 +66,10 @@ pub fn detach(interface: u32) -> Result<(), WireError> {
     let mut others = false;
     for point in [TC_EGRESS, TC_INGRESS] {
         let mut builder = TcHookBuilder::new(null.as_fd());
-        builder.ifindex(interface.cast_signed()).handle(HANDLE).priority(PRIORITY);
+        builder
+            .ifindex(interface.cast_signed())
+            .handle(HANDLE)
+            .priority(PRIORITY);
         let mut hook = builder.hook(point);
         match hook.detach() {
             Ok(()) => {}
@@ -69,11 +80,14 @@ pub fn detach(interface: u32) -> Result<(), WireError> {
     }
     if !others {
         let mut hook = TcHook::new(null.as_fd());
-        hook.ifindex(interface.cast_signed()).attach_point(TC_EGRESS | TC_INGRESS);
+        hook.ifindex(interface.cast_signed())
+            .attach_point(TC_EGRESS | TC_INGRESS);
         match hook.destroy() {
             Ok(()) => {}
             Err(error) if is_gone(&error) => {}
-            Err(error) => Err(error).step(|| format!("removing the clsact qdisc of interface {interface}"))?,
+            Err(error) => {
+                Err(error).step(|| format!("removing the clsact qdisc of interface {interface}"))?
+            }
         }
     }
     Ok(())
@@ -82,14 +96,21 @@ pub fn detach(interface: u32) -> Result<(), WireError> {
 /// Whether someone else's filter hangs at the hook. When in doubt, yes: then the qdisc stays.
 fn has_filters(interface: u32, point: TcAttachPoint) -> bool {
     let side = if point == TC_INGRESS { "ingress" } else { "egress" };
-    let name = nix::net::if_::if_indextoname(interface).ok().and_then(|name| name.into_string().ok());
+    let name = nix::net::if_::if_indextoname(interface)
+        .ok()
+        .and_then(|name| name.into_string().ok());
     let Some(name) = name else { return false };
-    let listing = std::process::Command::new("tc").args(["filter", "show", "dev", &name, side]).output();
+    let listing = std::process::Command::new("tc")
+        .args(["filter", "show", "dev", &name, side])
+        .output();
     listing.map_or(true, |output| !output.stdout.trim_ascii().is_empty())
 }
 
 fn is_gone(error: &libbpf_rs::Error) -> bool {
-    matches!(error.kind(), libbpf_rs::ErrorKind::NotFound | libbpf_rs::ErrorKind::InvalidInput)
+    matches!(
+        error.kind(),
+        libbpf_rs::ErrorKind::NotFound | libbpf_rs::ErrorKind::InvalidInput
+    )
 }
 
 /// The cookie of this network namespace.
@@ -107,15 +128,21 @@ pub(super) fn netns_cookie() -> std::io::Result<u64> {
             &raw mut len,
         )
     };
-    if outcome == 0 { Ok(cookie) } else { Err(std::io::Error::last_os_error()) }
+    if outcome == 0 {
+        Ok(cookie)
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
 }
 
 /// Attaches the death program to the root of the cgroup v2 hierarchy and pins the link.
 pub(super) fn attach_death(object: &mut Object, pin: &Path) -> Result<(), WireError> {
     let root = cgroup2_root()?;
     let directory = File::open(&root).step(|| format!("opening {}", root.display()))?;
-    let program =
-        object.progs_mut().find(|program| program.name() == OsStr::new("death")).expect("compiled with it");
+    let program = object
+        .progs_mut()
+        .find(|program| program.name() == OsStr::new("death"))
+        .expect("compiled with it");
     let mut link = program
         .attach_cgroup(directory.as_raw_fd())
         .step(|| format!("attaching `death` to the cgroup {}", root.display()))?;

@@ -9,7 +9,7 @@ mod ring;
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -27,7 +27,11 @@ use abi::{NodeState, ServiceKey, ServiceState};
 /// Where everything is pinned.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/steadfast";
 
-static OBJECT: &[u8] = libbpf_rs::include_bytes_aligned!("steadfast.bpf.o");
+/// An ELF file is read in place, so it is aligned as one.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steadfast.bpf.o")));
 
 /// What a node does with the packets of one service: `enum mode` of `bpf/abi.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub enum Mode {
     Sole = 4,
     /// The application is here; output goes through the peer's wire or not at all.
     Primary = 5,
+    /// Nothing passes: the peer speaks alone.
+    Mute = 6,
 }
 
 /// What failed on the way to a working wire.
@@ -102,7 +108,12 @@ pub struct WireOptions {
 
 impl Default for WireOptions {
     fn default() -> Self {
-        Self { ring_bytes: 64 << 20, ring_open_bytes: 1 << 20, crash_exit_codes: Vec::new(), chunks_only: false }
+        Self {
+            ring_bytes: 64 << 20,
+            ring_open_bytes: 1 << 20,
+            crash_exit_codes: Vec::new(),
+            chunks_only: false,
+        }
     }
 }
 
@@ -141,7 +152,7 @@ impl Wire {
             return Err(WireError::Leftover(pin_dir));
         }
         let mut open = ObjectBuilder::default()
-            .open_memory(OBJECT)
+            .open_memory(&OBJECT.0)
             .step(|| "opening the eBPF object".into())?;
         for mut map in open.maps_mut() {
             let entries = match map.name().to_str() {
@@ -157,17 +168,31 @@ impl Wire {
             };
             map.set_max_entries(entries).step(|| "sizing the rings".into())?;
         }
-        let mut object = open.load().step(|| "loading the eBPF programs (verifier)".into())?;
+        let mut object = open
+            .load()
+            .step(|| "loading the eBPF programs (verifier)".into())?;
         std::fs::create_dir_all(&pin_dir).step(|| format!("creating {}", pin_dir.display()))?;
         for mut map in object.maps_mut() {
-            let Some(name) = map.name().to_str().filter(|name| !name.contains('.')).map(str::to_owned) else {
+            let Some(name) = map
+                .name()
+                .to_str()
+                .filter(|name| !name.contains('.'))
+                .map(str::to_owned)
+            else {
                 continue; // .rodata needs no pin: the programs hold it
             };
-            map.pin(pin_dir.join(&name)).step(|| format!("pinning the map {name}"))?;
+            map.pin(pin_dir.join(&name))
+                .step(|| format!("pinning the map {name}"))?;
         }
         let states = map_memory(&object, "states", size_of::<ServiceState>() * SERVICES_MAX)?;
         let node = map_memory(&object, "node", size_of::<NodeState>())?;
-        let wire = Self { object, pin_dir, states, node, interfaces: Vec::new() };
+        let wire = Self {
+            object,
+            pin_dir,
+            states,
+            node,
+            interfaces: Vec::new(),
+        };
         wire.set_crash_codes(&options.crash_exit_codes);
         Ok(wire)
     }
@@ -229,10 +254,14 @@ impl Wire {
         }
         let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
         // SAFETY: within the mapping, aligned.
-        unsafe { (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).netns_cookie).write_volatile(cookie) };
+        unsafe {
+            (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).netns_cookie).write_volatile(cookie)
+        };
         match attach::attach_death(&mut self.object, &self.pin_dir.join("death")) {
             Ok(()) => Ok(None),
-            Err(error) => Ok(Some(format!("deaths of server processes are not noticed: {error}"))),
+            Err(error) => Ok(Some(format!(
+                "deaths of server processes are not noticed: {error}"
+            ))),
         }
     }
 
@@ -258,19 +287,24 @@ impl Wire {
     /// When the last packet of the primary came through: nanoseconds of the monotonic clock, 0 for never.
     pub fn peer_seen_ns(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).peer_seen_ns) }.load(Ordering::Relaxed)
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).peer_seen_ns) }
+            .load(Ordering::Relaxed)
     }
 
     /// Whether the process that listens for the service died.
     pub fn server_dead(&self, index: u16) -> bool {
         // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }.load(Ordering::Relaxed) != 0
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
+            .load(Ordering::Relaxed)
+            != 0
     }
 
     /// Tells the programs whether the agent waits for a wake-up (true) or polls.
     pub fn set_asleep(&self, asleep: bool) {
         // SAFETY: within the mapping, aligned.
-        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_asleep) };
+        let word = unsafe {
+            AtomicU32::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_asleep)
+        };
         word.store(u32::from(asleep), Ordering::SeqCst);
     }
 
@@ -332,7 +366,11 @@ pub fn remove_pins(pin_dir: &Path) -> Result<(), WireError> {
 
 /// What is known of the checksum of a logged packet.
 pub fn checksum_of(record: &Record) -> Checksum {
-    if record.flags & abi::CHECKSUM_TRUSTED == 0 { Checksum::Unverified } else { Checksum::Trusted }
+    if record.flags & abi::CHECKSUM_TRUSTED == 0 {
+        Checksum::Unverified
+    } else {
+        Checksum::Trusted
+    }
 }
 
 fn find_map(object: &Object, name: &str) -> Option<MapHandle> {
@@ -342,7 +380,10 @@ fn find_map(object: &Object, name: &str) -> Option<MapHandle> {
 
 fn map_memory(object: &Object, name: &str, len: usize) -> Result<MmapRaw, WireError> {
     let map = find_map(object, name).expect("the object was compiled with this map");
-    MmapOptions::new().len(len).map_raw(&map.as_fd()).step(|| format!("mapping {name}"))
+    MmapOptions::new()
+        .len(len)
+        .map_raw(map.as_fd().as_raw_fd())
+        .step(|| format!("mapping {name}"))
 }
 
 fn log_libbpf(level: libbpf_rs::PrintLevel, text: String) {

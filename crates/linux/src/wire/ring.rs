@@ -4,7 +4,7 @@
 //! mapped twice in a row so that a record never wraps. The consumer position is advanced only after a record was
 //! handled, so a reader that dies loses nothing: its successor handles that record again.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapHandle};
@@ -35,11 +35,21 @@ impl Ring {
         let size = map.max_entries() as usize;
         // SAFETY: the pages belong to the map, which `self` keeps open; the kernel writes the producer page and the
         // data, so they are read by atomics and only below the producer position.
-        let consumer = unsafe { MmapOptions::new().len(page).map_mut(&map)? };
+        let consumer = unsafe { MmapOptions::new().len(page).map_mut(map.as_fd().as_raw_fd())? };
         // SAFETY: as above.
-        let producer_and_data =
-            unsafe { MmapOptions::new().offset(page as u64).len(page + 2 * size).map(&map)? };
-        Ok(Self { map, consumer, producer_and_data, page, mask: size as u64 - 1 })
+        let producer_and_data = unsafe {
+            MmapOptions::new()
+                .offset(page as u64)
+                .len(page + 2 * size)
+                .map(map.as_fd().as_raw_fd())?
+        };
+        Ok(Self {
+            map,
+            consumer,
+            producer_and_data,
+            page,
+            mask: size as u64 - 1,
+        })
     }
 
     fn consumer(&self) -> &AtomicU64 {
@@ -54,7 +64,13 @@ impl Ring {
 
     fn header(&self, position: u64) -> &AtomicU32 {
         // SAFETY: `position & mask` lies within the data pages and is a multiple of 8.
-        unsafe { &*self.producer_and_data.as_ptr().add(self.page + self.index(position)).cast() }
+        unsafe {
+            &*self
+                .producer_and_data
+                .as_ptr()
+                .add(self.page + self.index(position))
+                .cast()
+        }
     }
 
     #[allow(clippy::cast_possible_truncation)] // below the ring's size

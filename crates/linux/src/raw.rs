@@ -1,0 +1,61 @@
+//! Sending single IP packets that no socket of this machine stands behind: wake-up acknowledgements and RSTs.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// A pair of raw sockets, kept open: closing one costs milliseconds.
+pub struct RawSender {
+    v4: Socket,
+    v6: Option<Socket>,
+}
+
+impl RawSender {
+    /// Opens the sockets; IPv6 is left out where the kernel has none.
+    ///
+    /// # Errors
+    /// What `socket(2)` says.
+    pub fn open() -> io::Result<Self> {
+        let raw = Protocol::from(libc::IPPROTO_RAW);
+        let v4 = Socket::new(Domain::IPV4, Type::RAW, Some(raw))?;
+        let v6 = Socket::new(Domain::IPV6, Type::RAW, Some(raw)).ok();
+        for socket in std::iter::once(&v4).chain(&v6) {
+            socket.set_nonblocking(true)?;
+        }
+        Ok(Self { v4, v6 })
+    }
+
+    /// Sends one packet, which starts with its IP header.
+    ///
+    /// # Errors
+    /// What `sendto(2)` says; a packet that is neither IPv4 nor IPv6 is invalid input.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not an IP packet");
+        let (socket, destination) = match packet.first().map(|first| first >> 4) {
+            Some(4) => {
+                let octets: [u8; 4] = packet
+                    .get(16..20)
+                    .ok_or_else(invalid)?
+                    .try_into()
+                    .expect("4 bytes");
+                (&self.v4, IpAddr::from(Ipv4Addr::from(octets)))
+            }
+            Some(6) => {
+                let octets: [u8; 16] = packet
+                    .get(24..40)
+                    .ok_or_else(invalid)?
+                    .try_into()
+                    .expect("16 bytes");
+                (
+                    self.v6.as_ref().ok_or_else(invalid)?,
+                    IpAddr::from(Ipv6Addr::from(octets)),
+                )
+            }
+            _ => return Err(invalid()),
+        };
+        socket
+            .send_to(packet, &SocketAddr::new(destination, 0).into())
+            .map(drop)
+    }
+}

@@ -1,0 +1,331 @@
+//! Making live sockets of connections that another machine began (TCP_REPAIR).
+//!
+//! The order of the calls is the kernel's (KERNEL.md; `tcp_repair_*` in `net/ipv4/tcp.c`):
+//!
+//! ```text
+//!  prepare      socket ─ REPAIR ─ mark ─ TRANSPARENT ─ bind          (in advance, from a pool)
+//!  restore      QUEUE_SEQ ×2 ─ MAXSEG ─ connect ─ OPTIONS ─ TIMESTAMP ─ send queue ─ WINDOW
+//!  make_ready   clear the mark: the wire passes packets to it from now on
+//!  feed         receive queue: what the wire logged meanwhile
+//!  activate     leave repair (window probe) ─ REUSEADDR
+//!
+//!     send queue                                   receive side
+//!     snd_una            snd_nxt = write_seq       rcv_wup       rcv_nxt        rcv_wup + rcv_wnd
+//!     ──┼═════════════════════┼──────              ──┼══════════════┼──────────────────┼──
+//!       │ loaded "as sent"    │ written later        │ acknowledged │ in the log,      │ promised
+//!                                                    │ by the old   │ acknowledged     │ to the
+//!                                                    │ primary      │ by us at once    │ client
+//! ```
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::{c_int, c_void, socklen_t};
+use proto::connection::Endpoint;
+use proto::takeover::timestamp_at;
+use proto::{Instant, Seq};
+use socket2::{Domain, Protocol, Socket, Type};
+use thiserror::Error;
+
+use crate::wire::MARK_RESTORING;
+
+/// A step of a restoration that the kernel refused.
+#[derive(Debug, Error)]
+#[error("{step}: {source}")]
+pub struct RestoreError {
+    /// Which call.
+    pub step: &'static str,
+    /// The kernel's answer.
+    pub source: io::Error,
+}
+
+trait At<T> {
+    fn at(self, step: &'static str) -> Result<T, RestoreError>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, step: &'static str) -> Result<T, RestoreError> {
+        self.map_err(|source| RestoreError { step, source })
+    }
+}
+
+/// Sockets made in advance for one service, up to `bind`: it saves half of the time at a takeover.
+pub struct Pool {
+    vip: SocketAddr,
+    sockets: Vec<Socket>,
+}
+
+impl Pool {
+    /// An empty pool for the service at `vip`.
+    pub fn new(vip: SocketAddr) -> Self {
+        Self {
+            vip,
+            sockets: Vec::new(),
+        }
+    }
+
+    /// Makes at most `step_max` sockets, until there are `wanted`. Returns how many there are.
+    ///
+    /// # Errors
+    /// What the kernel says (out of descriptors: the pool stays as large as it is).
+    pub fn fill(&mut self, wanted: usize, step_max: usize) -> Result<usize, RestoreError> {
+        for _ in 0..wanted.saturating_sub(self.sockets.len()).min(step_max) {
+            self.sockets.push(prepare(self.vip)?);
+        }
+        Ok(self.sockets.len())
+    }
+
+    fn take(&mut self) -> Result<Socket, RestoreError> {
+        self.sockets.pop().map_or_else(|| prepare(self.vip), Ok)
+    }
+}
+
+fn prepare(vip: SocketAddr) -> Result<Socket, RestoreError> {
+    let socket = Socket::new(Domain::for_address(vip), Type::STREAM, Some(Protocol::TCP)).at("socket")?;
+    set(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_ON).at("TCP_REPAIR on")?;
+    socket.set_mark(MARK_RESTORING).at("SO_MARK")?;
+    set_transparent(&socket, vip).at("IP_TRANSPARENT")?;
+    socket.bind(&vip.into()).at("bind")?;
+    Ok(socket)
+}
+
+/// A socket of a connection that is not live yet.
+pub struct Restored {
+    socket: Socket,
+}
+
+impl Restored {
+    /// Makes the server's end of a connection, deaf (the wire keeps its packets) and mute (in repair mode), with
+    /// `unacknowledged` loaded as already sent. `now` continues the timestamp clock.
+    ///
+    /// # Errors
+    /// The step that the kernel refused; the socket is gone then, silently.
+    pub fn new<'a>(
+        pool: &mut Pool,
+        endpoint: &Endpoint,
+        unacknowledged: impl Iterator<Item = &'a [u8]>,
+        now: Instant,
+    ) -> Result<Self, RestoreError> {
+        let restored = Self { socket: pool.take()? };
+        let socket = &restored.socket;
+        let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
+        make_room(socket, sent, endpoint.receive_window)?;
+        restored.set_queue_seq(SEND_QUEUE, endpoint.send_unacknowledged)?;
+        restored.set_queue_seq(RECEIVE_QUEUE, endpoint.receive_next)?;
+        let mss = c_int::from(endpoint.mss);
+        set(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mss).at("TCP_MAXSEG")?;
+        socket.connect(&endpoint.client.into()).at("connect")?;
+        restored.set_options(endpoint)?;
+        if let Some(clock) = endpoint.timestamps {
+            let value = timestamp_at(clock.value, clock.at, now);
+            set(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &value).at("TCP_TIMESTAMP")?;
+        }
+        restored.select_queue(SEND_QUEUE)?;
+        for slice in unacknowledged {
+            restored.load(slice, slice.len(), "loading the send queue")?;
+        }
+        restored.set_window(endpoint)?;
+        Ok(restored)
+    }
+
+    fn select_queue(&self, queue: c_int) -> Result<(), RestoreError> {
+        set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &queue).at("TCP_REPAIR_QUEUE")
+    }
+
+    fn set_queue_seq(&self, queue: c_int, seq: Seq) -> Result<(), RestoreError> {
+        self.select_queue(queue)?;
+        set(&self.socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, &seq.0).at("TCP_QUEUE_SEQ")
+    }
+
+    fn set_options(&self, endpoint: &Endpoint) -> Result<(), RestoreError> {
+        let mut options = vec![RepairOption {
+            code: OPTION_MSS,
+            value: endpoint.mss.into(),
+        }];
+        if let Some((theirs, ours)) = endpoint.window_scale {
+            let value = u32::from(theirs) | u32::from(ours) << 16;
+            options.push(RepairOption {
+                code: OPTION_WINDOW_SCALE,
+                value,
+            });
+        }
+        if endpoint.sack {
+            options.push(RepairOption {
+                code: OPTION_SACK_PERMITTED,
+                value: 0,
+            });
+        }
+        if endpoint.timestamps.is_some() {
+            options.push(RepairOption {
+                code: OPTION_TIMESTAMP,
+                value: 0,
+            });
+        }
+        set_slice(
+            &self.socket,
+            libc::IPPROTO_TCP,
+            libc::TCP_REPAIR_OPTIONS,
+            &options,
+        )
+        .at("TCP_REPAIR_OPTIONS")
+    }
+
+    fn set_window(&self, endpoint: &Endpoint) -> Result<(), RestoreError> {
+        let window = RepairWindow {
+            snd_wl1: endpoint.send_window_seq.0,
+            snd_wnd: endpoint.send_window,
+            max_window: endpoint.send_window_max,
+            rcv_wnd: endpoint.receive_window,
+            rcv_wup: endpoint.receive_window_from.0,
+        };
+        set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &window).at("TCP_REPAIR_WINDOW")
+    }
+
+    /// Puts bytes into the selected queue, in pieces that the kernel finds memory for.
+    fn load(&self, mut bytes: &[u8], piece_max: usize, step: &'static str) -> Result<(), RestoreError> {
+        let mut piece = piece_max.max(1);
+        while !bytes.is_empty() {
+            match self
+                .socket
+                .send_with_flags(&bytes[..bytes.len().min(piece)], libc::MSG_DONTWAIT)
+            {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()).at(step),
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && piece > PIECE_MIN => piece /= 2,
+                Err(error) => return Err(error).at(step),
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on the wire passes the connection's packets to this socket.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn make_ready(&self) -> Result<(), RestoreError> {
+        self.socket.set_mark(0).at("clearing SO_MARK")
+    }
+
+    /// Adds input that was logged after the endpoint was taken.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn feed(&self, bytes: &[u8]) -> Result<(), RestoreError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.select_queue(RECEIVE_QUEUE)?;
+        self.load(bytes, RECEIVE_PIECE, "loading the receive queue")
+    }
+
+    /// Lets the socket speak.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn activate(self) -> Result<OwnedFd, RestoreError> {
+        set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_OFF).at("TCP_REPAIR off")?;
+        // Without it, an application that starts to listen later gets EADDRINUSE.
+        self.socket.set_reuse_address(true).at("SO_REUSEADDR")?;
+        self.socket.set_tcp_nodelay(true).at("TCP_NODELAY")?;
+        self.socket.set_nonblocking(true).at("O_NONBLOCK")?;
+        Ok(self.socket.into())
+    }
+}
+
+// Values of <linux/tcp.h>.
+const RECEIVE_QUEUE: c_int = 1;
+const SEND_QUEUE: c_int = 2;
+const REPAIR_ON: c_int = 1;
+/// Leaving with a window probe; 0 is TCP_REPAIR_OFF, −1 would leave without it.
+const REPAIR_OFF: c_int = 0;
+
+const OPTION_MSS: u32 = 2;
+const OPTION_WINDOW_SCALE: u32 = 3;
+const OPTION_SACK_PERMITTED: u32 = 4;
+const OPTION_TIMESTAMP: u32 = 8;
+
+/// The receive queue takes linear buffers: CRIU's experience is that larger ones fail.
+const RECEIVE_PIECE: usize = 32 * 1024;
+const PIECE_MIN: usize = 1024;
+
+/// What the kernel gives a new socket without asking (`tcp_wmem`, `tcp_rmem`), roughly; more needs to be set, which ends
+/// auto-tuning, so it is set only where it must be.
+const BUFFER_DEFAULT: u64 = 64 * 1024;
+
+/// `struct tcp_repair_opt`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RepairOption {
+    code: u32,
+    value: u32,
+}
+
+/// `struct tcp_repair_window`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RepairWindow {
+    snd_wl1: u32,
+    snd_wnd: u32,
+    max_window: u32,
+    rcv_wnd: u32,
+    rcv_wup: u32,
+}
+
+/// Room for the output to be loaded, and for all that the old primary promised to take.
+fn make_room(socket: &Socket, sent: u64, promised: u32) -> Result<(), RestoreError> {
+    let doubled = |bytes: u64| c_int::try_from(bytes.saturating_mul(2)).unwrap_or(c_int::MAX / 2);
+    if sent > BUFFER_DEFAULT / 4 {
+        set(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUFFORCE,
+            &doubled(sent + BUFFER_DEFAULT),
+        )
+        .at("SO_SNDBUFFORCE")?;
+    }
+    if u64::from(promised) > BUFFER_DEFAULT {
+        set(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            &doubled(promised.into()),
+        )
+        .at("SO_RCVBUFFORCE")?;
+    }
+    Ok(())
+}
+
+/// Lets a socket use an address that is not this machine's, or not yet.
+///
+/// # Errors
+/// What `setsockopt(2)` says: the right to it is CAP_NET_ADMIN.
+pub fn set_transparent(socket: &impl AsRawFd, address: SocketAddr) -> io::Result<()> {
+    let one: c_int = 1;
+    match address {
+        SocketAddr::V4(_) => {
+            set(socket, libc::SOL_IP, libc::IP_TRANSPARENT, &one)?;
+            set(socket, libc::SOL_IP, libc::IP_FREEBIND, &one)
+        }
+        SocketAddr::V6(_) => {
+            set(socket, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, &one)?;
+            set(socket, libc::SOL_IPV6, libc::IPV6_FREEBIND, &one)
+        }
+    }
+}
+
+fn set<T: Copy>(socket: &impl AsRawFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+    set_slice(socket, level, option, std::slice::from_ref(value))
+}
+
+fn set_slice<T: Copy>(socket: &impl AsRawFd, level: c_int, option: c_int, values: &[T]) -> io::Result<()> {
+    let len = socklen_t::try_from(size_of_val(values)).expect("a few bytes");
+    let pointer: *const c_void = values.as_ptr().cast();
+    // SAFETY: the kernel reads `len` bytes from `values`.
+    let outcome = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, pointer, len) };
+    if outcome == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
