@@ -1,6 +1,14 @@
 //! The deterministic packet-level world in which the protocols are tested.
 //!
-//! [`link`] says when a packet arrives at the far end of a cable, or why it does not.
+//! * [`link`] says when a packet arrives at the far end of a cable, or why it does not.
+//! * [`tcp`] is one end of a TCP connection.
+//! * [`world`] lets nodes send each other packets through cables, event by event, from a seed.
+//! * [`host`], [`router`] are the nodes every scenario needs; [`exchange`] is an application that checks its bytes.
 #![forbid(unsafe_code)]
 
+pub mod exchange;
+pub mod host;
 pub mod link;
+pub mod router;
+pub mod tcp;
+pub mod world;

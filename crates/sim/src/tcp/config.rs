@@ -1,0 +1,154 @@
+//! What an endpoint offers and how patient it is.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// What an endpoint offers and how patient it is. The defaults are those of Linux.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Largest segment that we receive and send, in bytes of payload and TCP options (RFC 9293 §3.7.1).
+    pub mss: u16,
+    /// Shift of the windows that we advertise (RFC 7323 §2); `None` does not offer the option.
+    pub window_scale: Option<u8>,
+    /// Whether selective acknowledgements are offered (RFC 2018).
+    pub sack: bool,
+    /// Whether timestamps are offered (RFC 7323 §3).
+    pub timestamps: bool,
+    /// How many bytes of output are kept until the peer has acknowledged them.
+    pub send_buffer: usize,
+    /// How many bytes of input wait for the application; bounds the advertised window.
+    pub receive_buffer: usize,
+    /// How long an acknowledgement may wait for data to travel with (RFC 9293 §3.8.6.3: below 0.5 s).
+    pub delayed_ack: Duration,
+    /// Retransmission timeout before the first measured round trip (RFC 6298 §2.1).
+    pub rto_initial: Duration,
+    /// Least retransmission timeout.
+    pub rto_min: Duration,
+    /// Largest retransmission timeout, backoff included.
+    pub rto_max: Duration,
+    /// How often a SYN is repeated before the connection is given up.
+    pub syn_retries: u32,
+    /// How often a segment, or a probe that nobody answers, is repeated before the connection is given up.
+    pub retries: u32,
+    /// How long the 4-tuple of a connection that we closed first stays taken: 2 MSL (RFC 9293 §3.6.1).
+    pub time_wait: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mss: 1460,             // 1500 of Ethernet − 20 IPv4 − 20 TCP
+            window_scale: Some(7), // 65,535 << 7: windows up to 8 MB
+            sack: true,
+            timestamps: true,
+            send_buffer: 1 << 20,
+            receive_buffer: 1 << 20,
+            delayed_ack: Duration::from_millis(40), // TCP_DELACK_MIN
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_millis(200), // TCP_RTO_MIN
+            rto_max: Duration::from_secs(120),
+            syn_retries: 6,                     // net.ipv4.tcp_syn_retries
+            retries: 15,                        // net.ipv4.tcp_retries2
+            time_wait: Duration::from_secs(60), // TCP_TIMEWAIT_LEN
+        }
+    }
+}
+
+/// Which field of a [`Config`] cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidConfig {
+    /// The options of a data segment alone may take 36 bytes.
+    #[error("mss must be at least {min}, not {0}", min = Config::MSS_MIN)]
+    Mss(u16),
+    /// RFC 7323 §2.3.
+    #[error("window_scale must be at most {max}, not {0}", max = Config::WINDOW_SCALE_MAX)]
+    WindowScale(u8),
+    /// A buffer that holds no byte.
+    #[error("{0} must be positive")]
+    EmptyBuffer(&'static str),
+    /// The timeouts contradict each other.
+    #[error("rto_min, rto_initial, rto_max must be positive and in this order")]
+    Rto,
+}
+
+impl Config {
+    /// Least segment size: below it, options would leave no room for data (Linux has the same floor).
+    pub const MSS_MIN: u16 = 88;
+    /// Largest shift (RFC 7323 §2.3).
+    pub const WINDOW_SCALE_MAX: u8 = 14;
+
+    /// Whether an endpoint can be like that.
+    ///
+    /// # Errors
+    /// Names the field that cannot be.
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        if self.mss < Self::MSS_MIN {
+            return Err(InvalidConfig::Mss(self.mss));
+        }
+        if let Some(shift) = self.window_scale.filter(|shift| *shift > Self::WINDOW_SCALE_MAX) {
+            return Err(InvalidConfig::WindowScale(shift));
+        }
+        for (name, size) in [
+            ("send_buffer", self.send_buffer),
+            ("receive_buffer", self.receive_buffer),
+        ] {
+            if size == 0 {
+                return Err(InvalidConfig::EmptyBuffer(name));
+            }
+        }
+        let ordered = self.rto_min <= self.rto_initial && self.rto_initial <= self.rto_max;
+        if self.rto_min.is_zero() || !ordered {
+            return Err(InvalidConfig::Rto);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_holds_and_each_error_names_its_field() {
+        let default = Config::default;
+        assert_eq!(default().check(), Ok(()));
+        let refused = |config: Config| config.check().unwrap_err().to_string();
+        assert!(refused(Config { mss: 87, ..default() }).starts_with("mss"));
+        assert!(
+            refused(Config {
+                window_scale: Some(15),
+                ..default()
+            })
+            .starts_with("window_scale")
+        );
+        assert!(
+            refused(Config {
+                send_buffer: 0,
+                ..default()
+            })
+            .starts_with("send_buffer")
+        );
+        assert!(
+            refused(Config {
+                receive_buffer: 0,
+                ..default()
+            })
+            .starts_with("receive_buffer")
+        );
+        assert!(
+            refused(Config {
+                rto_min: Duration::ZERO,
+                ..default()
+            })
+            .starts_with("rto_min")
+        );
+        assert!(
+            refused(Config {
+                rto_max: Duration::from_millis(1),
+                ..default()
+            })
+            .starts_with("rto_min")
+        );
+    }
+}

@@ -1,0 +1,401 @@
+//! One end of a connection: what the application and the driver see.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proto::packet::{Checksum, Flags, Malformed, Options, Segment};
+use proto::{Instant, Seq};
+use thiserror::Error;
+
+use super::paws::Paws;
+use super::receiver::Receiver;
+use super::rto::Rto;
+use super::sender::Sender;
+use super::state::{Event, State};
+use super::timers::{Timer, Timers};
+use super::{Config, reset_for};
+
+/// One end of a TCP connection.
+///
+/// Its methods are of four kinds:
+/// * *getters* take `&self`;
+/// * *events in*: [`handle_packet`](Self::handle_packet), [`handle_timeout`](Self::handle_timeout);
+/// * *the application's wishes*: [`write`](Self::write), [`read`](Self::read), [`shutdown`](Self::shutdown),
+///   [`abort`](Self::abort);
+/// * *outputs*: after any of these, call [`poll_transmit`](Self::poll_transmit) until it returns `None`, then ask
+///   [`poll_timeout`](Self::poll_timeout) when to call `handle_timeout`.
+///
+/// Time never goes back between calls.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    pub(super) config: Config,
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) state: State,
+    pub(super) failure: Option<Failure>,
+    /// The number of our SYN.
+    pub(super) initial: Seq,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    pub(super) rto: Rto,
+    /// Present while timestamps are offered or agreed.
+    pub(super) paws: Option<Paws>,
+    /// Whether SACK is offered or agreed.
+    pub(super) sack: bool,
+    /// Whether window scale is offered or agreed; the shifts are with the halves.
+    pub(super) window_scale: bool,
+    pub(super) timers: Timers,
+    /// Timeouts since the peer was last heard to make progress.
+    pub(super) retries: u32,
+    pub(super) due: Due,
+    /// Segments with data that were received and not yet acknowledged.
+    pub(super) unacknowledged: u32,
+    /// When a segment that said nothing new last drew an acknowledgement.
+    pub(super) challenged: Option<Instant>,
+}
+
+/// What is to be sent apart from data, in this order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Due {
+    pub reset: Option<Segment<'static>>,
+    /// A SYN or SYN-ACK.
+    pub handshake: bool,
+    /// A segment below what the peer expects, so that it tells its window.
+    pub probe: bool,
+    pub ack: bool,
+}
+
+/// The numbers that an endpoint starts from; random in life, given here, so that a wrap can be tested.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Initial {
+    /// The number of the SYN.
+    pub seq: Seq,
+    /// What the timestamp clock (milliseconds) shows at the origin of time.
+    pub timestamp: u32,
+}
+
+/// Why a connection ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Failure {
+    /// The peer answered our SYN with a reset.
+    #[error("connection refused")]
+    Refused,
+    /// The peer reset the connection.
+    #[error("connection reset by peer")]
+    Reset,
+    /// The peer was not heard of for too long.
+    #[error("connection timed out")]
+    TimedOut,
+    /// Our application aborted it.
+    #[error("connection aborted")]
+    Aborted,
+}
+
+/// Least time between two acknowledgements drawn by segments that say nothing new: two ends that disagree shall not
+/// keep each other busy (RFC 5961 §7; Linux's `tcp_invalid_ratelimit`).
+const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
+
+impl Endpoint {
+    /// Opens a connection: the first packet is a SYN.
+    ///
+    /// # Panics
+    /// If the configuration does not hold ([`Config::check`]).
+    pub fn connect(config: Config, local: SocketAddr, remote: SocketAddr, initial: Initial) -> Self {
+        config.check().expect("the caller has checked the configuration");
+        Self {
+            local,
+            remote,
+            state: State::SynSent,
+            failure: None,
+            initial: initial.seq,
+            sender: Sender::new(initial.seq + 1, config.send_buffer, config.mss),
+            receiver: Receiver::new(Seq(0), config.receive_buffer, config.mss),
+            rto: Rto::new(&config),
+            paws: config.timestamps.then(|| Paws::new(initial.timestamp)),
+            sack: config.sack,
+            window_scale: config.window_scale.is_some(),
+            timers: Timers::default(),
+            retries: 0,
+            due: Due {
+                handshake: true,
+                ..Due::default()
+            },
+            unacknowledged: 0,
+            challenged: None,
+            config,
+        }
+    }
+
+    /// Answers a SYN that came to a listener: the first packet is a SYN-ACK. `None` if `syn` is not a SYN alone.
+    ///
+    /// # Panics
+    /// If the configuration does not hold ([`Config::check`]).
+    pub fn accept(config: Config, initial: Initial, syn: &Segment<'_>, now: Instant) -> Option<Self> {
+        if !syn.flags.syn || syn.flags.ack || syn.flags.rst {
+            return None;
+        }
+        let mut endpoint = Self::connect(config, syn.destination, syn.source, initial);
+        endpoint.negotiate(now, syn);
+        endpoint.state = endpoint.state.after(Event::PeerSyn);
+        Some(endpoint)
+    }
+
+    /// The state of the connection.
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Our address and port.
+    pub const fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's address and port.
+    pub const fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// Why the connection ended, unless both sides closed it.
+    pub const fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
+    /// How many bytes [`read`](Self::read) would give.
+    pub fn readable(&self) -> usize {
+        self.receiver.readable()
+    }
+
+    /// Whether nothing more will ever be read: all was, and the peer's stream is over or the connection is.
+    pub fn is_read_finished(&self) -> bool {
+        self.readable() == 0 && (self.receiver.is_complete() || self.state == State::Closed)
+    }
+
+    /// How many bytes [`write`](Self::write) would take.
+    pub fn writable(&self) -> usize {
+        if self.state == State::Closed || self.sender.is_finished() {
+            return 0;
+        }
+        self.sender.free()
+    }
+
+    /// The smoothed round-trip time, if one was measured.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.rto.smoothed()
+    }
+
+    /// Takes a packet from the network. Segments of other connections are ignored.
+    ///
+    /// # Errors
+    /// If the bytes are no valid TCP segment; the endpoint is unchanged.
+    pub fn handle_packet(&mut self, now: Instant, packet: &[u8]) -> Result<(), Malformed> {
+        let segment = Segment::parse(packet, Checksum::Unverified)?;
+        self.handle_segment(now, &segment);
+        Ok(())
+    }
+
+    /// Does what has become due at `now`. Calls that come too early do nothing.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.timers.expire(Timer::DelayedAck, now) {
+            self.due.ack = true;
+        }
+        if self.timers.expire(Timer::TimeWait, now) {
+            self.end(None);
+        }
+        if self.timers.expire(Timer::Retransmit, now) {
+            self.on_retransmit_timeout(now);
+        }
+    }
+
+    /// Takes bytes to be sent; returns how many fit the buffer. None after [`shutdown`](Self::shutdown).
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        if self.state == State::Closed {
+            return 0;
+        }
+        self.sender.write(bytes)
+    }
+
+    /// Appends up to `limit` received bytes to `into`; returns how many.
+    pub fn read(&mut self, into: &mut Vec<u8>, limit: usize) -> usize {
+        let count = self.receiver.read(into, limit);
+        if count > 0 && self.state.is_synchronized() && self.receiver.is_window_update_due() {
+            self.due.ack = true;
+        }
+        count
+    }
+
+    /// Ends our stream after what was written; the peer's goes on.
+    pub fn shutdown(&mut self) {
+        self.sender.finish();
+        self.state = self.state.after(Event::Shutdown); // later, if the handshake is not complete
+    }
+
+    /// Ends the connection at once, with a reset if the peer knows of it.
+    pub fn abort(&mut self) {
+        if self.state.is_synchronized() && self.state != State::TimeWait {
+            let flags = Flags {
+                ack: true,
+                ..Flags::RST
+            };
+            let reset = self.segment(self.sender.next_seq(), self.receiver.next_seq(), flags);
+            self.end(Some(Failure::Aborted));
+            self.due.reset = Some(reset);
+        } else if self.state != State::Closed {
+            self.end(Some(Failure::Aborted));
+        }
+    }
+
+    /// The next packet to be sent. Call until `None` after any other method that takes `&mut self`.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if let Some(reset) = self.due.reset.take() {
+            return Some(reset.emit());
+        }
+        match self.state {
+            State::Closed => None,
+            State::SynSent | State::SynReceived => self.transmit_handshake(now),
+            _ => {
+                let packet = self.transmit(now);
+                // What can neither be sent nor be acknowledged waits for the peer's window: probe it.
+                if self.sender.in_flight() > 0 || (packet.is_none() && self.sender.is_pending()) {
+                    self.timers
+                        .set_if_stopped(Timer::Retransmit, now + self.rto.current());
+                }
+                packet
+            }
+        }
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout), unless something else happens before.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// The connection is over.
+    pub(super) fn end(&mut self, failure: Option<Failure>) {
+        self.state = self.state.after(Event::Ended);
+        self.failure = failure;
+        self.timers.stop_all();
+        self.due = Due::default();
+    }
+
+    /// A segment that says nothing new draws an acknowledgement, but not too often.
+    pub(super) fn challenge(&mut self, now: Instant) {
+        if self
+            .challenged
+            .is_none_or(|last| now.since(last) >= CHALLENGE_INTERVAL)
+        {
+            self.challenged = Some(now);
+            self.due.ack = true;
+        }
+    }
+
+    /// The segment that `stray` draws when it does not belong to what the connection is.
+    pub(super) fn reset_stray(&mut self, stray: &Segment<'_>) {
+        self.due.reset = reset_for(stray);
+    }
+
+    fn on_retransmit_timeout(&mut self, now: Instant) {
+        let opening = !self.state.is_synchronized();
+        let limit = if opening {
+            self.config.syn_retries
+        } else {
+            self.config.retries
+        };
+        if self.retries >= limit {
+            self.end(Some(Failure::TimedOut));
+            return;
+        }
+        self.retries += 1;
+        self.rto.on_timeout();
+        if opening {
+            self.due.handshake = true;
+        } else {
+            self.due.probe = self.sender.window() == 0;
+            self.sender.on_timeout(self.retries > 1);
+        }
+        self.timers.set(Timer::Retransmit, now + self.rto.current());
+    }
+
+    fn transmit_handshake(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if !std::mem::take(&mut self.due.handshake) {
+            return None;
+        }
+        let flags = if self.state == State::SynSent {
+            Flags::SYN
+        } else {
+            Flags::SYN_ACK
+        };
+        let (ack, window) = self.receiver.advertise(false);
+        let mut segment = self.segment(self.initial, if flags.ack { ack } else { Seq(0) }, flags);
+        segment.window = window;
+        segment.options = Options {
+            mss: Some(self.config.mss),
+            window_scale: self.config.window_scale.filter(|_| self.window_scale),
+            sack_permitted: self.sack,
+            timestamps: self.paws.as_ref().map(|paws| paws.option(now)),
+            sack: [None; 4],
+        };
+        self.timers
+            .set_if_stopped(Timer::Retransmit, now + self.rto.current());
+        Some(segment.emit())
+    }
+
+    /// A probe, the next piece of data, or an acknowledgement that cannot wait.
+    fn transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
+        let options = Options {
+            timestamps: self.paws.as_ref().map(|paws| paws.option(now)),
+            sack: if self.sack {
+                self.receiver.sack_blocks()
+            } else {
+                [None; 4]
+            },
+            ..Options::default()
+        };
+        let mut payload = Vec::new();
+        let (mut seq, mut flags) = (self.sender.next_seq(), Flags::ACK);
+        if std::mem::take(&mut self.due.probe) {
+            seq = self.sender.una() - 1;
+        } else if let Some(chunk) = self
+            .sender
+            .next_chunk(now, usize::from(self.sender.mss()) - options_len(&options))
+        {
+            seq = chunk.seq;
+            flags.fin = chunk.fin;
+            flags.psh = chunk.last && !chunk.payload.is_empty();
+            payload = chunk.payload;
+        } else if !self.due.ack {
+            return None;
+        }
+        self.due.ack = false;
+        self.unacknowledged = 0;
+        self.timers.stop(Timer::DelayedAck);
+        let (ack, window) = self.receiver.advertise(true);
+        let segment = Segment {
+            window,
+            options,
+            payload: &payload,
+            ..self.segment(seq, ack, flags)
+        };
+        Some(segment.emit())
+    }
+
+    fn segment(&self, seq: Seq, ack: Seq, flags: Flags) -> Segment<'static> {
+        Segment {
+            source: self.local,
+            destination: self.remote,
+            seq,
+            ack,
+            flags,
+            window: 0,
+            options: Options::default(),
+            payload: &[],
+        }
+    }
+}
+
+/// Bytes that the options of a data segment or acknowledgement take, padded to whole words.
+fn options_len(options: &Options) -> usize {
+    let timestamps = if options.timestamps.is_some() { 10 } else { 0 };
+    let blocks = options.sack.iter().flatten().count();
+    let sack = if blocks > 0 { 2 + 8 * blocks } else { 0 };
+    (timestamps + sack).next_multiple_of(4)
+}

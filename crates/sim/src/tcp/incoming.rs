@@ -1,0 +1,265 @@
+//! What an endpoint makes of a segment (RFC 9293 §3.10.7).
+
+use proto::packet::Segment;
+use proto::{Instant, Offset};
+
+use super::Config;
+use super::endpoint::{Endpoint, Failure};
+use super::receiver::Arrival;
+use super::sender::Ack;
+use super::state::{Event, State};
+use super::timers::Timer;
+
+/// What a peer accepts that does not say (RFC 9293 §3.7.1).
+const MSS_DEFAULT: u16 = 536;
+
+/// With so many segments unacknowledged an acknowledgement does not wait (RFC 9293 §3.8.6.3).
+const SEGMENTS_PER_ACK: u32 = 2;
+
+impl Endpoint {
+    /// Takes a segment that is already parsed. Segments of other connections are ignored.
+    pub fn handle_segment(&mut self, now: Instant, segment: &Segment<'_>) {
+        if (segment.source, segment.destination) != (self.remote, self.local) {
+            return;
+        }
+        match self.state {
+            State::Closed => {}
+            State::SynSent => self.handle_in_syn_sent(now, segment),
+            State::SynReceived if segment.flags.syn => self.handle_syn_again(now, segment),
+            _ => self.handle_numbered(now, segment),
+        }
+    }
+
+    /// Takes over what the peer's SYN offers and tells; what it does not offer is off.
+    pub(super) fn negotiate(&mut self, now: Instant, syn: &Segment<'_>) {
+        self.receiver.set_first(syn.seq + 1);
+        self.sack &= syn.options.sack_permitted;
+        match (&mut self.paws, syn.options.timestamps) {
+            (Some(paws), Some(theirs)) => paws.on_accepted(now, theirs.value),
+            _ => self.paws = None,
+        }
+        self.window_scale &= syn.options.window_scale.is_some();
+        let (ours, theirs) = if self.window_scale {
+            // A larger shift is read as the largest (RFC 7323 §2.3).
+            let theirs = syn
+                .options
+                .window_scale
+                .map(|shift| shift.min(Config::WINDOW_SCALE_MAX));
+            (self.config.window_scale.unwrap_or(0), theirs.unwrap_or(0))
+        } else {
+            (0, 0)
+        };
+        self.receiver.set_shift(ours);
+        // As Linux does: segments so small that options leave no room for data are not sent.
+        let mss = syn.options.mss.unwrap_or(MSS_DEFAULT).max(Config::MSS_MIN);
+        self.sender.set_peer(mss.min(self.config.mss), theirs);
+        self.sender.set_window(u64::from(syn.window), syn.seq, 0); // never scaled in a SYN
+    }
+
+    fn handle_in_syn_sent(&mut self, now: Instant, segment: &Segment<'_>) {
+        let flags = segment.flags;
+        if flags.ack && segment.ack != self.initial + 1 {
+            self.reset_stray(segment);
+            return;
+        }
+        if flags.rst {
+            if flags.ack {
+                self.end(Some(Failure::Refused));
+            }
+            return;
+        }
+        if !flags.syn {
+            return;
+        }
+        self.negotiate(now, segment);
+        if flags.ack {
+            self.open(now, segment);
+            self.due.ack = true;
+        } else {
+            self.state = self.state.after(Event::PeerSyn);
+            self.due.handshake = true;
+        }
+    }
+
+    /// A SYN after the first: ours was lost, or both sides opened at once (RFC 9293 §3.5).
+    fn handle_syn_again(&mut self, now: Instant, segment: &Segment<'_>) {
+        let same = segment.seq + 1 == self.receiver.next_seq() && !segment.flags.rst;
+        if same && !segment.flags.ack {
+            self.due.handshake = true;
+        } else if same && segment.ack == self.initial + 1 {
+            self.open(now, segment);
+            self.due.ack = true;
+        } else {
+            self.handle_numbered(now, segment);
+        }
+    }
+
+    /// The peer acknowledged our SYN.
+    fn open(&mut self, now: Instant, segment: &Segment<'_>) {
+        if self.retries == 0 {
+            let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
+            let rtt = self
+                .paws
+                .as_ref()
+                .zip(echo)
+                .and_then(|(paws, echo)| paws.round_trip(now, echo));
+            rtt.into_iter().for_each(|rtt| self.rto.on_sample(rtt));
+        }
+        self.rto.on_opened();
+        self.retries = 0;
+        self.timers.stop(Timer::Retransmit);
+        self.due.handshake = false;
+        self.state = self.state.after(Event::Opened);
+        if self.sender.is_finished() {
+            self.state = self.state.after(Event::Shutdown);
+        }
+    }
+
+    /// The checks that a segment passes once both sides know each other's numbers, in the RFC's order.
+    fn handle_numbered(&mut self, now: Instant, segment: &Segment<'_>) {
+        let flags = segment.flags;
+        let Some(seq) = self.check_numbers(now, segment) else {
+            return;
+        };
+        if flags.rst {
+            // Only the exact number resets; one that was guessed draws a challenge (RFC 5961 §3.2).
+            if self.receiver.is_next(seq) {
+                let failure = (self.state != State::TimeWait).then_some(Failure::Reset);
+                self.end(failure);
+            } else {
+                self.challenge(now);
+            }
+            return;
+        }
+        if flags.syn {
+            self.challenge(now); // RFC 5961 §4.2
+            return;
+        }
+        if !flags.ack || !self.handle_ack(now, segment) {
+            return;
+        }
+        if let (Some(paws), Some(theirs)) = (&mut self.paws, segment.options.timestamps)
+            && self.receiver.is_acknowledged(seq)
+        {
+            paws.on_accepted(now, theirs.value);
+        }
+        self.handle_data(now, seq, segment);
+    }
+
+    /// The position of a segment that may be new (RFC 9293 §3.10.7.4 first check, RFC 7323 §5.3); others draw an
+    /// acknowledgement.
+    fn check_numbers(&mut self, now: Instant, segment: &Segment<'_>) -> Option<Offset> {
+        let timely = match (&self.paws, segment.options.timestamps) {
+            (Some(paws), Some(theirs)) => segment.flags.rst || paws.accepts(now, theirs.value),
+            _ => true, // as Linux: a segment without the option is not held against the peer
+        };
+        let acceptable = self
+            .receiver
+            .position(segment.seq)
+            .filter(|seq| timely && self.receiver.is_acceptable(*seq, u64::from(segment.seq_len())));
+        if acceptable.is_some() || segment.flags.rst {
+            return acceptable;
+        }
+        if segment.flags.fin && self.state == State::TimeWait {
+            self.timers.set(Timer::TimeWait, now + self.config.time_wait); // our last ACK was lost
+        }
+        // A segment with data was sent by a peer that repeats itself; one without may be an answer to ours.
+        if segment.payload.is_empty() && !segment.flags.fin {
+            self.challenge(now);
+        } else {
+            self.due.ack = true;
+        }
+        None
+    }
+
+    /// The fifth check: what the acknowledgement says. Returns whether the rest of the segment counts.
+    fn handle_ack(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
+        let position = self.sender.position(segment.ack);
+        if self.state == State::SynReceived {
+            if position != Some(Offset::ZERO) {
+                self.reset_stray(segment);
+                return false;
+            }
+            self.open(now, segment);
+        }
+        let Some(up_to) = position.filter(|ack| !self.sender.is_too_old(*ack)) else {
+            self.challenge(now); // RFC 5961 §5.2
+            return false;
+        };
+        if self.sender.is_unsent(up_to) {
+            return false; // silently, as Linux: who restores a connection behind its client has lost it
+        }
+        let acked = self.sender.on_ack(
+            now,
+            &Ack {
+                up_to,
+                seq: segment.seq,
+                window: segment.window,
+                pure: segment.payload.is_empty() && !segment.flags.fin,
+                has_sack: self.sack && segment.options.sack[0].is_some(),
+            },
+        );
+        if acked.advanced {
+            let echoed = segment.options.timestamps.zip(self.paws.as_ref());
+            let echoed = echoed.and_then(|(theirs, paws)| paws.round_trip(now, theirs.echo));
+            if let Some(rtt) = acked.round_trip.or(echoed) {
+                self.rto.on_sample(rtt);
+            }
+        }
+        self.rearm(now, acked.advanced);
+        if acked.fin {
+            self.enter(now, Event::FinAcked);
+        }
+        self.state != State::Closed
+    }
+
+    /// Sets the retransmission timer after an acknowledgement (RFC 6298 §5.2, §5.3). A peer that answers probes
+    /// lives, and we wait for its window with growing patience.
+    fn rearm(&mut self, now: Instant, advanced: bool) {
+        let waiting = self.sender.in_flight() == 0;
+        if advanced || waiting {
+            self.retries = 0;
+        }
+        if advanced || (waiting && self.sender.window() > 0) {
+            self.rto.on_progress();
+            self.timers.stop(Timer::Retransmit);
+        }
+        if !waiting {
+            self.timers
+                .set_if_stopped(Timer::Retransmit, now + self.rto.current());
+        }
+    }
+
+    /// The seventh and eighth step: data and FIN.
+    fn handle_data(&mut self, now: Instant, seq: Offset, segment: &Segment<'_>) {
+        match self.receiver.on_data(seq, segment.payload, segment.flags.fin) {
+            Arrival::Nothing => {}
+            Arrival::InOrder => {
+                self.unacknowledged += 1;
+                if self.unacknowledged >= SEGMENTS_PER_ACK {
+                    self.due.ack = true;
+                } else {
+                    self.timers
+                        .set_if_stopped(Timer::DelayedAck, now + self.config.delayed_ack);
+                }
+            }
+            Arrival::Irregular => self.due.ack = true,
+            Arrival::Finished => {
+                self.due.ack = true;
+                self.enter(now, Event::PeerFin);
+            }
+        }
+    }
+
+    fn enter(&mut self, now: Instant, event: Event) {
+        self.state = self.state.after(event);
+        match self.state {
+            State::TimeWait => {
+                self.timers.stop_all();
+                self.timers.set(Timer::TimeWait, now + self.config.time_wait);
+            }
+            State::Closed => self.end(None),
+            _ => {}
+        }
+    }
+}

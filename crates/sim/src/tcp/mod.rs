@@ -1,0 +1,38 @@
+//! A TCP endpoint over real IP packets: bytes and time in, bytes out, no I/O and no clock.
+//!
+//! ```text
+//!        write, shutdown, abort               poll_transmit ──▶ IP packets
+//!                  │                                ▲
+//!             ┌────▼────┐   ┌───────────┐   ┌───────┴───────┐
+//!             │ Sender  ├───┤ NewReno   │   │   Endpoint    │
+//!             │ (out)   │   ├───────────┤   │ (state, ACKs, │◀── handle_packet, handle_timeout
+//!             └─────────┘   │ Rto       │   │  RSTs, timers)│
+//!             ┌─────────┐   ├───────────┤   └───────────────┘
+//!             │ Receiver├───┤ Paws      │
+//!             │ (in)    │   └───────────┘
+//!             └────┬────┘
+//!                  ▼ read
+//! ```
+//!
+//! It is RFC 9293 with window scale and timestamps (RFC 7323), SACK blocks sent but not yet used (RFC 2018), NewReno
+//! (RFC 5681, RFC 6582, RFC 3042), RFC 6298, and the protection of RFC 5961. Where the RFCs leave a choice, or Linux
+//! takes another way that a restored connection can feel, it does as Linux does and says so.
+
+mod config;
+mod congestion;
+mod endpoint;
+mod incoming;
+mod paws;
+mod receiver;
+mod reset;
+mod restore;
+mod rto;
+mod sender;
+mod state;
+mod timers;
+
+pub use config::{Config, InvalidConfig};
+pub use endpoint::{Endpoint, Failure, Initial};
+pub use reset::reset_for;
+pub use restore::{InvalidRestore, NotEstablished, Restore, RestoreWindow, WindowScale};
+pub use state::State;

@@ -1,0 +1,290 @@
+//! The peer's stream: reassembled, kept for the application, acknowledged.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use proto::{Offset, Seq};
+
+/// How many arrivals are remembered for SACK blocks; at most three blocks fit a segment with timestamps.
+const RECENT_ARRIVALS: usize = 8;
+
+/// The receiving half of a connection. Positions count data bytes, and the FIN as one more.
+///
+/// ```text
+///       queue            next                     edge
+///  read  │  in order       │ gap │ early │ gap ...   │ not allowed
+/// ───────┼─────────────────┼───────────────────────┼──────────────▶
+///                          └──── advertised ───────┘
+/// ```
+#[derive(Clone, Debug)]
+pub(super) struct Receiver {
+    /// The number of byte 0.
+    first: Seq,
+    queue: VecDeque<u8>,
+    capacity: usize,
+    next: Offset,
+    /// The right edge of the largest window ever advertised; it never goes back.
+    edge: Offset,
+    /// The last acknowledgement sent.
+    acknowledged: Offset,
+    /// What came before its time: pieces by start, no two touch.
+    early: BTreeMap<Offset, Vec<u8>>,
+    /// Where early pieces arrived, latest first.
+    recent: VecDeque<Offset>,
+    /// Where the FIN is, once it was seen.
+    fin: Option<Offset>,
+    /// Shift of the windows that we advertise.
+    shift: u8,
+    /// The edge moves by steps of this, or of half the buffer.
+    mss: usize,
+}
+
+/// What a segment brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// Neither data nor FIN.
+    Nothing,
+    /// The next bytes, and nothing is missing.
+    InOrder,
+    /// Anything that the peer should hear of at once: a gap, a gap filled, bytes beyond the window.
+    Irregular,
+    /// All of the peer's stream up to its end has arrived, with this segment.
+    Finished,
+}
+
+impl Receiver {
+    /// A stream whose byte 0 has the number `first`.
+    pub const fn new(first: Seq, capacity: usize, mss: u16) -> Self {
+        Self {
+            first,
+            queue: VecDeque::new(),
+            capacity,
+            next: Offset::ZERO,
+            edge: Offset::ZERO,
+            acknowledged: Offset::ZERO,
+            early: BTreeMap::new(),
+            recent: VecDeque::new(),
+            fin: None,
+            shift: 0,
+            mss: mss as usize,
+        }
+    }
+
+    /// The peer's SYN told where its stream starts.
+    pub const fn set_first(&mut self, first: Seq) {
+        self.first = first;
+    }
+
+    /// What the handshake agreed.
+    pub const fn set_shift(&mut self, shift: u8) {
+        self.shift = shift;
+    }
+
+    /// Takes bytes that were received and acknowledged elsewhere (TCP_REPAIR), with the window advertised there:
+    /// `window` bytes after the acknowledgement `wup`.
+    pub fn load(&mut self, bytes: &[u8], wup: Seq, window: u32) {
+        self.queue.extend(bytes);
+        self.next += bytes.len() as u64;
+        self.acknowledged = Offset::from_seq(wup, self.first, self.next).unwrap_or_default();
+        let edge = Offset::from_seq(wup + window, self.first, self.next);
+        self.edge = edge.map_or(self.next, |edge| edge.max(self.next)); // behind what is here: closed, as in Linux
+    }
+
+    pub const fn next_seq(&self) -> Seq {
+        self.next.to_seq(self.first)
+    }
+
+    pub const fn acknowledged_seq(&self) -> Seq {
+        self.acknowledged.to_seq(self.first)
+    }
+
+    pub const fn shift(&self) -> u8 {
+        self.shift
+    }
+
+    /// The window as the peer knows it: bytes after the last acknowledgement.
+    pub fn window_from_acknowledged(&self) -> u64 {
+        self.edge.since(self.acknowledged)
+    }
+
+    pub fn readable(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The bytes that wait for the application.
+    pub fn queued(&self) -> Vec<u8> {
+        self.queue.iter().copied().collect()
+    }
+
+    /// Whether all of the stream, with its end, has arrived.
+    pub fn is_complete(&self) -> bool {
+        self.fin.is_some_and(|fin| self.next > fin)
+    }
+
+    /// The position of `seq`; `None` if it lies before the stream.
+    pub fn position(&self, seq: Seq) -> Option<Offset> {
+        Offset::from_seq(seq, self.first, self.next)
+    }
+
+    /// Whether a segment of `len` sequence numbers at `seq` may say something new (RFC 9293 §3.10.7.4, first check),
+    /// as Linux reads it: one that starts at the right edge is welcome, because a peer which has filled our window
+    /// numbers its acknowledgements so; data there is cut off.
+    pub fn is_acceptable(&self, seq: Offset, len: u64) -> bool {
+        let news = if len == 0 {
+            seq >= self.next
+        } else {
+            seq + len > self.next
+        };
+        news && seq <= self.edge
+    }
+
+    /// Whether `seq` is exactly what is expected.
+    pub fn is_next(&self, seq: Offset) -> bool {
+        seq == self.next
+    }
+
+    /// Whether `seq` is at or before the last acknowledgement that we sent.
+    pub fn is_acknowledged(&self, seq: Offset) -> bool {
+        seq <= self.acknowledged
+    }
+
+    /// Takes what of a segment is new and within the window.
+    pub fn on_data(&mut self, seq: Offset, payload: &[u8], fin: bool) -> Arrival {
+        if (payload.is_empty() && !fin) || self.is_complete() {
+            return Arrival::Nothing;
+        }
+        let end = seq + payload.len() as u64;
+        if fin && end <= self.edge {
+            self.fin.get_or_insert(end);
+        }
+        let start = seq.max(self.next);
+        let stop = end.min(self.fin.unwrap_or(self.edge)).min(self.edge);
+        let had_gap = !self.early.is_empty();
+        if start < stop {
+            let piece = |from: Offset| usize::try_from(from.since(seq)).expect("within the payload");
+            self.store(start, &payload[piece(start)..piece(stop)]);
+        }
+        if self.fin == Some(self.next) {
+            self.next += 1;
+            self.early.clear();
+            return Arrival::Finished;
+        }
+        let regular = start < stop && !had_gap && self.early.is_empty() && stop == end && !fin;
+        if regular {
+            Arrival::InOrder
+        } else {
+            Arrival::Irregular
+        }
+    }
+
+    /// Hands up to `limit` bytes to the application.
+    pub fn read(&mut self, into: &mut Vec<u8>, limit: usize) -> usize {
+        let count = limit.min(self.queue.len());
+        into.extend(self.queue.drain(..count));
+        count
+    }
+
+    /// Whether the window could be opened so far that the peer should hear of it.
+    pub fn is_window_update_due(&self) -> bool {
+        !self.is_complete()
+            && self.room().saturating_sub(self.advertised()) >= (self.capacity / 2).min(2 * self.mss) as u64
+    }
+
+    /// The acknowledgement and window of a segment that leaves now; `scaled` if it is not a SYN.
+    pub fn advertise(&mut self, scaled: bool) -> (Seq, u16) {
+        let shift = if scaled { self.shift } else { 0 };
+        let advertised = self.advertised();
+        let (room, step) = (self.room(), (self.capacity / 2).min(self.mss) as u64);
+        // The edge never goes back, so what is promised is rounded up, and more is promised only in steps worth it
+        // (RFC 9293 §3.8.6.2.2).
+        let promised = advertised.div_ceil(1 << shift);
+        let units = if room >= advertised + step {
+            promised.max(room >> shift)
+        } else {
+            promised
+        };
+        let window = u16::try_from(units).unwrap_or(u16::MAX);
+        self.edge = self.edge.max(self.next + (u64::from(window) << shift));
+        self.acknowledged = self.next;
+        (self.next_seq(), window)
+    }
+
+    /// What has come early, the latest arrival first (RFC 2018 §4).
+    pub fn sack_blocks(&self) -> [Option<(Seq, Seq)>; 4] {
+        let mut blocks = [None; 4];
+        let mut starts = Vec::with_capacity(3);
+        for arrival in &self.recent {
+            let Some((start, bytes)) = self.early.range(..=*arrival).next_back() else {
+                continue;
+            };
+            let end = *start + bytes.len() as u64;
+            if *arrival < end && !starts.contains(start) && starts.len() < 3 {
+                blocks[starts.len()] = Some((start.to_seq(self.first), end.to_seq(self.first)));
+                starts.push(*start);
+            }
+        }
+        blocks
+    }
+
+    fn advertised(&self) -> u64 {
+        self.edge.since(self.next)
+    }
+
+    fn room(&self) -> u64 {
+        self.capacity.saturating_sub(self.queue.len()) as u64
+    }
+
+    /// Puts a piece that is within the window and not before `next` where it belongs.
+    fn store(&mut self, start: Offset, bytes: &[u8]) {
+        if start > self.next {
+            self.store_early(start, bytes);
+            self.recent.push_front(start);
+            self.recent.truncate(RECENT_ARRIVALS);
+            return;
+        }
+        self.queue.extend(bytes);
+        self.next += bytes.len() as u64;
+        while let Some((start, piece)) = self.early.pop_first() {
+            if start > self.next {
+                self.early.insert(start, piece);
+                break;
+            }
+            let known = usize::try_from(self.next.since(start)).expect("within the window");
+            if known < piece.len() {
+                self.queue.extend(&piece[known..]);
+                self.next += (piece.len() - known) as u64;
+            }
+        }
+        if self.early.is_empty() {
+            self.recent.clear();
+        }
+    }
+
+    /// Merges a piece with those that it overlaps or touches; bytes that are already there stay.
+    fn store_early(&mut self, start: Offset, bytes: &[u8]) {
+        let end = start + bytes.len() as u64;
+        let before = self.early.range(..=start).next_back();
+        let touching = before.filter(|(at, piece)| **at + piece.len() as u64 >= start);
+        let (at, mut merged) = match touching.map(|(at, _)| *at) {
+            Some(at) => (at, self.early.remove(&at).expect("just found")),
+            None => (start, Vec::new()),
+        };
+        let mut reach = at + merged.len() as u64;
+        let mut append = |from: Offset, piece: &[u8]| {
+            let known = usize::try_from(reach.since(from)).expect("within the window");
+            if known < piece.len() {
+                merged.extend_from_slice(&piece[known..]);
+                reach += (piece.len() - known) as u64;
+            }
+        };
+        // What is there already goes first, so that it wins over the new bytes.
+        let later: Vec<Offset> = self.early.range(start..=end).map(|(at, _)| *at).collect();
+        for from in later {
+            let piece = self.early.remove(&from).expect("just found");
+            let gap = usize::try_from(from.since(start)).expect("within the piece");
+            append(start, &bytes[..gap]);
+            append(from, &piece);
+        }
+        append(start, bytes);
+        self.early.insert(at, merged);
+    }
+}

@@ -1,0 +1,231 @@
+//! Taking a connection out of an endpoint and building one from it, as `TCP_REPAIR` does in Linux.
+
+use std::net::SocketAddr;
+
+use proto::{Instant, Offset, Seq};
+use thiserror::Error;
+
+use super::endpoint::Endpoint;
+use super::paws::Paws;
+use super::receiver::Receiver;
+use super::sender::Sender;
+use super::state::{Event, State};
+use super::{Config, Initial};
+
+/// All that a connection in state ESTABLISHED needs to go on elsewhere.
+///
+/// What it does not carry, the restored endpoint does not have, as in Linux: congestion state (the window starts at
+/// 10 segments), round-trip times (the retransmission timeout starts at 3 s), the peer's last timestamp, data that
+/// came early, though the peer was told of it by SACK.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restore {
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's address and port.
+    pub remote: SocketAddr,
+    /// The number of `sent[0]`: a lower bound of what the peer has acknowledged.
+    pub snd_una: Seq,
+    /// Output loaded "as sent": everything that the peer may have. An acknowledgement beyond it is ignored, always.
+    pub sent: Vec<u8>,
+    /// Output after that, written normally: it leaves as the windows allow.
+    pub unsent: Vec<u8>,
+    /// The next byte expected from the peer, after `received`.
+    pub rcv_nxt: Seq,
+    /// Input that the application has not read.
+    pub received: Vec<u8>,
+    /// Largest segment to be sent, in bytes of payload and options.
+    pub mss: u16,
+    /// The shifts of both sides; `None` if not agreed, and then no window exceeds 65,535 bytes.
+    pub window_scale: Option<WindowScale>,
+    /// Whether SACK was agreed.
+    pub sack: bool,
+    /// What the timestamp clock shows at the moment of restoring, if timestamps were agreed. Behind what the peer
+    /// has seen, all is dropped there (PAWS). As in Linux, bit 0 makes the clock count microseconds.
+    pub timestamp: Option<u32>,
+    /// The windows of both sides.
+    pub window: RestoreWindow,
+    /// Whether the endpoint starts with a window probe, which draws an acknowledgement from the peer: what leaving
+    /// repair mode does, unless by `TCP_REPAIR_OFF_NO_WP`.
+    pub window_probe: bool,
+}
+
+/// The shifts of both sides (RFC 7323 §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowScale {
+    /// Of the windows that the peer advertises.
+    pub send: u8,
+    /// Of the windows that we advertise.
+    pub receive: u8,
+}
+
+/// The windows of both sides: `struct tcp_repair_window`, in bytes, not scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoreWindow {
+    /// The number of the segment that told `snd_wnd`.
+    pub snd_wl1: Seq,
+    /// The peer's window.
+    pub snd_wnd: u32,
+    /// The largest window that the peer ever advertised.
+    pub max_window: u32,
+    /// Our window ...
+    pub rcv_wnd: u32,
+    /// ... as advertised with this acknowledgement.
+    pub rcv_wup: Seq,
+}
+
+/// Why a [`Restore`] describes no connection; where Linux says `EINVAL`, so do we.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidRestore {
+    /// Below it, options would leave no room for data.
+    #[error("mss must be at least {min}, not {0}", min = Config::MSS_MIN)]
+    Mss(u16),
+    /// RFC 7323 §2.3.
+    #[error("window_scale must be at most {max}, not {0}", max = Config::WINDOW_SCALE_MAX)]
+    WindowScale(u8),
+    /// More was acknowledged than received.
+    #[error("rcv_wup is {0} bytes after rcv_nxt")]
+    AcknowledgedAhead(i32),
+    /// The last window came from a segment that cannot have come.
+    #[error("snd_wl1 is beyond the receive window")]
+    WindowFromTheFuture,
+    /// The largest window was never so large.
+    #[error("max_window {max_window} is below snd_wnd {snd_wnd}")]
+    MaxWindow {
+        /// What was said to be the largest.
+        max_window: u32,
+        /// What is larger.
+        snd_wnd: u32,
+    },
+    /// The window cannot have been advertised with this shift.
+    #[error("rcv_wnd {0} does not fit the window field with the shift given")]
+    ReceiveWindow(u32),
+}
+
+/// Only a connection in state ESTABLISHED can be exported; others are restored as such and then closed in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the connection is {0:?}, not Established")]
+pub struct NotEstablished(pub State);
+
+impl Endpoint {
+    /// All that is needed to go on with this connection elsewhere. The endpoint is unchanged; the caller drops it
+    /// without a word to the peer.
+    ///
+    /// # Errors
+    /// If the connection is not in state ESTABLISHED.
+    pub fn export(&self, now: Instant) -> Result<Restore, NotEstablished> {
+        if self.state != State::Established {
+            return Err(NotEstablished(self.state));
+        }
+        let (sent, unsent) = self.sender.queued();
+        let bytes = |window: u64| u32::try_from(window).expect("a window is at most 2³⁰ bytes");
+        Ok(Restore {
+            local: self.local,
+            remote: self.remote,
+            snd_una: self.sender.una(),
+            sent,
+            unsent,
+            rcv_nxt: self.receiver.next_seq(),
+            received: self.receiver.queued(),
+            mss: self.sender.mss(),
+            window_scale: self.window_scale.then_some(WindowScale {
+                send: self.sender.shift(),
+                receive: self.receiver.shift(),
+            }),
+            sack: self.sack,
+            timestamp: self.paws.as_ref().map(|paws| paws.export(now)),
+            window: RestoreWindow {
+                snd_wl1: self.sender.window_from(),
+                snd_wnd: bytes(self.sender.window()),
+                max_window: bytes(self.sender.window_max()),
+                rcv_wnd: bytes(self.receiver.window_from_acknowledged()),
+                rcv_wup: self.receiver.acknowledged_seq(),
+            },
+            window_probe: true,
+        })
+    }
+
+    /// An endpoint in state ESTABLISHED that goes on with a connection, as Linux does when a socket leaves repair mode.
+    /// Of `config` the buffer sizes and timings count; what the handshake agreed comes from `restore`.
+    ///
+    /// # Errors
+    /// Says what of `restore` cannot be.
+    ///
+    /// # Panics
+    /// If the configuration does not hold ([`Config::check`]).
+    pub fn restore(config: Config, restore: &Restore, now: Instant) -> Result<Self, InvalidRestore> {
+        restore.check()?;
+        let window = restore.window;
+        let initial = Initial {
+            seq: restore.snd_una - 1,
+            timestamp: 0,
+        };
+        let mut endpoint = Self::connect(config, restore.local, restore.remote, initial);
+        endpoint.state = endpoint.state.after(Event::Opened);
+        endpoint.due.handshake = false;
+        endpoint.due.probe = restore.window_probe;
+        endpoint.sack = restore.sack;
+        endpoint.window_scale = restore.window_scale.is_some();
+        endpoint.paws = restore.timestamp.map(|value| Paws::restore(value, now));
+        endpoint.rto.on_opened();
+
+        let shift = restore
+            .window_scale
+            .unwrap_or(WindowScale { send: 0, receive: 0 });
+        let mut sender = Sender::new(restore.snd_una, endpoint.config.send_buffer, restore.mss);
+        sender.set_peer(restore.mss, shift.send);
+        // The probe's answer shall tell the window, whatever was known (tcp_send_window_probe).
+        let window_from = if restore.window_probe {
+            restore.rcv_nxt - 1
+        } else {
+            window.snd_wl1
+        };
+        sender.set_window(
+            u64::from(window.snd_wnd),
+            window_from,
+            u64::from(window.max_window),
+        );
+        sender.load_sent(&restore.sent);
+        sender.load_unsent(&restore.unsent);
+        endpoint.sender = sender;
+
+        let unread = Offset(restore.received.len() as u64).to_seq(Seq(0));
+        let first = restore.rcv_nxt - unread.0;
+        let mut receiver = Receiver::new(first, endpoint.config.receive_buffer, endpoint.config.mss);
+        receiver.set_shift(shift.receive);
+        receiver.load(&restore.received, window.rcv_wup, window.rcv_wnd);
+        endpoint.receiver = receiver;
+        Ok(endpoint)
+    }
+}
+
+impl Restore {
+    fn check(&self) -> Result<(), InvalidRestore> {
+        if self.mss < Config::MSS_MIN {
+            return Err(InvalidRestore::Mss(self.mss));
+        }
+        let shift = self.window_scale.unwrap_or(WindowScale { send: 0, receive: 0 });
+        for shift in [shift.send, shift.receive] {
+            if shift > Config::WINDOW_SCALE_MAX {
+                return Err(InvalidRestore::WindowScale(shift));
+            }
+        }
+        let window = self.window;
+        let ahead = window.rcv_wup.distance_from(self.rcv_nxt);
+        if ahead > 0 {
+            return Err(InvalidRestore::AcknowledgedAhead(ahead));
+        }
+        if window.rcv_wnd > u32::from(u16::MAX) << shift.receive {
+            return Err(InvalidRestore::ReceiveWindow(window.rcv_wnd));
+        }
+        if window.snd_wl1.distance_from(self.rcv_nxt + window.rcv_wnd) > 0 {
+            return Err(InvalidRestore::WindowFromTheFuture);
+        }
+        if window.max_window < window.snd_wnd {
+            return Err(InvalidRestore::MaxWindow {
+                max_window: window.max_window,
+                snd_wnd: window.snd_wnd,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,111 @@
+//! The states of a connection and what moves it from one to the next.
+
+/// The state of a connection (RFC 9293 §3.3.2). LISTEN is no state of an endpoint: a listener makes endpoints.
+///
+/// ```text
+///                 PeerSyn
+///    SynSent ───────────────▶ SynReceived
+///        └──────────┬──────────────┘ Opened
+///                   ▼
+///              Established
+///        Shutdown │   │ PeerFin
+///           ┌─────┘   └──────┐
+///           ▼                ▼
+///       FinWait1         CloseWait
+///  FinAcked │ │ PeerFin      │ Shutdown
+///     ┌─────┘ └─────┐        ▼
+///     ▼             ▼     LastAck
+///  FinWait2      Closing     │ FinAcked
+///     │ PeerFin     │ FinAcked
+///     └──▶ TimeWait ◀┘       ▼
+///              └─────────▶ Closed ◀── Ended, from every state
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// No connection, no longer or because it failed.
+    Closed,
+    /// We sent a SYN.
+    SynSent,
+    /// We answered a SYN.
+    SynReceived,
+    /// Both directions are open.
+    Established,
+    /// We ended our stream; the peer has not acknowledged that.
+    FinWait1,
+    /// Our stream is over, the peer's goes on.
+    FinWait2,
+    /// The peer's stream is over, ours goes on.
+    CloseWait,
+    /// Both ended, before either knew of the other.
+    Closing,
+    /// Both ended, the peer first; our end is not acknowledged.
+    LastAck,
+    /// All is done; the 4-tuple stays taken for 2 MSL.
+    TimeWait,
+}
+
+/// What moves a connection from one state to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A SYN without ACK crossed ours.
+    PeerSyn,
+    /// The handshake is complete.
+    Opened,
+    /// The application ended our stream (and the handshake is complete).
+    Shutdown,
+    /// All of the peer's stream has arrived, with its end.
+    PeerFin,
+    /// The peer has acknowledged the end of ours.
+    FinAcked,
+    /// Reset, aborted, timed out, or waited long enough.
+    Ended,
+}
+
+impl State {
+    /// The state after `event`. An event that means nothing in a state leaves it.
+    pub(super) const fn after(self, event: Event) -> Self {
+        use Event::{Ended, FinAcked, Opened, PeerFin, PeerSyn, Shutdown};
+        use State::{
+            CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent,
+            TimeWait,
+        };
+        match (self, event) {
+            (SynSent, PeerSyn) => SynReceived,
+            (SynSent | SynReceived, Opened) => Established,
+            (Established, Shutdown) => FinWait1,
+            (Established, PeerFin) => CloseWait,
+            (FinWait1, FinAcked) => FinWait2,
+            (FinWait1, PeerFin) => Closing,
+            (CloseWait, Shutdown) => LastAck,
+            (FinWait2, PeerFin) | (Closing, FinAcked) => TimeWait,
+            (
+                Closed | SynSent | SynReceived | Established | FinWait1 | FinWait2 | CloseWait | Closing
+                | LastAck | TimeWait,
+                Ended,
+            )
+            | (LastAck, FinAcked) => Closed,
+            (
+                Closed | SynReceived | Established | FinWait1 | FinWait2 | CloseWait | Closing | LastAck
+                | TimeWait,
+                PeerSyn,
+            )
+            | (
+                Closed | Established | FinWait1 | FinWait2 | CloseWait | Closing | LastAck | TimeWait,
+                Opened,
+            )
+            | (
+                Closed | SynSent | SynReceived | FinWait1 | FinWait2 | Closing | LastAck | TimeWait,
+                Shutdown,
+            )
+            | (Closed | SynSent | SynReceived | CloseWait | Closing | LastAck | TimeWait, PeerFin)
+            | (Closed | SynSent | SynReceived | Established | FinWait2 | CloseWait | TimeWait, FinAcked) => {
+                self
+            }
+        }
+    }
+
+    /// Whether both sides know each other's initial sequence number and have agreed.
+    pub const fn is_synchronized(self) -> bool {
+        !matches!(self, Self::Closed | Self::SynSent | Self::SynReceived)
+    }
+}

@@ -1,0 +1,399 @@
+//! A deterministic discrete-event world: nodes, the cables between them, and one queue of events.
+//!
+//! Events happen in the order of their time, and at the same time in the order in which they were made. All chance comes
+//! from one seed. So the same program with the same seed does the same, byte for byte, on every machine.
+
+mod trace;
+
+use std::any::Any;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use proto::Instant;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::link::{InvalidLink, Link, LinkConfig, Verdict};
+use trace::Trace;
+
+/// A machine: packets and time in, packets out.
+///
+/// After `handle` or `handle_timeout` the world calls `poll_output` until it returns `None`, then `poll_timeout`.
+pub trait Node: Any {
+    /// A packet came in through `port`.
+    fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>);
+
+    /// The time that `poll_timeout` named has come. Calls that come too early do nothing.
+    fn handle_timeout(&mut self, now: Instant);
+
+    /// The next thing that the node does.
+    fn poll_output(&mut self, now: Instant) -> Option<Output>;
+
+    /// When to call `handle_timeout`, unless something else happens before.
+    fn poll_timeout(&self) -> Option<Instant>;
+}
+
+/// What a node does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Sends a packet; into nothing, if no cable is plugged in there.
+    Transmit {
+        /// Through which port.
+        port: Port,
+        /// An IP packet.
+        packet: Vec<u8>,
+    },
+    /// Writes a line into the trace.
+    Note(String),
+}
+
+/// Where a cable is plugged into a node: ports are numbered from 0 in the order of [`World::connect`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port(pub usize);
+
+/// A node of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(usize);
+
+/// A cable of a world: two links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CableId(usize);
+
+/// Nodes, cables, and what will happen.
+pub struct World {
+    now: Instant,
+    events: BinaryHeap<Event>,
+    /// How many events were ever made: the order of those at the same time.
+    made: u64,
+    /// How many events have happened at this very instant.
+    at_once: u32,
+    nodes: Vec<Machine>,
+    cables: Vec<Cable>,
+    trace: Trace,
+    rng: Xoshiro256PlusPlus,
+}
+
+struct Machine {
+    name: String,
+    node: Box<dyn Node>,
+    powered: bool,
+    plugs: Vec<Plug>,
+    /// The earliest event that will call `handle_timeout`.
+    wake_at: Option<Instant>,
+}
+
+/// One end of a cable, named by the link that leads away from it.
+#[derive(Clone, Copy)]
+struct Plug {
+    cable: CableId,
+    direction: usize,
+}
+
+struct Cable {
+    links: [Link; 2],
+    /// Where each link ends.
+    far_ends: [(NodeId, Port); 2],
+    /// How often it was cut: what was on the way is lost.
+    cuts: u32,
+}
+
+struct Event {
+    at: Instant,
+    order: u64,
+    action: Action,
+}
+
+enum Action {
+    Arrive { plug: Plug, cuts: u32, packet: Vec<u8> },
+    Wake(NodeId),
+    Call(Box<dyn FnOnce(&mut World)>),
+}
+
+/// More events at one instant than any scenario has: a node asks to be called again and again.
+const EVENTS_AT_ONCE: u32 = 10_000_000;
+
+impl World {
+    /// An empty world at [`Instant::ZERO`], all of whose chance comes from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            now: Instant::ZERO,
+            events: BinaryHeap::new(),
+            made: 0,
+            at_once: 0,
+            nodes: Vec::new(),
+            cables: Vec::new(),
+            trace: Trace::default(),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+        }
+    }
+
+    /// Keeps a trace from now on, one line per event.
+    pub fn record(&mut self) {
+        self.trace.start();
+    }
+
+    /// The trace so far. Times are seconds, sequence numbers are relative to the SYN, in packetdrill's notation:
+    ///
+    /// ```text
+    /// 0.010000 client > 10.0.0.1:40000 10.0.0.2:80 S 0:0(0) win 65535 <mss 1460,sackOK,TS val 10 ecr 0,wscale 7>
+    /// 0.015000 server < 10.0.0.1:40000 10.0.0.2:80 S 0:0(0) win 65535 <mss 1460,sackOK,TS val 10 ecr 0,wscale 7>
+    /// 0.016000 client > 10.0.0.1:40000 10.0.0.2:80 . 1:1(0) ack 1 win 512 <TS val 16 ecr 3> [lost]
+    /// ```
+    pub fn trace(&self) -> &str {
+        self.trace.text()
+    }
+
+    /// The time.
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// A number from the world's seed, to seed a node with.
+    pub fn random(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+
+    /// Puts a node into the world. The name stands in the trace.
+    pub fn add(&mut self, name: &str, node: Box<dyn Node>) -> NodeId {
+        self.nodes.push(Machine {
+            name: name.to_owned(),
+            node,
+            powered: true,
+            plugs: Vec::new(),
+            wake_at: None,
+        });
+        let id = NodeId(self.nodes.len() - 1);
+        self.settle(id);
+        id
+    }
+
+    /// Connects the next free port of two nodes, the same link in both directions.
+    ///
+    /// # Errors
+    /// If the configuration describes no link.
+    pub fn connect(&mut self, a: NodeId, b: NodeId, link: &LinkConfig) -> Result<CableId, InvalidLink> {
+        self.connect_asymmetric(a, b, link, link)
+    }
+
+    /// Connects the next free port of two nodes, with one link from `a` to `b` and another one back.
+    ///
+    /// # Errors
+    /// If a configuration describes no link.
+    pub fn connect_asymmetric(
+        &mut self,
+        a: NodeId,
+        b: NodeId,
+        there: &LinkConfig,
+        back: &LinkConfig,
+    ) -> Result<CableId, InvalidLink> {
+        let links = [
+            Link::new(there.clone(), self.random())?,
+            Link::new(back.clone(), self.random())?,
+        ];
+        let cable = CableId(self.cables.len());
+        let mut plug_in = |node: NodeId, direction| {
+            let plugs = &mut self.nodes[node.0].plugs;
+            plugs.push(Plug { cable, direction });
+            (node, Port(plugs.len() - 1))
+        };
+        let (end_a, end_b) = (plug_in(a, 0), plug_in(b, 1));
+        self.cables.push(Cable {
+            links,
+            far_ends: [end_b, end_a],
+            cuts: 0,
+        });
+        Ok(cable)
+    }
+
+    /// Connects or cuts a cable. Cutting loses what is on the way, in both directions.
+    pub fn set_up(&mut self, cable: CableId, up: bool) {
+        let cable = &mut self.cables[cable.0];
+        cable.links.iter_mut().for_each(|link| link.set_up(up));
+        cable.cuts += u32::from(!up);
+    }
+
+    /// A node.
+    ///
+    /// # Panics
+    /// If the node is no `T`.
+    pub fn node<T: Node>(&self, id: NodeId) -> &T {
+        let machine = &self.nodes[id.0];
+        let node: &dyn Any = machine.node.as_ref();
+        node.downcast_ref()
+            .unwrap_or_else(|| panic!("{} is another kind of node", machine.name))
+    }
+
+    /// Does something to a node, now; what it sends because of that is sent.
+    ///
+    /// # Panics
+    /// If the node is no `T`.
+    pub fn with<T: Node, R>(&mut self, id: NodeId, f: impl FnOnce(&mut T, Instant) -> R) -> R {
+        let now = self.now;
+        let machine = &mut self.nodes[id.0];
+        let node: &mut dyn Any = machine.node.as_mut();
+        let result = match node.downcast_mut() {
+            Some(node) => f(node, now),
+            None => panic!("{} is another kind of node", machine.name),
+        };
+        self.settle(id);
+        result
+    }
+
+    /// Switches a node off, for good: it neither hears nor says anything any more. What it has sent is on its way.
+    pub fn power_off(&mut self, id: NodeId) {
+        let machine = &mut self.nodes[id.0];
+        machine.powered = false;
+        self.trace.note(self.now, &machine.name, "power off");
+    }
+
+    /// Does something to the world at a later time.
+    pub fn at(&mut self, at: Instant, action: impl FnOnce(&mut World) + 'static) {
+        self.push(at, Action::Call(Box::new(action)));
+    }
+
+    /// Lets everything happen that happens up to and including `until`; then it is `until`.
+    pub fn run_until(&mut self, until: Instant) {
+        self.run_while(until, |_| true);
+        self.now = self.now.max(until);
+    }
+
+    /// Lets things happen, up to and including `until`, while `condition` holds; it is asked before each event.
+    /// Returns whether it still holds, because the time is over or nothing is left to happen.
+    pub fn run_while(&mut self, until: Instant, mut condition: impl FnMut(&World) -> bool) -> bool {
+        loop {
+            if !condition(self) {
+                return false;
+            }
+            if self.events.peek().is_none_or(|event| event.at > until) {
+                return true;
+            }
+            self.step();
+        }
+    }
+
+    /// Lets the next event happen; false if nothing is left to happen.
+    pub fn step(&mut self) -> bool {
+        let Some(event) = self.events.pop() else {
+            return false;
+        };
+        self.at_once = if event.at > self.now { 0 } else { self.at_once + 1 };
+        assert!(
+            self.at_once < EVENTS_AT_ONCE,
+            "time stands still at {:?}",
+            self.now
+        );
+        self.now = event.at;
+        match event.action {
+            Action::Arrive { plug, cuts, packet } => self.arrive(plug, cuts, packet),
+            Action::Wake(id) => self.wake(id),
+            Action::Call(action) => action(self),
+        }
+        true
+    }
+
+    fn arrive(&mut self, plug: Plug, cuts: u32, packet: Vec<u8>) {
+        let cable = &self.cables[plug.cable.0];
+        let (id, port) = cable.far_ends[plug.direction];
+        let machine = &mut self.nodes[id.0];
+        let fate = if cable.cuts != cuts {
+            "cut"
+        } else if !machine.powered {
+            "off"
+        } else {
+            ""
+        };
+        self.trace.packet(self.now, &machine.name, '<', &packet, fate);
+        if fate.is_empty() {
+            machine.node.handle(self.now, port, packet);
+            self.settle(id);
+        }
+    }
+
+    fn wake(&mut self, id: NodeId) {
+        let machine = &mut self.nodes[id.0];
+        if machine.wake_at != Some(self.now) {
+            return; // an earlier one took its place
+        }
+        machine.wake_at = None;
+        if machine.powered && machine.node.poll_timeout().is_some_and(|at| at <= self.now) {
+            machine.node.handle_timeout(self.now);
+        }
+        self.settle(id);
+    }
+
+    /// Carries out what a node does, and notes when it wants to be called.
+    fn settle(&mut self, id: NodeId) {
+        while self.nodes[id.0].powered {
+            match self.nodes[id.0].node.poll_output(self.now) {
+                Some(Output::Transmit { port, packet }) => self.transmit(id, port, packet),
+                Some(Output::Note(text)) => self.trace.note(self.now, &self.nodes[id.0].name, &text),
+                None => break,
+            }
+        }
+        let machine = &mut self.nodes[id.0];
+        if !machine.powered {
+            return;
+        }
+        if let Some(at) = machine.node.poll_timeout().map(|at| at.max(self.now))
+            && machine.wake_at.is_none_or(|wake_at| at < wake_at)
+        {
+            machine.wake_at = Some(at);
+            self.push(at, Action::Wake(id));
+        }
+    }
+
+    fn transmit(&mut self, id: NodeId, port: Port, packet: Vec<u8>) {
+        let machine = &self.nodes[id.0];
+        let Some(plug) = machine.plugs.get(port.0).copied() else {
+            self.trace
+                .packet(self.now, &machine.name, '>', &packet, "no cable");
+            return;
+        };
+        let cable = &mut self.cables[plug.cable.0];
+        let cuts = cable.cuts;
+        let verdict = cable.links[plug.direction].offer(self.now, packet.len());
+        let fate = match verdict {
+            Verdict::Deliver { copy_at: None, .. } => "",
+            Verdict::Deliver { copy_at: Some(_), .. } => "twice",
+            Verdict::Lost => "lost",
+            Verdict::QueueFull => "queue full",
+            Verdict::Down => "down",
+        };
+        self.trace.packet(self.now, &machine.name, '>', &packet, fate);
+        if let Verdict::Deliver { at, copy_at } = verdict {
+            let copy = copy_at.map(|copy_at| (copy_at, packet.clone()));
+            self.push(at, Action::Arrive { plug, cuts, packet });
+            if let Some((at, packet)) = copy {
+                self.push(at, Action::Arrive { plug, cuts, packet });
+            }
+        }
+    }
+
+    fn push(&mut self, at: Instant, action: Action) {
+        assert!(at >= self.now, "{at:?} is over, it is {:?}", self.now);
+        let order = self.made;
+        self.made += 1;
+        self.events.push(Event { at, order, action });
+    }
+}
+
+impl Ord for Event {
+    /// The heap gives the greatest first: the earliest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}
