@@ -1,0 +1,284 @@
+//! One TCP connection of a client: asks, compares what comes, keeps account of time.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::rc::Rc;
+
+use nix::time::{ClockId, clock_gettime};
+use proto::Instant;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Notify;
+
+use super::progress::Progress;
+use super::replies::Replies;
+use super::report::{Failure, Phase};
+use super::requests::Request;
+
+/// What the connections of a process share.
+pub struct Shared {
+    /// Where arriving bytes are put, for as long as they are compared.
+    buffer: RefCell<Box<[u8]>>,
+    /// Connections whose workload has begun to flow.
+    pub flowing: Cell<usize>,
+    /// Connections that ended before.
+    pub never_flowed: Cell<usize>,
+    /// One of the two has changed.
+    pub flow_changed: Notify,
+}
+
+/// A connection, from before its handshake.
+pub struct Connection {
+    shared: Rc<Shared>,
+    stream: RefCell<Option<Rc<TcpStream>>>,
+    /// What has come and what is due.
+    pub replies: RefCell<Replies>,
+    /// When.
+    pub progress: RefCell<Progress>,
+    phase: Cell<Phase>,
+    flows: Cell<bool>,
+    /// The client's address, once connected.
+    pub local: Cell<Option<SocketAddr>>,
+    /// When the handshake was complete.
+    pub connected: Cell<Option<Instant>>,
+    /// A reply was completed, so another request may go.
+    room: Notify,
+}
+
+/// Larger than what one poll of the network usually brings, small enough for the cache.
+const BUFFER_SIZE: usize = 128 << 10;
+/// The peer of every published measurement; the machine's default may be another one.
+const CONGESTION_CONTROL: &[u8] = b"cubic";
+
+/// Now, by `CLOCK_MONOTONIC`.
+pub fn now() -> Instant {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has this clock");
+    Instant::from_nanos(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+impl Shared {
+    /// For a new process.
+    pub fn new() -> Self {
+        Self {
+            buffer: RefCell::new(vec![0; BUFFER_SIZE].into()),
+            flowing: Cell::new(0),
+            never_flowed: Cell::new(0),
+            flow_changed: Notify::new(),
+        }
+    }
+}
+
+impl Connection {
+    /// Not connected yet.
+    pub fn new(shared: Rc<Shared>, timeline_points: usize, hash: bool) -> Self {
+        let mut replies = Replies::default();
+        if hash {
+            replies.start_hash();
+        }
+        Self {
+            shared,
+            stream: RefCell::new(None),
+            replies: RefCell::new(replies),
+            progress: RefCell::new(Progress::new(timeline_points)),
+            phase: Cell::new(Phase::Connect),
+            flows: Cell::new(false),
+            local: Cell::new(None),
+            connected: Cell::new(None),
+            room: Notify::new(),
+        }
+    }
+
+    /// Connects to `server`.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn connect(&self, server: SocketAddr) -> Result<(), Failure> {
+        let step = |name: &'static str| move |error: io::Error| Failure::Io(format!("{name}: {error}"));
+        let socket = Socket::new(Domain::for_address(server), Type::STREAM, Some(Protocol::TCP))
+            .map_err(step("socket"))?;
+        socket.set_nonblocking(true).map_err(step("non-blocking"))?;
+        socket
+            .set_tcp_congestion(CONGESTION_CONTROL)
+            .map_err(step("TCP_CONGESTION = cubic"))?;
+        socket.set_tcp_nodelay(true).map_err(step("TCP_NODELAY"))?;
+        let stream = TcpSocket::from_std_stream(socket.into())
+            .connect(server)
+            .await
+            .map_err(|error| self.failure(&error))?;
+        self.connected.set(Some(now()));
+        self.local.set(stream.local_addr().ok());
+        *self.stream.borrow_mut() = Some(Rc::new(stream));
+        Ok(())
+    }
+
+    /// What the connection is doing.
+    pub fn phase(&self) -> Phase {
+        self.phase.get()
+    }
+
+    /// The connection goes on to `phase`.
+    pub fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
+    }
+
+    /// The workload flows: counted once.
+    pub fn set_flowing(&self) {
+        if !self.flows.replace(true) {
+            self.shared.flowing.set(self.shared.flowing.get() + 1);
+            self.shared.flow_changed.notify_one();
+        }
+    }
+
+    /// Gives the socket up.
+    pub fn end(&self, now: Instant) {
+        self.progress.borrow_mut().on_end(now);
+        *self.stream.borrow_mut() = None;
+        if !self.flows.get() {
+            self.shared.never_flowed.set(self.shared.never_flowed.get() + 1);
+            self.shared.flow_changed.notify_one();
+        }
+    }
+
+    /// Sends `request` and notes the replies due. Does not wait for them.
+    ///
+    /// # Errors
+    /// Why it could not be sent.
+    pub async fn send(&self, request: Request) -> Result<(), Failure> {
+        self.progress.borrow_mut().on_asked(now());
+        for reply in request.replies {
+            self.replies.borrow_mut().expect(reply);
+        }
+        let stream = self.stream();
+        let mut rest = &request.bytes[..];
+        while !rest.is_empty() {
+            match stream.try_write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    stream.writable().await.map_err(|error| self.failure(&error))?;
+                }
+                Err(error) => return Err(self.failure(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for bytes and compares them with what is due. May be dropped at any time without losing any.
+    ///
+    /// # Errors
+    /// The stream ended or is not what is due.
+    pub async fn receive(&self) -> Result<(), Failure> {
+        let stream = self.stream();
+        loop {
+            stream.readable().await.map_err(|error| self.failure(&error))?;
+            let mut buffer = self.shared.buffer.borrow_mut();
+            match stream.try_read(&mut buffer) {
+                Ok(0) => {
+                    return Err(Failure::EndOfStream { due: self.due() });
+                }
+                Ok(count) => return self.compare(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(self.failure(&error)),
+            }
+        }
+    }
+
+    /// Sends `request` and waits until no reply is due.
+    ///
+    /// # Errors
+    /// As [`Self::send`] and [`Self::receive`].
+    pub async fn exchange(&self, request: Request) -> Result<(), Failure> {
+        self.send(request).await?;
+        while self.due() > 0 {
+            self.receive().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends requests as `next` gives them while fewer than `due_max` replies are due, until it gives none; and waits
+    /// until no reply is due.
+    ///
+    /// # Errors
+    /// As [`Self::send`] and [`Self::receive`].
+    pub async fn pipeline(
+        &self,
+        due_max: usize,
+        mut next: impl AsyncFnMut() -> Option<Request>,
+    ) -> Result<(), Failure> {
+        let asking = async {
+            while let Some(request) = next().await {
+                while self.due() >= due_max {
+                    self.room.notified().await;
+                }
+                self.send(request).await?;
+            }
+            while self.due() > 0 {
+                self.room.notified().await;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            result = asking => result,
+            failure = self.fails() => Err(failure),
+        }
+    }
+
+    /// Receives until that fails.
+    pub async fn fails(&self) -> Failure {
+        loop {
+            if let Err(failure) = self.receive().await {
+                return failure;
+            }
+            self.room.notify_one();
+        }
+    }
+
+    /// Sends a FIN and waits for the server's.
+    ///
+    /// # Errors
+    /// Anything but a FIN came.
+    pub async fn close(&self) -> Result<(), Failure> {
+        self.enter(Phase::Close);
+        SockRef::from(&*self.stream())
+            .shutdown(Shutdown::Write)
+            .map_err(|error| self.failure(&error))?;
+        match self.fails().await {
+            Failure::EndOfStream { due: 0 } => Ok(()),
+            failure => Err(failure),
+        }
+    }
+
+    fn compare(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut replies = self.replies.borrow_mut();
+        replies.receive(bytes).map_err(Failure::Wrong)?;
+        let content = replies.bytes_received() + replies.bytes_confirmed();
+        self.progress
+            .borrow_mut()
+            .on_progress(now(), content, replies.due() > 0);
+        if self.phase() == Phase::Flow {
+            self.set_flowing();
+        }
+        Ok(())
+    }
+
+    fn due(&self) -> usize {
+        self.replies.borrow().due()
+    }
+
+    fn stream(&self) -> Rc<TcpStream> {
+        self.stream
+            .borrow()
+            .clone()
+            .expect("a workload begins after the handshake")
+    }
+
+    fn failure(&self, error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Failure::Refused,
+            // A RST in CLOSE_WAIT reads as EPIPE.
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Failure::Reset,
+            io::ErrorKind::TimedOut => Failure::Timeout { due: self.due() },
+            _ => Failure::Io(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Clients that check every byte.
+//!
+//! A client process ([`main`]) is started in the client's network namespace and told a [`Plan`]; its parent holds a
+//! [`ClientProcess`]. Every connection asks for content that follows from [`crate::pattern`], compares each byte as it
+//! arrives, and measures for itself how long it waited: a [`Gap`] is time in which a reply was due and not one byte
+//! came. That is where `stall_ms` comes from.
+
+mod connection;
+mod plan;
+mod process;
+mod progress;
+mod replies;
+mod report;
+mod requests;
+mod run;
+mod workload;
+
+pub use plan::{Event, Order, Plan, PlanError, Protocol, Until, Workload};
+pub use process::ClientProcess;
+pub use progress::{Gap, Sample};
+pub use replies::Wrong;
+pub use report::{ConnectionReport, Failed, Failure, Latency, Phase, Report, Sha256Pair, Spread, Stall};
+pub use run::{main, run};
+
+#[cfg(test)]
+mod tests;

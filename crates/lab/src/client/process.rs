@@ -1,0 +1,168 @@
+//! A client process as its parent sees it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+
+use super::plan::{Event, Order, Plan};
+use super::report::Report;
+
+/// A running client process. Dropped, it is killed.
+pub struct ClientProcess {
+    child: Child,
+    orders: ChildStdin,
+    events: mpsc::Receiver<anyhow::Result<Event>>,
+    report: Option<Report>,
+}
+
+impl ClientProcess {
+    /// Starts `command`, which must end in [`super::main`] (`steadfast-lab client`), and hands it `plan`. The process
+    /// lives in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The plan is wrong or the process does not start.
+    pub fn start(mut command: Command, plan: &Plan) -> anyhow::Result<Self> {
+        plan.check()?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting the client {command:?}"))?;
+        let output = child.stdout.take().expect("it is piped");
+        let (sender, events) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                let event = line
+                    .context("reading the client's output")
+                    .and_then(|line| serde_json::from_str(&line).context("the client said no event"));
+                if sender.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+        let orders = child.stdin.take().expect("it is piped");
+        let mut process = Self {
+            child,
+            orders,
+            events,
+            report: None,
+        };
+        process.write(&serde_json::to_string(plan)?)?;
+        Ok(process)
+    }
+
+    /// Gives an order.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn order(&mut self, order: Order) -> anyhow::Result<()> {
+        self.write(&serde_json::to_string(&order)?)
+    }
+
+    /// What the process says next; `None` if it says nothing for `timeout`.
+    ///
+    /// # Errors
+    /// The process has ended without a report, or said something unintelligible.
+    pub fn next_event(&mut self, timeout: Duration) -> anyhow::Result<Option<Event>> {
+        let event = match self.events.recv_timeout(timeout) {
+            Ok(event) => event?,
+            Err(RecvTimeoutError::Timeout) => return Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("the client ended without a report: {}", self.child.wait()?)
+            }
+        };
+        if let Event::Report(report) = &event {
+            self.report = Some(report.clone());
+        }
+        Ok(Some(event))
+    }
+
+    /// Waits until every connection flows, and tells how many do; those that failed before do not.
+    ///
+    /// # Errors
+    /// That is not so after `timeout`, or the process ended.
+    pub fn wait_ready(&mut self, timeout: Duration) -> anyhow::Result<usize> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.next_event(left)? {
+                Some(Event::Ready { flowing }) => return Ok(flowing),
+                Some(Event::Progress { .. }) => {}
+                Some(Event::Report(report)) => {
+                    let first = report.connections.iter().find_map(|one| one.failure.as_ref());
+                    bail!("the client ended before it was ready; first failure: {first:?}");
+                }
+                None => bail!("the client was not ready after {timeout:?}"),
+            }
+        }
+    }
+
+    /// Waits for the report.
+    ///
+    /// # Errors
+    /// It did not come within `timeout`, or the process ended without one.
+    pub fn finish(mut self, timeout: Duration) -> anyhow::Result<Report> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(report) = self.report.take() {
+                return Ok(report);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.next_event(left)?
+                .ok_or_else(|| anyhow!("no report from the client after {timeout:?}"))?;
+        }
+    }
+
+    fn write(&mut self, line: &str) -> anyhow::Result<()> {
+        writeln!(self.orders, "{line}").context("writing to the client")
+    }
+}
+
+impl Drop for ClientProcess {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{Protocol, Workload};
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn start(script: &str) -> ClientProcess {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let workload = Workload::Download { bytes: 1 };
+        let plan = Plan::new("127.0.0.1:1".parse().unwrap(), Protocol::Http, workload);
+        ClientProcess::start(command, &plan).unwrap()
+    }
+
+    #[test]
+    fn a_process_is_told_its_plan_and_orders_and_reports() {
+        let mut process = start(
+            r#"read plan; echo '{"progress":{"bytes_received":0,"bytes_sent":0}}'; echo '{"ready":{"flowing":7}}'
+            read order; [ "$order" = '"wake"' ] || exit 4
+            echo '{"report":{"connections":[],"latency":null,"started_ns":1,"ended_ns":2}}'"#,
+        );
+        assert_eq!(process.wait_ready(PATIENCE).unwrap(), 7);
+        process.order(Order::Wake).unwrap();
+        let report = process.finish(PATIENCE).unwrap();
+        assert_eq!((report.started_ns, report.ended_ns), (1, 2));
+    }
+
+    #[test]
+    fn an_end_without_a_report_is_an_error_that_tells_the_exit_code() {
+        let mut process = start("read plan; exit 3");
+        let error = process.wait_ready(PATIENCE).unwrap_err().to_string();
+        assert!(error.contains("exit status: 3"), "{error}");
+        let error = start("read plan; echo nonsense").finish(PATIENCE).unwrap_err();
+        assert!(format!("{error:#}").contains("no event"), "{error:#}");
+    }
+}

@@ -1,0 +1,211 @@
+//! When a connection got on and when it waited.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use proto::Instant;
+use serde::{Deserialize, Serialize};
+
+/// A span in which the client waited for a reply that it had asked for, and not one byte came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Gap {
+    /// How long, in nanoseconds.
+    pub length_ns: u64,
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub start_ns: u64,
+}
+
+impl Gap {
+    /// How long, in milliseconds.
+    pub fn ms(self) -> f64 {
+        self.length_ns as f64 / 1e6
+    }
+}
+
+/// What was done by a certain time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+    /// Content bytes received or confirmed since the connection began.
+    pub bytes: u64,
+}
+
+/// The progress of one connection in bounded memory: a thinned timeline, and the longest gaps exactly.
+#[derive(Debug)]
+pub struct Progress {
+    points_max: usize,
+    samples: Vec<Sample>,
+    /// Samples closer together than this are merged; doubles whenever there are too many.
+    spacing_ns: u64,
+    latest: Option<Sample>,
+    waiting_since: Option<Instant>,
+    longest: BinaryHeap<Reverse<Gap>>,
+}
+
+/// Gaps kept. One of a fault is among the longest of a run, or too short to matter.
+const GAPS_MAX: usize = 64;
+const SPACING_MIN_NS: u64 = 100_000;
+
+impl Progress {
+    /// Nothing has happened yet; the timeline will have at most `points_max` points.
+    pub fn new(points_max: usize) -> Self {
+        Self {
+            points_max,
+            samples: Vec::new(),
+            spacing_ns: SPACING_MIN_NS,
+            latest: None,
+            waiting_since: None,
+            longest: BinaryHeap::with_capacity(GAPS_MAX + 1),
+        }
+    }
+
+    /// A reply is owed from now on. Repeating it changes nothing.
+    pub fn on_asked(&mut self, now: Instant) {
+        self.waiting_since.get_or_insert(now);
+    }
+
+    /// Bytes came; `bytes` were received or confirmed in all, and `more_owed` tells whether a reply is still due.
+    pub fn on_progress(&mut self, now: Instant, bytes: u64, more_owed: bool) {
+        self.end_gap(now);
+        self.waiting_since = more_owed.then_some(now);
+        let sample = Sample {
+            at_ns: now.as_nanos(),
+            bytes,
+        };
+        self.latest = Some(sample);
+        let due = self
+            .samples
+            .last()
+            .is_none_or(|last| sample.at_ns - last.at_ns >= self.spacing_ns);
+        if due {
+            self.push(sample);
+        }
+    }
+
+    /// The connection has ended: a reply still owed makes a last gap.
+    pub fn on_end(&mut self, now: Instant) {
+        self.end_gap(now);
+        self.waiting_since = None;
+    }
+
+    /// Whether anything came yet.
+    pub fn has_begun(&self) -> bool {
+        self.latest.is_some()
+    }
+
+    /// The longest gap of all.
+    pub fn longest_gap(&self) -> Option<Gap> {
+        self.longest.iter().map(|gap| gap.0).max()
+    }
+
+    /// The longest gap that began no later than `window_ns` after `at_ns` and ended after `at_ns`. `None` if there was
+    /// none, or only ones shorter than all the gaps that are kept.
+    pub fn longest_gap_around(&self, at_ns: u64, window_ns: u64) -> Option<Gap> {
+        let touches = |gap: &Gap| {
+            gap.start_ns <= at_ns.saturating_add(window_ns) && gap.start_ns + gap.length_ns >= at_ns
+        };
+        self.longest.iter().map(|gap| gap.0).filter(touches).max()
+    }
+
+    /// The timeline, in order of time; it ends with the last progress made.
+    pub fn timeline(&self) -> Vec<Sample> {
+        let mut timeline = self.samples.clone();
+        if timeline.last() != self.latest.as_ref() {
+            timeline.extend(self.latest);
+        }
+        timeline
+    }
+
+    fn end_gap(&mut self, now: Instant) {
+        let Some(since) = self.waiting_since else {
+            return;
+        };
+        self.longest.push(Reverse(Gap {
+            length_ns: now.as_nanos().saturating_sub(since.as_nanos()),
+            start_ns: since.as_nanos(),
+        }));
+        if self.longest.len() > GAPS_MAX {
+            self.longest.pop(); // the shortest
+        }
+    }
+
+    fn push(&mut self, sample: Sample) {
+        self.samples.push(sample);
+        while self.samples.len() >= self.points_max {
+            self.spacing_ns *= 2;
+            let (mut next_due, spacing_ns) = (0, self.spacing_ns);
+            self.samples.retain(|sample| {
+                let keep = sample.at_ns >= next_due;
+                if keep {
+                    next_due = sample.at_ns + spacing_ns;
+                }
+                keep
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * MS)
+    }
+
+    #[test]
+    fn only_waiting_counts_as_a_gap() {
+        let mut progress = Progress::new(100);
+        progress.on_asked(at(10));
+        progress.on_asked(at(12));
+        progress.on_progress(at(15), 1, true);
+        progress.on_progress(at(18), 2, false);
+        progress.on_asked(at(500)); // silence before this was nobody's fault
+        progress.on_progress(at(504), 3, false);
+        let longest = progress.longest_gap().unwrap();
+        assert_eq!((longest.start_ns, longest.length_ns), (10 * MS, 5 * MS));
+    }
+
+    #[test]
+    fn the_gap_around_a_fault_is_not_the_longest_of_the_run() {
+        let mut progress = Progress::new(100);
+        progress.on_asked(at(0));
+        for ms in [300, 310, 320, 400, 410, 1000] {
+            progress.on_progress(at(ms), ms, true);
+        }
+        progress.on_end(at(1001));
+        let gap = progress.longest_gap_around(325 * MS, 50 * MS).unwrap();
+        assert_eq!((gap.start_ns, gap.length_ns), (320 * MS, 80 * MS));
+        assert_eq!(progress.longest_gap().unwrap().length_ns, 590 * MS);
+        assert_eq!(progress.longest_gap_around(1002 * MS, MS), None);
+    }
+
+    #[test]
+    fn a_reply_that_never_came_is_a_gap_up_to_the_end() {
+        let mut progress = Progress::new(100);
+        progress.on_asked(at(0));
+        progress.on_progress(at(1), 1, true);
+        progress.on_end(at(5000));
+        assert_eq!(progress.longest_gap().unwrap().length_ns, 4999 * MS);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_long_gaps_stay() {
+        let mut progress = Progress::new(64);
+        progress.on_asked(at(0));
+        let mut now = 0;
+        for step in 0..100_000 {
+            now += if step == 300 { 700 } else { 1 };
+            progress.on_progress(at(now), step, true);
+        }
+        let timeline = progress.timeline();
+        assert!((32..=65).contains(&timeline.len()), "{}", timeline.len());
+        assert_eq!(timeline.last().unwrap().bytes, 99_999);
+        assert!(timeline.is_sorted_by_key(|sample| sample.at_ns));
+        assert_eq!(progress.longest_gap().unwrap().length_ns, 700 * MS);
+        assert!(progress.longest.len() <= GAPS_MAX);
+    }
+}

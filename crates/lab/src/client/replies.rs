@@ -1,0 +1,428 @@
+//! Checks a server's byte stream against the replies that are due: every byte, as it arrives.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use crate::pattern::{self, Mismatch};
+
+/// How a reply begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// With exactly these bytes.
+    Exactly(Vec<u8>),
+    /// With an HTTP/1.1 head of status 200 that keeps the connection open and announces the content by its length
+    /// (RFC 9112 §6.3).
+    Http,
+}
+
+/// A stretch of a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// The pattern.
+    pub seed: u64,
+    /// Its first byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
+
+/// A reply that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// How it begins.
+    pub head: Head,
+    /// What it carries.
+    pub content: Option<Content>,
+    /// How it ends.
+    pub tail: &'static [u8],
+    /// Content bytes sent by the client that this reply confirms.
+    pub confirms: u64,
+}
+
+/// Why the bytes are not the replies that are due.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wrong {
+    /// Content differs.
+    #[error("content of the pattern {seed}: {mismatch}")]
+    Content {
+        /// The pattern that was due.
+        seed: u64,
+        /// Where it differs.
+        mismatch: Mismatch,
+    },
+    /// The bytes around the content differ.
+    #[error("reply {index}: found {found:?}, expected {expected:?}")]
+    Framing {
+        /// Replies completed before this one.
+        index: u64,
+        /// What came (its beginning).
+        found: String,
+        /// What was due (its beginning).
+        expected: String,
+    },
+    /// An HTTP head that does not fit the request.
+    #[error("reply {index}: {what}")]
+    HttpHead {
+        /// Replies completed before this one.
+        index: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Bytes came, but no reply was due.
+    #[error("{found:?} came after the last of {index} replies")]
+    Unasked {
+        /// Replies completed.
+        index: u64,
+        /// What came (its beginning).
+        found: String,
+    },
+}
+
+/// The replies due on one connection, and what has come of them.
+#[derive(Debug, Default)]
+pub struct Replies {
+    due: VecDeque<Reply>,
+    part: Part,
+    completed: u64,
+    bytes_received: u64,
+    bytes_confirmed: u64,
+    hash: Option<Sha256>,
+}
+
+/// The part of the first due reply that comes next.
+#[derive(Debug)]
+enum Part {
+    /// The head; an HTTP head is gathered here until it is whole, of a literal one so many bytes have come.
+    Head {
+        gathered: Vec<u8>,
+    },
+    Content {
+        done: u64,
+    },
+    Tail {
+        done: usize,
+    },
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self::Head { gathered: Vec::new() }
+    }
+}
+
+const HTTP_HEAD_MAX: usize = 16 << 10;
+const HTTP_HEADERS_MAX: usize = 64;
+const EXCERPT_MAX: usize = 80;
+
+impl Replies {
+    /// Adds one at the end.
+    pub fn expect(&mut self, reply: Reply) {
+        self.due.push_back(reply);
+    }
+
+    /// Computes SHA-256 over the content from here on.
+    pub fn start_hash(&mut self) {
+        self.hash = Some(Sha256::new());
+    }
+
+    /// Replies still due, a half-received one included.
+    pub fn due(&self) -> usize {
+        self.due.len()
+    }
+
+    /// Content bytes received and right.
+    pub fn bytes_received(&self) -> u64 {
+        self.bytes_received
+    }
+
+    /// Content bytes sent and confirmed by replies.
+    pub fn bytes_confirmed(&self) -> u64 {
+        self.bytes_confirmed
+    }
+
+    /// SHA-256 of the content received since [`Self::start_hash`], in hexadecimal.
+    pub fn sha256(&self) -> Option<String> {
+        self.hash.clone().map(|hash| pattern::hex(&hash.finalize()))
+    }
+
+    /// Takes bytes as they arrived.
+    ///
+    /// # Errors
+    /// The first thing that is not as it is due; the connection is of no use then.
+    pub fn receive(&mut self, mut bytes: &[u8]) -> Result<(), Wrong> {
+        loop {
+            let Some(reply) = self.due.front() else {
+                if bytes.is_empty() {
+                    return Ok(());
+                }
+                return Err(Wrong::Unasked {
+                    index: self.completed,
+                    found: excerpt(bytes),
+                });
+            };
+            let advance = match &mut self.part {
+                Part::Head { gathered } => take_head(gathered, reply, bytes, self.completed)?,
+                Part::Content { done } => {
+                    let content = reply.content.expect("only replies with content get here");
+                    let count = (bytes.len() as u64).min(content.len - *done) as usize;
+                    pattern::check(content.seed, content.offset + *done, &bytes[..count]).map_err(
+                        |mismatch| Wrong::Content {
+                            seed: content.seed,
+                            mismatch,
+                        },
+                    )?;
+                    if let Some(hash) = &mut self.hash {
+                        hash.update(&bytes[..count]);
+                    }
+                    *done += count as u64;
+                    self.bytes_received += count as u64;
+                    Advance {
+                        count,
+                        done: *done == content.len,
+                    }
+                }
+                Part::Tail { done } => take_literal(reply.tail, *done, bytes, self.completed)
+                    .inspect(|advance| *done += advance.count)?,
+            };
+            bytes = &bytes[advance.count..];
+            if !advance.done {
+                return Ok(()); // all taken
+            }
+            self.next_part();
+        }
+    }
+
+    fn next_part(&mut self) {
+        let reply = self.due.front().expect("a part of it was just completed");
+        self.part = match (&self.part, reply.content) {
+            (Part::Head { .. }, Some(content)) if content.len > 0 => Part::Content { done: 0 },
+            (Part::Head { .. } | Part::Content { .. }, _) => Part::Tail { done: 0 },
+            (Part::Tail { .. }, _) => {
+                self.completed += 1;
+                self.bytes_confirmed += reply.confirms;
+                self.due.pop_front();
+                Part::default()
+            }
+        };
+    }
+}
+
+/// How far bytes brought a part.
+struct Advance {
+    count: usize,
+    done: bool,
+}
+
+fn take_head(gathered: &mut Vec<u8>, reply: &Reply, bytes: &[u8], index: u64) -> Result<Advance, Wrong> {
+    match &reply.head {
+        Head::Exactly(literal) => {
+            let advance = take_literal(literal, gathered.len(), bytes, index)?;
+            gathered.extend_from_slice(&bytes[..advance.count]);
+            Ok(advance)
+        }
+        Head::Http => {
+            let before = gathered.len();
+            let room = HTTP_HEAD_MAX.saturating_sub(before).min(bytes.len());
+            gathered.extend_from_slice(&bytes[..room]);
+            let length = reply.content.map_or(0, |content| content.len);
+            let wrong = |what| Wrong::HttpHead { index, what };
+            match check_http_head(gathered, length).map_err(wrong)? {
+                Some(whole) => Ok(Advance {
+                    count: whole - before,
+                    done: true,
+                }),
+                None if gathered.len() == HTTP_HEAD_MAX => {
+                    Err(wrong(format!("the head is longer than {HTTP_HEAD_MAX} bytes")))
+                }
+                None => Ok(Advance {
+                    count: room,
+                    done: false,
+                }),
+            }
+        }
+    }
+}
+
+fn take_literal(literal: &[u8], done: usize, bytes: &[u8], index: u64) -> Result<Advance, Wrong> {
+    let rest = &literal[done..];
+    let count = rest.len().min(bytes.len());
+    if bytes[..count] == rest[..count] {
+        return Ok(Advance {
+            count,
+            done: count == rest.len(),
+        });
+    }
+    Err(Wrong::Framing {
+        index,
+        found: excerpt(&[&literal[..done], bytes].concat()),
+        expected: excerpt(literal),
+    })
+}
+
+/// The length of a whole and right head, `None` if more bytes are needed.
+fn check_http_head(head: &[u8], content_length: u64) -> Result<Option<usize>, String> {
+    let mut headers = [httparse::EMPTY_HEADER; HTTP_HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    let status = response
+        .parse(head)
+        .map_err(|error| format!("not an HTTP head: {error}: {:?}", excerpt(head)))?;
+    let httparse::Status::Complete(len) = status else {
+        return Ok(None);
+    };
+    if (response.version, response.code) != (Some(1), Some(200)) {
+        return Err(format!("not HTTP/1.1 200: {:?}", excerpt(head)));
+    }
+    let mut lengths = Vec::new();
+    for header in response.headers.iter() {
+        match header.name.to_ascii_lowercase().as_str() {
+            "content-length" => lengths.push(header.value),
+            "transfer-encoding" => return Err("Transfer-Encoding instead of Content-Length".into()),
+            "connection" if header.value.eq_ignore_ascii_case(b"close") => {
+                return Err("the server announces that it closes the connection".into());
+            }
+            _ => {}
+        }
+    }
+    match lengths[..] {
+        [one] if one == content_length.to_string().as_bytes() => Ok(Some(len)),
+        _ => {
+            let found: Vec<_> = lengths.into_iter().map(excerpt).collect();
+            Err(format!(
+                "Content-Length {found:?}, expected one of {content_length}"
+            ))
+        }
+    }
+}
+
+fn excerpt(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(EXCERPT_MAX)].escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u64 = 1000;
+
+    fn content() -> Content {
+        Content {
+            seed: 4,
+            offset: 7,
+            len: LEN,
+        }
+    }
+
+    fn bulk() -> Reply {
+        Reply {
+            head: Head::Exactly(format!("${LEN}\r\n").into()),
+            content: Some(content()),
+            tail: b"\r\n",
+            confirms: 0,
+        }
+    }
+
+    fn simple(line: &str, confirms: u64) -> Reply {
+        Reply {
+            head: Head::Exactly(line.into()),
+            content: None,
+            tail: b"",
+            confirms,
+        }
+    }
+
+    fn http() -> Reply {
+        Reply {
+            head: Head::Http,
+            tail: b"",
+            ..bulk()
+        }
+    }
+
+    fn body() -> Vec<u8> {
+        let mut body = vec![0; LEN as usize];
+        pattern::fill(4, 7, &mut body);
+        body
+    }
+
+    fn receive_all(replies: Vec<Reply>, bytes: &[u8], piece: usize) -> Result<Replies, Wrong> {
+        let mut due = Replies::default();
+        due.start_hash();
+        replies.into_iter().for_each(|reply| due.expect(reply));
+        for piece in bytes.chunks(piece) {
+            due.receive(piece)?;
+        }
+        Ok(due)
+    }
+
+    #[test]
+    fn pipelined_replies_are_right_however_they_are_cut() {
+        let mut bytes = b"+OK\r\n".to_vec();
+        bytes.extend(format!("${LEN}\r\n").bytes());
+        bytes.extend(body());
+        bytes.extend(b"\r\n:1000\r\n");
+        let replies = vec![simple("+OK\r\n", 5), bulk(), simple(":1000\r\n", 10)];
+        for piece in [1, 2, 3, 100, 5000] {
+            let due = receive_all(replies.clone(), &bytes, piece).unwrap();
+            assert_eq!((due.completed, due.due()), (3, 0));
+            assert_eq!((due.bytes_received(), due.bytes_confirmed()), (LEN, 15));
+            assert_eq!(due.sha256(), Some(pattern::hex(&Sha256::digest(body()))));
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_of_a_reply_is_noticed() {
+        let mut bytes = format!("${LEN}\r\n").into_bytes();
+        bytes.extend(body());
+        bytes.extend(b"\r\n");
+        for at in 0..bytes.len() {
+            bytes[at] ^= 0x20;
+            assert!(receive_all(vec![bulk()], &bytes, 64).is_err(), "{at}");
+            bytes[at] ^= 0x20;
+        }
+    }
+
+    #[test]
+    fn an_error_reply_is_shown() {
+        let error = receive_all(vec![simple("+OK\r\n", 0)], b"-ERR no\r\n", 1)
+            .err()
+            .unwrap();
+        assert_eq!(error.to_string(), r#"reply 0: found "-", expected "+OK\\r\\n""#);
+    }
+
+    #[test]
+    fn bytes_that_nobody_asked_for_are_an_error() {
+        let error = receive_all(vec![simple("+OK\r\n", 0)], b"+OK\r\nx", 6)
+            .err()
+            .unwrap();
+        assert!(matches!(error, Wrong::Unasked { index: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn http_heads_are_parsed_and_checked() {
+        let with = |head: &str| [head.as_bytes(), &body()].concat();
+        let good = with("HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 1000\r\n\r\n");
+        for piece in [1, 7, 2000] {
+            let due = receive_all(vec![http(), http()], &good.repeat(2), piece).unwrap();
+            assert_eq!(due.completed, 2);
+        }
+        for bad in [
+            "HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\n",
+            "HTTP/1.1 500 No\r\nContent-Length: 1000\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nContent-Length: 1000\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nConnection: close\r\n\r\n",
+            "garbage\r\n\r\n",
+        ] {
+            assert!(receive_all(vec![http()], &with(bad), 9).is_err(), "{bad}");
+        }
+        let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HTTP_HEAD_MAX));
+        let error = receive_all(vec![http()], endless.as_bytes(), 4000).err().unwrap();
+        assert!(error.to_string().contains("longer"), "{error}");
+    }
+}

@@ -1,0 +1,233 @@
+//! What a client process has measured.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::progress::{Gap, Sample};
+use super::replies::Wrong;
+
+/// The result of one client process. Times are nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// One per connection, in order of index.
+    pub connections: Vec<ConnectionReport>,
+    /// Round trips of requests (workloads `request` and `idle`).
+    pub latency: Option<Latency>,
+    /// When the first handshake began.
+    pub started_ns: u64,
+    /// When the last connection ended.
+    pub ended_ns: u64,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionReport {
+    /// Its address at the client; `None` if it was never connected.
+    pub local: Option<SocketAddr>,
+    /// When the handshake was complete.
+    pub connected_ns: Option<u64>,
+    /// When it ended.
+    pub ended_ns: u64,
+    /// Content bytes due to the client.
+    pub bytes_expected: u64,
+    /// Content bytes received, each compared with what it must be.
+    pub bytes_received: u64,
+    /// Content bytes sent and confirmed by replies.
+    pub bytes_sent: u64,
+    /// SHA-256 of the content due and of the content received; `None` if the plan did not ask for it.
+    pub sha256: Option<Sha256Pair>,
+    /// Why it ended early; `None`: all content was right, and it was closed in order.
+    pub failure: Option<Failed>,
+    /// The longest wait for a byte.
+    pub longest_gap: Option<Gap>,
+    /// For every fault told, in order: the longest wait around it.
+    pub stalls: Vec<Stall>,
+    /// Content bytes received and confirmed over time.
+    pub timeline: Vec<Sample>,
+}
+
+/// Two hashes that must be equal, in hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sha256Pair {
+    /// Of what was due, computed from the pattern alone.
+    pub expected: String,
+    /// Of what came.
+    pub received: String,
+}
+
+/// The longest wait of one connection around one fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stall {
+    /// When the fault happened.
+    pub fault_ns: u64,
+    /// The wait; `None` if the client never waited noticeably around that time.
+    pub gap: Option<Gap>,
+}
+
+/// Where and why a connection ended early.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{phase:?}: {failure}")]
+pub struct Failed {
+    /// What the connection was doing.
+    pub phase: Phase,
+    /// What happened.
+    #[source]
+    pub failure: Failure,
+}
+
+/// The life of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// The handshake.
+    Connect,
+    /// What the workload needs before it: a value to read, the first exchange of an idle connection.
+    Prepare,
+    /// The workload.
+    Flow,
+    /// FIN in both directions.
+    Close,
+}
+
+/// Why a connection ended early.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failure {
+    /// A RST to the SYN.
+    #[error("connection refused")]
+    Refused,
+    /// A RST in the middle.
+    #[error("connection reset")]
+    Reset,
+    /// A FIN although replies were due or the client had more to ask.
+    #[error("end of stream while {due} replies were due")]
+    EndOfStream {
+        /// Replies due.
+        due: usize,
+    },
+    /// The plan's deadline passed, or the client's kernel gave up.
+    #[error("timeout while {due} replies were due")]
+    Timeout {
+        /// Replies due.
+        due: usize,
+    },
+    /// The bytes are not what they must be.
+    #[error(transparent)]
+    Wrong(Wrong),
+    /// Something else the client's kernel said.
+    #[error("{0}")]
+    Io(String),
+}
+
+/// Round trips, all connections together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Requests answered.
+    pub count: u64,
+    /// Microseconds.
+    pub mean_us: f64,
+    /// Microseconds.
+    pub median_us: f64,
+    /// Microseconds.
+    pub p99_us: f64,
+    /// Microseconds.
+    pub max_us: f64,
+}
+
+/// A value over connections, in the unit of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Half are not above it.
+    pub median: f64,
+    /// 99 of 100 are not above it.
+    pub p99: f64,
+    /// None is above it.
+    pub max: f64,
+}
+
+impl ConnectionReport {
+    /// Everything due came, was right, and the connection was closed in order.
+    pub fn survived(&self) -> bool {
+        self.failure.is_none() && self.bytes_received == self.bytes_expected && self.hash_matches()
+    }
+
+    /// The hashes are equal, or none were asked for.
+    pub fn hash_matches(&self) -> bool {
+        self.sha256
+            .as_ref()
+            .is_none_or(|pair| pair.expected == pair.received)
+    }
+}
+
+impl Report {
+    /// Content bytes due, over all connections.
+    pub fn bytes_expected(&self) -> u64 {
+        self.connections.iter().map(|one| one.bytes_expected).sum()
+    }
+
+    /// Content bytes received and right, over all connections.
+    pub fn bytes_received(&self) -> u64 {
+        self.connections.iter().map(|one| one.bytes_received).sum()
+    }
+
+    /// Connections that survived.
+    pub fn survivors(&self) -> usize {
+        self.connections.iter().filter(|one| one.survived()).count()
+    }
+
+    /// Whether all content of all connections hashes to what was due.
+    pub fn sha256_match(&self) -> bool {
+        self.connections.iter().all(ConnectionReport::hash_matches)
+    }
+
+    /// Milliseconds stalled around the fault number `fault`, over connections; a connection that never waited counts
+    /// as 0. `None` if no such fault was told.
+    pub fn stall_ms(&self, fault: usize) -> Option<Spread> {
+        Spread::of(self.connections.iter().filter_map(|one| {
+            let stall = one.stalls.get(fault)?;
+            Some(stall.gap.map_or(0.0, Gap::ms))
+        }))
+    }
+
+    /// Milliseconds of each connection's longest gap, over connections.
+    pub fn longest_gap_ms(&self) -> Option<Spread> {
+        Spread::of(
+            self.connections
+                .iter()
+                .map(|one| one.longest_gap.map_or(0.0, Gap::ms)),
+        )
+    }
+}
+
+impl Spread {
+    /// Over `values` (nearest rank); `None` if there are none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let rank = |share: f64| {
+            let rank = (values.len() as f64 * share).ceil() as usize;
+            values.get(rank.max(1) - 1).copied()
+        };
+        Some(Self {
+            median: rank(0.5)?,
+            p99: rank(0.99)?,
+            max: rank(1.0)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_by_nearest_rank() {
+        assert_eq!(Spread::of([]), None);
+        let one = Spread::of([3.0]).unwrap();
+        assert_eq!((one.median, one.p99, one.max), (3.0, 3.0, 3.0));
+        let many = Spread::of((1..=200).rev().map(f64::from)).unwrap();
+        assert_eq!((many.median, many.p99, many.max), (100.0, 198.0, 200.0));
+    }
+}

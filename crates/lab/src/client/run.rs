@@ -1,0 +1,248 @@
+//! A client process: carries out a plan on real sockets, in whatever network namespace it was started in.
+
+use std::cell::RefCell;
+use std::future::pending;
+use std::io::{self, Write};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::{JoinHandle, LocalSet};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::connection::{Connection, Shared, now};
+use super::plan::{Event, Order, Plan, Workload};
+use super::report::{ConnectionReport, Failed, Failure, Phase, Report, Sha256Pair, Stall};
+use super::workload::{self, Due, Task};
+use crate::pattern;
+
+/// Between two [`Event::Progress`].
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+/// The whole life of a client process: reads a [`Plan`] and then [`Order`]s from standard input, writes [`Event`]s to
+/// standard output, the last of which is the report.
+///
+/// # Errors
+/// The plan cannot be read or carried out. What happens to connections is in the report.
+pub fn main() -> anyhow::Result<()> {
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).context("reading the plan")?;
+    let plan: Plan = serde_json::from_str(&line).context("the first line is not a plan")?;
+    plan.check().context("this plan cannot be carried out")?;
+    let (orders, orders_due) = mpsc::unbounded_channel();
+    std::thread::spawn(move || forward_orders(&orders));
+    let say = |event: &Event| {
+        let line = serde_json::to_string(event).expect("events have string keys only");
+        writeln!(io::stdout().lock(), "{line}").context("writing to standard output")
+    };
+    let report = run(plan, orders_due, say)?;
+    say(&Event::Report(report))
+}
+
+/// Carries out `plan`; `say` gets the events but the last.
+///
+/// # Errors
+/// The plan is wrong, or `say` failed.
+pub fn run(
+    plan: Plan,
+    orders: mpsc::UnboundedReceiver<Order>,
+    say: impl FnMut(&Event) -> anyhow::Result<()>,
+) -> anyhow::Result<Report> {
+    plan.check()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the event loop")?;
+    LocalSet::new().block_on(&runtime, Run::new(plan).carry_out(orders, say))
+}
+
+/// The parent is gone when standard input ends: nothing may outlive it.
+fn forward_orders(orders: &mpsc::UnboundedSender<Order>) {
+    for line in io::stdin().lines().map_while(Result::ok) {
+        match serde_json::from_str(&line) {
+            Ok(order) => {
+                if orders.send(order).is_err() {
+                    return;
+                }
+            }
+            Err(error) => tracing::error!(%error, line, "not an order"),
+        }
+    }
+    tracing::error!("standard input ended before the report");
+    std::process::exit(1);
+}
+
+/// Everything that the connections of a run share.
+struct Run {
+    plan: Plan,
+    shared: Rc<Shared>,
+    latency: RefCell<hdrhistogram::Histogram<u64>>,
+    handshakes: Semaphore,
+    stop: watch::Sender<bool>,
+    wake: watch::Sender<bool>,
+    deadline: Instant,
+}
+
+/// A connection that has ended, not yet judged.
+struct Ended {
+    connection: Rc<Connection>,
+    failure: Option<Failed>,
+    due: Due,
+    at: proto::Instant,
+}
+
+impl Run {
+    fn new(plan: Plan) -> Rc<Self> {
+        Rc::new(Self {
+            shared: Rc::new(Shared::new()),
+            latency: RefCell::new(workload::latency_account()),
+            handshakes: Semaphore::new(plan.connects_at_once),
+            stop: watch::Sender::new(false),
+            wake: watch::Sender::new(false),
+            deadline: Instant::now() + Duration::from_millis(plan.deadline_ms),
+            plan,
+        })
+    }
+
+    async fn carry_out(
+        self: Rc<Self>,
+        mut orders: mpsc::UnboundedReceiver<Order>,
+        mut say: impl FnMut(&Event) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Report> {
+        let started = now();
+        let connections: Vec<_> = (0..self.plan.connections)
+            .map(|_| {
+                let shared = self.shared.clone();
+                Rc::new(Connection::new(shared, self.plan.timeline_points, self.plan.hash))
+            })
+            .collect();
+        let mut tasks: Vec<JoinHandle<Ended>> = connections
+            .iter()
+            .enumerate()
+            .map(|(index, connection)| {
+                tokio::task::spawn_local(self.clone().converse(index, connection.clone()))
+            })
+            .collect();
+        let (mut faults, mut ready) = (Vec::new(), false);
+        let mut next_progress = Instant::now() + PROGRESS_EVERY;
+        let mut ended = Vec::new();
+        while ended.len() < self.plan.connections {
+            tokio::select! {
+                one = &mut tasks[ended.len()] => ended.push(one.context("a connection's task")?),
+                order = next_order(&mut orders) => match order {
+                    Order::Fault { at_ns, window_ms } => faults.push((at_ns, window_ms)),
+                    Order::Stop => drop(self.stop.send(true)),
+                    Order::Wake => drop(self.wake.send(true)),
+                },
+                () = self.shared.flow_changed.notified() => {}
+                () = sleep_until(next_progress) => {
+                    next_progress += PROGRESS_EVERY;
+                    say(&progress(&connections))?;
+                }
+            }
+            let flowing = self.shared.flowing.get();
+            if !ready && flowing + self.shared.never_flowed.get() == self.plan.connections {
+                ready = true;
+                say(&Event::Ready { flowing })?;
+            }
+        }
+        // A fault told while the last connection ended still counts.
+        while let Ok(order) = orders.try_recv() {
+            if let Order::Fault { at_ns, window_ms } = order {
+                faults.push((at_ns, window_ms));
+            }
+        }
+        say(&progress(&connections))?;
+        Ok(Report {
+            connections: ended.into_iter().map(|one| one.report(&faults)).collect(),
+            latency: workload::latency(&self.latency.borrow()),
+            started_ns: started.as_nanos(),
+            ended_ns: now().as_nanos(),
+        })
+    }
+
+    async fn converse(self: Rc<Self>, index: usize, connection: Rc<Connection>) -> Ended {
+        let task = Task {
+            plan: &self.plan,
+            index,
+            stop: self.stop.subscribe(),
+            wake: self.wake.subscribe(),
+            latency: &self.latency,
+            exchanges: 0.into(),
+        };
+        let conversation = async {
+            let handshake = self.handshakes.acquire().await.expect("never closed");
+            connection.connect(self.plan.server).await?;
+            drop(handshake);
+            task.run(&connection).await
+        };
+        let result = timeout_at(self.deadline, conversation).await;
+        let due = connection.replies.borrow().due();
+        let failure = result.unwrap_or(Err(Failure::Timeout { due })).err();
+        let at = now();
+        connection.end(at);
+        Ended {
+            failure: failure.map(|failure| Failed {
+                phase: connection.phase(),
+                failure,
+            }),
+            due: task.due(),
+            connection,
+            at,
+        }
+    }
+}
+
+impl Ended {
+    /// Hashes what was due only now, when no connection waits for this thread any more.
+    fn report(self, faults: &[(u64, u64)]) -> ConnectionReport {
+        let replies = self.connection.replies.borrow();
+        let progress = self.connection.progress.borrow();
+        let Due { seed, period, len } = self.due;
+        ConnectionReport {
+            local: self.connection.local.get(),
+            connected_ns: self.connection.connected.get().map(proto::Instant::as_nanos),
+            ended_ns: self.at.as_nanos(),
+            bytes_expected: len,
+            bytes_received: replies.bytes_received(),
+            bytes_sent: replies.bytes_confirmed(),
+            sha256: replies.sha256().map(|received| Sha256Pair {
+                expected: pattern::sha256(seed, period, len),
+                received,
+            }),
+            failure: self.failure,
+            longest_gap: progress.longest_gap(),
+            stalls: faults
+                .iter()
+                .map(|&(fault_ns, window_ms)| Stall {
+                    fault_ns,
+                    gap: progress.longest_gap_around(fault_ns, window_ms.saturating_mul(1_000_000)),
+                })
+                .collect(),
+            timeline: progress.timeline(),
+        }
+    }
+}
+
+/// The next order; never, once no more can come.
+async fn next_order(orders: &mut mpsc::UnboundedReceiver<Order>) -> Order {
+    match orders.recv().await {
+        Some(order) => order,
+        None => pending().await,
+    }
+}
+
+fn progress(connections: &[Rc<Connection>]) -> Event {
+    let (bytes_received, bytes_sent) = connections.iter().fold((0, 0), |(received, sent), one| {
+        let replies = one.replies.borrow();
+        (
+            received + replies.bytes_received(),
+            sent + replies.bytes_confirmed(),
+        )
+    });
+    Event::Progress {
+        bytes_received,
+        bytes_sent,
+    }
+}

@@ -1,0 +1,315 @@
+//! The whole client against small servers on loopback that answer rightly, or fail in one particular way.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::pattern;
+
+/// What a server does wrong after `after` bytes of its first reply with content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    Reset { after: usize },
+    Fin { after: usize },
+    Silence { after: usize },
+    WrongByte { after: usize },
+    ExtraByte,
+}
+
+/// Starts a server that handles every connection by `serve` in a thread of its own.
+fn listen(serve: impl Fn(TcpStream) -> std::io::Result<()> + Send + Clone + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let serve = serve.clone();
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+fn http_server(fault: Fault) -> SocketAddr {
+    listen(move |stream| {
+        let mut input = BufReader::new(stream.try_clone()?);
+        let mut output = stream;
+        loop {
+            let mut line = String::new();
+            if input.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let path = line.split(' ').nth(1).unwrap().split('?').next().unwrap();
+            let (seed, len) = path.strip_prefix("/pattern-").unwrap().split_once('-').unwrap();
+            let (seed, len) = (u64::from_str_radix(seed, 16).unwrap(), len.parse().unwrap());
+            while line != "\r\n" {
+                line.clear();
+                input.read_line(&mut line)?;
+            }
+            let mut reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n").into_bytes();
+            let head = reply.len();
+            pattern::write(seed, len, &mut reply)?;
+            if break_reply(fault, &mut output, &mut reply, head)? {
+                return Ok(());
+            }
+            output.write_all(&reply)?;
+        }
+    })
+}
+
+/// Carries the fault out; true if the connection ends with it.
+fn break_reply(
+    fault: Fault,
+    output: &mut TcpStream,
+    reply: &mut Vec<u8>,
+    head: usize,
+) -> std::io::Result<bool> {
+    match fault {
+        Fault::None => return Ok(false),
+        Fault::WrongByte { after } => {
+            reply[head + after] ^= 1;
+            return Ok(false);
+        }
+        Fault::ExtraByte => {
+            reply.push(b'!');
+            return Ok(false);
+        }
+        Fault::Reset { after } => {
+            output.write_all(&reply[..head + after])?;
+            SockRef::from(&*output).set_linger(Some(Duration::ZERO))?;
+        }
+        Fault::Fin { after } => output.write_all(&reply[..head + after])?,
+        Fault::Silence { after } => {
+            output.write_all(&reply[..head + after])?;
+            let _ = output.read_to_end(&mut Vec::new());
+        }
+    }
+    Ok(true)
+}
+
+fn redis_server() -> SocketAddr {
+    listen(|stream| {
+        let mut input = BufReader::new(stream.try_clone()?);
+        let mut output = stream;
+        let mut values: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+        loop {
+            let mut words = Vec::new();
+            let Some(count) = read_number(&mut input)? else {
+                return Ok(());
+            };
+            for _ in 0..count {
+                let len = read_number(&mut input)?.unwrap();
+                let mut word = vec![0; len + 2];
+                input.read_exact(&mut word)?;
+                word.truncate(len);
+                words.push(word);
+            }
+            let number =
+                |index: usize| -> usize { String::from_utf8(words[index].clone()).unwrap().parse().unwrap() };
+            let value = values.entry(words[1].clone()).or_default();
+            match &words[0][..] {
+                b"SET" => {
+                    *value = words[2].clone();
+                    output.write_all(b"+OK\r\n")?;
+                }
+                b"APPEND" => {
+                    value.extend_from_slice(&words[2]);
+                    write!(output, ":{}\r\n", value.len())?;
+                }
+                b"SETRANGE" => {
+                    value.resize(value.len().max(number(2) + words[3].len()), 0);
+                    value[number(2)..][..words[3].len()].copy_from_slice(&words[3]);
+                    write!(output, ":{}\r\n", value.len())?;
+                }
+                b"GETRANGE" => {
+                    let range = &value[number(2)..=number(3)];
+                    write!(output, "${}\r\n", range.len())?;
+                    output.write_all(range)?;
+                    output.write_all(b"\r\n")?;
+                }
+                b"STRLEN" => write!(output, ":{}\r\n", value.len())?,
+                b"DEL" => write!(output, ":{}\r\n", words.len() - 1)?,
+                other => panic!("{}", other.escape_ascii()),
+            }
+        }
+    })
+}
+
+/// The number in a line like `*3` or `$10`; `None` at the end of the stream.
+fn read_number(input: &mut impl BufRead) -> std::io::Result<Option<usize>> {
+    let mut line = String::new();
+    input.read_line(&mut line)?;
+    Ok((!line.is_empty()).then(|| line[1..].trim().parse().unwrap()))
+}
+
+/// Runs `plan`; every order of `at_ready` is given once all connections flow.
+fn run_plan(plan: Plan, at_ready: &[Order]) -> Report {
+    let (orders, orders_due) = mpsc::unbounded_channel();
+    run(plan, orders_due, |event| {
+        if let Event::Ready { .. } = event {
+            at_ready.iter().for_each(|&order| orders.send(order).unwrap());
+        }
+        Ok(())
+    })
+    .unwrap()
+}
+
+fn download(fault: Fault) -> ConnectionReport {
+    let workload = Workload::Download { bytes: 300_000 };
+    let mut plan = Plan::new(http_server(fault), Protocol::Http, workload);
+    plan.deadline_ms = 5_000;
+    if matches!(fault, Fault::Silence { .. }) {
+        plan.deadline_ms = 300;
+    }
+    let order = Order::Fault {
+        at_ns: connection::now().as_nanos(),
+        window_ms: 10_000,
+    };
+    run_plan(plan, &[order]).connections.remove(0)
+}
+
+#[test]
+fn a_right_download_survives() {
+    let report = download(Fault::None);
+    assert!(report.survived(), "{report:?}");
+    assert_eq!((report.bytes_expected, report.bytes_received), (300_000, 300_000));
+    let pair = report.sha256.unwrap();
+    assert_eq!(pair.expected, pattern::sha256(1, 300_000, 300_000));
+    assert_eq!(report.timeline.last().unwrap().bytes, 300_000);
+    assert!(report.stalls[0].gap.is_some());
+}
+
+#[test]
+fn a_reset_an_early_end_and_a_timeout_are_told_apart() {
+    let failure = |fault| {
+        let report = download(fault);
+        assert!(!report.survived());
+        assert_eq!(report.bytes_received, 1000, "{fault:?}");
+        let failed = report.failure.unwrap();
+        assert_eq!(failed.phase, Phase::Flow);
+        failed.failure
+    };
+    assert_eq!(failure(Fault::Reset { after: 1000 }), Failure::Reset);
+    assert_eq!(
+        failure(Fault::Fin { after: 1000 }),
+        Failure::EndOfStream { due: 1 }
+    );
+    assert_eq!(
+        failure(Fault::Silence { after: 1000 }),
+        Failure::Timeout { due: 1 }
+    );
+}
+
+#[test]
+fn silence_is_a_stall_up_to_the_deadline() {
+    let report = download(Fault::Silence { after: 1000 });
+    let gap = report.stalls[0].gap.unwrap();
+    assert_eq!(Some(gap), report.longest_gap);
+    assert_eq!(gap.start_ns + gap.length_ns, report.ended_ns);
+}
+
+#[test]
+fn a_wrong_byte_is_found_and_named() {
+    let failed = download(Fault::WrongByte { after: 299_999 }).failure.unwrap();
+    let Failure::Wrong(Wrong::Content { mismatch, .. }) = failed.failure else {
+        panic!("{failed}");
+    };
+    assert_eq!(mismatch.offset, 299_999);
+}
+
+#[test]
+fn a_byte_too_many_is_found() {
+    let failed = download(Fault::ExtraByte).failure.unwrap();
+    assert!(
+        matches!(failed.failure, Failure::Wrong(Wrong::Unasked { .. })),
+        "{failed}"
+    );
+}
+
+#[test]
+fn a_closed_port_is_refused() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let report = run_plan(
+        Plan::new(free, Protocol::Http, Workload::Download { bytes: 1 }),
+        &[],
+    );
+    let failed = report.connections[0].failure.clone().unwrap();
+    assert_eq!((failed.phase, failed.failure), (Phase::Connect, Failure::Refused));
+}
+
+#[test]
+fn every_workload_of_redis_survives_on_many_connections() {
+    for (workload, received, sent) in [
+        (Workload::Download { bytes: 3_000_000 }, 3_000_000, 1 << 20),
+        (Workload::Upload { bytes: 1_000_001 }, 1_000_001, 1_000_001),
+        (
+            Workload::Request {
+                size: 1024,
+                until: Until::Count(9),
+            },
+            9 * 1024,
+            9 * 1024,
+        ),
+        (Workload::Idle { size: 1024 }, 2048, 2048),
+    ] {
+        let mut plan = Plan::new(redis_server(), Protocol::Redis, workload);
+        plan.connections = 5;
+        let report = run_plan(plan, &[Order::Wake]);
+        assert_eq!(
+            report.survivors(),
+            5,
+            "{workload:?}: {:?}",
+            report.connections[0].failure
+        );
+        assert!(report.connections.iter().all(|one| one.sha256.is_some()));
+        assert_eq!(report.bytes_received(), 5 * received, "{workload:?}");
+        assert_eq!(report.connections[0].bytes_sent, sent, "{workload:?}");
+    }
+}
+
+#[test]
+fn requests_go_on_until_told_and_idle_connections_wait() {
+    let until = Until::Told;
+    let workload = Workload::Request { size: 1024, until };
+    let report = run_plan(
+        Plan::new(http_server(Fault::None), Protocol::Http, workload),
+        &[Order::Stop],
+    );
+    assert_eq!(report.survivors(), 1);
+    let count = report.latency.unwrap().count;
+    assert!(count > 0);
+    assert_eq!(report.connections[0].bytes_received, count * 1024);
+
+    let workload = Workload::Idle { size: 1500 };
+    let mut plan = Plan::new(http_server(Fault::None), Protocol::Http, workload);
+    plan.deadline_ms = 200;
+    let report = run_plan(plan.clone(), &[]);
+    let failed = report.connections[0].failure.clone().unwrap();
+    assert_eq!(failed.failure, Failure::Timeout { due: 0 });
+    assert_eq!(report.connections[0].bytes_received, 1500);
+    plan.deadline_ms = 5_000;
+    let report = run_plan(plan, &[Order::Wake]);
+    assert_eq!(report.survivors(), 1);
+    assert_eq!(report.bytes_received(), 3000);
+}
+
+#[test]
+fn a_paced_transfer_takes_its_time() {
+    let mut plan = Plan::new(
+        redis_server(),
+        Protocol::Redis,
+        Workload::Upload { bytes: 40_000 },
+    );
+    plan.bytes_per_second = Some(200_000);
+    let report = run_plan(plan, &[]);
+    assert_eq!(report.survivors(), 1);
+    let took_ms = (report.ended_ns - report.started_ns) / 1_000_000;
+    // 39 pieces of 1024 bytes; the last goes at 38,912 / 200,000 s. Slower machines take longer.
+    assert!(took_ms >= 194, "{took_ms}");
+}

@@ -1,0 +1,277 @@
+//! The workloads, each a conversation on one connection.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::connection::{Connection, now};
+use super::plan::{Plan, Protocol, Until, Workload};
+use super::replies::Content;
+use super::report::{Failure, Latency, Phase};
+use super::requests::{self, Request};
+
+/// What one connection has to do.
+pub struct Task<'a> {
+    /// The plan of all.
+    pub plan: &'a Plan,
+    /// Which connection this is.
+    pub index: usize,
+    /// Becomes true at `Order::Stop`.
+    pub stop: watch::Receiver<bool>,
+    /// Becomes true at `Order::Wake`.
+    pub wake: watch::Receiver<bool>,
+    /// Round trips, in nanoseconds.
+    pub latency: &'a RefCell<Histogram<u64>>,
+    /// Exchanges begun (workloads `request` and `idle`).
+    pub exchanges: Cell<u64>,
+}
+
+/// The content that a connection must receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Its pattern.
+    pub seed: u64,
+    /// Bytes after which it repeats.
+    pub period: u64,
+    /// Bytes in all.
+    pub len: u64,
+}
+
+/// Content bytes of a pipelined command.
+const PIECE: u64 = 16 << 10;
+/// Pipelined commands under way: half a megabyte, so that the path stays full and 1,000 connections fit memory.
+const PIPELINED: usize = 32;
+/// A value that is read again and again.
+const DOWNLOAD_VALUE: u64 = 1 << 20;
+/// Redis refuses values above 512 MiB, and growing one copies it.
+const UPLOAD_VALUE: u64 = 64 << 20;
+
+/// An empty account of round trips: three digits, up to an hour.
+pub fn latency_account() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are in order")
+}
+
+/// The account in microseconds; `None` if it is empty.
+pub fn latency(account: &Histogram<u64>) -> Option<Latency> {
+    let us = |ns: u64| ns as f64 / 1e3;
+    (!account.is_empty()).then(|| Latency {
+        count: account.len(),
+        mean_us: account.mean() / 1e3,
+        median_us: us(account.value_at_quantile(0.5)),
+        p99_us: us(account.value_at_quantile(0.99)),
+        max_us: us(account.max()),
+    })
+}
+
+impl Task<'_> {
+    /// Does it, from the handshake to the FINs.
+    ///
+    /// # Errors
+    /// Why it ended early.
+    pub async fn run(&self, connection: &Connection) -> Result<(), Failure> {
+        connection.enter(Phase::Prepare);
+        match (self.plan.protocol, self.plan.workload) {
+            (Protocol::Http, Workload::Download { bytes }) => {
+                connection.enter(Phase::Flow);
+                connection.exchange(self.http_get(bytes, 0)).await?;
+            }
+            (Protocol::Redis, Workload::Download { bytes }) => self.redis_download(connection, bytes).await?,
+            (_, Workload::Upload { bytes }) => self.redis_upload(connection, bytes).await?,
+            (_, Workload::Request { size, until }) => self.requests(connection, size, until).await?,
+            (_, Workload::Idle { size }) => self.idle(connection, size).await?,
+        }
+        connection.close().await
+    }
+
+    /// What must have come if nothing failed.
+    pub fn due(&self) -> Due {
+        let http = self.plan.protocol == Protocol::Http;
+        let seed = if http { self.plan.seed } else { self.seed() };
+        let (period, len) = match self.plan.workload {
+            Workload::Download { bytes } if http => (bytes, bytes),
+            Workload::Download { bytes } => (DOWNLOAD_VALUE.min(bytes), bytes),
+            Workload::Upload { bytes } => (bytes, bytes),
+            Workload::Request { size, until } => {
+                let count = match until {
+                    Until::Count(count) => count,
+                    Until::Told => self.exchanges.get(),
+                };
+                (if http { size } else { u64::MAX }, count * size)
+            }
+            Workload::Idle { size } => (if http { size } else { u64::MAX }, 2 * size),
+        };
+        Due { seed, period, len }
+    }
+
+    async fn redis_download(&self, connection: &Connection, bytes: u64) -> Result<(), Failure> {
+        let key = self.key(0);
+        let value = DOWNLOAD_VALUE.min(bytes);
+        let mut puts = self
+            .pieces(0, value, value, PIECE)
+            .map(|(position, content)| requests::redis_put(&key, position, content));
+        connection.pipeline(PIPELINED, async || puts.next()).await?;
+        connection.enter(Phase::Flow);
+        let mut pace = Pace::new(self.plan.bytes_per_second);
+        let mut pieces = self.pieces(0, bytes, value, pace.piece());
+        let next = async || {
+            let (_, content) = pieces.next()?;
+            pace.wait_for(content.len).await;
+            let stretch = Content {
+                offset: content.offset % value,
+                ..content
+            };
+            Some(requests::redis_get(&key, stretch.offset, stretch))
+        };
+        connection.pipeline(PIPELINED, next).await?;
+        connection.exchange(requests::redis_delete(&[&key])).await
+    }
+
+    async fn redis_upload(&self, connection: &Connection, bytes: u64) -> Result<(), Failure> {
+        connection.enter(Phase::Flow);
+        let key = |content: &Content| self.key(content.offset / UPLOAD_VALUE);
+        let mut pace = Pace::new(self.plan.bytes_per_second);
+        let mut pieces = self.pieces(0, bytes, UPLOAD_VALUE, pace.piece());
+        let next = async || {
+            let (position, content) = pieces.next()?;
+            pace.wait_for(content.len).await;
+            Some(requests::redis_put(&key(&content), position, content))
+        };
+        connection.pipeline(PIPELINED, next).await?;
+        let keys: Vec<_> = (0..bytes.div_ceil(UPLOAD_VALUE)).collect();
+        for &number in &keys {
+            let len = UPLOAD_VALUE.min(bytes - number * UPLOAD_VALUE);
+            connection
+                .exchange(requests::redis_length(&self.key(number), len))
+                .await?;
+        }
+        let mut gets = self
+            .pieces(0, bytes, UPLOAD_VALUE, PIECE)
+            .map(|(position, content)| requests::redis_get(&key(&content), position, content));
+        connection.pipeline(PIPELINED, async || gets.next()).await?;
+        let names: Vec<_> = keys.into_iter().map(|number| self.key(number)).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        connection.exchange(requests::redis_delete(&names)).await
+    }
+
+    async fn requests(&self, connection: &Connection, size: u64, until: Until) -> Result<(), Failure> {
+        connection.enter(Phase::Flow);
+        let mut pace = Pace::new(self.plan.bytes_per_second);
+        let goes_on = || match until {
+            Until::Count(count) => self.exchanges.get() < count,
+            Until::Told => !*self.stop.borrow(),
+        };
+        while goes_on() {
+            tokio::select! {
+                biased;
+                () = pace.wait_for(size) => self.small_exchange(connection, size, 0).await?,
+                failure = connection.fails() => return Err(failure),
+            }
+        }
+        Ok(())
+    }
+
+    async fn idle(&self, connection: &Connection, size: u64) -> Result<(), Failure> {
+        self.small_exchange(connection, size, size).await?;
+        connection.enter(Phase::Flow);
+        connection.set_flowing();
+        let mut wake = self.wake.clone();
+        tokio::select! {
+            _ = wake.wait_for(|&wake| wake) => self.small_exchange(connection, size, size).await,
+            failure = connection.fails() => Err(failure),
+        }
+    }
+
+    async fn small_exchange(&self, connection: &Connection, size: u64, padding: u64) -> Result<(), Failure> {
+        let number = self.exchanges.replace(self.exchanges.get() + 1);
+        let request = match self.plan.protocol {
+            Protocol::Http => self.http_get(size, padding as usize),
+            Protocol::Redis => {
+                let content = Content {
+                    seed: self.seed(),
+                    offset: number * size,
+                    len: size,
+                };
+                requests::redis_exchange(&self.key(0), content)
+            }
+        };
+        let asked = now();
+        connection.exchange(request).await?;
+        let round_trip = now().since(asked).as_nanos() as u64;
+        self.latency.borrow_mut().saturating_record(round_trip);
+        Ok(())
+    }
+
+    fn http_get(&self, len: u64, padding: usize) -> Request {
+        let rate = match self.plan.workload {
+            Workload::Download { .. } => self.plan.bytes_per_second,
+            _ => None,
+        };
+        let host = self.plan.server.to_string();
+        requests::http_get(&host, self.plan.seed, len, padding, rate)
+    }
+
+    /// Cuts the stream `from..to` in pieces of at most `piece` bytes that do not cross a multiple of `value`; with the
+    /// position of each in its value.
+    fn pieces(
+        &self,
+        from: u64,
+        to: u64,
+        value: u64,
+        piece: u64,
+    ) -> impl Iterator<Item = (u64, Content)> + use<> {
+        let seed = self.seed();
+        let mut offset = from;
+        std::iter::from_fn(move || {
+            let position = offset % value;
+            let len = piece.min(value - position).min(to - offset);
+            let content = Content { seed, offset, len };
+            offset += len;
+            (len > 0).then_some((position, content))
+        })
+    }
+
+    fn seed(&self) -> u64 {
+        self.plan.seed.wrapping_add(self.index as u64)
+    }
+
+    /// Key number `number` of this connection; no other connection or run uses it.
+    fn key(&self, number: u64) -> String {
+        format!("lab:{:x}:{}:{number}", self.plan.seed, self.index)
+    }
+}
+
+/// Keeps to a rate by an absolute schedule.
+struct Pace {
+    bytes_per_second: Option<u64>,
+    /// When byte 0 was due.
+    start: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(bytes_per_second: Option<u64>) -> Self {
+        Self {
+            bytes_per_second,
+            start: Instant::now(),
+            bytes: 0,
+        }
+    }
+
+    /// A piece that is due every 5 ms or so, so that bytes flow steadily.
+    fn piece(&self) -> u64 {
+        self.bytes_per_second
+            .map_or(PIECE, |rate| (rate / 200).clamp(1024, PIECE))
+    }
+
+    /// Waits until `count` more bytes may go.
+    async fn wait_for(&mut self, count: u64) {
+        if let Some(rate) = self.bytes_per_second {
+            let due = Duration::from_secs_f64(self.bytes as f64 / rate as f64);
+            tokio::time::sleep_until(self.start + due).await;
+        }
+        self.bytes += count;
+    }
+}
