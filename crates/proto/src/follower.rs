@@ -117,6 +117,14 @@ impl Follower {
     }
 
     /// The replica, if the policy has one.
+    pub fn replica(&self) -> Option<&Replica> {
+        match self {
+            Self::Replica(replica) => Some(replica),
+            Self::Http(_) | Self::GivenUp => None,
+        }
+    }
+
+    /// The same, to be changed.
     pub fn replica_mut(&mut self) -> Option<&mut Replica> {
         match self {
             Self::Replica(replica) => Some(replica),

@@ -23,8 +23,8 @@ use crate::{Instant, Seq};
 pub struct TakeoverReport {
     /// The peer was declared dead.
     pub declared: Instant,
-    /// The log was read to its end behind the closed gate.
-    pub drained: Instant,
+    /// The gate was closed, and the log read to its end behind it.
+    pub gate_closed: Instant,
     /// The first connection's socket was live.
     pub first_live: Option<Instant>,
     /// The last one's was.
@@ -153,7 +153,7 @@ impl Takeover {
     pub(crate) fn report(&self, now: Instant) -> TakeoverReport {
         TakeoverReport {
             declared: self.declared,
-            drained: self.drained.unwrap_or(now),
+            gate_closed: self.drained.unwrap_or(now),
             first_live: self.live.first().map(|&(_, at)| at),
             last_live: self.live.last().map(|&(_, at)| at),
             decided: now,

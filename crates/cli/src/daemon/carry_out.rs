@@ -1,0 +1,313 @@
+//! Carrying out what the node wants, on the kernel.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+
+use anyhow::Context;
+use linux::network::Network;
+use linux::raw::RawSender;
+use linux::repair::{Pool, Restored};
+use linux::wire::{Mode, Wire};
+use proto::action::{Action, Gate, Report, ServiceIndex};
+use proto::connection::Endpoint;
+use proto::node::Node;
+use proto::role::Role;
+use proto::takeover;
+use proto::table::ConnectionId;
+
+use super::Rings;
+use super::peer::Peer;
+use super::relay::{Handover, Relay};
+use super::replicas::Replicas;
+use crate::config::Config;
+
+/// Sockets kept ready for a takeover, per service: enough for most, not so many that descriptors run out.
+const POOL_MAX: usize = 1024;
+/// Of these, so many are made between two looks at the rings.
+const POOL_STEP: usize = 8;
+
+/// Everything that the node's actions act on.
+pub struct Executor {
+    wire: Wire,
+    network: Network,
+    raw: RawSender,
+    services: Vec<Service>,
+    restoring: HashMap<(ServiceIndex, ConnectionId), Restoring>,
+    relay: Relay,
+    replicas: Replicas,
+    raised: bool,
+}
+
+struct Service {
+    name: String,
+    vip: std::net::SocketAddr,
+    mac: [u8; 6],
+    pool: Pool,
+}
+
+/// A connection between `Restore` and `Activate`.
+struct Restoring {
+    endpoint: Endpoint,
+    socket: Restored,
+}
+
+impl Executor {
+    /// An executor over what has been set up.
+    pub fn new(config: &Config, wire: Wire, network: Network) -> anyhow::Result<Self> {
+        let mut services = Vec::new();
+        for service in &config.services {
+            let interface = linux::network::Interface::find(&service.interface)?
+                .with_context(|| format!("interface {} is gone", service.interface))?;
+            let vip = (service.address, service.port).into();
+            services.push(Service {
+                name: service.name.clone(),
+                vip,
+                mac: interface.mac.with_context(|| format!("{} has no MAC address", interface.name))?,
+                pool: Pool::new(vip),
+            });
+        }
+        Ok(Self {
+            wire,
+            network,
+            raw: RawSender::open().context("opening raw sockets")?,
+            services,
+            restoring: HashMap::new(),
+            relay: Relay::new(config),
+            replicas: Replicas::new(config)?,
+            raised: false,
+        })
+    }
+
+    /// This node's MAC addresses, by service.
+    pub fn macs(&self) -> Vec<[u8; 6]> {
+        self.services.iter().map(|service| service.mac).collect()
+    }
+
+    /// Starts the keeper, which relays restored connections.
+    pub fn start_keeper(&mut self, config: &Config) -> anyhow::Result<()> {
+        self.relay.start(config)
+    }
+
+    /// The relay, to be asked how it is.
+    pub fn relay(&self) -> &Relay {
+        &self.relay
+    }
+
+    /// The wire, to be asked how it is.
+    pub fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    /// A service's name.
+    pub fn service_name(&self, service: ServiceIndex) -> &str {
+        &self.services[usize::from(service)].name
+    }
+
+    /// Tells the wire whether a wake-up is needed.
+    pub fn set_asleep(&self, asleep: bool) {
+        self.wire.set_asleep(asleep);
+    }
+
+    /// Readable when a replica has something to say.
+    pub fn replicas_fd(&self) -> BorrowedFd<'_> {
+        self.replicas.fd()
+    }
+
+    /// Passes on what replicas have said.
+    pub fn serve_replicas(&mut self, node: &mut Node) {
+        self.replicas.serve(node);
+    }
+
+    /// Notices when the process behind a service has died.
+    pub fn watch_servers(&self, node: &mut Node) {
+        for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
+            if self.wire.server_dead(index) {
+                node.handle_server_dead(index);
+            }
+        }
+    }
+
+    /// Makes sockets for connections that may have to be taken over.
+    pub fn prepare_sockets(&mut self, node: &Node) {
+        for (index, service) in (0..).zip(&mut self.services) {
+            let wanted = match node.role(index).0 {
+                Role::Backup => node.table(index).len().min(POOL_MAX),
+                Role::Joining | Role::Primary | Role::TakingOver | Role::Sole | Role::Standby => 0,
+            };
+            if let Err(error) = service.pool.fill(wanted, POOL_STEP) {
+                tracing::debug!(%error, service = service.name, "socket pool");
+            }
+        }
+    }
+
+    /// Does one thing.
+    ///
+    /// # Errors
+    /// If setting up the network for a role fails. What fails for one connection is that connection's matter.
+    pub fn carry_out(
+        &mut self,
+        action: Action,
+        node: &mut Node,
+        rings: &mut Rings,
+        peer: &Peer,
+    ) -> anyhow::Result<()> {
+        match action {
+            Action::Assume { service, role, peer_mac } => return self.assume(service, role, peer_mac),
+            Action::SetGate { service, gate } => self.wire.set_mode(service, mode_of(gate)),
+            Action::Drain { service } => {
+                rings.drain(node, usize::MAX, true);
+                node.handle_drained(linux::clock::now(), service);
+            }
+            Action::Restore { service, connection } => self.restore(node, service, connection),
+            Action::MakeReady { service, connection } => {
+                self.step(node, service, connection, |restoring, _| restoring.socket.make_ready());
+            }
+            Action::Activate { service, connection } => self.activate(node, service, connection),
+            Action::HandOver { service, connection } => self.hand_over(node, service, connection),
+            Action::AllowSpeech { service } => self.set_speak(service, true),
+            Action::Transmit(packet) => {
+                if let Err(error) = self.raw.send(&packet) {
+                    tracing::warn!(%error, "packet not sent");
+                }
+            }
+            Action::Send(heartbeat) => peer.send(&heartbeat),
+            Action::OpenReplica { service, connection, client } => {
+                self.replicas.open(node, service, connection, client);
+            }
+            Action::FeedReplica { service, connection } => self.replicas.feed(node, service, connection),
+            Action::CloseReplica { service, connection } => self.replicas.close(service, connection),
+            Action::Report(report) => self.report(node, &report),
+        }
+        Ok(())
+    }
+
+    /// Puts up the VIP, behind closed doors: the gate opens next.
+    fn assume(&mut self, service: ServiceIndex, role: Role, peer_mac: [u8; 6]) -> anyhow::Result<()> {
+        self.wire.set_peer_mac(service, peer_mac);
+        self.wire.set_mode(service, Mode::Mute);
+        if role == Role::Primary {
+            self.set_speak(service, true);
+        }
+        if !std::mem::replace(&mut self.raised, true) {
+            self.network.raise().context("putting up the VIPs")?;
+        }
+        Ok(())
+    }
+
+    fn set_speak(&self, service: ServiceIndex, may: bool) {
+        let vip = self.services[usize::from(service)].vip;
+        if let Err(error) = self.network.set_speak(vip, may) {
+            tracing::error!(%error, %vip, "the no-RST guard stays closed: lost connections will hang instead of ending");
+        }
+    }
+
+    fn restore(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
+        let Some(connection) = node.table(service).get(id) else { return }; // it ended meanwhile
+        let now = linux::clock::now();
+        let endpoint = connection.endpoint();
+        let output = connection.output().slices(endpoint.unacknowledged.clone());
+        let pool = &mut self.services[usize::from(service)].pool;
+        match Restored::new(pool, &endpoint, output, now) {
+            Ok(socket) => {
+                self.restoring.insert((service, id), Restoring { endpoint, socket });
+            }
+            Err(error) => node.handle_unrestorable(now, service, id, error.to_string()),
+        }
+    }
+
+    fn step<E: std::fmt::Display>(
+        &mut self,
+        node: &mut Node,
+        service: ServiceIndex,
+        id: ConnectionId,
+        step: impl FnOnce(&Restoring, &Node) -> Result<(), E>,
+    ) {
+        let Some(restoring) = self.restoring.get(&(service, id)) else { return };
+        if let Err(error) = step(restoring, node) {
+            self.restoring.remove(&(service, id));
+            node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
+        }
+    }
+
+    fn activate(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
+        self.step(node, service, id, |restoring, node| {
+            let Some(connection) = node.table(service).get(id) else { return Ok(()) };
+            let late = restoring.endpoint.input_frontier..connection.input().frontier();
+            connection.input().slices(late).try_for_each(|slice| restoring.socket.feed(slice))
+        });
+        let Some(Restoring { endpoint, socket }) = self.restoring.remove(&(service, id)) else { return };
+        let socket = match socket.activate() {
+            Ok(socket) => socket,
+            Err(error) => {
+                node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
+                return;
+            }
+        };
+        let now = linux::clock::now();
+        if let Some(connection) = node.table(service).get(id)
+            && let Err(error) = self.raw.send(&takeover::wake(connection, now).emit())
+        {
+            tracing::warn!(%error, client = %endpoint.client, "the client is not woken up");
+        }
+        node.handle_live(now, service, id);
+        self.relay.add_live(service, id, socket, endpoint, now);
+    }
+
+    fn hand_over(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
+        let Some((socket, endpoint)) = self.relay.take_live(service, id) else { return };
+        let replica = self.replicas.take(service, id);
+        let connection = node.hand_over(linux::clock::now(), service, id);
+        if let Some(connection) = connection {
+            self.relay.hand_over(Handover { service, connection, endpoint, socket, replica });
+        }
+    }
+
+    fn report(&self, node: &Node, report: &Report) {
+        match report {
+            Report::Role { service, from, to, epoch } => {
+                tracing::info!(service = self.service_name(*service), ?from, ?to, epoch, "role");
+            }
+            Report::TakenOver { service } => {
+                let Some(taken) = node.takeovers(*service).last() else { return };
+                let took = taken.first_live.map(|live| live.since(taken.declared));
+                tracing::info!(
+                    service = self.service_name(*service),
+                    connections = taken.connections,
+                    restored = taken.restored,
+                    reset = taken.reset,
+                    first_live = ?took,
+                    all = ?taken.decided.since(taken.declared),
+                    "taken over"
+                );
+            }
+            Report::Unrestorable { service, client, reason } => {
+                tracing::warn!(service = self.service_name(*service), %client, reason, "connection lost");
+            }
+            Report::Contradiction { service, what } => {
+                tracing::error!(service = self.service_name(*service), what, "configurations contradict each other");
+            }
+        }
+    }
+
+    /// Restores the network as it was found: the gate closes before the VIP goes.
+    pub fn tear_down(mut self) -> anyhow::Result<()> {
+        for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
+            self.wire.set_mode(index, Mode::Mute);
+        }
+        let relay = self.relay.stop();
+        let lowered = self.network.lower();
+        let wire = self.wire.remove();
+        let network = self.network.remove();
+        relay.and(lowered.map_err(Into::into)).and(wire.map_err(Into::into)).and(network.map_err(Into::into))
+    }
+}
+
+fn mode_of(gate: Gate) -> Mode {
+    match gate {
+        Gate::Off => Mode::Off,
+        Gate::Wire => Mode::Wire,
+        Gate::Takeover => Mode::Takeover,
+        Gate::Primary => Mode::Primary,
+        Gate::Mute => Mode::Mute,
+    }
+}

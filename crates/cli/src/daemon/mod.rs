@@ -1,0 +1,278 @@
+//! The agent: one thread that reads the wire's log, runs the [`Node`] and carries out what it wants.
+//!
+//! The loop naps a fraction of a millisecond while there is traffic, instead of being woken for every packet (waking costs
+//! more than logging), and sleeps until the wire wakes it when there is none. Nothing that a client waits for depends on
+//! it: the wire logs and releases in the kernel.
+
+mod carry_out;
+mod peer;
+mod relay;
+mod replicas;
+mod report;
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use anyhow::Context;
+use linux::network::{self, Network};
+use linux::wire::{self, Ring, Wire, WireOptions, WireService};
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::time::TimeSpec;
+use proto::detector::DetectorConfig;
+use proto::node::{Node, NodeConfig, ServiceConfig};
+use proto::table::{Direction, TableConfig};
+
+use crate::config::{Config, Policy, Role};
+use crate::control::{self, Call};
+use carry_out::Executor;
+use peer::Peer;
+
+/// Records handled between two looks at the clock.
+const BATCH: usize = 4096;
+/// Between two looks at the rings while there is traffic. The ring holds tens of milliseconds of it.
+const NAP: Duration = Duration::from_micros(500);
+/// So many naps without a record, and the agent goes to sleep.
+const NAPS_MAX: u32 = 20;
+/// The longest sleep: a wake-up could be lost in the gap between the last look and the sleep.
+const SLEEP_MAX: Duration = Duration::from_millis(10);
+
+/// The running agent.
+struct Agent {
+    node: Node,
+    executor: Executor,
+    rings: Rings,
+    peer: Peer,
+    calls: Receiver<Call>,
+    wakeups: UnixStream,
+    stop: Arc<AtomicBool>,
+    idle_naps: u32,
+    peer_status: control::PeerStatus,
+}
+
+/// The ring of connections and that of SYNs.
+struct Rings {
+    connections: Ring,
+    opening: Ring,
+}
+
+impl Rings {
+    /// Handles what was logged up to now, SYNs first: a connection's first segment was logged after its SYN, so by the
+    /// time the end of the ring of connections has been read, its SYN is in the other ring.
+    fn drain(&mut self, node: &mut Node, records_max: usize, wait: bool) -> usize {
+        let end = self.connections.end();
+        let mut handle = |record: &wire::Record, packet: &[u8]| {
+            let direction = if record.direction == 0 { Direction::In } else { Direction::Out };
+            let time = proto::Instant::from_nanos(record.time_ns);
+            node.handle_packet(time, record.service, direction, packet, wire::checksum_of(record));
+        };
+        let opening_end = self.opening.end();
+        let opening = self.opening.drain(opening_end, records_max, wait, &mut handle);
+        if opening == records_max {
+            return opening; // the rest of them first
+        }
+        opening + self.connections.drain(end, records_max, wait, &mut handle)
+    }
+
+    fn fill(&self) -> u64 {
+        self.connections.fill() + self.opening.fill()
+    }
+}
+
+/// Runs the node until SIGTERM or SIGINT, then restores the network as it was found.
+///
+/// # Errors
+/// What kept it from starting, or from cleaning up; the step is named.
+pub fn run(config: &Config) -> anyhow::Result<()> {
+    let (wakeup, wakeups) = UnixStream::pair().context("making the wake-up pipe")?;
+    wakeups.set_nonblocking(true)?;
+    wakeup.set_nonblocking(true)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("catching signals")?;
+        signal_hook::low_level::pipe::register(signal, wakeup.try_clone()?).context("catching signals")?;
+    }
+    if let Err(error) = linux::process::take_precedence() {
+        tracing::warn!(%error, "the agent runs at ordinary priority: false alarms are more likely");
+    }
+    let (mut executor, rings) = set_up(config)?;
+    let node = Node::new(node_config(config, &executor)?, linux::clock::now());
+    let peer = Peer::open(config).context("opening the heartbeat socket")?;
+    let control_wakeup = wakeup.try_clone()?;
+    let wake = move || {
+        let _ = std::io::Write::write(&mut &control_wakeup, &[1]); // full: a wake-up is under way already
+    };
+    let (server, calls) = control::Server::open(&config.node.state_dir, wake)?;
+    executor.start_keeper(config)?;
+    let peer_status =
+        control::PeerStatus { name: config.peer.name.clone(), address: config.peer.address, alive: false };
+    let mut agent = Agent { node, executor, rings, peer, calls, wakeups, stop, idle_naps: 0, peer_status };
+    tracing::info!(node = config.node.name, peer = config.peer.name, "ready");
+    let outcome = agent.run();
+    drop(server);
+    agent.executor.tear_down()?;
+    tracing::info!("stopped; the network is as it was found");
+    outcome
+}
+
+/// Guard first, then the wire; the VIPs come up when the roles are agreed.
+fn set_up(config: &Config) -> anyhow::Result<(Executor, Rings)> {
+    let journal = network::journal(&config.node.state_dir);
+    let mut crash_exit_codes: Vec<u8> =
+        config.services.iter().flat_map(|service| service.crash_exit_codes.iter().copied()).collect();
+    crash_exit_codes.dedup();
+    let options = WireOptions {
+        ring_bytes: config.log.ring_bytes,
+        ring_open_bytes: config.log.syn_ring_bytes,
+        crash_exit_codes,
+        chunks_only: false,
+    };
+    let mut wire = Wire::load(&config.node.name, &options)?;
+    let attached = attach(config, &mut wire);
+    let network = attached.and_then(|()| Ok(Network::prepare(&plan(config), &journal)?));
+    let network = match network {
+        Ok(network) => network,
+        Err(error) => {
+            if let Err(error) = wire.remove() {
+                tracing::error!(%error, "the wire is not removed; run `steadfast cleanup`");
+            }
+            return Err(error);
+        }
+    };
+    let (connections, opening) = wire.rings()?;
+    Ok((Executor::new(config, wire, network)?, Rings { connections, opening }))
+}
+
+fn attach(config: &Config, wire: &mut Wire) -> anyhow::Result<()> {
+    for (index, service) in (0..).zip(&config.services) {
+        let interface = network::Interface::find(&service.interface)?
+            .with_context(|| format!("interface {} is gone", service.interface))?;
+        let service = WireService {
+            address: service.address,
+            port: service.port,
+            ifindex: interface.index,
+            own_mac: interface.mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
+        };
+        wire.add_service(index, &service)?;
+    }
+    if let Some(left_out) = wire.attach()? {
+        tracing::warn!("{left_out}");
+    }
+    Ok(())
+}
+
+fn plan(config: &Config) -> network::Plan {
+    let services = config
+        .services
+        .iter()
+        .map(|service| network::Service {
+            address: (service.address, service.port).into(),
+            interface: service.interface.clone(),
+            role: match service.role {
+                Role::Primary => network::Role::Primary,
+                Role::Backup => network::Role::Backup,
+            },
+            peer: service.peer_address,
+            application: service.application,
+        })
+        .collect();
+    network::Plan { node: config.node.name.clone(), services }
+}
+
+fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfig> {
+    let services = config
+        .services
+        .iter()
+        .zip(executor.macs())
+        .map(|(service, mac)| ServiceConfig {
+            table: TableConfig {
+                vip: (service.address, service.port).into(),
+                policy: match service.policy {
+                    Policy::Http => proto::follower::Policy::Http,
+                    Policy::Replica => proto::follower::Policy::Replica,
+                },
+                connection_bytes_max: config.log.per_connection_bytes,
+                bytes_max: config.log.total_bytes,
+                hash_seed: linux::process::random_seed(),
+            },
+            is_primary: service.role == Role::Primary,
+            mac,
+        })
+        .collect();
+    let detector = DetectorConfig { interval: config.detector.heartbeat, missed: config.detector.missed };
+    Ok(NodeConfig { name: config.node.name.clone(), detector, services })
+}
+
+impl Agent {
+    fn run(&mut self) -> anyhow::Result<()> {
+        while !self.stop.load(Ordering::Relaxed) {
+            let handled = self.rings.drain(&mut self.node, BATCH, false);
+            self.carry_out()?;
+            for heartbeat in self.peer.receive() {
+                self.node.handle_heartbeat(linux::clock::now(), heartbeat);
+                self.carry_out()?;
+            }
+            self.executor.watch_servers(&mut self.node);
+            let now = linux::clock::now();
+            if now >= self.node.poll_timeout() {
+                self.node.handle_timeout(now);
+            }
+            self.executor.serve_replicas(&mut self.node);
+            self.carry_out()?;
+            while let Ok(call) = self.calls.try_recv() {
+                self.answer(call);
+            }
+            if handled < BATCH {
+                self.executor.prepare_sockets(&self.node);
+                self.rest(handled);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the node wants, until it wants nothing more.
+    fn carry_out(&mut self) -> anyhow::Result<()> {
+        while let Some(action) = self.node.poll_action() {
+            self.executor.carry_out(action, &mut self.node, &mut self.rings, &self.peer)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&self, call: Call) {
+        let ring_fill = self.rings.fill();
+        match call {
+            Call::Status(reply) => reply.send(report::status(&self.node, &self.executor, &self.peer_status, ring_fill)),
+            Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
+        }
+    }
+
+    /// A nap while there is traffic, sleep while there is none.
+    fn rest(&mut self, handled: usize) {
+        self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
+        let due = self.node.poll_timeout().since(linux::clock::now());
+        if self.idle_naps <= NAPS_MAX {
+            wait(&[self.peer.as_fd(), self.wakeups.as_fd()], NAP.min(due));
+        } else {
+            self.executor.set_asleep(true);
+            if self.rings.fill() == 0 {
+                let rings = [self.rings.connections.as_fd(), self.rings.opening.as_fd()];
+                let others = [self.peer.as_fd(), self.wakeups.as_fd(), self.executor.replicas_fd()];
+                wait(&[rings.as_slice(), &others].concat(), SLEEP_MAX.min(due));
+            }
+            self.executor.set_asleep(false);
+        }
+        let mut wakeups = [0; 64];
+        while matches!((&self.wakeups).read(&mut wakeups), Ok(count) if count > 0) {}
+    }
+}
+
+/// Waits until one of `fds` is readable, at most for `limit`.
+fn wait(fds: &[BorrowedFd<'_>], limit: Duration) {
+    let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    // A signal that interrupts it is as good as a wake-up; nothing else can go wrong here.
+    let _ = nix::poll::ppoll(&mut fds, Some(TimeSpec::from(limit)), None);
+}

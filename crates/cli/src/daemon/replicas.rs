@@ -1,0 +1,227 @@
+//! The replicas' connections to the local application (restart policy `replica`): fed with what the primary has accepted,
+//! read and compared.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use anyhow::Context;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use proto::action::ServiceIndex;
+use proto::node::Node;
+use proto::table::ConnectionId;
+
+use crate::config::Config;
+
+/// A replica that is so many bytes ahead of the primary is not read from.
+const AHEAD_MAX: usize = 1 << 20;
+const EVENTS_MAX: usize = 64;
+const READ_SIZE: usize = 256 * 1024;
+
+type Key = (ServiceIndex, ConnectionId);
+
+/// The replicas of all services.
+pub struct Replicas {
+    epoll: Epoll,
+    applications: Vec<SocketAddr>,
+    by_key: HashMap<Key, u64>,
+    by_token: HashMap<u64, Replica>,
+    /// Those that are too far ahead.
+    paused: Vec<u64>,
+    next_token: u64,
+    buffer: Vec<u8>,
+}
+
+struct Replica {
+    key: Key,
+    stream: TcpStream,
+    /// Its receive buffer is full.
+    blocked: bool,
+}
+
+impl Replicas {
+    /// None yet.
+    pub fn new(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("making an epoll instance")?,
+            applications: config.services.iter().map(|service| service.application).collect(),
+            by_key: HashMap::new(),
+            by_token: HashMap::new(),
+            paused: Vec::new(),
+            next_token: 0,
+            buffer: vec![0; READ_SIZE],
+        })
+    }
+
+    /// Readable when there is something to serve.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// Connects to the application from the client's address.
+    pub fn open(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId, client: SocketAddr) {
+        self.close(service, id);
+        let application = self.applications[usize::from(service)];
+        let opened = linux::transparent::connect_as(client, application).and_then(|stream| {
+            let token = self.next_token;
+            self.epoll.add(&stream, event(token, true, true))?;
+            Ok((token, stream))
+        });
+        match opened {
+            Ok((token, stream)) => {
+                self.next_token += 1;
+                self.by_key.insert((service, id), token);
+                self.by_token.insert(token, Replica { key: (service, id), stream, blocked: true });
+            }
+            Err(error) => {
+                let reason = format!("connecting the replica to {application}: {error}");
+                node.handle_replica_failure(service, id, reason);
+            }
+        }
+    }
+
+    /// Gives a replica what the primary has accepted since the last time.
+    pub fn feed(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
+        let Some(&token) = self.by_key.get(&(service, id)) else { return };
+        let replica = self.by_token.get_mut(&token).expect("both maps hold it");
+        if replica.blocked {
+            return; // epoll says when it goes on
+        }
+        match feed(&mut replica.stream, node, service, id) {
+            Ok(complete) => {
+                replica.blocked = !complete;
+                if !complete && !self.paused.contains(&token) {
+                    self.watch(token, true, true);
+                }
+            }
+            Err(error) => self.fail(node, token, &format!("feeding the replica: {error}")),
+        }
+    }
+
+    /// The connection is over.
+    pub fn close(&mut self, service: ServiceIndex, id: ConnectionId) {
+        drop(self.take(service, id));
+    }
+
+    /// Takes a replica's connection, for the relay.
+    pub fn take(&mut self, service: ServiceIndex, id: ConnectionId) -> Option<TcpStream> {
+        let token = self.by_key.remove(&(service, id))?;
+        let replica = self.by_token.remove(&token)?;
+        self.paused.retain(|&paused| paused != token);
+        let _ = self.epoll.delete(&replica.stream); // closing it would do the same
+        Some(replica.stream)
+    }
+
+    /// Reads what replicas have said, and goes on feeding those that take more now.
+    pub fn serve(&mut self, node: &mut Node) {
+        if self.by_token.is_empty() {
+            return;
+        }
+        self.unpause(node);
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
+        let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        for event in &events[..count] {
+            let token = event.data();
+            if event.events().intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
+                self.read(node, token);
+            }
+            if event.events().contains(EpollFlags::EPOLLOUT)
+                && let Some(replica) = self.by_token.get_mut(&token)
+            {
+                replica.blocked = false;
+                let (service, id) = replica.key;
+                let paused = self.paused.contains(&token);
+                self.watch(token, !paused, false);
+                self.feed(node, service, id);
+            }
+        }
+    }
+
+    fn read(&mut self, node: &mut Node, token: u64) {
+        let Some(replica) = self.by_token.get_mut(&token) else { return };
+        let (service, id) = replica.key;
+        match replica.stream.read(&mut self.buffer) {
+            Ok(0) => {
+                node.handle_replica_output(service, id, None);
+                self.watch(token, false, false);
+            }
+            Ok(count) => {
+                let ahead = node.handle_replica_output(service, id, Some(&self.buffer[..count]));
+                if ahead > AHEAD_MAX {
+                    let blocked = replica.blocked;
+                    self.paused.push(token);
+                    self.watch(token, false, blocked);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => self.fail(node, token, &format!("reading from the replica: {error}")),
+        }
+    }
+
+    /// The primary may have caught up.
+    fn unpause(&mut self, node: &mut Node) {
+        for token in std::mem::take(&mut self.paused) {
+            let Some(replica) = self.by_token.get(&token) else { continue };
+            let (service, id) = replica.key;
+            if node.handle_replica_output(service, id, Some(&[])) > AHEAD_MAX / 2 {
+                self.paused.push(token);
+            } else {
+                let blocked = replica.blocked;
+                self.watch(token, true, blocked);
+            }
+        }
+    }
+
+    fn watch(&self, token: u64, readable: bool, writable: bool) {
+        let Some(replica) = self.by_token.get(&token) else { return };
+        if let Err(error) = self.epoll.modify(&replica.stream, &mut event(token, readable, writable)) {
+            tracing::warn!(%error, "watching a replica");
+        }
+    }
+
+    fn fail(&mut self, node: &mut Node, token: u64, reason: &str) {
+        let Some(replica) = self.by_token.get(&token) else { return };
+        let (service, id) = replica.key;
+        node.handle_replica_failure(service, id, reason.to_owned());
+        self.close(service, id);
+    }
+}
+
+fn event(token: u64, readable: bool, writable: bool) -> EpollEvent {
+    let mut flags = EpollFlags::empty();
+    flags.set(EpollFlags::EPOLLIN, readable);
+    flags.set(EpollFlags::EPOLLOUT, writable);
+    EpollEvent::new(flags, token)
+}
+
+/// Writes what is new; false if the replica takes no more for now.
+fn feed(stream: &mut TcpStream, node: &mut Node, service: ServiceIndex, id: ConnectionId) -> io::Result<bool> {
+    let Some(connection) = node.table(service).get(id) else { return Ok(true) };
+    let Some(replica) = connection.follower().replica() else { return Ok(true) };
+    let (from, to) = (replica.fed(), connection.input_acknowledged());
+    let mut written = 0;
+    let mut outcome = Ok(true);
+    'slices: for slice in connection.input().slices(from..to) {
+        let mut rest = slice;
+        while !rest.is_empty() {
+            match stream.write(rest) {
+                Ok(count) => {
+                    written += count as u64;
+                    rest = &rest[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    outcome = if error.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(error) };
+                    break 'slices;
+                }
+            }
+        }
+    }
+    let ended = connection.input().fin() == Some(to) && from + written == to && matches!(outcome, Ok(true));
+    if ended {
+        stream.shutdown(Shutdown::Write)?;
+    }
+    node.handle_fed(service, id, from + written, ended);
+    outcome
+}

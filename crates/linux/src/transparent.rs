@@ -1,0 +1,31 @@
+//! Connections to the local application that bear the real client's address.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::network::RELAY_MARK;
+use crate::repair::set_transparent;
+
+/// Begins a connection to `application` from the address and port of `client`, which is not this machine's. The stream is
+/// non-blocking and may not be connected yet. The network must lead the application's replies back
+/// ([`Network::prepare`](crate::network::Network::prepare)).
+///
+/// # Errors
+/// What the kernel says.
+pub fn connect_as(client: SocketAddr, application: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(application), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_mark(RELAY_MARK)?;
+    set_transparent(&socket, application)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&client.into())?;
+    socket.set_tcp_nodelay(true)?;
+    match socket.connect(&application.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
+}
