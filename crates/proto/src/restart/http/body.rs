@@ -1,0 +1,176 @@
+//! Message bodies: payload told from framing, in pieces of any size and without looking at each byte.
+
+use super::SIZE_LINE_MAX;
+use super::head::{Fault, take_line, take_section};
+use super::resume::ChunkPosition;
+
+/// Follows one message body. Bytes go in by [`next`](Self::next) until [`is_complete`](Self::is_complete).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    Chunked(Chunked),
+    /// Content-Length, with the bytes that are still to come.
+    Length {
+        left: u64,
+    },
+    /// Ends with the stream.
+    UntilClose,
+}
+
+/// Follows the chunked coding (RFC 9112 §7.1).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Chunked {
+    pub position: ChunkPosition,
+    is_complete: bool,
+}
+
+/// A whole element of a body, or a part of its payload.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    /// The CRLF after a chunk's data.
+    DataEnd,
+    Payload(&'a [u8]),
+    /// A chunk's size and the whole line, as it came. Size 0: the last chunk.
+    SizeLine(u64, Vec<u8>),
+    /// The lines after the last chunk, with the blank one.
+    Trailer(Vec<u8>),
+}
+
+impl Body {
+    pub const fn chunked() -> Self {
+        Self::Chunked(Chunked {
+            position: ChunkPosition::START,
+            is_complete: false,
+        })
+    }
+
+    pub const fn is_complete(&self) -> bool {
+        match self {
+            Self::Chunked(chunked) => chunked.is_complete,
+            Self::Length { left } => *left == 0,
+            Self::UntilClose => false,
+        }
+    }
+
+    /// Payload bytes up to the end of the chunk in which the stream stands.
+    pub const fn left_in_chunk(&self) -> u64 {
+        match self {
+            Self::Chunked(Chunked {
+                position: ChunkPosition::Data { left },
+                ..
+            }) => *left,
+            _ => 0,
+        }
+    }
+
+    /// Takes one piece from the front of `bytes`. `None` if the bytes ended before it did; they are remembered. To be
+    /// called only while the body is not complete.
+    pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Fault> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        match self {
+            Self::Chunked(chunked) => chunked.next(bytes),
+            Self::Length { left } => Ok(Some(Piece::Payload(take(left, bytes)))),
+            Self::UntilClose => Ok(Some(Piece::Payload(std::mem::take(bytes)))),
+        }
+    }
+}
+
+impl Chunked {
+    fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Fault> {
+        match &mut self.position {
+            ChunkPosition::Data { left } => {
+                let payload = take(left, bytes);
+                if *left == 0 {
+                    self.position = ChunkPosition::DataEnd { has_cr: false };
+                }
+                Ok(Some(Piece::Payload(payload)))
+            }
+            ChunkPosition::DataEnd { has_cr } => {
+                let wanted = if *has_cr { b'\n' } else { b'\r' };
+                if bytes[0] != wanted {
+                    return Err(Fault::ChunkEnd);
+                }
+                *bytes = &bytes[1..];
+                if !*has_cr {
+                    *has_cr = true;
+                    return self.next_if_any(bytes);
+                }
+                self.position = ChunkPosition::START;
+                Ok(Some(Piece::DataEnd))
+            }
+            ChunkPosition::SizeLine(line) => {
+                let ended = take_line(line, bytes);
+                if line.len() > SIZE_LINE_MAX {
+                    return Err(Fault::ChunkSize);
+                }
+                if !ended {
+                    return Ok(None);
+                }
+                let line = std::mem::take(line);
+                let size = SizeLine::split(&line).size().ok_or(Fault::ChunkSize)?;
+                self.position = match size {
+                    0 => ChunkPosition::Trailer(Vec::new()),
+                    left => ChunkPosition::Data { left },
+                };
+                Ok(Some(Piece::SizeLine(size, line)))
+            }
+            ChunkPosition::Trailer(lines) => {
+                if !take_section(lines, bytes)? {
+                    return Ok(None);
+                }
+                self.is_complete = true;
+                Ok(Some(Piece::Trailer(std::mem::take(lines))))
+            }
+        }
+    }
+
+    fn next_if_any<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Fault> {
+        if bytes.is_empty() {
+            Ok(None)
+        } else {
+            self.next(bytes)
+        }
+    }
+}
+
+/// A chunk's size line, perhaps cut, in its parts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SizeLine<'a> {
+    pub digits: &'a [u8],
+    /// Padding, extensions and the line's end, as far as they are there.
+    pub rest: &'a [u8],
+}
+
+impl<'a> SizeLine<'a> {
+    pub fn split(line: &'a [u8]) -> Self {
+        let end = line
+            .iter()
+            .position(|byte| !byte.is_ascii_hexdigit())
+            .unwrap_or(line.len());
+        let (digits, rest) = line.split_at(end);
+        Self { digits, rest }
+    }
+
+    /// The size that the digits say; `None` if there is none, or the digits are followed by what cannot follow them.
+    pub fn size(self) -> Option<u64> {
+        if !matches!(self.rest.trim_ascii_start().first(), None | Some(b';')) {
+            return None;
+        }
+        u64::from_str_radix(str::from_utf8(self.digits).ok()?, 16).ok()
+    }
+
+    /// Whether an extension has begun.
+    pub fn has_extension(self) -> bool {
+        self.rest.contains(&b';')
+    }
+}
+
+/// Splits up to `left` bytes off the front of `bytes` and counts them down.
+pub(super) fn take<'a>(left: &mut u64, bytes: &mut &'a [u8]) -> &'a [u8] {
+    let count = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+    let (taken, rest) = bytes.split_at(count);
+    *bytes = rest;
+    *left -= count as u64;
+    taken
+}

@@ -1,0 +1,237 @@
+//! A body that was cut: the regenerated one is compared with what the client has, then passed on from there.
+
+use std::fmt;
+
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::body::{Body, Piece, SizeLine, take};
+use super::resume::{BodyPrefix, ChunkPosition, Position};
+use super::{Mismatch, Volatile};
+
+/// Follows a regenerated body.
+pub(super) struct Continued {
+    body: Body,
+    client: Client,
+}
+
+/// Where the client stands in the same body.
+enum Client {
+    /// Past the logged part, with chunk boundaries of its own.
+    Apart(ChunkPosition),
+    /// It has all that the application said so far, and more.
+    Ahead(Box<Ahead>),
+    /// At the same place: bytes pass as they are.
+    Level,
+}
+
+struct Ahead {
+    bytes: u64,
+    hash: Xxh3Default,
+    prefix: BodyPrefix,
+}
+
+impl Continued {
+    /// A body at its start, of which the client has `prefix`.
+    pub fn new(body: Body, prefix: Option<BodyPrefix>, to_client: &mut Vec<u8>) -> Result<Self, Mismatch> {
+        let Some(prefix) = prefix else {
+            return Ok(Self {
+                body,
+                client: Client::Level,
+            });
+        };
+        match (&body, &prefix.position) {
+            (Body::Chunked(_), Position::Chunked(_))
+            | (Body::Length { .. }, Position::Length)
+            | (Body::UntilClose, Position::UntilClose) => {}
+            _ => return Err(Mismatch::Framing),
+        }
+        let ahead = Ahead {
+            bytes: 0,
+            hash: Xxh3Default::new(),
+            prefix,
+        };
+        let mut continued = Self {
+            body,
+            client: Client::Ahead(Box::new(ahead)),
+        };
+        continued.on_payload(&[], to_client)?; // the client may have no payload yet
+        Ok(continued)
+    }
+
+    /// The message has ended.
+    pub const fn is_complete(&self) -> bool {
+        self.body.is_complete()
+    }
+
+    /// All that comes until the stream's end belongs to this body and passes as it is.
+    pub const fn is_open_ended(&self) -> bool {
+        matches!((&self.body, &self.client), (Body::UntilClose, Client::Level))
+    }
+
+    /// What it means that the application closed before the body was complete.
+    pub fn ended_early(&self) -> Mismatch {
+        match (&self.body, &self.client) {
+            (Body::UntilClose, Client::Ahead(_)) => Mismatch::BodyTooShort,
+            _ => Mismatch::EndedEarly,
+        }
+    }
+
+    /// Takes one piece from the front of `bytes`.
+    pub fn step(
+        &mut self,
+        bytes: &mut &[u8],
+        volatile: &Volatile,
+        to_client: &mut Vec<u8>,
+    ) -> Result<(), Mismatch> {
+        let before = *bytes;
+        let piece = self.body.next(bytes)?;
+        if matches!(self.client, Client::Level) {
+            to_client.extend_from_slice(&before[..before.len() - bytes.len()]);
+            return Ok(());
+        }
+        match piece {
+            None | Some(Piece::DataEnd) => Ok(()),
+            Some(Piece::Payload(payload)) => self.on_payload(payload, to_client),
+            Some(Piece::SizeLine(size, line)) => self.on_size_line(size, &line, to_client),
+            Some(Piece::Trailer(lines)) => self.on_trailer(&lines, volatile, to_client),
+        }
+    }
+
+    fn on_payload(&mut self, mut payload: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+        if let Client::Ahead(ahead) = &mut self.client {
+            ahead.take(&mut payload);
+            if ahead.bytes < ahead.prefix.bytes {
+                return Ok(());
+            }
+            self.client = ahead.arrive(to_client)?;
+        }
+        while let Client::Apart(position) = &mut self.client
+            && !payload.is_empty()
+        {
+            match position {
+                ChunkPosition::Data { left } => {
+                    to_client.extend_from_slice(take(left, &mut payload));
+                    if *left == 0 {
+                        to_client.extend_from_slice(b"\r\n");
+                        *position = ChunkPosition::START;
+                    }
+                }
+                ChunkPosition::SizeLine(said) => {
+                    let in_chunk = self.body.left_in_chunk() + payload.len() as u64;
+                    self.client = open_chunk(said, in_chunk, to_client)?;
+                }
+                ChunkPosition::DataEnd { .. } | ChunkPosition::Trailer(_) => {
+                    return Err(Mismatch::BodyTooLong);
+                }
+            }
+        }
+        to_client.extend_from_slice(payload);
+        Ok(())
+    }
+
+    fn on_size_line(&mut self, size: u64, line: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+        match &self.client {
+            Client::Apart(ChunkPosition::SizeLine(said)) => {
+                self.client = if let Some(rest) = line.strip_prefix(said.as_slice()) {
+                    to_client.extend_from_slice(rest);
+                    Client::Level
+                } else if size == 0 {
+                    close_chunks(said, to_client)?
+                } else {
+                    open_chunk(said, size, to_client)?
+                };
+                Ok(())
+            }
+            Client::Apart(ChunkPosition::Trailer(_)) if size > 0 => Err(Mismatch::BodyTooLong),
+            Client::Apart(ChunkPosition::Trailer(_)) => Ok(()),
+            Client::Apart(_) | Client::Ahead(_) if size == 0 => Err(Mismatch::BodyTooShort),
+            Client::Apart(_) | Client::Ahead(_) | Client::Level => Ok(()),
+        }
+    }
+
+    fn on_trailer(&self, lines: &[u8], volatile: &Volatile, to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+        if let Client::Apart(ChunkPosition::Trailer(said)) = &self.client {
+            to_client.extend_from_slice(&volatile.continue_section(said, lines)?);
+        }
+        Ok(())
+    }
+}
+
+impl Ahead {
+    /// Hashes the part of `payload` that the client has, and takes it away.
+    fn take(&mut self, payload: &mut &[u8]) {
+        let mut missing = self.prefix.bytes - self.bytes;
+        let regenerated = take(&mut missing, payload);
+        self.hash.update(regenerated);
+        self.bytes += regenerated.len() as u64;
+    }
+
+    /// All that the client has is regenerated: if it is the same, what comes is the client's.
+    fn arrive(&self, to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
+        if self.hash.digest128().to_be_bytes() != self.prefix.digest {
+            return Err(Mismatch::Body { bytes: self.bytes });
+        }
+        Ok(match &self.prefix.position {
+            Position::Length | Position::UntilClose => Client::Level,
+            Position::Chunked(ChunkPosition::DataEnd { has_cr }) => {
+                to_client.extend_from_slice(if *has_cr { b"\n" } else { b"\r\n" });
+                Client::Apart(ChunkPosition::START)
+            }
+            Position::Chunked(position) => Client::Apart(position.clone()),
+        })
+    }
+}
+
+/// Completes the size line of which the client has `said`, for payload of which `in_chunk` more bytes belong to the
+/// application's chunk. If the line can be made to say that number, both then end their chunk at the same place; else
+/// the client's chunk is as long as it was told: that many bytes were there at the first time.
+fn open_chunk(said: &[u8], in_chunk: u64, to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
+    let line = SizeLine::split(said);
+    let size = format!("{in_chunk:x}");
+    if line.rest.is_empty() {
+        let is_open = line.digits.iter().all(|&digit| digit == b'0'); // or nothing at all: zeros may stand before
+        let rest = if is_open {
+            Some(size.as_bytes())
+        } else {
+            size.as_bytes().strip_prefix(line.digits)
+        };
+        if let Some(rest) = rest {
+            to_client.extend_from_slice(rest);
+            to_client.extend_from_slice(b"\r\n");
+            return Ok(Client::Level);
+        }
+    }
+    match line.size() {
+        _ if line.has_extension() => Err(Mismatch::ChunkExtension),
+        Some(left) if left > 0 => {
+            to_client.extend_from_slice(line_end(said));
+            Ok(Client::Apart(ChunkPosition::Data { left }))
+        }
+        Some(_) => Err(Mismatch::BodyTooLong),
+        None => Err(Mismatch::Framing),
+    }
+}
+
+/// Completes the size line of which the client has `said`, when the application's payload has ended.
+fn close_chunks(said: &[u8], to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
+    let line = SizeLine::split(said);
+    match line.size() {
+        _ if line.has_extension() => Err(Mismatch::ChunkExtension),
+        Some(0) => {
+            to_client.extend_from_slice(line_end(said));
+            Ok(Client::Level)
+        }
+        Some(_) => Err(Mismatch::BodyTooShort),
+        None => Err(Mismatch::Framing),
+    }
+}
+
+fn line_end(said: &[u8]) -> &'static [u8] {
+    if said.ends_with(b"\r") { b"\n" } else { b"\r\n" }
+}
+
+impl fmt::Debug for Continued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Continued({:?})", self.body)
+    }
+}

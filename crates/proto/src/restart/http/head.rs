@@ -1,0 +1,251 @@
+//! Header sections: where they end, and what they say about the message's length and the connection's.
+
+use std::mem::MaybeUninit;
+
+use thiserror::Error;
+
+use super::{HEAD_MAX, body::Body};
+
+/// The most header fields in one message; what is beyond makes the connection unprotected.
+const FIELDS_MAX: usize = 128;
+
+/// What is wrong with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Fault {
+    /// Content-Length beside Transfer-Encoding, or several lengths: the two ends may see different bodies.
+    #[error("the message's length is given twice")]
+    AmbiguousLength,
+    /// Chunk data is not followed by CRLF.
+    #[error("chunk data does not end where its size says")]
+    ChunkEnd,
+    /// A chunk's size line is no hexadecimal number, or longer than [`SIZE_LINE_MAX`](super::SIZE_LINE_MAX).
+    #[error("a chunk's size line does not parse")]
+    ChunkSize,
+    /// Content-Length is not a decimal number below 2⁶⁴.
+    #[error("the Content-Length is not a number")]
+    ContentLength,
+    /// Longer than [`HEAD_MAX`].
+    #[error("the header is longer than {HEAD_MAX} bytes")]
+    HeadTooLong,
+    /// The header section is not HTTP/1.
+    #[error("the header does not parse: {0}")]
+    Syntax(#[from] httparse::Error),
+    /// A request's Transfer-Encoding does not end in `chunked`, or an HTTP/1.0 message has one (RFC 9112 §6.1).
+    #[error("the Transfer-Encoding gives no length")]
+    TransferEncoding,
+}
+
+/// Request methods, as far as they differ for a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names of RFC 9110 §9.3 speak for themselves
+pub enum Method {
+    Connect,
+    Delete,
+    Get,
+    Head,
+    Options,
+    /// Any other method; taken as not safe.
+    Other,
+    Patch,
+    Post,
+    Put,
+    Trace,
+}
+
+impl Method {
+    fn parse(name: &str) -> Self {
+        match name {
+            "CONNECT" => Self::Connect,
+            "DELETE" => Self::Delete,
+            "GET" => Self::Get,
+            "HEAD" => Self::Head,
+            "OPTIONS" => Self::Options,
+            "PATCH" => Self::Patch,
+            "POST" => Self::Post,
+            "PUT" => Self::Put,
+            "TRACE" => Self::Trace,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether a request may be executed again without asking anyone (RFC 9110 §9.2.1).
+    pub const fn is_safe(self) -> bool {
+        matches!(self, Self::Get | Self::Head | Self::Options | Self::Trace)
+    }
+}
+
+/// A request, as its header section tells.
+#[derive(Debug)]
+pub(super) struct RequestHead {
+    pub method: Method,
+    /// The client does not want the connection to end with this exchange.
+    pub persists: bool,
+    pub body: Option<Body>,
+}
+
+impl RequestHead {
+    pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+        let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+        let mut request = httparse::Request::new(&mut []);
+        whole(bytes, request.parse_with_uninit_headers(bytes, &mut fields)?)?;
+        let method = Method::parse(request.method.unwrap_or_default());
+        let fields = Fields::read(request.headers, request.version == Some(1))?;
+        let body = match fields.length {
+            Length::Chunked => Some(Body::chunked()),
+            Length::Known(0) | Length::Unsaid => None,
+            Length::Known(left) => Some(Body::Length { left }),
+            Length::Encoded => return Err(Fault::TransferEncoding),
+        };
+        Ok(Self {
+            method,
+            persists: fields.persists,
+            body,
+        })
+    }
+}
+
+/// A reply, as its header section and the request's method tell.
+#[derive(Debug)]
+pub(super) struct ReplyHead {
+    pub status: u16,
+    /// The server does not mean to end the connection with this exchange.
+    pub persists: bool,
+    /// `None` if the message ends with its header section.
+    pub body: Option<Body>,
+}
+
+impl ReplyHead {
+    /// Parses a complete header section; `to_head` if the request was a HEAD (RFC 9112 §6.3).
+    pub fn parse(bytes: &[u8], to_head: bool) -> Result<Self, Fault> {
+        let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+        let mut reply = httparse::Response::new(&mut []);
+        let parser = httparse::ParserConfig::default();
+        whole(
+            bytes,
+            parser.parse_response_with_uninit_headers(&mut reply, bytes, &mut fields)?,
+        )?;
+        let status = reply.code.unwrap_or_default();
+        let fields = Fields::read(reply.headers, reply.version == Some(1))?;
+        let bodyless = to_head || status < 200 || status == 204 || status == 304;
+        let body = match fields.length {
+            _ if bodyless => None,
+            Length::Chunked => Some(Body::chunked()),
+            Length::Known(0) => None,
+            Length::Known(left) => Some(Body::Length { left }),
+            Length::Encoded | Length::Unsaid => Some(Body::UntilClose),
+        };
+        let persists = fields.persists && !matches!(body, Some(Body::UntilClose));
+        Ok(Self {
+            status,
+            persists,
+            body,
+        })
+    }
+
+    /// 1xx: another header section follows for the same request; 101 (Switching Protocols) is none of them.
+    pub const fn is_interim(&self) -> bool {
+        self.status < 200 && self.status != 101
+    }
+}
+
+/// Both parsers must agree on where the section ends.
+fn whole(bytes: &[u8], parsed: httparse::Status<usize>) -> Result<(), Fault> {
+    match parsed {
+        httparse::Status::Complete(length) if length == bytes.len() => Ok(()),
+        _ => Err(Fault::Syntax(httparse::Error::NewLine)),
+    }
+}
+
+/// The fields that matter for a message's length and the connection's.
+struct Fields {
+    length: Length,
+    persists: bool,
+}
+
+enum Length {
+    Chunked,
+    /// A transfer coding that does not tell its end.
+    Encoded,
+    Known(u64),
+    Unsaid,
+}
+
+impl Fields {
+    fn read(headers: &[httparse::Header<'_>], is_http_1_1: bool) -> Result<Self, Fault> {
+        let (mut length, mut coding) = (None, None);
+        let (mut close, mut keep_alive) = (false, false);
+        for header in headers {
+            if header.name.eq_ignore_ascii_case("content-length") {
+                if length.replace(decimal(header.value)?).is_some() {
+                    return Err(Fault::AmbiguousLength);
+                }
+            } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                coding = elements(header.value).last().or(coding).or(Some(b""));
+            } else if header.name.eq_ignore_ascii_case("connection") {
+                close |= elements(header.value).any(|option| option.eq_ignore_ascii_case(b"close"));
+                keep_alive |= elements(header.value).any(|option| option.eq_ignore_ascii_case(b"keep-alive"));
+            }
+        }
+        let length = match (length, coding) {
+            (Some(_), Some(_)) => return Err(Fault::AmbiguousLength),
+            (None, Some(_)) if !is_http_1_1 => return Err(Fault::TransferEncoding),
+            (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Length::Chunked,
+            (None, Some(_)) => Length::Encoded,
+            (Some(length), None) => Length::Known(length),
+            (None, None) => Length::Unsaid,
+        };
+        Ok(Self {
+            length,
+            persists: !close && (is_http_1_1 || keep_alive),
+        })
+    }
+}
+
+/// The non-empty elements of a comma-separated list (RFC 9110 §5.6.1).
+fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|&byte| byte == b',')
+        .map(<[u8]>::trim_ascii)
+        .filter(|element| !element.is_empty())
+}
+
+fn decimal(value: &[u8]) -> Result<u64, Fault> {
+    if !value.iter().all(u8::is_ascii_digit) {
+        return Err(Fault::ContentLength); // from_str would take a sign
+    }
+    str::from_utf8(value)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(Fault::ContentLength)
+}
+
+/// Moves bytes from the front of `bytes` to `section` up to the blank line that ends it. True when it is there.
+pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<bool, Fault> {
+    while !bytes.is_empty() {
+        let ended = take_line(section, bytes);
+        if section.len() > HEAD_MAX {
+            return Err(Fault::HeadTooLong);
+        }
+        if ended && ends_blank(section) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Moves bytes from the front of `bytes` to `line` up to the next line feed. True when it is there.
+pub(super) fn take_line(line: &mut Vec<u8>, bytes: &mut &[u8]) -> bool {
+    let end = bytes.iter().position(|&byte| byte == b'\n').map(|feed| feed + 1);
+    let (taken, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+    line.extend_from_slice(taken);
+    *bytes = rest;
+    end.is_some()
+}
+
+/// Whether the last line of `section` is blank. Like most receivers it takes a bare LF for a line's end.
+pub(super) fn ends_blank(section: &[u8]) -> bool {
+    let body = section
+        .strip_suffix(b"\r\n")
+        .or_else(|| section.strip_suffix(b"\n"));
+    body.is_some_and(|body| body.is_empty() || body.ends_with(b"\n"))
+}

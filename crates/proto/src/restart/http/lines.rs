@@ -1,0 +1,248 @@
+//! A header section that was cut is continued from a regenerated one: line by line, the same or volatile.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::Mismatch;
+use super::head::ends_blank;
+
+/// What may be done when the log ends inside a volatile field's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cut {
+    /// The two halves must not be mixed: the regenerated line must begin with the logged part.
+    Refuse,
+    /// The value only informs: it is completed from the regenerated one, by position.
+    Splice,
+}
+
+/// The header fields that two executions of one request may say differently. What the log has stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "BTreeMap<String, Cut>")]
+pub struct Volatile(BTreeMap<String, Cut>);
+
+/// A field that cannot be volatile.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the header field {0:?} frames or identifies the reply and cannot be volatile")]
+pub struct VolatileError(pub String);
+
+impl Default for Volatile {
+    /// * `Date`, `Age`, `Expires`: clocks. A spliced `Date` of the same day is not later than the regenerated one.
+    /// * `Server-Timing`, `X-Request-Id`, `X-Correlation-Id`, `X-Response-Time`, `X-Runtime`: for people's eyes.
+    /// * `Keep-Alive`: a hint that counts the requests of a connection; a re-executed request is the first of its.
+    /// * `Connection`: the same count makes a server say `close`. What the client was told is kept by the relay.
+    /// * `Set-Cookie`: a new session for each execution; half of one and half of another would be none.
+    fn default() -> Self {
+        let splice = [
+            "age",
+            "date",
+            "expires",
+            "keep-alive",
+            "server-timing",
+            "x-correlation-id",
+            "x-request-id",
+            "x-response-time",
+            "x-runtime",
+        ];
+        let refuse = ["connection", "set-cookie"];
+        let fields = splice.map(|name| (name, Cut::Splice)).into_iter();
+        Self(
+            fields
+                .chain(refuse.map(|name| (name, Cut::Refuse)))
+                .map(|(name, cut)| (name.into(), cut))
+                .collect(),
+        )
+    }
+}
+
+impl TryFrom<BTreeMap<String, Cut>> for Volatile {
+    type Error = VolatileError;
+
+    /// Names in any case.
+    ///
+    /// # Errors
+    /// For fields that say where the body ends, and for those that tell one body from another.
+    fn try_from(fields: BTreeMap<String, Cut>) -> Result<Self, VolatileError> {
+        const FIXED: [&str; 6] = [
+            "content-encoding",
+            "content-length",
+            "content-range",
+            "etag",
+            "trailer",
+            "transfer-encoding",
+        ];
+        let fields: BTreeMap<_, _> = fields
+            .into_iter()
+            .map(|(name, cut)| (name.to_ascii_lowercase(), cut))
+            .collect();
+        match fields.keys().find(|name| FIXED.contains(&name.as_str())) {
+            Some(name) => Err(VolatileError(name.clone())),
+            None => Ok(Self(fields)),
+        }
+    }
+}
+
+impl Volatile {
+    /// The rule for a line whose name is complete; `None` if the field is not volatile, or no field.
+    fn rule(&self, line: &[u8]) -> Option<Cut> {
+        let name = str::from_utf8(name(line)?).ok()?;
+        self.0.get(&name.to_ascii_lowercase()).copied()
+    }
+
+    /// What is to be said after `logged` so that the client gets the header section `regenerated`, except that volatile
+    /// fields keep their logged value. `logged` may end anywhere, also with its own blank line.
+    ///
+    /// # Errors
+    /// If a logged line that is not volatile is not the regenerated one at its place.
+    pub(super) fn continue_section(&self, logged: &[u8], regenerated: &[u8]) -> Result<Vec<u8>, Mismatch> {
+        let mut candidates = Candidates::new(self, regenerated);
+        let (complete, tail) = logged.split_at(
+            logged
+                .iter()
+                .rposition(|&b| b == b'\n')
+                .map_or(0, |feed| feed + 1),
+        );
+        for line in complete.split_inclusive(|&byte| byte == b'\n') {
+            candidates.match_line(line)?;
+        }
+        if ends_blank(complete) {
+            return Ok(Vec::new());
+        }
+        let mut continuation = candidates.finish_line(tail)?;
+        if !ends_blank(&[tail, &continuation].concat()) {
+            candidates
+                .0
+                .iter()
+                .for_each(|candidate| continuation.extend_from_slice(candidate.line));
+        }
+        Ok(continuation)
+    }
+}
+
+/// The regenerated lines that the log does not have, in order.
+struct Candidates<'a>(Vec<Candidate<'a>>, &'a Volatile);
+
+#[derive(Clone, Copy)]
+struct Candidate<'a> {
+    line: &'a [u8],
+    rule: Option<Cut>,
+}
+
+impl<'a> Candidates<'a> {
+    fn new(volatile: &'a Volatile, section: &'a [u8]) -> Self {
+        let lines = section.split_inclusive(|&byte| byte == b'\n');
+        Self(
+            lines
+                .map(|line| Candidate {
+                    line,
+                    rule: volatile.rule(line),
+                })
+                .collect(),
+            volatile,
+        )
+    }
+
+    /// Takes the counterpart of a complete logged line away.
+    fn match_line(&mut self, logged: &[u8]) -> Result<(), Mismatch> {
+        if self.1.rule(logged).is_some() {
+            // a volatile field that is not regenerated, or regenerated twice, is no difference either
+            self.take(|candidate| same_name(candidate.line, logged));
+            return Ok(());
+        }
+        match self.first_fixed() {
+            Some(index) if self.0[index].line == logged => {
+                self.0.remove(index);
+                Ok(())
+            }
+            _ => Err(self.mismatch(logged, |candidate| candidate.rule.is_none())),
+        }
+    }
+
+    /// Takes the counterpart of the cut line `tail` away and returns the rest of that line.
+    fn finish_line(&mut self, tail: &[u8]) -> Result<Vec<u8>, Mismatch> {
+        if tail.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.1.rule(tail) {
+            Some(Cut::Splice) => {
+                let counterpart = self.take(|candidate| same_name(candidate.line, tail));
+                Ok(splice(
+                    tail,
+                    counterpart.map_or(b"\r\n", |candidate| candidate.line),
+                ))
+            }
+            Some(Cut::Refuse) => match self.take(|candidate| candidate.line.starts_with(tail)) {
+                Some(candidate) => Ok(candidate.line[tail.len()..].to_vec()),
+                None => Err(self.mismatch(tail, |candidate| same_name(candidate.line, tail))),
+            },
+            None => {
+                // A name that is cut may become that of any volatile field, or of the next one that is not.
+                let first_fixed = self.first_fixed();
+                let may_be = |index: usize, candidate: &Candidate<'_>| {
+                    candidate.line.starts_with(tail)
+                        && (candidate.rule.is_some() || Some(index) == first_fixed)
+                };
+                match (0..self.0.len()).find(|&index| may_be(index, &self.0[index])) {
+                    Some(index) => Ok(self.0.remove(index).line[tail.len()..].to_vec()),
+                    None => Err(self.mismatch(tail, |candidate| candidate.rule.is_none())),
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, matches: impl FnMut(&Candidate<'_>) -> bool) -> Option<Candidate<'a>> {
+        let index = self.0.iter().position(matches)?;
+        Some(self.0.remove(index))
+    }
+
+    /// The next line that is not volatile: these come in the same order. The blank line is the last of them, so that
+    /// none can be missing.
+    fn first_fixed(&self) -> Option<usize> {
+        self.0.iter().position(|candidate| candidate.rule.is_none())
+    }
+
+    fn mismatch(&self, logged: &[u8], counterpart: impl FnMut(&&Candidate<'_>) -> bool) -> Mismatch {
+        let regenerated = self
+            .0
+            .iter()
+            .find(counterpart)
+            .map_or(&b""[..], |candidate| candidate.line);
+        Mismatch::Header {
+            logged: printable(logged),
+            regenerated: printable(regenerated),
+        }
+    }
+}
+
+/// The rest of a cut line, from its counterpart by position; only the line's end if the counterpart is shorter.
+fn splice(tail: &[u8], counterpart: &[u8]) -> Vec<u8> {
+    if tail.ends_with(b"\r") {
+        return b"\n".to_vec();
+    }
+    let value_end = counterpart.trim_ascii_end().len();
+    if tail.len() <= value_end {
+        counterpart[tail.len()..].to_vec()
+    } else {
+        b"\r\n".to_vec()
+    }
+}
+
+fn name(line: &[u8]) -> Option<&[u8]> {
+    line.iter()
+        .position(|&byte| byte == b':')
+        .map(|colon| &line[..colon])
+}
+
+fn same_name(one: &[u8], other: &[u8]) -> bool {
+    name(one)
+        .zip(name(other))
+        .is_some_and(|(one, other)| one.eq_ignore_ascii_case(other))
+}
+
+/// A line for an error message: at most 80 characters, without its end.
+fn printable(line: &[u8]) -> String {
+    let line = line.trim_ascii_end();
+    line[..line.len().min(80)].escape_ascii().to_string()
+}

@@ -1,0 +1,266 @@
+//! What the backup knows at each moment.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const POST: &[u8] = b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+fn refused(input: &[u8], output: &[u8]) -> Reason {
+    let tracker = tracker(input, output, 5);
+    assert_eq!(
+        tracker.restart_input(),
+        Offset(input.len() as u64),
+        "nothing needs to be kept"
+    );
+    assert_eq!(tracker.protection().err(), tracker.resume().err());
+    tracker.resume().unwrap_err()
+}
+
+#[test]
+fn the_restart_point_is_the_first_unanswered_request() {
+    let mut tracker = Tracker::new();
+    let get = GET.len() as u64;
+    tracker.on_input(GET);
+    tracker.on_input(GET);
+    assert_eq!(tracker.restart_input(), Offset(0));
+    tracker.on_output(&OK[..OK.len() - 1]);
+    assert_eq!(tracker.restart_input(), Offset(0));
+    tracker.on_output(&OK[OK.len() - 1..]);
+    assert_eq!(tracker.restart_input(), Offset(get));
+    tracker.on_output(OK);
+    assert_eq!(tracker.restart_input(), Offset(2 * get));
+    assert_eq!(tracker.resume(), Ok(Resume::Idle));
+    tracker.on_input(&GET[..5]);
+    assert_eq!(
+        tracker.restart_input(),
+        Offset(2 * get),
+        "a request that has begun is needed from its start"
+    );
+    assert_eq!(tracker.resume(), Ok(Resume::Idle));
+}
+
+#[test]
+fn blank_lines_between_requests_are_not_needed() {
+    let tracker = tracker(&[GET, b"\r\n"].concat(), OK, 3);
+    assert_eq!(tracker.restart_input(), Offset(GET.len() as u64 + 2));
+}
+
+#[test]
+fn an_unsafe_request_is_unprotected_until_it_is_answered_and_keeps_no_log() {
+    let mut tracker = Tracker::new();
+    tracker.on_input(GET);
+    tracker.on_input(&POST[..20]);
+    assert_eq!(
+        tracker.protection(),
+        Ok(()),
+        "an incomplete header is nothing that could have been executed"
+    );
+    tracker.on_input(&POST[20..POST.len() - 1]);
+    assert_eq!(tracker.protection(), Err(Reason::NotSafe(Method::Post)));
+    assert_eq!(
+        tracker.restart_input(),
+        Offset((GET.len() + POST.len()) as u64 - 1)
+    );
+    tracker.on_input(&POST[POST.len() - 1..]);
+    tracker.on_input(GET);
+    assert_eq!(tracker.restart_input(), Offset((GET.len() + POST.len()) as u64));
+    tracker.on_output(OK);
+    assert_eq!(tracker.resume(), Err(Reason::NotSafe(Method::Post)));
+    tracker.on_output(OK);
+    assert_eq!(tracker.protection(), Ok(()));
+    assert_eq!(tracker.restart_input(), Offset((GET.len() + POST.len()) as u64));
+    assert!(matches!(tracker.resume(), Ok(Resume::Reply(_))));
+}
+
+#[test]
+fn a_request_answered_before_its_end_passes_with_its_end() {
+    let mut tracker = tracker(
+        b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+        OK,
+        4,
+    );
+    assert_eq!(tracker.protection(), Err(Reason::AnsweredEarly));
+    tracker.on_input(b"cde\r\n0\r\n\r\n");
+    assert_eq!(tracker.resume(), Ok(Resume::Idle));
+}
+
+#[test]
+fn other_protocols_are_recognised() {
+    let upgrade = b"GET /chat HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+    let switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(refused(b"\x16\x03\x01\x02\x00\x01", b""), Reason::Tls);
+    assert_eq!(refused(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b""), Reason::Http2);
+    assert_eq!(refused(b"\x80\x2e", b""), Reason::NotHttp);
+    assert_eq!(
+        refused(b"CONNECT a:1 HTTP/1.1\r\n\r\nanything", b""),
+        Reason::Tunnel
+    );
+    assert_eq!(refused(upgrade, switching), Reason::Upgraded);
+    assert_eq!(refused(b"", b"220 mail ready\r\n"), Reason::UnexpectedReply);
+    assert_eq!(refused(GET, &[OK, OK].concat()), Reason::UnexpectedReply);
+    assert!(matches!(
+        refused(b"EHLO example\r\n\r\n", b""),
+        Reason::Request(Fault::Syntax(_))
+    ));
+    assert!(matches!(
+        refused(GET, b"220 mail ready\r\n\r\n"),
+        Reason::Reply(Fault::Syntax(_))
+    ));
+}
+
+#[test]
+fn a_length_that_two_ends_may_read_differently_is_refused() {
+    let request = |fields: &str| refused(format!("GET / HTTP/1.1\r\n{fields}\r\n").as_bytes(), b"");
+    let reply = |fields: &str| refused(GET, format!("HTTP/1.1 200 OK\r\n{fields}\r\n").as_bytes());
+    let both = "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n";
+    assert_eq!(request(both), Reason::Request(Fault::AmbiguousLength));
+    assert_eq!(
+        request("Content-Length: 2\r\nContent-Length: 2\r\n"),
+        Reason::Request(Fault::AmbiguousLength)
+    );
+    assert_eq!(
+        request("Content-Length: +2\r\n"),
+        Reason::Request(Fault::ContentLength)
+    );
+    assert_eq!(
+        request("Content-Length: 18446744073709551616\r\n"),
+        Reason::Request(Fault::ContentLength)
+    );
+    assert_eq!(
+        request("Transfer-Encoding: gzip\r\n"),
+        Reason::Request(Fault::TransferEncoding)
+    );
+    assert_eq!(reply(both), Reason::Reply(Fault::AmbiguousLength));
+    let chunked = |body: &str| {
+        refused(
+            GET,
+            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{body}").as_bytes(),
+        )
+    };
+    assert_eq!(chunked("no\r\n"), Reason::Reply(Fault::ChunkSize));
+    assert_eq!(chunked("2\r\nabc\r\n"), Reason::Reply(Fault::ChunkEnd));
+    assert_eq!(chunked("10000000000000000\r\n"), Reason::Reply(Fault::ChunkSize));
+}
+
+#[test]
+fn headers_and_pipelines_are_bounded() {
+    let long = [b"GET / HTTP/1.1\r\nX: ".to_vec(), vec![b'x'; HEAD_MAX]].concat();
+    assert_eq!(refused(&long, b""), Reason::Request(Fault::HeadTooLong));
+    assert_eq!(
+        refused(&GET.repeat(REQUESTS_MAX + 1), b""),
+        Reason::TooManyRequests
+    );
+    assert!(tracker(&GET.repeat(REQUESTS_MAX), b"", 999).protection().is_ok());
+}
+
+#[test]
+fn the_last_reply_finishes_the_connection() {
+    let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+    let asked = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n";
+    let http_1_0 = b"GET / HTTP/1.0\r\n\r\n";
+    assert_eq!(tracker(&GET.repeat(3), closing, 9).resume(), Ok(Resume::Finished));
+    assert_eq!(tracker(asked, OK, 9).resume(), Ok(Resume::Finished));
+    assert_eq!(tracker(http_1_0, OK, 9).resume(), Ok(Resume::Finished));
+
+    let mut half_closed = tracker(GET, OK, 9);
+    half_closed.on_input_end();
+    assert_eq!(
+        half_closed.resume(),
+        Ok(Resume::Finished),
+        "nothing is owed and nothing comes"
+    );
+    let mut owed = tracker(GET, b"HTTP", 9);
+    owed.on_input_end();
+    assert!(matches!(owed.resume(), Ok(Resume::Reply(_))));
+    owed.on_output_end();
+    assert_eq!(
+        owed.resume(),
+        Ok(Resume::Finished),
+        "the server itself ended in the middle"
+    );
+}
+
+#[test]
+fn an_idle_connection_is_small() {
+    assert!(size_of::<Tracker>() <= 256, "{}", size_of::<Tracker>());
+    let mut tracker = tracker(&GET.repeat(8), &OK.repeat(8), 50);
+    assert_eq!((tracker.resume(), tracker.memory()), (Ok(Resume::Idle), 0));
+    tracker.on_input(GET);
+    tracker.on_output(b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n");
+    tracker.on_output(&[b'x'; 1_000_000]);
+    assert!(tracker.memory() <= 1024, "{}", tracker.memory());
+    tracker.on_output(&[b'x'; 1_000_000]);
+    assert_eq!((tracker.resume(), tracker.memory()), (Ok(Resume::Idle), 0));
+}
+
+#[test]
+fn what_is_known_of_a_cut_reply() {
+    let reply = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n1a;x";
+    let Ok(Resume::Reply(Reply {
+        head,
+        body: Some(body),
+        ..
+    })) = tracker(GET, reply, 9).resume()
+    else {
+        panic!("a reply is under way");
+    };
+    assert_eq!(head, reply[..47]);
+    assert_eq!(body.digest, xxhash_rust::xxh3::xxh3_128(b"abcd").to_be_bytes());
+    assert_eq!(body.bytes, 4);
+    assert_eq!(
+        body.position,
+        Position::Chunked(ChunkPosition::SizeLine(b"1a;x".to_vec()))
+    );
+}
+
+proptest! {
+    #[test]
+    fn garbage_is_refused_and_never_panics(streams in proptest::collection::vec((any::<bool>(), garbage()), 0..20)) {
+        let mut tracker = Tracker::new();
+        let (mut given, mut restart) = (0, Offset::ZERO);
+        for (is_input, bytes) in streams {
+            if is_input {
+                tracker.on_input(&bytes);
+                given += bytes.len() as u64;
+            } else {
+                tracker.on_output(&bytes);
+            }
+            prop_assert!(restart <= tracker.restart_input() && tracker.restart_input() <= Offset(given));
+            restart = tracker.restart_input();
+            prop_assert_eq!(tracker.resume().err(), tracker.protection().err());
+        }
+    }
+}
+
+/// Bytes that come close to HTTP.
+pub fn garbage() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..8),
+        Just(GET.to_vec()),
+        Just(POST.to_vec()),
+        Just(OK.to_vec()),
+        proptest::sample::select(vec![
+            "HEAD / HTTP/1.0\r\n",
+            "GET / HTTP/1.1\r\n",
+            "HTTP/1.1 200 OK\r\n",
+            "HTTP/1.1 103 E\r\n\r\n",
+            "HTTP/1.0 204\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "Content-Length: 3\r\n",
+            "Date: x",
+            "\r\n",
+            "\r",
+            "\n",
+            "0\r\n",
+            "3\r\nabc\r\n",
+            "a",
+            ";",
+            " ",
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+    ];
+    proptest::collection::vec(word, 0..8).prop_map(|words| words.concat())
+}

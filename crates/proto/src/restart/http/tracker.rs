@@ -1,0 +1,437 @@
+//! The backup's view of one connection: which request is unanswered, and what of its reply has been said.
+
+use std::collections::VecDeque;
+
+use thiserror::Error;
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::body::{Body, Piece};
+use super::head::{Fault, Method, ReplyHead, RequestHead, take_section};
+use super::resume::{BodyPrefix, Position, Reply, Resume};
+use crate::Offset;
+
+/// The most unanswered requests that are remembered; more make the connection unprotected.
+pub const REQUESTS_MAX: usize = 4096;
+
+/// Why a connection cannot be restarted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Reason {
+    /// The reply is complete and the request is not yet: what follows cannot be told from a new request. Passes.
+    #[error("a request was answered before its end")]
+    AnsweredEarly,
+    /// HTTP/2 with prior knowledge.
+    #[error("the connection speaks HTTP/2")]
+    Http2,
+    /// The stream does not begin with a method.
+    #[error("the connection does not speak HTTP")]
+    NotHttp,
+    /// The request may have been executed and may not be executed twice (RFC 9110 §9.2). Passes with its reply.
+    #[error("a {0:?} request is unanswered and cannot be executed again")]
+    NotSafe(Method),
+    /// The reply cannot be followed.
+    #[error("reply: {0}")]
+    Reply(Fault),
+    /// A request cannot be followed.
+    #[error("request: {0}")]
+    Request(Fault),
+    /// A TLS handshake instead of a request.
+    #[error("the connection is encrypted (TLS)")]
+    Tls,
+    /// More than [`REQUESTS_MAX`] pipelined requests.
+    #[error("more than {REQUESTS_MAX} requests are unanswered")]
+    TooManyRequests,
+    /// CONNECT: what follows is not HTTP.
+    #[error("the connection is a tunnel (CONNECT)")]
+    Tunnel,
+    /// Output that answers no request.
+    #[error("the server spoke without being asked")]
+    UnexpectedReply,
+    /// 101: what follows is not HTTP.
+    #[error("the connection was upgraded to another protocol")]
+    Upgraded,
+}
+
+/// Follows one connection's two streams from their first byte on.
+///
+/// Bytes go in by [`on_input`](Self::on_input) and [`on_output`](Self::on_output) in order and in pieces of any size.
+/// Input must be given before the output that answers it, and only once the primary has acknowledged it: a request that
+/// never reached the primary needs no protection from being executed twice. Idle, it owns no memory; while a reply is
+/// under way, the reply's header and a hash; body bytes cost the hash only.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    input: Offset,
+    input_ended: bool,
+    receiving: Receiving,
+    unanswered: VecDeque<Request>,
+    /// How many of them must not be executed again, and where the input after the last of these begins.
+    unsafe_count: usize,
+    after_unsafe: Offset,
+    replying: Replying,
+    mode: Mode,
+}
+
+#[derive(Debug, Default)]
+enum Mode {
+    #[default]
+    Following,
+    /// The last reply is complete, or the output has ended.
+    Finished,
+    /// For good.
+    Refused(Reason),
+}
+
+#[derive(Debug)]
+struct Request {
+    start: Offset,
+    method: Method,
+    persists: bool,
+    /// Its reply is complete, it is not.
+    answered: bool,
+}
+
+#[derive(Debug, Default)]
+enum Receiving {
+    #[default]
+    Between,
+    Head {
+        start: Offset,
+        bytes: Vec<u8>,
+    },
+    Body(Body),
+}
+
+#[derive(Debug, Default)]
+enum Replying {
+    #[default]
+    Between,
+    Head(Vec<u8>),
+    Body(Box<ReplyBody>),
+}
+
+#[derive(Debug)]
+struct ReplyBody {
+    head: Vec<u8>,
+    persists: bool,
+    body: Body,
+    bytes: u64,
+    hash: Hash,
+}
+
+/// [`Xxh3Default`] with the traits that it lacks.
+#[derive(Clone)]
+struct Hash(Xxh3Default);
+
+impl std::fmt::Debug for Hash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hash")
+    }
+}
+
+impl Tracker {
+    /// A tracker at the start of both streams.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next input bytes (client to server) that the primary has acknowledged.
+    pub fn on_input(&mut self, bytes: &[u8]) {
+        self.input += bytes.len() as u64;
+        if matches!(self.mode, Mode::Following)
+            && let Err(reason) = self.receive(bytes)
+        {
+            self.end(Mode::Refused(reason));
+        }
+    }
+
+    /// The client has ended its stream after the input given so far.
+    pub fn on_input_end(&mut self) {
+        self.input_ended = true;
+    }
+
+    /// The next output bytes (server to client).
+    pub fn on_output(&mut self, bytes: &[u8]) {
+        if let Err(reason) = self.reply(bytes) {
+            self.end(Mode::Refused(reason));
+        }
+    }
+
+    /// The server has ended its stream after the output given so far.
+    pub fn on_output_end(&mut self) {
+        self.end(Mode::Finished);
+    }
+
+    /// The restart point: input before it is not needed any more, by a restart or at all. That is the start of the first
+    /// request whose reply is not complete; the end of the input if there is none; and where no restart is possible
+    /// ([`protection`](Self::protection)), the first byte from which on it may be again. Never moves back.
+    pub fn restart_input(&self) -> Offset {
+        if !matches!(self.mode, Mode::Following) {
+            return self.input;
+        }
+        let in_body = matches!(self.receiving, Receiving::Body(_));
+        match (self.unanswered.front(), &self.receiving) {
+            _ if self.unsafe_count > 0 => {
+                let last_is_unsafe = self.unanswered.back().is_some_and(|last| !last.method.is_safe());
+                if in_body && last_is_unsafe {
+                    self.input
+                } else {
+                    self.after_unsafe
+                }
+            }
+            (Some(first), _) if first.answered => self.input,
+            (Some(first), _) => first.start,
+            (None, Receiving::Head { start, .. }) => *start,
+            (None, _) => self.input,
+        }
+    }
+
+    /// Whether the connection could be restarted now.
+    ///
+    /// # Errors
+    /// Why not. [`Reason`] says which reasons pass.
+    pub fn protection(&self) -> Result<(), Reason> {
+        match &self.mode {
+            Mode::Finished => return Ok(()),
+            Mode::Refused(reason) => return Err(reason.clone()),
+            Mode::Following => {}
+        }
+        if self.unsafe_count > 0
+            && let Some(request) = self.unanswered.iter().find(|request| !request.method.is_safe())
+        {
+            return Err(Reason::NotSafe(request.method));
+        }
+        if self.unanswered.front().is_some_and(|first| first.answered) {
+            return Err(Reason::AnsweredEarly);
+        }
+        Ok(())
+    }
+
+    /// How the output goes on when an application is fed the input from [`restart_input`](Self::restart_input) on.
+    ///
+    /// # Errors
+    /// As [`protection`](Self::protection).
+    pub fn resume(&self) -> Result<Resume, Reason> {
+        self.protection()?;
+        if matches!(self.mode, Mode::Finished) {
+            return Ok(Resume::Finished);
+        }
+        let Some(request) = self.unanswered.front() else {
+            let nothing_comes = self.input_ended && matches!(self.receiving, Receiving::Between);
+            return Ok(if nothing_comes {
+                Resume::Finished
+            } else {
+                Resume::Idle
+            });
+        };
+        let (head, body) = match &self.replying {
+            Replying::Between => (Vec::new(), None),
+            Replying::Head(bytes) => (bytes.clone(), None),
+            Replying::Body(reply) => (reply.head.clone(), Some(reply.prefix())),
+        };
+        let to_head = request.method == Method::Head;
+        Ok(Resume::Reply(Reply {
+            to_head,
+            request_persists: request.persists,
+            head,
+            body,
+        }))
+    }
+
+    /// Bytes of memory that the tracker holds beside itself; none while the connection is idle or cannot be restarted.
+    pub fn memory(&self) -> usize {
+        let receiving = match &self.receiving {
+            Receiving::Head { bytes, .. } => bytes.capacity(),
+            Receiving::Between | Receiving::Body(_) => 0,
+        };
+        let replying = match &self.replying {
+            Replying::Between => 0,
+            Replying::Head(bytes) => bytes.capacity(),
+            Replying::Body(reply) => size_of::<ReplyBody>() + reply.head.capacity(),
+        };
+        receiving + replying + self.unanswered.capacity() * size_of::<Request>()
+    }
+
+    fn end(&mut self, mode: Mode) {
+        if matches!(self.mode, Mode::Following) {
+            *self = Self {
+                input: self.input,
+                input_ended: self.input_ended,
+                mode,
+                ..Self::default()
+            };
+        }
+    }
+
+    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), Reason> {
+        while !bytes.is_empty() {
+            let here = Offset(self.input.0 - bytes.len() as u64);
+            match &mut self.receiving {
+                Receiving::Between => match bytes[0] {
+                    b'\r' | b'\n' => bytes = &bytes[1..], // RFC 9112 §2.2: ignored before a request
+                    0x16 => return Err(Reason::Tls),      // the record type of a ClientHello
+                    first if first.is_ascii_alphabetic() => {
+                        self.receiving = Receiving::Head {
+                            start: here,
+                            bytes: Vec::new(),
+                        };
+                    }
+                    _ => return Err(Reason::NotHttp),
+                },
+                Receiving::Head { start, bytes: head } => {
+                    if take_section(head, &mut bytes).map_err(Reason::Request)? {
+                        let (start, head) = (*start, std::mem::take(head));
+                        self.receiving = Receiving::Between;
+                        self.on_request(start, &head)?;
+                    }
+                }
+                Receiving::Body(body) => {
+                    body.next(&mut bytes).map_err(Reason::Request)?;
+                    if body.is_complete() {
+                        self.receiving = Receiving::Between;
+                        self.on_request_end(Offset(self.input.0 - bytes.len() as u64));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_request(&mut self, start: Offset, head: &[u8]) -> Result<(), Reason> {
+        if head.starts_with(b"PRI * HTTP/2.0\r\n") {
+            return Err(Reason::Http2);
+        }
+        let request = RequestHead::parse(head).map_err(Reason::Request)?;
+        if request.method == Method::Connect {
+            return Err(Reason::Tunnel);
+        }
+        if self.unanswered.len() == REQUESTS_MAX {
+            return Err(Reason::TooManyRequests);
+        }
+        self.unsafe_count += usize::from(!request.method.is_safe());
+        let (method, persists) = (request.method, request.persists);
+        self.unanswered.push_back(Request {
+            start,
+            method,
+            persists,
+            answered: false,
+        });
+        match request.body {
+            Some(body) => self.receiving = Receiving::Body(body),
+            None => self.on_request_end(start + head.len() as u64),
+        }
+        Ok(())
+    }
+
+    fn on_request_end(&mut self, end: Offset) {
+        if self.unanswered.back().is_some_and(|last| !last.method.is_safe()) {
+            self.after_unsafe = end;
+        }
+        if self.unanswered.front().is_some_and(|first| first.answered) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some(request) = self.unanswered.pop_front() {
+            self.unsafe_count -= usize::from(!request.method.is_safe());
+        }
+        if self.unanswered.is_empty() {
+            self.unanswered = VecDeque::new(); // an idle connection owns no memory
+        }
+    }
+
+    fn reply(&mut self, mut bytes: &[u8]) -> Result<(), Reason> {
+        while !bytes.is_empty() && matches!(self.mode, Mode::Following) {
+            match &mut self.replying {
+                Replying::Between => {
+                    if self.unanswered.front().is_none_or(|first| first.answered) {
+                        return Err(Reason::UnexpectedReply);
+                    }
+                    self.replying = Replying::Head(Vec::new());
+                }
+                Replying::Head(head) => {
+                    if take_section(head, &mut bytes).map_err(Reason::Reply)? {
+                        let head = std::mem::take(head);
+                        self.replying = Replying::Between;
+                        self.on_reply_head(head)?;
+                    }
+                }
+                Replying::Body(reply) => {
+                    reply.take(&mut bytes).map_err(Reason::Reply)?;
+                    if reply.body.is_complete() {
+                        let persists = reply.persists;
+                        self.replying = Replying::Between;
+                        self.on_reply_end(persists);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_reply_head(&mut self, head: Vec<u8>) -> Result<(), Reason> {
+        let to_head = self
+            .unanswered
+            .front()
+            .is_some_and(|first| first.method == Method::Head);
+        let reply = ReplyHead::parse(&head, to_head).map_err(Reason::Reply)?;
+        match reply.body {
+            _ if reply.status == 101 => return Err(Reason::Upgraded),
+            _ if reply.is_interim() => {}
+            None => self.on_reply_end(reply.persists),
+            Some(body) => {
+                let (persists, hash) = (reply.persists, Hash(Xxh3Default::new()));
+                self.replying = Replying::Body(Box::new(ReplyBody {
+                    head,
+                    persists,
+                    body,
+                    bytes: 0,
+                    hash,
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn on_reply_end(&mut self, persists: bool) {
+        let Some(first) = self.unanswered.front_mut() else {
+            return;
+        };
+        if !persists || !first.persists {
+            return self.end(Mode::Finished);
+        }
+        first.answered = true;
+        let is_whole = self.unanswered.len() > 1 || !matches!(self.receiving, Receiving::Body(_));
+        if is_whole {
+            self.forget_first();
+        }
+    }
+}
+
+impl ReplyBody {
+    fn take(&mut self, bytes: &mut &[u8]) -> Result<(), Fault> {
+        if let Body::Length { left } = &mut self.body
+            && *left <= bytes.len() as u64
+        {
+            // The reply becomes complete: nobody will ask for its hash.
+            *bytes = &bytes[usize::try_from(*left).unwrap_or(bytes.len())..];
+            *left = 0;
+        } else if let Some(Piece::Payload(payload)) = self.body.next(bytes)? {
+            self.hash.0.update(payload);
+            self.bytes += payload.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn prefix(&self) -> BodyPrefix {
+        let position = match &self.body {
+            Body::Chunked(chunked) => Position::Chunked(chunked.position.clone()),
+            Body::Length { .. } => Position::Length,
+            Body::UntilClose => Position::UntilClose,
+        };
+        BodyPrefix {
+            bytes: self.bytes,
+            digest: self.hash.0.digest128().to_be_bytes(),
+            position,
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Restart policy `replica`: a second application runs along on the backup, and its output is compared with the
+//! primary's, byte by byte, and dropped (FT-TCP's hot backup, for servers that are deterministic per connection).
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::Offset;
+
+#[cfg(test)]
+mod tests;
+
+/// Why a replica cannot take over.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Reason {
+    /// The two outputs differ.
+    #[error("the replica's output differs from byte {at} on")]
+    Differs {
+        /// The first byte that differs, or that one of the two does not have because it ended its stream.
+        at: Offset,
+    },
+    /// The primary is so far ahead that its surplus was given up.
+    #[error("the replica is more than {bytes} bytes behind")]
+    TooFarBehind {
+        /// The bound that was exceeded.
+        bytes: usize,
+    },
+}
+
+/// Compares the primary's logged output of one connection with the replica's. Either may be ahead.
+///
+/// Only the surplus of the one ahead is kept. The caller bounds the replica's by not reading from it while
+/// [`surplus`](Self::surplus) is large; the primary cannot be slowed, so its surplus is given up beyond `bound`.
+#[derive(Debug)]
+pub struct Comparison {
+    bound: usize,
+    equal: Offset,
+    ahead: Who,
+    surplus: VecDeque<u8>,
+    primary_ended: bool,
+    replica_ended: bool,
+    reason: Option<Reason>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Primary,
+    Replica,
+}
+
+impl Comparison {
+    /// Both outputs at their start. `bound`: bytes that the replica may be behind.
+    pub const fn new(bound: usize) -> Self {
+        Self {
+            bound,
+            equal: Offset::ZERO,
+            ahead: Who::Primary,
+            surplus: VecDeque::new(),
+            primary_ended: false,
+            replica_ended: false,
+            reason: None,
+        }
+    }
+
+    /// The next bytes of the primary's output, as logged.
+    pub fn on_primary(&mut self, bytes: &[u8]) {
+        self.on_bytes(Who::Primary, bytes);
+        if self.ahead == Who::Primary && self.surplus.len() > self.bound {
+            self.give_up(Reason::TooFarBehind { bytes: self.bound });
+        }
+    }
+
+    /// The next bytes of the replica's output.
+    pub fn on_replica(&mut self, bytes: &[u8]) {
+        self.on_bytes(Who::Replica, bytes);
+    }
+
+    /// The primary has ended its stream after what was given.
+    pub fn on_primary_end(&mut self) {
+        self.primary_ended = true;
+        self.check_ends();
+    }
+
+    /// The replica has ended its stream after what was given.
+    pub fn on_replica_end(&mut self) {
+        self.replica_ended = true;
+        self.check_ends();
+    }
+
+    /// Bytes that the one ahead has and the other has not yet.
+    pub fn surplus(&self) -> usize {
+        self.surplus.len()
+    }
+
+    /// Bytes that the replica is ahead: the caller stops reading from it while these are many.
+    pub fn replica_surplus(&self) -> usize {
+        if self.ahead == Who::Replica {
+            self.surplus.len()
+        } else {
+            0
+        }
+    }
+
+    /// Both outputs are equal up to here.
+    pub const fn equal(&self) -> Offset {
+        self.equal
+    }
+
+    /// Whether the replica could take over now.
+    ///
+    /// # Errors
+    /// Why not; for good.
+    pub fn protection(&self) -> Result<(), Reason> {
+        self.reason.clone().map_or(Ok(()), Err)
+    }
+
+    /// How the replica's output goes on.
+    ///
+    /// # Errors
+    /// As [`protection`](Self::protection).
+    pub fn resume(&self) -> Result<Resume, Reason> {
+        self.protection()?;
+        let surplus = self.surplus.iter().copied().collect();
+        Ok(match self.ahead {
+            Who::Primary => Resume::Behind {
+                said: surplus,
+                ended: self.primary_ended,
+            },
+            Who::Replica => Resume::Ahead {
+                to_send: surplus,
+                ended: self.replica_ended,
+            },
+        })
+    }
+
+    fn on_bytes(&mut self, who: Who, bytes: &[u8]) {
+        if self.reason.is_some() {
+            return;
+        }
+        if self.ahead != who {
+            let common = self.surplus.len().min(bytes.len());
+            let same = common_prefix(&self.surplus, &bytes[..common]);
+            self.equal += same as u64;
+            if same < common {
+                return self.give_up(Reason::Differs { at: self.equal });
+            }
+            self.surplus.drain(..common);
+            if common < bytes.len() {
+                self.ahead = who;
+            }
+            self.surplus.extend(&bytes[common..]);
+        } else {
+            self.surplus.extend(bytes);
+        }
+        self.check_ends();
+    }
+
+    /// A stream that has ended cannot be overtaken.
+    fn check_ends(&mut self) {
+        let behind_ended = match self.ahead {
+            Who::Primary => self.replica_ended,
+            Who::Replica => self.primary_ended,
+        };
+        if behind_ended && !self.surplus.is_empty() {
+            self.give_up(Reason::Differs { at: self.equal });
+        }
+    }
+
+    fn give_up(&mut self, reason: Reason) {
+        self.surplus = VecDeque::new();
+        self.reason.get_or_insert(reason);
+    }
+}
+
+/// How a replica's output goes on after a takeover.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resume {
+    /// The replica has said this already; the client has not got it.
+    Ahead {
+        /// Bytes to be sent first.
+        to_send: Vec<u8>,
+        /// The replica has ended its stream after them.
+        ended: bool,
+    },
+    /// The client has this already; the replica has not said it.
+    Behind {
+        /// Bytes that the replica is to say and the client is not to get again.
+        said: Vec<u8>,
+        /// The output has ended after them.
+        ended: bool,
+    },
+}
+
+/// The replica goes on with other bytes than the client has. The connection must end so that the client sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Mismatch {
+    /// Another byte.
+    #[error("the replica's output differs from what was said, {missing} bytes before its end")]
+    Differs {
+        /// Bytes of what was said that the replica did not confirm.
+        missing: usize,
+    },
+    /// The replica ended its stream first.
+    #[error("the replica ended its output {missing} bytes before the end of what was said")]
+    EndedEarly {
+        /// Bytes of what was said that the replica did not confirm.
+        missing: usize,
+    },
+}
+
+/// The relay's filter: drops what the client already has, then gets out of the way.
+#[derive(Debug)]
+pub struct Resumer {
+    said: VecDeque<u8>,
+    ended: bool,
+}
+
+impl Resumer {
+    /// The filter, and what is to be sent to the client before anything that the replica says from now on.
+    pub fn new(resume: Resume) -> (Self, Vec<u8>) {
+        match resume {
+            Resume::Ahead { to_send, .. } => (
+                Self {
+                    said: VecDeque::new(),
+                    ended: false,
+                },
+                to_send,
+            ),
+            Resume::Behind { said, ended } => (
+                Self {
+                    said: said.into(),
+                    ended,
+                },
+                Vec::new(),
+            ),
+        }
+    }
+
+    /// From now on bytes pass as they are.
+    pub fn is_transparent(&self) -> bool {
+        self.said.is_empty() && !self.ended
+    }
+
+    /// The output has ended, and all of it is confirmed.
+    pub fn is_finished(&self) -> bool {
+        self.said.is_empty() && self.ended
+    }
+
+    /// The replica's next bytes; what of them the client is to get is appended to `to_client`.
+    ///
+    /// # Errors
+    /// They are not what the client has.
+    pub fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+        let common = self.said.len().min(bytes.len());
+        let same = common_prefix(&self.said, &bytes[..common]);
+        self.said.drain(..same);
+        if same < common {
+            return Err(Mismatch::Differs {
+                missing: self.said.len(),
+            });
+        }
+        if !self.ended {
+            to_client.extend_from_slice(&bytes[common..]);
+        }
+        Ok(())
+    }
+
+    /// The replica has ended its stream: the output ends too, unless this fails.
+    ///
+    /// # Errors
+    /// The client has more.
+    pub fn on_application_end(&mut self) -> Result<(), Mismatch> {
+        match self.said.len() {
+            0 => Ok(()),
+            missing => Err(Mismatch::EndedEarly { missing }),
+        }
+    }
+}
+
+/// How many of the first bytes are the same; `bytes` is not longer than `kept`.
+fn common_prefix(kept: &VecDeque<u8>, bytes: &[u8]) -> usize {
+    let (front, back) = kept.as_slices();
+    let (first, second) = bytes.split_at(front.len().min(bytes.len()));
+    if front.starts_with(first) && back.starts_with(second) {
+        return bytes.len();
+    }
+    kept.iter()
+        .zip(bytes)
+        .take_while(|(one, other)| one == other)
+        .count()
+}
