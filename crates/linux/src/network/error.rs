@@ -1,0 +1,70 @@
+//! What failed, at what, and what the kernel answered.
+
+use std::fmt;
+use std::io;
+
+/// A step that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{step} {object}: {answer}")]
+pub struct Error {
+    /// What was to be done: `add address`.
+    pub step: &'static str,
+    /// With what: `10.0.0.100/32 on eth0`.
+    pub object: String,
+    /// What the kernel, or nft, answered.
+    #[source]
+    pub answer: io::Error,
+}
+
+impl Error {
+    pub(super) fn new(step: &'static str, object: impl Into<String>, answer: io::Error) -> Self {
+        Self {
+            step,
+            object: object.into(),
+            answer,
+        }
+    }
+
+    /// For `map_err`.
+    pub(super) fn at(step: &'static str, object: impl fmt::Display) -> impl FnOnce(io::Error) -> Self {
+        move |answer| Self::new(step, object.to_string(), answer)
+    }
+}
+
+/// Everything that could not be restored; the rest was.
+#[derive(Debug)]
+pub struct UndoError(pub Vec<Error>);
+
+impl UndoError {
+    pub(super) fn of(failed: Vec<Error>) -> Result<(), Self> {
+        if failed.is_empty() {
+            Ok(())
+        } else {
+            Err(Self(failed))
+        }
+    }
+}
+
+impl fmt::Display for UndoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UndoError {}
+
+impl From<Error> for UndoError {
+    fn from(error: Error) -> Self {
+        Self(vec![error])
+    }
+}
+
+impl From<UndoError> for Error {
+    fn from(error: UndoError) -> Self {
+        Self::new("restore", "the network as found", io::Error::other(error))
+    }
+}

@@ -1,0 +1,144 @@
+//! The second guard: no RST from a service's address leaves a node without the right to speak.
+//!
+//! It is independent of the eBPF programs, so a bug there, or their absence, resets no client. A kernel sends a RST of
+//! its own accord for every segment that meets no socket.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Command, Stdio};
+
+use super::Error;
+
+const PREFIX: &str = "steadfast_";
+
+/// The table of `node`, in the family `inet`.
+pub(super) fn table(node: &str) -> String {
+    format!("{PREFIX}{node}")
+}
+
+/// Makes the table, in one transaction. Nobody has the right to speak in a new one.
+pub(super) fn create(table: &str, services: &[SocketAddr]) -> Result<(), Error> {
+    nft("create", table, &["-f", "-"], &ruleset(table, services)).map(drop)
+}
+
+/// Removes the table; one that does not exist is no error.
+pub(super) fn remove(table: &str) -> Result<(), Error> {
+    let script = format!("add table inet {table}\ndelete table inet {table}\n");
+    nft("remove", table, &["-f", "-"], &script).map(drop)
+}
+
+/// Whether the table is there.
+pub(super) fn exists(table: &str) -> Result<bool, Error> {
+    Ok(nodes()?.iter().any(|node| self::table(node) == table))
+}
+
+/// The nodes that have a table.
+pub(super) fn nodes() -> Result<Vec<String>, Error> {
+    let listing = nft("list", "tables", &["list", "tables", "inet"], "")?;
+    let node = |line: &str| {
+        line.trim()
+            .strip_prefix("table inet ")?
+            .strip_prefix(PREFIX)
+            .map(str::to_owned)
+    };
+    Ok(listing.lines().filter_map(node).collect())
+}
+
+/// Lets `service`'s RSTs out, or not.
+pub(super) fn set_speak(table: &str, service: SocketAddr, may: bool) -> Result<(), Error> {
+    let element = |verb: &str| {
+        let (set, element) = (set("speak", service.ip()), element(&service));
+        format!("{verb} element inet {table} {set} {{ {element} }}\n")
+    };
+    // "delete" alone fails if it is not there.
+    let script = if may {
+        element("add")
+    } else {
+        element("add") + &element("delete")
+    };
+    nft("change", table, &["-f", "-"], &script).map(drop)
+}
+
+/// Whether nft is installed and this kernel has what the table needs.
+///
+/// # Errors
+/// What is missing.
+pub fn available() -> Result<(), Error> {
+    let services =
+        ["192.0.2.1:1".parse(), "[2001:db8::1]:1".parse()].map(|address| address.expect("constant"));
+    let table = table("probe");
+    nft("check", &table, &["-c", "-f", "-"], &ruleset(&table, &services)).map(drop)
+}
+
+fn ruleset(table: &str, services: &[SocketAddr]) -> String {
+    let elements = |ipv4| {
+        let list: Vec<String> = services
+            .iter()
+            .filter(|s| s.is_ipv4() == ipv4)
+            .map(element)
+            .collect();
+        if list.is_empty() {
+            String::new()
+        } else {
+            format!("elements = {{ {} }}", list.join(", "))
+        }
+    };
+    let (guarded4, guarded6) = (elements(true), elements(false));
+    let chain = "type filter hook output priority mangle; policy accept;";
+    // A table that a dead daemon left keeps who may speak; its rules are not doubled.
+    format!(
+        "add table inet {table}
+        add chain inet {table} output {{ {chain} }}
+        flush chain inet {table} output
+        table inet {table} {{
+            set guarded4 {{ type ipv4_addr . inet_service; {guarded4} }}
+            set guarded6 {{ type ipv6_addr . inet_service; {guarded6} }}
+            set speak4 {{ type ipv4_addr . inet_service; }}
+            set speak6 {{ type ipv6_addr . inet_service; }}
+            chain output {{
+                tcp flags & rst == rst ip saddr . tcp sport @guarded4 ip saddr . tcp sport != @speak4 counter drop
+                tcp flags & rst == rst ip6 saddr . tcp sport @guarded6 ip6 saddr . tcp sport != @speak6 counter drop
+            }}
+        }}
+        "
+    )
+}
+
+fn element(service: &SocketAddr) -> String {
+    format!("{} . {}", service.ip(), service.port())
+}
+
+fn set(name: &str, address: IpAddr) -> String {
+    format!("{name}{}", if address.is_ipv4() { 4 } else { 6 })
+}
+
+/// Runs nft and returns what it prints.
+fn nft(step: &'static str, object: &str, arguments: &[&str], script: &str) -> Result<String, Error> {
+    let failed = |answer| Error::new(step, format!("nftables {object}"), answer);
+    let run = || {
+        let mut child = Command::new("nft")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot run nft: {error}")))?;
+        child
+            .stdin
+            .take()
+            .expect("stdin is piped")
+            .write_all(script.as_bytes())?;
+        child.wait_with_output()
+    };
+    let output = run().map_err(failed)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let answer = String::from_utf8_lossy(&output.stderr);
+    let first = answer
+        .lines()
+        .next()
+        .unwrap_or("nft failed and says nothing")
+        .to_owned();
+    Err(failed(io::Error::other(first)))
+}

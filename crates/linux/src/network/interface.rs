@@ -1,0 +1,124 @@
+//! What the network interfaces are like.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use socket2::{Domain, Socket, Type};
+
+use super::netlink::Netlink;
+use super::{Error, Mac};
+
+/// A network interface of the calling thread's network namespace, as it was when asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its hardware address; nothing if it is not an Ethernet interface.
+    pub mac: Option<Mac>,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Whether its cable carries a signal.
+    pub carrier: bool,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Interface {
+    /// The interface called `name`; nothing if there is none.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    pub fn find(name: &str) -> Result<Option<Self>, Error> {
+        Ok(interfaces()?.into_iter().find(|interface| interface.name == name))
+    }
+
+    /// Its first address of the family of `address`.
+    pub fn address_like(&self, address: IpAddr) -> Option<IpAddr> {
+        self.addresses
+            .iter()
+            .copied()
+            .find(|own| own.is_ipv4() == address.is_ipv4())
+    }
+
+    /// Whether it merges received packets in hardware (LRO). Nothing if the driver does not say.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    pub fn large_receive_offload(&self) -> Result<Option<bool>, Error> {
+        match ethtool_flags(&self.name) {
+            Ok(flags) => Ok(Some(flags & ETH_FLAG_LRO != 0)),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+            Err(error) => Err(Error::new("ask ethtool about", self.name.clone(), error)),
+        }
+    }
+}
+
+/// All interfaces with their addresses.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn interfaces() -> Result<Vec<Interface>, Error> {
+    let netlink = Netlink::open()?;
+    let list = || {
+        let mut interfaces = netlink.links()?;
+        for (index, address) in netlink.addresses()? {
+            if let Some(interface) = interfaces.iter_mut().find(|interface| interface.index == index) {
+                interface.addresses.push(address);
+            }
+        }
+        Ok(interfaces)
+    };
+    list().map_err(Error::at("list", "network interfaces"))
+}
+
+/// All addresses of this machine, with their interfaces' names.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn addresses() -> Result<Vec<(String, IpAddr)>, Error> {
+    let of = |interface: Interface| {
+        let Interface { name, addresses, .. } = interface;
+        addresses.into_iter().map(move |address| (name.clone(), address))
+    };
+    Ok(interfaces()?.into_iter().flat_map(of).collect())
+}
+
+/// From `linux/sockios.h` and `linux/ethtool.h`.
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+fn ethtool_flags(name: &str) -> io::Result<u32> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    // SAFETY: an ifreq of zeroes is valid: every member of its union is plain integers, addresses or a null pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (slot, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *slot = byte.cast_signed() as libc::c_char;
+    }
+    let mut value = EthtoolValue {
+        command: ETHTOOL_GFLAGS,
+        data: 0,
+    };
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: SIOCETHTOOL with ETHTOOL_GFLAGS reads the name and writes `data` of the ethtool_value that the request
+    // points to; both live until after the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(value.data)
+}

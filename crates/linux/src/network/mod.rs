@@ -1,0 +1,266 @@
+//! The network as a node needs it, and as it was found.
+//!
+//! [`Network::prepare`] and [`Network::raise`] carry out a [`Plan`] step by step; every step is written to a journal
+//! before it is done, so [`Network::remove`], or [`undo`] after the daemon was killed, restores the network as it was
+//! found. Nothing is undone by dropping a [`Network`]: if the daemon dies, forwarding goes on, and the next one takes
+//! over from the same journal.
+//!
+//! | for | what | why |
+//! |---|---|---|
+//! | every node | nftables table `inet steadfast_<node>` | no RST from a service's address without the right to speak |
+//! | backup | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
+//! | primary | VIP on `lo`, `arp_ignore`, `arp_announce` | its sockets have the VIP, its ARP does not |
+//! | primary | rule `from VIP`, route via the backup | every packet of the VIP leaves through the wire |
+//! | backup | rule for the application's replies, local route | relayed connections have their clients' addresses |
+//!
+//! Everything works on the network namespace of the calling thread.
+
+mod error;
+mod guard;
+mod interface;
+mod journal;
+mod listeners;
+mod neighbour;
+mod netlink;
+mod packet;
+mod plan;
+mod step;
+mod sysctl;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use error::{Error, UndoError};
+pub use guard::available as nftables_available;
+pub use interface::{Interface, addresses, interfaces};
+pub use listeners::listeners;
+pub use neighbour::{Announcer, Mac, claimants, resolve};
+
+use journal::Journal;
+use netlink::Netlink;
+use step::Step;
+
+/// Routing tables 5300 to 5399: of these the first unused ones are taken. One holds the way from a VIP through the
+/// backup, one the local delivery of relayed connections.
+pub const TABLES: std::ops::RangeInclusive<u32> = 5300..=5399;
+
+/// Priority of the rule that delivers the application's replies to relayed connections locally. Before the main
+/// table (32766), and before [`PRIORITY_FROM_VIP`].
+pub const PRIORITY_RELAY: u32 = 5300;
+
+/// Priority of the rule `from VIP` on the primary.
+pub const PRIORITY_FROM_VIP: u32 = 5310;
+
+/// The routing protocol number of our rules and routes, so that `ip rule` and `ip route` tell whose they are.
+pub const PROTOCOL: u8 = 95;
+
+/// The mark (SO_MARK) of relayed connections' sockets. Where the application is not at a loopback address, it tells
+/// its replies to relayed connections from its replies to others.
+pub const RELAY_MARK: u32 = 0x5fad_0001;
+
+/// A node's part for a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Runs the application.
+    Primary,
+    /// Is the wire, and takes over.
+    Backup,
+}
+
+/// What a node's network must provide.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The node's name; it names the nftables table.
+    pub node: String,
+    /// The services.
+    pub services: Vec<Service>,
+}
+
+/// One service of a [`Plan`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// VIP and port.
+    pub address: SocketAddr,
+    /// The interface on which the VIP and the peer are.
+    pub interface: String,
+    /// This node's role.
+    pub role: Role,
+    /// The peer's address on the interface, of the VIP's family.
+    pub peer: IpAddr,
+    /// Where the local application listens, of the VIP's family.
+    pub application: SocketAddr,
+}
+
+/// A node's network, set up.
+#[derive(Debug)]
+pub struct Network {
+    netlink: Netlink,
+    journal: Journal,
+}
+
+impl Network {
+    /// Does everything of `plan` but the VIPs: from here on the guard stands, and a VIP may come up once the wire is
+    /// there. If `journal` is of a daemon that died with the same plan, goes on from it; with another plan, that one
+    /// is undone first.
+    ///
+    /// # Errors
+    /// The step that failed; what had been done before it is undone.
+    pub fn prepare(plan: &Plan, journal: &Path) -> Result<Self, Error> {
+        let netlink = Netlink::open()?;
+        let journal = match Journal::load(journal)? {
+            Some(old) if old.plan() == plan => old,
+            old => {
+                if let Some(old) = old {
+                    (Self {
+                        netlink: netlink.clone(),
+                        journal: old,
+                    })
+                    .remove()?;
+                }
+                Journal::create(journal, plan, plan::steps(&netlink, plan)?)?
+            }
+        };
+        let mut network = Self { netlink, journal };
+        if let Err(error) = network.advance(|step| !step.is_address()) {
+            give_up(network.remove());
+            return Err(error);
+        }
+        Ok(network)
+    }
+
+    /// Puts up the VIPs.
+    ///
+    /// # Errors
+    /// The step that failed; the VIPs that were put up are taken down again.
+    pub fn raise(&mut self) -> Result<(), Error> {
+        let raised = self.advance(Step::is_address);
+        if raised.is_err() {
+            give_up(self.lower());
+        }
+        raised
+    }
+
+    /// Takes down the VIPs; the rest stays.
+    ///
+    /// # Errors
+    /// All that could not be taken down.
+    pub fn lower(&mut self) -> Result<(), UndoError> {
+        self.retreat(Step::is_address)
+    }
+
+    /// Grants or withdraws the right to speak: without it no RST from `service` leaves this node.
+    ///
+    /// # Errors
+    /// If nftables refuses.
+    pub fn set_speak(&self, service: SocketAddr, may: bool) -> Result<(), Error> {
+        guard::set_speak(&guard::table(&self.journal.plan().node), service, may)
+    }
+
+    /// Restores the network as it was found.
+    ///
+    /// # Errors
+    /// All that could not be restored; it stays in the journal for [`undo`].
+    pub fn remove(mut self) -> Result<(), UndoError> {
+        self.retreat(|_| true)?;
+        Ok(self.journal.remove()?)
+    }
+
+    /// Does the steps that `which` chooses, in order. The journal may say that one was begun already, by a daemon
+    /// that died: it is done all the same, and what that daemon found stays what is restored.
+    fn advance(&mut self, which: impl Fn(&Step) -> bool) -> Result<(), Error> {
+        for index in 0..self.journal.steps().len() {
+            let step = self.journal.steps()[index].clone();
+            if !which(&step) {
+                continue;
+            }
+            if !self.journal.begun(index) {
+                let found = step.find(&self.netlink)?;
+                self.journal.begin(index, found)?;
+            }
+            tracing::debug!(%step, "network step");
+            step.apply(&self.netlink)?;
+        }
+        Ok(())
+    }
+
+    /// Undoes what `which` chooses of the steps that were begun, last first, all that can be undone.
+    fn retreat(&mut self, which: impl Fn(&Step) -> bool) -> Result<(), UndoError> {
+        let mut failed = Vec::new();
+        for (index, found) in self.journal.begun_last_first() {
+            let step = &self.journal.steps()[index];
+            if !which(step) {
+                continue;
+            }
+            match step.undo(&self.netlink, found.as_deref()) {
+                Ok(()) => self.journal.undone(index),
+                Err(error) => failed.push(error),
+            }
+        }
+        failed.extend(self.journal.rewrite().err());
+        UndoError::of(failed)
+    }
+}
+
+/// What failed in undoing after a failure: the failure itself is what the caller is told.
+fn give_up(undone: Result<(), UndoError>) {
+    if let Err(error) = undone {
+        tracing::error!(%error, "the network is not restored; the journal keeps what is left");
+    }
+}
+
+/// Restores the network as a daemon found it that died and left `journal` behind. Does nothing if there is no
+/// journal, or if the machine was started anew since. Can be repeated.
+///
+/// # Errors
+/// All that could not be restored, or that the journal cannot be read or is of another network namespace.
+pub fn undo(journal: &Path) -> Result<(), UndoError> {
+    let Some(journal) = Journal::load(journal)? else {
+        return Ok(());
+    };
+    Network {
+        netlink: Netlink::open()?,
+        journal,
+    }
+    .remove()
+}
+
+/// The VIPs that the daemon with `journal`, alive or dead, has put up.
+///
+/// # Errors
+/// If the journal cannot be read or is of another network namespace.
+pub fn raised(journal: &Path) -> Result<Vec<IpAddr>, Error> {
+    let Some(journal) = Journal::load(journal)? else {
+        return Ok(Vec::new());
+    };
+    let address = |(index, step): (usize, &Step)| match step {
+        Step::Address { address, .. } if journal.begun(index) => Some(*address),
+        _ => None,
+    };
+    Ok(journal.steps().iter().enumerate().filter_map(address).collect())
+}
+
+/// The journal of the node with this state directory.
+pub fn journal(state_dir: &Path) -> PathBuf {
+    state_dir.join("network.journal")
+}
+
+/// Removes the guard of a node whose journal is lost. Does nothing if there is none.
+///
+/// # Errors
+/// If nftables refuses.
+pub fn remove_guard(node: &str) -> Result<(), Error> {
+    guard::remove(&guard::table(node))
+}
+
+/// The nodes of which a guard stands in this network namespace.
+///
+/// # Errors
+/// If nftables cannot be asked.
+pub fn guarded_nodes() -> Result<Vec<String>, Error> {
+    guard::nodes()
+}

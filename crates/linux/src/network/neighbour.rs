@@ -1,0 +1,188 @@
+//! Telling the neighbours where an address is, and asking them.
+
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
+
+use super::{Error, Interface};
+
+pub use super::packet::Mac;
+use super::packet::{announcements, claim, question};
+
+/// So often a question is asked in the time that there is: any one of the frames may be lost.
+const QUESTIONS: u32 = 3;
+
+/// Announces addresses on one interface. Its socket stays open: closing a packet socket takes 8 to 10 ms.
+#[derive(Debug)]
+pub struct Announcer {
+    socket: Socket,
+    mac: Mac,
+    interface: String,
+}
+
+impl Announcer {
+    /// An announcer on `interface`.
+    ///
+    /// # Errors
+    /// If it is not an Ethernet interface, or packet sockets are not allowed here (CAP_NET_RAW).
+    pub fn open(interface: &Interface) -> Result<Self, Error> {
+        let at = || interface.name.clone();
+        let mac = ethernet(interface)?;
+        // Protocol 0: receives nothing.
+        let socket = packet_socket(interface.index, 0).map_err(Error::at("open a packet socket on", at()))?;
+        Ok(Self {
+            socket,
+            mac,
+            interface: at(),
+        })
+    }
+
+    /// Says once that `address` is here: by gratuitous ARP in request and reply form, or by an unsolicited neighbour
+    /// advertisement. Nobody confirms it, and frames are lost: repeat it.
+    ///
+    /// # Errors
+    /// If the frames cannot be sent.
+    pub fn announce(&self, address: IpAddr) -> Result<(), Error> {
+        let send = || {
+            announcements(self.mac, address)
+                .iter()
+                .try_for_each(|frame| self.socket.send(frame).map(drop))
+        };
+        send().map_err(Error::at("announce", format!("{address} on {}", self.interface)))
+    }
+}
+
+/// Asks the neighbours on `interface` for `address`, from our own address there. Nothing if nobody answers in time.
+///
+/// # Errors
+/// If the question cannot be asked.
+pub fn resolve(interface: &Interface, address: IpAddr, within: Duration) -> Result<Option<Mac>, Error> {
+    let from = interface.address_like(address);
+    Ok(ask(interface, from, address, within, 1)?.first().copied())
+}
+
+/// All neighbours on `interface` that say within this time that `address` is theirs, sorted; asked as duplicate
+/// address detection asks (RFC 5227, RFC 4862), so no neighbour learns anything from the question. Waits to the end.
+///
+/// # Errors
+/// If the question cannot be asked.
+pub fn claimants(interface: &Interface, address: IpAddr, within: Duration) -> Result<Vec<Mac>, Error> {
+    ask(interface, None, address, within, usize::MAX)
+}
+
+fn ask(
+    interface: &Interface,
+    from: Option<IpAddr>,
+    address: IpAddr,
+    within: Duration,
+    enough: usize,
+) -> Result<Vec<Mac>, Error> {
+    let mac = ethernet(interface)?;
+    let run = || {
+        let protocol = if address.is_ipv4() {
+            libc::ETH_P_ARP
+        } else {
+            libc::ETH_P_IPV6
+        };
+        let mut socket = packet_socket(
+            interface.index,
+            u16::try_from(protocol).expect("16 bits on the wire"),
+        )?;
+        if address.is_ipv6() {
+            socket.attach_filter(&advertisements())?;
+        }
+        let question = question(mac, from, address);
+        let mut answers = Vec::new();
+        for _ in 0..QUESTIONS {
+            socket.send(&question)?;
+            let until = Instant::now() + within / QUESTIONS;
+            while answers.len() < enough
+                && let Some(answer) = answer(&mut socket, address, until)?
+            {
+                if answer != mac && !answers.contains(&answer) {
+                    answers.push(answer);
+                }
+            }
+        }
+        answers.sort();
+        Ok(answers)
+    };
+    run().map_err(Error::at(
+        "ask the neighbours for",
+        format!("{address} on {}", interface.name),
+    ))
+}
+
+/// Of all IPv6 frames only neighbour advertisements: a busy interface shall not crowd out the answer.
+fn advertisements() -> [SockFilter; 6] {
+    let load = |offset| SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, offset);
+    let skip_unless = |value, skip| {
+        SockFilter::new(
+            (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+            0,
+            skip,
+            value,
+        )
+    };
+    let verdict = |length| SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, length);
+    // The next header, then the ICMPv6 type, behind Ethernet's 14 and IPv6's 40 bytes.
+    [
+        load(20),
+        skip_unless(58, 3),
+        load(54),
+        skip_unless(136, 1),
+        verdict(u32::MAX),
+        verdict(0),
+    ]
+}
+
+/// The next neighbour that says, before `until`, that it has `address`.
+fn answer(socket: &mut Socket, address: IpAddr, until: Instant) -> io::Result<Option<Mac>> {
+    let mut frame = [0; 2048];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.read(&mut frame) {
+            Ok(length) => match claim(&frame[..length]) {
+                Some((mac, claimed)) if claimed == address => return Ok(Some(mac)),
+                _ => {}
+            },
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn ethernet(interface: &Interface) -> Result<Mac, Error> {
+    let answer = || io::Error::new(io::ErrorKind::Unsupported, "it is not an Ethernet interface");
+    interface
+        .mac
+        .ok_or_else(|| Error::new("use", interface.name.clone(), answer()))
+}
+
+/// A packet socket for whole frames of `protocol` (an Ethertype; 0 for none) on the interface with this index.
+fn packet_socket(index: u32, protocol: u16) -> io::Result<Socket> {
+    // Protocol 0 until it is bound: else frames of all interfaces come in before.
+    let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
+    let index = i32::try_from(index).map_err(io::Error::other)?;
+    let mut storage = SockAddrStorage::zeroed();
+    // SAFETY: a sockaddr_ll is plain data, fits a sockaddr_storage, and all zeroes are a valid one.
+    let link: &mut libc::sockaddr_ll = unsafe { storage.view_as() };
+    link.sll_family = libc::AF_PACKET as libc::sa_family_t;
+    link.sll_protocol = protocol.to_be();
+    link.sll_ifindex = index;
+    let length = u32::try_from(size_of::<libc::sockaddr_ll>()).expect("20 bytes");
+    // SAFETY: the storage holds a sockaddr_ll of this length.
+    let address = unsafe { SockAddr::new(storage, length) };
+    socket.bind(&address)?;
+    Ok(socket)
+}

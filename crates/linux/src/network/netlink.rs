@@ -1,0 +1,329 @@
+//! Route netlink as blocking calls: links, addresses, rules, routes.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use rtnetlink::packet_route::address::{
+    AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
+};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
+use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
+use tokio::runtime::Runtime;
+
+use super::step::{Rule, Way};
+use super::{Error, Interface, Mac, PROTOCOL};
+
+/// RT_TABLE_COMPAT: the table's number does not fit the header and is in an attribute.
+const TABLE_IN_ATTRIBUTE: u8 = 252;
+
+/// An address that never ceases to be valid.
+const FOREVER: u32 = u32::MAX;
+
+/// A netlink socket in the network namespace of the thread that opened it.
+#[derive(Clone, Debug)]
+pub(super) struct Netlink {
+    runtime: Arc<Runtime>,
+    handle: rtnetlink::Handle,
+}
+
+impl Netlink {
+    pub(super) fn open() -> Result<Self, Error> {
+        let open = || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_io()
+                .build()?;
+            let guard = runtime.enter();
+            let (connection, handle, _) = rtnetlink::new_connection_with_strict_check()?;
+            runtime.spawn(connection);
+            drop(guard);
+            Ok(Self {
+                runtime: Arc::new(runtime),
+                handle,
+            })
+        };
+        open().map_err(Error::at("open", "route netlink"))
+    }
+
+    /// All network interfaces, without their addresses.
+    pub(super) fn links(&self) -> io::Result<Vec<Interface>> {
+        let answers = self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+        let link = |answer| match answer {
+            RouteNetlinkMessage::NewLink(message) => interface(message),
+            _ => None,
+        };
+        Ok(answers.into_iter().filter_map(link).collect())
+    }
+
+    /// All addresses with the indices of their interfaces.
+    pub(super) fn addresses(&self) -> io::Result<Vec<(u32, IpAddr)>> {
+        let answers = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        let address = |answer| match answer {
+            RouteNetlinkMessage::NewAddress(message) => local_address(message),
+            _ => None,
+        };
+        Ok(answers.into_iter().filter_map(address).collect())
+    }
+
+    pub(super) fn add_address(&self, address: IpAddr, interface: &str) -> io::Result<()> {
+        let message = self.address_message(address, interface)?;
+        self.change(
+            RouteNetlinkMessage::NewAddress(message),
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
+    }
+
+    pub(super) fn remove_address(&self, address: IpAddr, interface: &str) -> io::Result<()> {
+        let message = self.address_message(address, interface)?;
+        self.change(RouteNetlinkMessage::DelAddress(message), 0)
+    }
+
+    /// Whether there is a route in the table.
+    pub(super) fn table_in_use(&self, table: u32, ipv6: bool) -> io::Result<bool> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(ipv6);
+        message.attributes.push(RouteAttribute::Table(table));
+        match self.dump(RouteNetlinkMessage::GetRoute(message)) {
+            Ok(routes) => Ok(!routes.is_empty()),
+            // The kernel makes a table with its first route.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn add_route(&self, table: u32, way: &Way) -> io::Result<()> {
+        let message = self.route_message(table, way)?;
+        self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    pub(super) fn remove_route(&self, table: u32, way: &Way) -> io::Result<()> {
+        let message = self.route_message(table, way)?;
+        self.change(RouteNetlinkMessage::DelRoute(message), 0)
+    }
+
+    /// Whether there is a rule that chooses as `rule` does.
+    pub(super) fn has_rule(&self, rule: &Rule) -> io::Result<bool> {
+        let ours = rule_message(rule);
+        let same = |theirs: &RuleMessage| {
+            theirs.header.src_len == ours.header.src_len
+                && theirs.header.action == ours.header.action
+                && ours.attributes.iter().all(|attribute| {
+                    matches!(attribute, RuleAttribute::Protocol(_)) || theirs.attributes.contains(attribute)
+                })
+        };
+        Ok(self.rules(rule.from.is_ipv6())?.iter().any(same))
+    }
+
+    /// Whether a rule leads to the table.
+    pub(super) fn has_rule_to(&self, table: u32, ipv6: bool) -> io::Result<bool> {
+        let attribute = RuleAttribute::Table(table);
+        Ok(self
+            .rules(ipv6)?
+            .iter()
+            .any(|rule| rule.attributes.contains(&attribute)))
+    }
+
+    pub(super) fn add_rule(&self, rule: &Rule) -> io::Result<()> {
+        self.change(
+            RouteNetlinkMessage::NewRule(rule_message(rule)),
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
+    }
+
+    pub(super) fn remove_rule(&self, rule: &Rule) -> io::Result<()> {
+        self.change(RouteNetlinkMessage::DelRule(rule_message(rule)), 0)
+    }
+
+    fn rules(&self, ipv6: bool) -> io::Result<Vec<RuleMessage>> {
+        let mut message = RuleMessage::default();
+        message.header.family = family(ipv6);
+        let answers = self.dump(RouteNetlinkMessage::GetRule(message))?;
+        let rule = |answer| match answer {
+            RouteNetlinkMessage::NewRule(message) => Some(message),
+            _ => None,
+        };
+        Ok(answers.into_iter().filter_map(rule).collect())
+    }
+
+    fn index(&self, name: &str) -> io::Result<u32> {
+        let found = self.links()?.into_iter().find(|link| link.name == name);
+        found
+            .map(|link| link.index)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
+    }
+
+    fn address_message(&self, address: IpAddr, interface: &str) -> io::Result<AddressMessage> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address.is_ipv6());
+        message.header.prefix_len = host_prefix(address);
+        message.header.index = self.index(interface)?;
+        // Not to be chosen as the source of other traffic: IPv4 asks the scope, IPv6 whether it is deprecated.
+        if address.is_ipv4() && interface == "lo" {
+            message.header.scope = AddressScope::Host;
+        }
+        let mut flags = AddressFlags::Noprefixroute;
+        if address.is_ipv6() {
+            // Its other holder is the peer: detection of duplicates would find it.
+            flags |= AddressFlags::Nodad;
+            let mut lifetime = CacheInfo::default();
+            lifetime.ifa_valid = FOREVER;
+            message.attributes.push(AddressAttribute::CacheInfo(lifetime));
+        }
+        message.attributes.push(AddressAttribute::Local(address));
+        message.attributes.push(AddressAttribute::Address(address));
+        message.attributes.push(AddressAttribute::Flags(flags));
+        Ok(message)
+    }
+
+    fn route_message(&self, table: u32, way: &Way) -> io::Result<RouteMessage> {
+        let mut message = RouteMessage::default();
+        let header = &mut message.header;
+        header.address_family = family(way.is_ipv6());
+        header.table = TABLE_IN_ATTRIBUTE;
+        header.protocol = RouteProtocol::Other(PROTOCOL);
+        message.attributes.push(RouteAttribute::Table(table));
+        match way {
+            Way::Via { gateway, interface } => {
+                header.kind = RouteType::Unicast;
+                header.scope = RouteScope::Universe;
+                // The peer is a neighbour, whatever the other tables say.
+                header.flags = RouteFlags::Onlink;
+                message
+                    .attributes
+                    .push(RouteAttribute::Oif(self.index(interface)?));
+                message.attributes.push(RouteAttribute::Gateway(match gateway {
+                    IpAddr::V4(v4) => RouteAddress::Inet(*v4),
+                    IpAddr::V6(v6) => RouteAddress::Inet6(*v6),
+                }));
+            }
+            Way::Local { ipv6 } => {
+                header.kind = RouteType::Local;
+                header.scope = if *ipv6 {
+                    RouteScope::Universe
+                } else {
+                    RouteScope::Host
+                };
+                message.attributes.push(RouteAttribute::Oif(self.index("lo")?));
+            }
+        }
+        Ok(message)
+    }
+
+    /// Asks for a list. The kernel's refusal is the error.
+    fn dump(&self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.request(message, NLM_F_REQUEST | NLM_F_DUMP)
+    }
+
+    /// Asks for a change.
+    fn change(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.request(message, NLM_F_REQUEST | NLM_F_ACK | flags).map(drop)
+    }
+
+    fn request(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let mut request = NetlinkMessage::from(message);
+        request.header.flags = flags;
+        let mut handle = self.handle.clone();
+        let mut answers = handle.request(request).map_err(io::Error::other)?;
+        self.runtime.block_on(async {
+            let mut found = Vec::new();
+            while let Some(answer) = answers.next().await {
+                match answer.payload {
+                    NetlinkPayload::InnerMessage(message) => found.push(message),
+                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                    _ => {}
+                }
+            }
+            Ok(found)
+        })
+    }
+}
+
+fn interface(message: LinkMessage) -> Option<Interface> {
+    let mut interface = Interface {
+        name: String::new(),
+        index: message.header.index,
+        mac: None,
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+        carrier: message.header.flags.contains(LinkFlags::LowerUp),
+        addresses: Vec::new(),
+    };
+    let ethernet = message.header.link_layer_type == LinkLayerType::Ether;
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => interface.name = name,
+            LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
+            LinkAttribute::Address(address) if ethernet => interface.mac = address.try_into().ok().map(Mac),
+            _ => {}
+        }
+    }
+    (!interface.name.is_empty()).then_some(interface)
+}
+
+/// The address itself: on a point-to-point link IFA_ADDRESS is the other end's.
+fn local_address(message: AddressMessage) -> Option<(u32, IpAddr)> {
+    let mut found = None;
+    for attribute in message.attributes {
+        match attribute {
+            AddressAttribute::Local(address) => found = Some(address),
+            AddressAttribute::Address(address) => found = found.or(Some(address)),
+            _ => {}
+        }
+    }
+    found.map(|address| (message.header.index, address))
+}
+
+fn rule_message(rule: &Rule) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = family(rule.from.is_ipv6());
+    message.header.src_len = host_prefix(rule.from);
+    message.header.table = TABLE_IN_ATTRIBUTE;
+    message.header.action = RuleAction::ToTable;
+    message.attributes = vec![
+        RuleAttribute::Table(rule.table),
+        RuleAttribute::Priority(rule.priority),
+        RuleAttribute::Source(rule.from),
+        // What comes in by lo, says the kernel of what this machine sends.
+        RuleAttribute::Iifname("lo".to_owned()),
+        RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)),
+    ];
+    if let Some(port) = rule.port {
+        message
+            .attributes
+            .push(RuleAttribute::IpProtocol(IpProtocol::Tcp));
+        message
+            .attributes
+            .push(RuleAttribute::SourcePortRange(RulePortRange {
+                start: port,
+                end: port,
+            }));
+    }
+    if let Some(mark) = rule.mark {
+        message.attributes.push(RuleAttribute::FwMark(mark));
+        message.attributes.push(RuleAttribute::FwMask(u32::MAX));
+    }
+    message
+}
+
+fn family(ipv6: bool) -> AddressFamily {
+    if ipv6 {
+        AddressFamily::Inet6
+    } else {
+        AddressFamily::Inet
+    }
+}
+
+fn host_prefix(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => u8::try_from(Ipv4Addr::BITS).expect("32"),
+        IpAddr::V6(_) => u8::try_from(Ipv6Addr::BITS).expect("128"),
+    }
+}

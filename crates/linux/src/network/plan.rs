@@ -1,0 +1,170 @@
+//! From what a node's network must provide to the steps that provide it.
+
+use std::collections::HashMap;
+use std::io;
+
+use super::netlink::Netlink;
+use super::step::{Rule, Step, Way};
+use super::{
+    Error, PRIORITY_FROM_VIP, PRIORITY_RELAY, Plan, RELAY_MARK, Role, Service, TABLES, guard, sysctl,
+};
+
+/// The steps of `plan`, in the order in which they are done: the guard first, the VIPs last.
+pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> {
+    let mut tables = Tables {
+        netlink,
+        left: TABLES,
+        taken: HashMap::new(),
+    };
+    let mut steps = vec![Step::Guard {
+        table: guard::table(&plan.node),
+        services: plan.services.iter().map(|service| service.address).collect(),
+    }];
+    for service in &plan.services {
+        let of_service = match service.role {
+            Role::Primary => primary(&mut tables, service)?,
+            Role::Backup => backup(&mut tables, service)?,
+        };
+        steps.extend(of_service);
+    }
+    steps.extend(plan.services.iter().map(|service| Step::Address {
+        address: service.address.ip(),
+        interface: match service.role {
+            Role::Primary => "lo".to_owned(),
+            Role::Backup => service.interface.clone(),
+        },
+    }));
+    Ok(without_repetition(steps))
+}
+
+/// Silent in ARP about the VIP, and all that it sends goes by the backup, neighbours' packets too: what reached a
+/// neighbour directly would not be in the log.
+fn primary(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
+    let mut steps = Vec::new();
+    if service.address.is_ipv4() {
+        // arp_ignore 4 to 7 are reserved and do nothing; of 1, 2, 3 and 8 each keeps silent about an address on lo.
+        steps.extend(arp(&service.interface, "arp_ignore", "1", &["1", "2", "3", "8"])?);
+        steps.extend(arp(&service.interface, "arp_announce", "2", &["2"])?);
+    }
+    let way = Way::Via {
+        gateway: service.peer,
+        interface: service.interface.clone(),
+    };
+    let table = tables.take(&way)?;
+    steps.push(Step::Route { table, way });
+    steps.push(Step::Rule(Rule {
+        priority: PRIORITY_FROM_VIP,
+        from: service.address.ip(),
+        port: None,
+        mark: None,
+        table,
+    }));
+    Ok(steps)
+}
+
+/// The step, if one is needed, that makes `key` one of `enough` on `interface`. What counts is the larger one of the
+/// interface's own value and that of `all`.
+fn arp(interface: &str, key: &str, value: &str, enough: &[&str]) -> Result<Option<Step>, Error> {
+    let all = read_number(&format!("ipv4/conf/all/{key}"))?;
+    let own_key = format!("ipv4/conf/{interface}/{key}");
+    let own = read_number(&own_key)?;
+    let does = |number: u32| enough.contains(&number.to_string().as_str());
+    if does(all.max(own)) {
+        return Ok(None);
+    }
+    let wanted: u32 = value.parse().expect("a number");
+    if !does(all.max(wanted)) {
+        let what = format!(
+            "it is {all} and overrules the interface's own; allowed: {}",
+            enough.join(", ")
+        );
+        return Err(Error::new(
+            "use",
+            format!("sysctl ipv4/conf/all/{key}"),
+            io::Error::other(what),
+        ));
+    }
+    Ok(Some(Step::Sysctl {
+        key: own_key,
+        value: value.to_owned(),
+    }))
+}
+
+/// The application's replies to relayed connections, which are to clients' addresses, stay on this machine.
+fn backup(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
+    let way = Way::Local {
+        ipv6: service.address.is_ipv6(),
+    };
+    let table = tables.take(&way)?;
+    let mut steps = vec![Step::Route { table, way }];
+    let application = service.application;
+    // From loopback nothing goes elsewhere anyway. From another address the application may have other clients:
+    // there relayed connections are told by their mark, which an accepted socket takes from the SYN.
+    let mark = (!application.ip().is_loopback()).then_some(RELAY_MARK);
+    let accept = "ipv4/tcp_fwmark_accept";
+    if mark.is_some() && read_number(accept)? == 0 {
+        steps.push(Step::Sysctl {
+            key: accept.to_owned(),
+            value: "1".to_owned(),
+        });
+    }
+    steps.push(Step::Rule(Rule {
+        priority: PRIORITY_RELAY,
+        from: application.ip(),
+        port: Some(application.port()),
+        mark,
+        table,
+    }));
+    Ok(steps)
+}
+
+fn read_number(key: &str) -> Result<u32, Error> {
+    let read = || {
+        sysctl::read(key)?
+            .parse()
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    };
+    read().map_err(Error::at("read", format!("sysctl {key}")))
+}
+
+/// The routing tables that nobody uses.
+struct Tables<'a> {
+    netlink: &'a Netlink,
+    left: std::ops::RangeInclusive<u32>,
+    taken: HashMap<Way, u32>,
+}
+
+impl Tables<'_> {
+    /// The table for `way`.
+    fn take(&mut self, way: &Way) -> Result<u32, Error> {
+        if let Some(table) = self.taken.get(way) {
+            return Ok(*table);
+        }
+        let in_use = |table| -> io::Result<bool> {
+            let mut in_use = false;
+            for ipv6 in [false, true] {
+                in_use |= self.netlink.table_in_use(table, ipv6)? || self.netlink.has_rule_to(table, ipv6)?;
+            }
+            Ok(in_use)
+        };
+        let name = || format!("routing table {} to {}", TABLES.start(), TABLES.end());
+        for table in self.left.by_ref() {
+            if !in_use(table).map_err(Error::at("look for", name()))? {
+                self.taken.insert(way.clone(), table);
+                return Ok(table);
+            }
+        }
+        Err(Error::new("take", name(), io::Error::other("all are in use")))
+    }
+}
+
+/// Services at one address or with one peer have steps in common.
+fn without_repetition(steps: Vec<Step>) -> Vec<Step> {
+    let mut once = Vec::with_capacity(steps.len());
+    for step in steps {
+        if !once.contains(&step) {
+            once.push(step);
+        }
+    }
+    once
+}

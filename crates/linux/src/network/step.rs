@@ -1,0 +1,184 @@
+//! One change of the network: done, and undone.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::netlink::Netlink;
+use super::{Error, guard, sysctl};
+
+/// One change. Doing it twice is as good as once, and so is undoing it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum Step {
+    /// The nftables table that lets no RST of `services` out.
+    Guard {
+        table: String,
+        services: Vec<SocketAddr>,
+    },
+    /// A value under `/proc/sys/net`.
+    Sysctl { key: String, value: String },
+    /// A route of a table of our own: everything goes this way.
+    Route { table: u32, way: Way },
+    /// A choice of such a table.
+    Rule(Rule),
+    /// A VIP.
+    Address { address: IpAddr, interface: String },
+}
+
+/// Where everything goes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum Way {
+    /// To a neighbour.
+    Via { gateway: IpAddr, interface: String },
+    /// To this machine; IPv6 if set.
+    Local { ipv6: bool },
+}
+
+/// Packets that this machine sends from `from` are routed by `table`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rule {
+    pub(super) priority: u32,
+    pub(super) from: IpAddr,
+    /// Only TCP from this port.
+    pub(super) port: Option<u16>,
+    /// Only with this mark.
+    pub(super) mark: Option<u32>,
+    pub(super) table: u32,
+}
+
+impl Step {
+    /// Whether this is a VIP: those come up last and go first.
+    pub(super) fn is_address(&self) -> bool {
+        matches!(self, Self::Address { .. })
+    }
+
+    /// What is there before the step is done, if it must be restored.
+    ///
+    /// # Errors
+    /// If what the step makes is there already: it is not ours, so undoing would take away what was found.
+    pub(super) fn find(&self, netlink: &Netlink) -> Result<Option<String>, Error> {
+        let object = self.to_string();
+        let there = match self {
+            Self::Guard { table, .. } => guard::exists(table)?,
+            Self::Sysctl { key, .. } => {
+                return sysctl::read(key).map(Some).map_err(Error::at("read", object));
+            }
+            Self::Route { table, way } => netlink
+                .table_in_use(*table, way.is_ipv6())
+                .map_err(Error::at("look for", &object))?,
+            Self::Rule(rule) => netlink.has_rule(rule).map_err(Error::at("look for", &object))?,
+            Self::Address { address, .. } => netlink
+                .addresses()
+                .map_err(Error::at("look for", &object))?
+                .iter()
+                .any(|(_, found)| found == address),
+        };
+        if there {
+            let answer = io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "it is there already, and not by this node's steadfast",
+            );
+            return Err(Error::new("add", object, answer));
+        }
+        Ok(None)
+    }
+
+    pub(super) fn apply(&self, netlink: &Netlink) -> Result<(), Error> {
+        let done = match self {
+            Self::Guard { table, services } => return guard::create(table, services),
+            Self::Sysctl { key, value } => sysctl::write(key, value),
+            Self::Route { table, way } => netlink.add_route(*table, way),
+            Self::Rule(rule) => netlink.add_rule(rule),
+            Self::Address { address, interface } => netlink.add_address(*address, interface),
+        };
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            done => done.map_err(Error::at("add", self)),
+        }
+    }
+
+    /// Undoes the step, whether it was done or only begun. `found` is what [`Self::find`] returned.
+    pub(super) fn undo(&self, netlink: &Netlink, found: Option<&str>) -> Result<(), Error> {
+        let undone = match self {
+            Self::Guard { table, .. } => return guard::remove(table),
+            Self::Sysctl { key, value } => restore(key, value, found),
+            Self::Route { table, way } => netlink.remove_route(*table, way),
+            Self::Rule(rule) => netlink.remove_rule(rule),
+            Self::Address { address, interface } => netlink.remove_address(*address, interface),
+        };
+        match undone {
+            Err(error) if is_gone(&error) => Ok(()),
+            undone => undone.map_err(Error::at("remove", self)),
+        }
+    }
+}
+
+/// Restores a value, unless somebody else has changed it since: then theirs stands.
+fn restore(key: &str, ours: &str, found: Option<&str>) -> io::Result<()> {
+    let now = sysctl::read(key)?;
+    match found {
+        Some(found) if now == ours => sysctl::write(key, found),
+        Some(found) if now != found => {
+            tracing::warn!(key, now, ours, found, "changed by others: left as it is");
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether what was to be removed is not there: not yet, not any more, or its interface is gone.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOENT | libc::ESRCH | libc::EADDRNOTAVAIL | libc::ENODEV | libc::ENXIO)
+    )
+}
+
+impl Way {
+    pub(super) fn is_ipv6(&self) -> bool {
+        match self {
+            Self::Via { gateway, .. } => gateway.is_ipv6(),
+            Self::Local { ipv6 } => *ipv6,
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Guard { table, .. } => write!(f, "nftables table inet {table}"),
+            Self::Sysctl { key, value } => write!(f, "sysctl {key} = {value}"),
+            Self::Route {
+                table,
+                way: Way::Via { gateway, interface },
+            } => {
+                write!(f, "route default via {gateway} on {interface} in table {table}")
+            }
+            Self::Route {
+                table,
+                way: Way::Local { ipv6 },
+            } => {
+                let family = if *ipv6 { "IPv6" } else { "IPv4" };
+                write!(f, "{family} route local default in table {table}")
+            }
+            Self::Rule(Rule {
+                priority,
+                from,
+                port,
+                mark,
+                table,
+            }) => {
+                write!(f, "rule {priority}: from {from}")?;
+                port.map_or(Ok(()), |port| write!(f, " tcp port {port}"))?;
+                mark.map_or(Ok(()), |mark| write!(f, " mark {mark:#x}"))?;
+                write!(f, " to table {table}")
+            }
+            Self::Address { address, interface } => write!(f, "address {address} on {interface}"),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What is set up is there, and gone afterwards.
+
+use super::*;
+
+/// Sets `plan` up in `node`, shows the node to `look`, and expects everything as found at the end.
+fn around(node: &world::Namespace, plan: &Plan, look: impl FnOnce(&world::Namespace) + Send) {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path());
+    let before = node.dump();
+    node.run(|| {
+        let mut network = set_up(plan, &journal);
+        look(node);
+        network.lower().unwrap();
+        assert_eq!(raised(&journal).unwrap(), [] as [IpAddr; 0]);
+        network.remove().unwrap();
+    });
+    assert!(!journal.exists(), "the journal ends with what it is for");
+    assert_same(&before, &node.dump());
+}
+
+#[test]
+fn a_backup_has_the_vip_on_its_interface() {
+    let Some(world) = World::new("a_backup_has_the_vip_on_its_interface") else {
+        return;
+    };
+    around(&world.backup, &backup_plan(), |node| {
+        let v4 = node.ip("-4 -o addr show dev eth0");
+        assert!(
+            v4.contains("10.0.0.100/32 scope global noprefixroute eth0"),
+            "{v4}"
+        );
+        let v6 = node.ip("-6 -o addr show dev eth0 to 2001:db8::100");
+        assert!(
+            v6.contains("2001:db8::100/128 scope global nodad deprecated noprefixroute"),
+            "{v6}"
+        );
+        let rules = node.ip("rule");
+        assert!(
+            rules.contains("5300:	from 127.0.0.1 iif lo ipproto tcp sport 443 lookup 5300 proto 95"),
+            "{rules}"
+        );
+        assert!(
+            node.ip("-6 rule")
+                .contains("5300:	from ::1 iif lo ipproto tcp sport 80 lookup 5301 proto 95")
+        );
+        assert_eq!(
+            node.ip("route show table 5300").trim(),
+            "local default dev lo proto 95 scope host"
+        );
+        assert!(
+            node.ip("-6 route show table 5301")
+                .starts_with("local default dev lo proto 95")
+        );
+    });
+}
+
+#[test]
+fn a_primary_hides_the_vip_and_sends_everything_of_it_by_the_backup() {
+    let Some(world) = World::new("a_primary_hides_the_vip_and_sends_everything_of_it_by_the_backup") else {
+        return;
+    };
+    around(&world.primary, &primary_plan(), |node| {
+        let lo = node.ip("-o addr show dev lo");
+        assert!(lo.contains("10.0.0.100/32 scope host noprefixroute lo"), "{lo}");
+        assert!(
+            lo.contains("2001:db8::100/128 scope global nodad deprecated noprefixroute"),
+            "{lo}"
+        );
+        for (key, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
+            assert_eq!(sysctl::read(&format!("ipv4/conf/eth0/{key}")).unwrap(), value);
+            assert_eq!(
+                sysctl::read(&format!("ipv4/conf/all/{key}")).unwrap(),
+                "0",
+                "others are not touched"
+            );
+        }
+        // To far clients, and to neighbours.
+        for client in ["198.51.100.7", "10.0.0.1"] {
+            let route = node.ip(&format!("route get {client} from 10.0.0.100"));
+            assert!(route.contains("via 10.0.0.2 dev eth0 table 5300"), "{route}");
+        }
+        for client in ["2001:db8:1::7", "2001:db8::1"] {
+            let route = node.ip(&format!("-6 route get {client} from 2001:db8::100"));
+            assert!(route.contains("via 2001:db8::2 dev eth0 table 5301"), "{route}");
+        }
+        let own = node.ip("route get 198.51.100.7");
+        assert!(
+            own.contains("via 10.0.0.1 dev eth0 src 10.0.0.3"),
+            "the node's own traffic is as before: {own}"
+        );
+        let own = node.ip("-6 route get 2001:db8:1::7");
+        assert!(
+            own.contains("via 2001:db8::1") && own.contains("src 2001:db8::3"),
+            "{own}"
+        );
+    });
+}
+
+#[test]
+fn a_node_can_be_backup_and_primary() {
+    let Some(world) = World::new("a_node_can_be_backup_and_primary") else {
+        return;
+    };
+    let mut both = plan(Role::Backup, 3, &["10.0.0.100:80"]);
+    both.services
+        .extend(plan(Role::Primary, 3, &["10.0.0.101:80", "[2001:db8::101]:80"]).services);
+    both.services
+        .extend(plan(Role::Backup, 3, &["[2001:db8::100]:80"]).services);
+    around(&world.backup, &both, |node| {
+        assert_eq!(node.ip("rule").matches("lookup 53").count(), 2);
+        assert_eq!(node.ip("-6 rule").matches("lookup 53").count(), 2);
+    });
+}
+
+#[test]
+fn sysctls_that_do_already_are_left_alone() {
+    let Some(world) = World::new("sysctls_that_do_already_are_left_alone") else {
+        return;
+    };
+    world
+        .primary
+        .command("sysctl -q -w net.ipv4.conf.all.arp_ignore=3 net.ipv4.conf.eth0.arp_announce=2");
+    around(&world.primary, &primary_plan(), |_| {
+        assert_eq!(sysctl::read("ipv4/conf/eth0/arp_ignore").unwrap(), "0");
+    });
+}
+
+#[test]
+fn a_sysctl_that_overrules_is_named() {
+    let Some(world) = World::new("a_sysctl_that_overrules_is_named") else {
+        return;
+    };
+    world
+        .primary
+        .command("sysctl -q -w net.ipv4.conf.all.arp_ignore=4");
+    assert_refused(
+        &world.primary,
+        &primary_plan(),
+        "use sysctl ipv4/conf/all/arp_ignore: it is 4 and overrules the interface's own; allowed: 1, 2, 3, 8",
+    );
+}
+
+#[track_caller]
+fn assert_refused(node: &world::Namespace, plan: &Plan, expected: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path());
+    let before = node.dump();
+    let error = node.run(|| {
+        let failed = match Network::prepare(plan, &journal) {
+            Err(error) => error,
+            Ok(mut network) => {
+                let error = network.raise().unwrap_err();
+                network.remove().unwrap();
+                error
+            }
+        };
+        failed.to_string()
+    });
+    assert_eq!(error, expected);
+    assert_same(&before, &node.dump());
+    assert!(!journal.exists(), "nothing is left to undo");
+}
+
+#[test]
+fn what_is_there_already_is_not_ours() {
+    let Some(world) = World::new("what_is_there_already_is_not_ours") else {
+        return;
+    };
+    let there = "it is there already, and not by this node's steadfast";
+    let node = &world.backup;
+    node.ip("addr add 10.0.0.100/24 dev eth0");
+    assert_refused(
+        node,
+        &backup_plan(),
+        &format!("add address 10.0.0.100 on eth0: {there}"),
+    );
+    node.ip("addr del 10.0.0.100/24 dev eth0");
+    node.command("nft add table inet steadfast_test-node");
+    assert_refused(
+        node,
+        &backup_plan(),
+        &format!("add nftables table inet steadfast_test-node: {there}"),
+    );
+    node.run(|| assert_eq!(guarded_nodes().unwrap(), ["test-node"]));
+    node.run(|| remove_guard("test-node").unwrap());
+    node.run(|| remove_guard("test-node").unwrap());
+    node.ip("rule add pref 5310 from 10.0.0.100 iif lo lookup 5300");
+    // The table that the strange rule leads to is left to it, so the rules differ, and both can be.
+    around(node, &plan(Role::Primary, 3, VIPS), |node| {
+        assert!(node.ip("rule").contains("from 10.0.0.100 iif lo lookup 5301"));
+    });
+}
+
+#[test]
+fn an_interface_that_is_missing_is_named() {
+    let Some(world) = World::new("an_interface_that_is_missing_is_named") else {
+        return;
+    };
+    let mut plan = plan(Role::Backup, 3, &["10.0.0.100:80"]);
+    plan.services[0].interface = "eth7".to_owned();
+    assert_refused(
+        &world.backup,
+        &plan,
+        "add address 10.0.0.100 on eth7: No such device (os error 19)",
+    );
+}

@@ -1,0 +1,188 @@
+//! What the neighbours and the clients see.
+
+use std::io;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::*;
+
+const MOMENT: Duration = Duration::from_millis(300);
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn interface(name: &str) -> Interface {
+    Interface::find(name).unwrap().unwrap()
+}
+
+#[test]
+fn only_the_backup_answers_for_the_vip() {
+    let Some(world) = World::new("only_the_backup_answers_for_the_vip") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [for_backup, for_primary] = ["b", "p"].map(|name| dir.path().join(name));
+    world.backup.run(|| drop(set_up(&backup_plan(), &for_backup)));
+    world.primary.run(|| drop(set_up(&primary_plan(), &for_primary)));
+    let backup = world.backup.run(|| interface("eth0").mac.unwrap());
+    let primary = world.primary.run(|| interface("eth0").mac.unwrap());
+    world.router.run(|| {
+        let lan = interface("lan");
+        for vip in ["10.0.0.100", "2001:db8::100"] {
+            let vip = vip.parse().unwrap();
+            assert_eq!(claimants(&lan, vip, MOMENT).unwrap(), [backup], "{vip}");
+            assert_eq!(resolve(&lan, vip, SOON).unwrap(), Some(backup), "{vip}");
+        }
+        for address in ["10.0.0.3", "2001:db8::3"] {
+            assert_eq!(
+                resolve(&lan, address.parse().unwrap(), SOON).unwrap(),
+                Some(primary)
+            );
+        }
+        for nobody in ["10.0.0.77", "2001:db8::77"] {
+            assert_eq!(resolve(&lan, nobody.parse().unwrap(), MOMENT).unwrap(), None);
+        }
+    });
+    // The two ask each other, as their checks do before the VIP is up.
+    world.primary.run(|| {
+        let vip = "10.0.0.100".parse().unwrap();
+        assert_eq!(claimants(&interface("eth0"), vip, MOMENT).unwrap(), [backup]);
+    });
+    world.backup.run(|| {
+        let vip = "2001:db8::100".parse().unwrap();
+        assert_eq!(
+            claimants(&interface("eth0"), vip, MOMENT).unwrap(),
+            [],
+            "its own voice is none"
+        );
+    });
+}
+
+#[test]
+fn two_claimants_are_both_found() {
+    let Some(world) = World::new("two_claimants_are_both_found") else {
+        return;
+    };
+    for node in [&world.backup, &world.primary] {
+        node.ip("addr add 10.0.0.100/32 dev eth0");
+        node.ip("addr add 2001:db8::100/128 dev eth0 nodad");
+    }
+    let mut both = [&world.backup, &world.primary].map(|node| node.run(|| interface("eth0").mac.unwrap()));
+    both.sort();
+    for vip in ["10.0.0.100", "2001:db8::100"] {
+        let found = world
+            .router
+            .run(|| claimants(&interface("lan"), vip.parse().unwrap(), MOMENT).unwrap());
+        assert_eq!(found, both, "{vip}");
+    }
+}
+
+#[test]
+fn an_announcement_moves_the_routers_entry() {
+    let Some(world) = World::new("an_announcement_moves_the_routers_entry") else {
+        return;
+    };
+    for vip in ["10.0.0.100", "2001:db8::100"] {
+        let from = world.backup.run(|| interface("eth0").mac.unwrap()).to_string();
+        let to = world.primary.run(|| interface("eth0").mac.unwrap()).to_string();
+        world.router.ip(&format!(
+            "neigh replace {vip} lladdr {from} dev lan nud reachable"
+        ));
+        world.primary.run(|| {
+            Announcer::open(&interface("eth0"))
+                .unwrap()
+                .announce(vip.parse().unwrap())
+                .unwrap()
+        });
+        let until = std::time::Instant::now() + SOON;
+        while !world.router.ip(&format!("neigh show {vip}")).contains(&to) {
+            assert!(std::time::Instant::now() < until, "{}", world.router.ip("neigh"));
+        }
+    }
+}
+
+/// How a connection from the router to `service` ends that nobody listens to.
+fn refusal(world: &World, service: SocketAddr) -> io::ErrorKind {
+    world
+        .router
+        .run(|| TcpStream::connect_timeout(&service, MOMENT).unwrap_err().kind())
+}
+
+#[test]
+fn without_the_right_to_speak_no_rst_leaves() {
+    let Some(world) = World::new("without_the_right_to_speak_no_rst_leaves") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let plan = backup_plan();
+    let journal = journal(dir.path());
+    let network = world.backup.run(|| set_up(&plan, &journal));
+    let set_speak = |service, may| world.backup.run(|| network.set_speak(service, may).unwrap());
+    for service in [plan.services[0].address, plan.services[2].address] {
+        assert_eq!(refusal(&world, service), io::ErrorKind::TimedOut);
+        set_speak(service, true);
+        set_speak(service, true);
+        assert_eq!(refusal(&world, service), io::ErrorKind::ConnectionRefused);
+        set_speak(service, false);
+        set_speak(service, false);
+        assert_eq!(refusal(&world, service), io::ErrorKind::TimedOut);
+    }
+    let table = world.backup.command("nft list table inet steadfast_test-node");
+    assert_eq!(
+        table.matches("counter packets 0").count(),
+        0,
+        "both rules have dropped: {table}"
+    );
+    for other in ["10.0.0.100:81", "10.0.0.2:80"] {
+        assert_eq!(
+            refusal(&world, other.parse().unwrap()),
+            io::ErrorKind::ConnectionRefused,
+            "not guarded"
+        );
+    }
+}
+
+#[test]
+fn the_guard_stands_before_the_vip() {
+    let Some(world) = World::new("the_guard_stands_before_the_vip") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    world
+        .backup
+        .run(|| drop(Network::prepare(&backup_plan(), &journal(dir.path())).unwrap()));
+    assert!(!world.backup.ip("addr").contains("10.0.0.100"));
+    world.backup.ip("addr add 10.0.0.100/32 dev eth0");
+    assert_eq!(
+        refusal(&world, "10.0.0.100:80".parse().unwrap()),
+        io::ErrorKind::TimedOut
+    );
+}
+
+#[test]
+fn interfaces_are_described() {
+    let Some(world) = World::new("interfaces_are_described") else {
+        return;
+    };
+    world.backup.run(|| {
+        nftables_available().unwrap();
+        let eth0 = interface("eth0");
+        assert!(eth0.up && eth0.carrier);
+        assert_eq!(eth0.mtu, 1500);
+        assert_eq!(eth0.large_receive_offload().unwrap(), Some(false));
+        assert_eq!(
+            eth0.address_like("192.0.2.1".parse().unwrap()),
+            Some("10.0.0.2".parse().unwrap())
+        );
+        assert!(
+            addresses()
+                .unwrap()
+                .contains(&("eth0".to_owned(), "2001:db8::2".parse().unwrap()))
+        );
+        assert_eq!(interface("lo").mac, None, "loopback has no neighbours");
+        assert_eq!(Interface::find("eth7").unwrap(), None);
+        let error = Announcer::open(&interface("lo")).unwrap_err();
+        assert_eq!(error.to_string(), "use lo: it is not an Ethernet interface");
+    });
+    world.backup.ip("link set eth0 down");
+    world.backup.run(|| assert!(!interface("eth0").up));
+}
