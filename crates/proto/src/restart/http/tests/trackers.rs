@@ -76,6 +76,13 @@ fn an_unsafe_request_is_unprotected_until_it_is_answered_and_keeps_no_log() {
 }
 
 #[test]
+fn a_safe_request_behind_an_unsafe_one_is_kept_from_its_start() {
+    let input = [POST, b"GET / HTTP/1.1\r\nContent-Length: 9\r\n\r\nbo"].concat();
+    let tracker = tracker(&input, b"", 6);
+    assert_eq!(tracker.restart_input(), Offset(POST.len() as u64));
+}
+
+#[test]
 fn a_request_answered_before_its_end_passes_with_its_end() {
     let mut tracker = tracker(
         b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
