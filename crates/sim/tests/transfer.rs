@@ -12,7 +12,7 @@ use steadfast_sim::tcp::{Config, Failure, State};
 
 /// Runs one exchange to its end and checks every byte and both ends' states.
 fn transfer(seed: u64, wan: &LinkConfig, tcp: &Config, up: u64, down: u64) -> Scenario {
-    let initial = (seed % 2 == 0).then(wrapping);
+    let initial = seed.is_multiple_of(2).then(wrapping);
     let mut scenario = Scenario::new(seed, wan, tcp, initial);
     let (client, server) = exchange(up, down, Close::AfterSending, Close::AfterSending);
     scenario.serve(move || server.clone());

@@ -45,6 +45,8 @@ pub struct Endpoint {
     /// Whether window scale is offered or agreed; the shifts are with the halves.
     pub(super) window_scale: bool,
     pub(super) timers: Timers,
+    /// How many SYNs and SYN-ACKs were sent, and when the last one was.
+    pub(super) handshakes: (u32, Instant),
     /// Timeouts since the peer was last heard to make progress.
     pub(super) retries: u32,
     pub(super) due: Due,
@@ -115,6 +117,7 @@ impl Endpoint {
             sack: config.sack,
             window_scale: config.window_scale.is_some(),
             timers: Timers::default(),
+            handshakes: (0, Instant::ZERO),
             retries: 0,
             due: Due {
                 handshake: true,
@@ -334,6 +337,7 @@ impl Endpoint {
             timestamps: self.paws.as_ref().map(|paws| paws.option(now)),
             sack: [None; 4],
         };
+        self.handshakes = (self.handshakes.0 + 1, now);
         self.timers
             .set_if_stopped(Timer::Retransmit, now + self.rto.current());
         Some(segment.emit())

@@ -1,5 +1,7 @@
 //! What an endpoint makes of a segment (RFC 9293 §3.10.7).
 
+use std::time::Duration;
+
 use proto::packet::Segment;
 use proto::{Instant, Offset};
 
@@ -96,14 +98,10 @@ impl Endpoint {
 
     /// The peer acknowledged our SYN.
     fn open(&mut self, now: Instant, segment: &Segment<'_>) {
-        if self.retries == 0 {
-            let echo = segment.options.timestamps.map(|timestamps| timestamps.echo);
-            let rtt = self
-                .paws
-                .as_ref()
-                .zip(echo)
-                .and_then(|(paws, echo)| paws.round_trip(now, echo));
-            rtt.into_iter().for_each(|rtt| self.rto.on_sample(rtt));
+        let (count, last) = self.handshakes;
+        let measured = (count == 1).then(|| now.since(last)); // Karn: not if it was sent twice
+        if let Some(rtt) = measured.or_else(|| self.echoed_round_trip(now, segment)) {
+            self.rto.on_sample(rtt);
         }
         self.rto.on_opened();
         self.retries = 0;
@@ -200,9 +198,8 @@ impl Endpoint {
             },
         );
         if acked.advanced {
-            let echoed = segment.options.timestamps.zip(self.paws.as_ref());
-            let echoed = echoed.and_then(|(theirs, paws)| paws.round_trip(now, theirs.echo));
-            if let Some(rtt) = acked.round_trip.or(echoed) {
+            let measured = acked.round_trip;
+            if let Some(rtt) = measured.or_else(|| self.echoed_round_trip(now, segment)) {
                 self.rto.on_sample(rtt);
             }
         }
@@ -211,6 +208,11 @@ impl Endpoint {
             self.enter(now, Event::FinAcked);
         }
         self.state != State::Closed
+    }
+
+    fn echoed_round_trip(&self, now: Instant, segment: &Segment<'_>) -> Option<Duration> {
+        let theirs = segment.options.timestamps?;
+        self.paws.as_ref()?.round_trip(now, theirs.echo)
     }
 
     /// Sets the retransmission timer after an acknowledgement (RFC 6298 §5.2, §5.3). A peer that answers probes

@@ -202,7 +202,7 @@ impl Receiver {
         } else {
             promised
         };
-        let window = u16::try_from(units).unwrap_or(u16::MAX);
+        let window = u16::try_from(units).unwrap_or(u16::MAX); // the field holds no more, whatever room there is
         self.edge = self.edge.max(self.next + (u64::from(window) << shift));
         self.acknowledged = self.next;
         (self.next_seq(), window)
@@ -286,5 +286,141 @@ impl Receiver {
         }
         append(start, bytes);
         self.early.insert(at, merged);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FIRST: Seq = Seq(u32::MAX - 40);
+
+    fn receiver(capacity: usize) -> Receiver {
+        let mut receiver = Receiver::new(FIRST, capacity, 10);
+        receiver.advertise(true);
+        receiver
+    }
+
+    /// The bytes from `from` up to `to` of a stream in which each byte is its position.
+    fn bytes(from: u64, to: u64) -> Vec<u8> {
+        (from..to)
+            .map(|position| u8::try_from(position).unwrap())
+            .collect()
+    }
+
+    fn blocks(receiver: &Receiver) -> Vec<(u64, u64)> {
+        let offset = |seq| receiver.position(seq).unwrap().0;
+        let blocks = receiver.sack_blocks();
+        blocks
+            .iter()
+            .flatten()
+            .map(|(left, right)| (offset(*left), offset(*right)))
+            .collect()
+    }
+
+    #[test]
+    fn early_pieces_are_told_of_the_latest_first_and_kept_until_the_gap_is_filled() {
+        let mut receiver = receiver(200);
+        for (from, to) in [(20, 30), (60, 70), (40, 50), (100, 110), (50, 60)] {
+            assert_eq!(
+                receiver.on_data(Offset(from), &bytes(from, to), false),
+                Arrival::Irregular
+            );
+        }
+        assert_eq!(blocks(&receiver), [(40, 70), (100, 110), (20, 30)]);
+        assert_eq!(receiver.readable(), 0);
+        assert_eq!(
+            receiver.on_data(Offset(0), &bytes(0, 25), false),
+            Arrival::Irregular
+        );
+        assert_eq!(receiver.queued(), bytes(0, 30));
+        assert_eq!(
+            receiver.on_data(Offset(30), &bytes(30, 120), false),
+            Arrival::Irregular
+        );
+        assert_eq!(receiver.queued(), bytes(0, 120));
+        assert_eq!(blocks(&receiver), []);
+        assert_eq!(
+            receiver.on_data(Offset(120), &bytes(120, 121), false),
+            Arrival::InOrder
+        );
+    }
+
+    #[test]
+    fn the_edge_never_goes_back_and_moves_in_steps() {
+        let mut receiver = Receiver::new(FIRST, 100, 10);
+        receiver.set_shift(3);
+        assert_eq!(receiver.advertise(true).1, 12); // 96 bytes: whole units
+        receiver.on_data(Offset(0), &bytes(0, 50), false);
+        let (_, window) = receiver.advertise(true);
+        assert_eq!((window, receiver.edge), (6, Offset(98))); // 46 promised, rounded up
+        receiver.read(&mut Vec::new(), 5);
+        assert!(!receiver.is_window_update_due());
+        assert_eq!(receiver.advertise(true).1, 6);
+        receiver.read(&mut Vec::new(), 20);
+        assert!(receiver.is_window_update_due());
+        assert_eq!(receiver.advertise(true).1, 9); // 75 bytes free
+    }
+
+    #[test]
+    fn what_lies_beyond_the_window_is_cut_off() {
+        let mut receiver = receiver(20);
+        assert!(receiver.is_acceptable(Offset(20), 0) && !receiver.is_acceptable(Offset(21), 0));
+        assert_eq!(
+            receiver.on_data(Offset(0), &bytes(0, 30), true),
+            Arrival::Irregular
+        );
+        assert_eq!(receiver.queued(), bytes(0, 20));
+        assert!(!receiver.is_complete());
+        assert_eq!(
+            receiver.on_data(Offset(20), &bytes(20, 25), false),
+            Arrival::Irregular
+        );
+        assert_eq!(receiver.readable(), 20);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Whatever the pieces, in whatever order: exactly what a bitmap says is there, and nothing else.
+        #[test]
+        fn any_pieces_in_any_order_give_the_stream(
+            pieces in proptest::collection::vec((0_u64..200, 0_u64..40, proptest::bool::ANY), 1..60),
+        ) {
+            const LEN: u64 = 180;
+            let mut receiver = receiver(150);
+            let mut have = [false; LEN as usize];
+            let (mut read, mut window_end, mut fin_seen) = (Vec::new(), 150, false);
+            for (from, len, reads) in pieces {
+                let (from, to) = (from.min(LEN), (from + len).min(LEN));
+                if !receiver.is_acceptable(Offset(from), to - from + u64::from(to == LEN)) {
+                    continue;
+                }
+                receiver.on_data(Offset(from), &bytes(from, to), to == LEN);
+                have[usize::try_from(from).unwrap()..usize::try_from(to.min(window_end).max(from)).unwrap()]
+                    .fill(true);
+                fin_seen |= to == LEN && to <= window_end;
+                let prefix = have.iter().take_while(|have| **have).count() as u64;
+                let complete = fin_seen && prefix == LEN;
+                prop_assert_eq!(receiver.next, Offset(prefix + u64::from(complete)));
+                prop_assert_eq!(receiver.is_complete(), complete);
+                for (left, right) in blocks(&receiver) {
+                    prop_assert!(prefix < left && left < right);
+                    let block = usize::try_from(left).unwrap()..usize::try_from(right).unwrap();
+                    prop_assert!(have[block].iter().all(|have| *have));
+                    prop_assert!(!have[usize::try_from(left).unwrap() - 1]);
+                }
+                if reads {
+                    receiver.read(&mut read, 30);
+                    receiver.advertise(true);
+                    window_end = receiver.edge.0;
+                }
+            }
+            receiver.read(&mut read, usize::MAX);
+            let prefix = have.iter().take_while(|have| **have).count() as u64;
+            prop_assert_eq!(read, bytes(0, prefix));
+        }
     }
 }

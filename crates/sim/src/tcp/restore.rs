@@ -96,9 +96,6 @@ pub enum InvalidRestore {
         /// What is larger.
         snd_wnd: u32,
     },
-    /// The window cannot have been advertised with this shift.
-    #[error("rcv_wnd {0} does not fit the window field with the shift given")]
-    ReceiveWindow(u32),
 }
 
 /// Only a connection in state ESTABLISHED can be exported; others are restored as such and then closed in part.
@@ -213,9 +210,6 @@ impl Restore {
         let ahead = window.rcv_wup.distance_from(self.rcv_nxt);
         if ahead > 0 {
             return Err(InvalidRestore::AcknowledgedAhead(ahead));
-        }
-        if window.rcv_wnd > u32::from(u16::MAX) << shift.receive {
-            return Err(InvalidRestore::ReceiveWindow(window.rcv_wnd));
         }
         if window.snd_wl1.distance_from(self.rcv_nxt + window.rcv_wnd) > 0 {
             return Err(InvalidRestore::WindowFromTheFuture);

@@ -109,3 +109,51 @@ impl State {
         !matches!(self, Self::Closed | Self::SynSent | Self::SynReceived)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_table() {
+        use Event::{Ended, FinAcked, Opened, PeerFin, PeerSyn, Shutdown};
+        use State::{
+            CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent,
+            TimeWait,
+        };
+        let mut table = String::new();
+        for state in [
+            Closed,
+            SynSent,
+            SynReceived,
+            Established,
+            FinWait1,
+            FinWait2,
+            CloseWait,
+            Closing,
+            LastAck,
+            TimeWait,
+        ] {
+            table += &format!("{state:?}:");
+            for event in [PeerSyn, Opened, Shutdown, PeerFin, FinAcked, Ended] {
+                let after = state.after(event);
+                if after != state {
+                    table += &format!(" {event:?} → {after:?};");
+                }
+            }
+            table += "\n";
+        }
+        insta::assert_snapshot!(table, @r"
+        Closed:
+        SynSent: PeerSyn → SynReceived; Opened → Established; Ended → Closed;
+        SynReceived: Opened → Established; Ended → Closed;
+        Established: Shutdown → FinWait1; PeerFin → CloseWait; Ended → Closed;
+        FinWait1: PeerFin → Closing; FinAcked → FinWait2; Ended → Closed;
+        FinWait2: PeerFin → TimeWait; Ended → Closed;
+        CloseWait: Shutdown → LastAck; Ended → Closed;
+        Closing: FinAcked → TimeWait; Ended → Closed;
+        LastAck: FinAcked → Closed; Ended → Closed;
+        TimeWait: Ended → Closed;
+        ");
+    }
+}

@@ -142,8 +142,8 @@ pub fn any_config(seed: u64) -> Config {
     Config {
         mss: [1460, 536, 1400][usize::from(draw(1) % 3)],
         window_scale: [None, Some(0), Some(4), Some(7)][usize::from(draw(2) % 4)],
-        sack: draw(3) % 2 == 0,
-        timestamps: draw(4) % 2 == 0,
+        sack: draw(3).is_multiple_of(2),
+        timestamps: draw(4).is_multiple_of(2),
         send_buffer: [4_000, 65_536, 500_000][usize::from(draw(5) % 3)],
         receive_buffer: [3_000, 65_535, 300_000][usize::from(draw(6) % 3)],
         ..Config::default()
