@@ -29,6 +29,8 @@ mod restore;
 mod rto;
 mod sender;
 mod state;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 pub use config::{Config, InvalidConfig};
