@@ -1,0 +1,40 @@
+# make demo       the main job on this machine, seen by a person in under a minute after the build
+# make test       everything that must hold: formatting, lints, unit, simulation and kernel tests, real failures
+# make test-long  the same with many rounds and under loss
+# make bench      ratios against plain forwarding
+# make lint       formatting and lints only
+# make install    binaries, man pages and the systemd unit under PREFIX (default /usr/local)
+
+PREFIX ?= /usr/local
+LAB := target/release/steadfast-lab
+
+.PHONY: demo test test-long bench lint build install deps
+
+demo: build
+	@$(LAB) demo --out out/demo
+
+test: lint build
+	@scripts/test quick
+
+test-long: lint build
+	@scripts/test long
+
+bench: build
+	@$(LAB) bench pair
+
+lint: deps
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+build: deps
+	cargo build --quiet --release --workspace --bins
+
+deps:
+	@scripts/deps
+
+install: build
+	install -D -m 755 target/release/steadfast $(DESTDIR)$(PREFIX)/sbin/steadfast
+	install -D -m 755 $(LAB) $(DESTDIR)$(PREFIX)/bin/steadfast-lab
+	target/release/steadfast man --out $(DESTDIR)$(PREFIX)/share/man/man8
+	install -D -m 644 packaging/steadfast.service $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast.service
+	install -D -m 644 packaging/pair.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/pair.toml
