@@ -1,11 +1,16 @@
 //! `steadfast-lab`: real processes in network namespaces, real failures, and a judge that reads the bytes.
 
-#[allow(dead_code, reason = "not all of it is asked for yet")]
+mod capture;
+#[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod client;
 mod clock;
+mod crash;
 mod emulator;
+#[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
+mod judge;
 #[allow(dead_code, reason = "not all of it is asked for yet")]
 mod net;
+mod node;
 #[allow(dead_code, reason = "not all of it is asked for yet")]
 mod pattern;
 mod process;
@@ -34,8 +39,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Crash(crash::Options),
     Network(net::hold::Options),
-    #[command(hide = true)]
+    #[command(name = CLIENT, hide = true)]
     Client,
     #[command(name = teardown::WATCHDOG, hide = true)]
     Watchdog,
@@ -48,10 +54,17 @@ enum Outcome {
     DidNotHold,
 }
 
+/// Options that do not fit together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct WrongUse(String);
+
+/// The hidden subcommand that makes this binary a client process.
+const CLIENT: &str = "client";
+/// The exit code of wrong use or input; also clap's.
+const WRONG_USE: u8 = 2;
 /// The exit code of a run that could not be made here.
 const CANNOT_RUN: u8 = 3;
-/// The exit code of wrong use or input.
-const WRONG_USE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -69,7 +82,7 @@ fn main() -> ExitCode {
         return match client::main() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("steadfast-lab client: {error:#}");
+                eprintln!("steadfast-lab {CLIENT}: {error:#}");
                 ExitCode::from(WRONG_USE)
             }
         };
@@ -79,6 +92,7 @@ fn main() -> ExitCode {
         tracing::warn!("will outlive a killed parent: {error}");
     }
     let result = match cli.command {
+        Command::Crash(options) => crash::run(&options),
         Command::Network(options) => net::hold::run(&options),
         Command::Client | Command::Watchdog => unreachable!("handled above"),
     };
@@ -87,7 +101,8 @@ fn main() -> ExitCode {
         Ok(Outcome::DidNotHold) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("steadfast-lab: {error:#}");
-            ExitCode::from(CANNOT_RUN)
+            let is_wrong_use = error.is::<WrongUse>();
+            ExitCode::from(if is_wrong_use { WRONG_USE } else { CANNOT_RUN })
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -217,12 +216,6 @@ impl Drop for Process {
     }
 }
 
-/// Whether the process ended because of `signal`.
-#[must_use]
-pub fn was_killed_by(status: ExitStatus, signal: Signal) -> bool {
-    status.signal() == Some(signal as i32)
-}
-
 /// The processes that live in the network namespaces with these inode numbers.
 ///
 /// # Errors
@@ -243,15 +236,15 @@ pub fn inside(namespaces: &[u64]) -> io::Result<Vec<Pid>> {
     Ok(found)
 }
 
-/// Sends SIGKILL to every process in these network namespaces but those in `spared`, again and again until none is left.
+/// Sends SIGKILL to every process in these network namespaces but those to `spare`, again and again until none is left.
 ///
 /// # Errors
 /// If `/proc` cannot be read, or one is still there after `limit`.
-pub fn kill_inside(namespaces: &[u64], spared: &[Pid], limit: Duration) -> io::Result<()> {
+pub fn kill_inside(namespaces: &[u64], spare: impl Fn(Pid) -> bool, limit: Duration) -> io::Result<()> {
     let deadline = Instant::now() + limit;
     loop {
         let mut alive = inside(namespaces)?;
-        alive.retain(|pid| !spared.contains(pid));
+        alive.retain(|&pid| !spare(pid));
         if alive.is_empty() {
             return Ok(());
         }

@@ -255,7 +255,7 @@ fn remove_all(resources: &[Resource]) -> Vec<String> {
         .filter_map(|name| Netns::open(name).ok())
         .map(|namespace| namespace.inode())
         .collect();
-    if let Err(error) = process::kill_inside(&inodes, &[], KILL_LIMIT) {
+    if let Err(error) = process::kill_inside(&inodes, |_| false, KILL_LIMIT) {
         failures.push(format!("kill the processes of the run: {error}"));
     }
     for resource in resources.iter().rev() {

@@ -1,0 +1,167 @@
+//! What went over the cables: tcpdump at the client, at the router's LAN side, and at both nodes.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use linux::netns::Netns;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use serde::Serialize;
+
+use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, Topology};
+use crate::process::Process;
+
+/// Bytes of each packet that are kept unless more are asked for: all headers of IPv6 and TCP, and the beginning of the data.
+pub const SNAP_DEFAULT: u32 = 256;
+/// Room for packets that tcpdump has not yet taken, in KiB: 0.2 s of the fastest traffic that two cores can make.
+const BUFFER_KIB: u32 = 64 << 10;
+/// tcpdump gets packets in blocks, and an unfilled block after a second.
+const BLOCK_TIMEOUT: Duration = Duration::from_millis(1100);
+const START_LIMIT: Duration = Duration::from_secs(10);
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// Where packets are captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Point {
+    /// The client's interface.
+    Client,
+    /// The router's interface towards the nodes.
+    Router,
+    /// Node a's interface.
+    NodeA,
+    /// Node b's interface.
+    NodeB,
+}
+
+impl Point {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Client, Self::Router, Self::NodeA, Self::NodeB];
+
+    /// The name of its file, without the extension.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Router => "router",
+            Self::NodeA => "node-a",
+            Self::NodeB => "node-b",
+        }
+    }
+
+    fn place(self, network: &Topology) -> (&Netns, &'static str) {
+        match self {
+            Self::Client => (&network.client, INTERFACE),
+            Self::Router => (&network.router, ROUTER_LAN_INTERFACE),
+            Self::NodeA => (&network.nodes[0], INTERFACE),
+            Self::NodeB => (&network.nodes[1], INTERFACE),
+        }
+    }
+}
+
+/// A finished capture: a pcap file with nanosecond times of the wall clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Capture {
+    /// Where.
+    pub point: Point,
+    /// The file.
+    pub path: PathBuf,
+    /// Packets in it.
+    pub packets: u64,
+    /// Packets that the kernel had no room for: more than none, and the capture proves no absence.
+    pub dropped: u64,
+}
+
+/// Captures under way. Dropped, they are killed, and their files may lack the end.
+#[derive(Debug)]
+pub struct Captures {
+    running: Vec<(Point, PathBuf, Process)>,
+}
+
+impl Captures {
+    /// Starts all captures and waits until each sees every packet. Files are `DIRECTORY/POINT.pcap`; of each packet
+    /// `snap` bytes are kept.
+    ///
+    /// # Errors
+    /// If tcpdump cannot be started or does not get going.
+    pub fn start(network: &Topology, directory: &Path, snap: u32) -> Result<Self> {
+        let mut running = Vec::new();
+        for point in Point::ALL {
+            let (namespace, interface) = point.place(network);
+            let path = directory.join(format!("{}.pcap", point.name()));
+            let mut tcpdump = namespace.command("tcpdump")?;
+            tcpdump
+                .args(["-i", interface, "-w"])
+                .arg(&path)
+                .args(["-s", &snap.to_string(), "-B", &BUFFER_KIB.to_string()])
+                .args(["--time-stamp-precision=nano", "-Z", "root"]);
+            let label = format!("tcpdump-{}", point.name());
+            running.push((point, path, Process::start(&label, tcpdump, directory)?));
+        }
+        for (.., tcpdump) in &mut running {
+            tcpdump.wait_until("listen", START_LIMIT, |tcpdump| {
+                tcpdump.output().contains("listening on")
+            })?;
+        }
+        Ok(Self { running })
+    }
+
+    /// The capturing processes, to be spared when a node loses its power.
+    #[must_use]
+    pub fn pids(&self) -> Vec<Pid> {
+        self.running.iter().map(|(.., tcpdump)| tcpdump.pid()).collect()
+    }
+
+    /// Ends all captures when everything that has passed until now is in them.
+    ///
+    /// # Errors
+    /// If a tcpdump has died on the way or does not say how many packets it got.
+    pub fn stop(self) -> Result<Vec<Capture>> {
+        std::thread::sleep(BLOCK_TIMEOUT);
+        for (.., tcpdump) in &self.running {
+            tcpdump.signal(Signal::SIGINT)?;
+        }
+        self.running
+            .into_iter()
+            .map(|(point, path, mut tcpdump)| {
+                let status = tcpdump.wait(STOP_LIMIT)?;
+                let said = tcpdump.output();
+                let count = |what| count(&said, what);
+                let packets = count("packets captured").filter(|_| status.success());
+                let (packets, dropped) = packets
+                    .zip(count("packets dropped by kernel"))
+                    .with_context(|| format!("{} ended with {status}: {said}", tcpdump.label()))?;
+                Ok(Capture {
+                    point,
+                    path,
+                    packets,
+                    dropped,
+                })
+            })
+            .collect()
+    }
+}
+
+/// The number in front of `what` in the lines that tcpdump ends with; one packet is "1 packet".
+fn count(said: &str, what: &str) -> Option<u64> {
+    let singular = what.replacen("packets", "packet", 1);
+    said.lines().find_map(|line| {
+        let number = line.strip_suffix(what).or_else(|| line.strip_suffix(&singular))?;
+        number.trim().parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcpdump_is_understood() {
+        let said = "tcpdump: listening on eth0, link-type EN10MB (Ethernet), snapshot length 256 bytes\n\
+                    12 packets captured\n13 packets received by filter\n1 packet dropped by kernel\n";
+        assert_eq!(count(said, "packets captured"), Some(12));
+        assert_eq!(count(said, "packets dropped by kernel"), Some(1));
+        assert_eq!(count("", "packets captured"), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Whether a crash can be played on this machine.
+
+use std::env;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::unistd::geteuid;
+use thiserror::Error;
+
+use super::Options;
+
+/// What is missing here, each with what to do about it.
+#[derive(Debug, Error)]
+#[error("cannot run here:{}", .0.iter().map(|one| format!("\n  - {one}")).collect::<String>())]
+struct Missing(Vec<String>);
+
+/// Checks everything that can be known before a run.
+///
+/// # Errors
+/// Names all that is missing.
+pub fn check(options: &Options) -> Result<()> {
+    let mut missing = Vec::new();
+    if !geteuid().is_root() {
+        missing.push("root: network namespaces and eBPF need it (try sudo)".to_owned());
+    }
+    let application = options.policy.application().program();
+    for (program, package) in [
+        ("ip", "iproute2"),
+        ("tcpdump", "tcpdump"),
+        (application, application),
+    ] {
+        if !in_path(program) {
+            missing.push(format!(
+                "{program}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"
+            ));
+        }
+    }
+    if !options.baseline {
+        if !Path::new("/sys/fs/bpf").is_dir() {
+            missing.push("/sys/fs/bpf: the kernel has no eBPF file system".to_owned());
+        }
+        let steadfast = daemon(options)?;
+        if !is_program(&steadfast) {
+            missing.push(format!(
+                "{}: build it (cargo build -p steadfast) or name another with --steadfast",
+                steadfast.display()
+            ));
+        }
+    }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Missing(missing).into())
+    }
+}
+
+/// The daemon's binary.
+///
+/// # Errors
+/// If this program does not know where it is itself.
+pub fn daemon(options: &Options) -> Result<PathBuf> {
+    if let Some(path) = &options.steadfast {
+        // It is started with another working directory in mind.
+        return std::path::absolute(path).with_context(|| path.display().to_string());
+    }
+    let own = env::current_exe().context("find this program's directory")?;
+    Ok(own.with_file_name("steadfast"))
+}
+
+fn in_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| is_program(&directory.join(program)))
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_by_name_and_data_is_not_a_program() {
+        assert!(in_path("sh"));
+        assert!(!in_path("no-such-program"));
+        assert!(!is_program(Path::new("/etc/passwd")));
+    }
+
+    #[test]
+    fn everything_missing_is_said_at_once() {
+        let text = Missing(vec!["root".to_owned(), "nginx".to_owned()]).to_string();
+        assert_eq!(text, "cannot run here:\n  - root\n  - nginx");
+    }
+}

@@ -1,0 +1,199 @@
+//! One run or many, with a line for each, and the first failure told so that it can be played again.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::Options;
+use super::play::play;
+use super::report::Report;
+use crate::Outcome;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Summary {
+    #[serde(flatten)]
+    report: Report,
+    runs: u32,
+    runs_failed: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_failure: Option<FirstFailure>,
+}
+
+#[derive(Serialize)]
+struct FirstFailure {
+    seed: u64,
+    /// Repeats this run alone.
+    command: String,
+}
+
+/// Plays all runs of `options` and prints the findings.
+///
+/// # Errors
+/// If a run could not be played, or stdout is gone.
+pub fn run(options: &Options) -> Result<Outcome> {
+    let first_seed = options.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let narrator = Narrator::new(options.repeat);
+    let mut summary: Option<Summary> = None;
+    for number in 0..options.repeat {
+        let seed = first_seed.wrapping_add(u64::from(number));
+        let name = format!("{}-{number}", std::process::id());
+        let facts = play(options, seed, &name, &|act| narrator.act(number, act))?;
+        let report = Report::new(options, seed, facts);
+        if options.repeat > 1 {
+            narrator.line(&format!("{}/{} {}", number + 1, options.repeat, report.line()));
+        }
+        let failure = (!report.ok).then(|| FirstFailure {
+            seed,
+            command: command(options, seed),
+        });
+        summary = Some(match summary {
+            None => Summary {
+                report,
+                runs: 1,
+                runs_failed: u32::from(failure.is_some()),
+                first_failure: failure,
+            },
+            Some(mut summary) => {
+                summary.report.add(report);
+                summary.runs += 1;
+                summary.runs_failed += u32::from(failure.is_some());
+                summary.first_failure = summary.first_failure.or(failure);
+                summary
+            }
+        });
+    }
+    narrator.end();
+    let summary = summary.expect("there is at least one run");
+    print(options, &summary)?;
+    Ok(if summary.runs_failed == 0 {
+        Outcome::Held
+    } else {
+        Outcome::DidNotHold
+    })
+}
+
+fn print(options: &Options, summary: &Summary) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    if options.json {
+        writeln!(stdout, "{}", serde_json::to_string(summary)?)?;
+    } else {
+        writeln!(stdout, "{}", summary.report.text())?;
+        if let Some(failure) = &summary.first_failure {
+            let (failed, runs) = (summary.runs_failed, summary.runs);
+            writeln!(
+                stdout,
+                "{failed} of {runs} runs failed; the first again: {}",
+                failure.command
+            )?;
+        }
+    }
+    Ok(stdout.flush()?)
+}
+
+/// The command that plays the run with `seed` alone.
+fn command(options: &Options, seed: u64) -> String {
+    let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
+        value().map_or_else(String::new, |value| value.get_name().to_owned())
+    };
+    let mut command = format!(
+        "steadfast-lab crash --policy {} --workload {} --fault {} --returning {} --connections {} --seed {seed}",
+        name(&|| options.policy.to_possible_value()),
+        name(&|| options.workload.to_possible_value()),
+        name(&|| options.fault.to_possible_value()),
+        name(&|| options.returning.to_possible_value()),
+        options.connections,
+    );
+    let mut add = |option: &str, value: Option<&dyn std::fmt::Display>| {
+        if let Some(value) = value {
+            // Writing to a String does not fail.
+            let _ = write!(command, " --{option} {value}");
+        }
+    };
+    add("megabytes", options.megabytes.as_ref().map(|value| value as _));
+    add("rtt", options.way.rtt_ms.as_ref().map(|value| value as _));
+    add("rate", options.way.rate_mbit.as_ref().map(|value| value as _));
+    add("loss", options.way.loss_percent.as_ref().map(|value| value as _));
+    let steadfast = options.steadfast.as_deref().map(Path::display);
+    add("steadfast", steadfast.as_ref().map(|value| value as _));
+    for (option, is_set) in [("ipv6", options.ipv6), ("baseline", options.baseline)] {
+        if is_set {
+            command += &format!(" --{option}");
+        }
+    }
+    command + " --keep /tmp/steadfast-crash"
+}
+
+/// Says on stderr how far it is: a bar at a terminal, else a line for each run.
+struct Narrator {
+    bar: Option<ProgressBar>,
+}
+
+impl Narrator {
+    fn new(runs: u32) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(u64::from(runs));
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
+            bar.set_style(style.expect("the template is right"));
+            bar
+        });
+        Self { bar }
+    }
+
+    fn act(&self, run: u32, act: &str) {
+        tracing::debug!(run, "{act}");
+        if let Some(bar) = &self.bar {
+            bar.set_position(u64::from(run));
+            bar.set_message(act.to_owned());
+        }
+    }
+
+    fn line(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn the_replay_command_asks_for_the_same_run() {
+        let asked =
+            "lab --policy replica --workload upload --rtt 20 --loss 0.1 --repeat 50 --connections 7 --ipv6";
+        let options = Cli::parse_from(asked.split(' ')).options;
+        let again = command(&options, 9);
+        let replayed = Cli::parse_from(again.split(' ').skip(1)).options;
+        assert_eq!(replayed.seed, Some(9));
+        assert_eq!(replayed.repeat, 1);
+        assert_eq!(replayed.way, options.way);
+        assert_eq!(
+            (replayed.policy, replayed.workload),
+            (options.policy, options.workload)
+        );
+        assert_eq!((replayed.connections, replayed.ipv6), (7, true));
+        assert_eq!(replayed.megabytes, None);
+    }
+}

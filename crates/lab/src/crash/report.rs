@@ -1,0 +1,241 @@
+//! What a run, or all runs of a command, have found: the JSON that scripts rely on.
+
+use proto::Instant;
+use serde::Serialize;
+
+use super::play::Facts;
+use super::{Fault, Options, Policy, Returning, Workload};
+use crate::capture::Capture;
+use crate::client::{Gap, Spread};
+use crate::emulator::{Passed, Way};
+
+/// How many failures and violations are printed one by one.
+const SHOWN: usize = 20;
+
+/// The findings. Durations are over all connections of all runs.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Whether every connection of every run survived as if nothing had happened.
+    pub ok: bool,
+    policy: Policy,
+    workload: Workload,
+    fault: Fault,
+    returning: Returning,
+    baseline: bool,
+    ipv6: bool,
+    #[serde(flatten)]
+    way: Way,
+    /// Of the first run.
+    pub seed: u64,
+    bytes_expected: u64,
+    bytes_received: u64,
+    sha256_match: bool,
+    connections: usize,
+    connections_survived: usize,
+    resets_seen: u64,
+    violations: Vec<String>,
+    /// The client's longest wait for a byte around the fault.
+    stall_ms: Option<Spread>,
+    /// From the fault to the declaration.
+    detection_ms: Option<Spread>,
+    /// From the declaration until a connection could go on.
+    takeover_ms: Option<Spread>,
+    /// From then until the client's wait was over; 0 if the client did not wait so long.
+    restart_gap_ms: Option<Spread>,
+    /// The longest wait of any connection before the fault.
+    baseline_gap_ms: Option<f64>,
+    /// Connections that were under way when the fault hit.
+    connections_at_fault: usize,
+    /// Connections that still were when the old primary returned; only they show that it changes nothing.
+    connections_at_return: usize,
+    /// Why connections did not survive, the first few.
+    failures: Vec<String>,
+    captures: Vec<Capture>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    emulated: Option<[Passed; 2]>,
+    #[serde(skip)]
+    durations: Durations,
+}
+
+/// Milliseconds, one value for each connection.
+#[derive(Debug, Default)]
+struct Durations {
+    stall: Vec<f64>,
+    detection: Vec<f64>,
+    takeover: Vec<f64>,
+    restart_gap: Vec<f64>,
+    baseline_gap: Vec<f64>,
+}
+
+impl Report {
+    /// What `facts` of one run show.
+    #[must_use]
+    pub fn new(options: &Options, seed: u64, facts: Facts) -> Self {
+        let client = &facts.client;
+        let mut violations = Vec::new();
+        for capture in facts.captures.iter().filter(|capture| capture.dropped > 0) {
+            let (at, dropped) = (capture.point.name(), capture.dropped);
+            violations.push(format!(
+                "the capture at {at} lacks {dropped} packets, so it proves nothing"
+            ));
+        }
+        let failures = client.connections.iter().enumerate().filter_map(|(index, one)| {
+            let failure = one.failure.as_ref()?;
+            let local = one
+                .local
+                .map_or_else(|| "?".to_owned(), |local| local.to_string());
+            Some(format!("connection {index} ({local}): {failure}"))
+        });
+        let under_way = |at: Instant| {
+            let ended = client.connections.iter().map(|one| one.ended_ns);
+            ended.filter(|&ended_ns| ended_ns > at.as_nanos()).count()
+        };
+        let mut report = Self {
+            ok: false,
+            policy: options.policy,
+            workload: options.workload,
+            fault: options.fault,
+            returning: options.returning,
+            baseline: options.baseline,
+            ipv6: options.ipv6,
+            way: options.way,
+            seed,
+            bytes_expected: client.bytes_expected(),
+            bytes_received: client.bytes_received(),
+            sha256_match: client.sha256_match(),
+            connections: client.connections.len(),
+            connections_survived: client.survivors(),
+            resets_seen: 0,
+            violations,
+            stall_ms: None,
+            detection_ms: None,
+            takeover_ms: None,
+            restart_gap_ms: None,
+            baseline_gap_ms: None,
+            connections_at_fault: under_way(facts.fault_at),
+            connections_at_return: facts.returned_at.map_or(0, under_way),
+            failures: failures.take(SHOWN).collect(),
+            durations: Durations::of(&facts),
+            captures: facts.captures,
+            emulated: facts.emulated,
+        };
+        report.conclude();
+        report
+    }
+
+    /// Adds the findings of another run.
+    pub fn add(&mut self, other: Self) {
+        self.bytes_expected += other.bytes_expected;
+        self.bytes_received += other.bytes_received;
+        self.sha256_match &= other.sha256_match;
+        self.connections += other.connections;
+        self.connections_survived += other.connections_survived;
+        self.connections_at_fault += other.connections_at_fault;
+        self.connections_at_return += other.connections_at_return;
+        self.resets_seen += other.resets_seen;
+        append(&mut self.violations, other.violations);
+        append(&mut self.failures, other.failures);
+        self.durations.add(other.durations);
+        self.conclude();
+    }
+
+    /// One line for a person.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let stall = self.stall_ms.map_or_else(
+            || "-".to_owned(),
+            |stall| format!("{:.1}/{:.1} ms", stall.median, stall.max),
+        );
+        format!(
+            "{} seed {}: {} of {} connections survived, {} resets, {} violations, stall (median/max) {stall}",
+            if self.ok { "held" } else { "DID NOT HOLD" },
+            self.seed,
+            self.connections_survived,
+            self.connections,
+            self.resets_seen,
+            self.violations.len(),
+        )
+    }
+
+    /// Everything for a person.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = self.line();
+        let parts = [
+            ("stall", self.stall_ms),
+            ("= detection", self.detection_ms),
+            ("+ takeover", self.takeover_ms),
+            ("+ restart gap", self.restart_gap_ms),
+        ];
+        for (name, spread) in parts {
+            if let Some(Spread { median, p99, max }) = spread {
+                text +=
+                    &format!("\n  {name:<14} median {median:8.2} ms   p99 {p99:8.2} ms   max {max:8.2} ms");
+            }
+        }
+        for problem in self.violations.iter().chain(&self.failures) {
+            text += &format!("\n  {problem}");
+        }
+        text
+    }
+
+    fn conclude(&mut self) {
+        self.ok = self.connections_survived == self.connections
+            && self.sha256_match
+            && self.bytes_received == self.bytes_expected
+            && self.resets_seen == 0
+            && self.violations.is_empty();
+        let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        self.stall_ms = spread(&self.durations.stall);
+        self.detection_ms = spread(&self.durations.detection);
+        self.takeover_ms = spread(&self.durations.takeover);
+        self.restart_gap_ms = spread(&self.durations.restart_gap);
+        self.baseline_gap_ms = spread(&self.durations.baseline_gap).map(|spread| spread.max);
+    }
+}
+
+fn append(list: &mut Vec<String>, more: Vec<String>) {
+    let room = SHOWN.saturating_sub(list.len());
+    list.extend(more.into_iter().take(room));
+}
+
+impl Durations {
+    /// The stall in its parts, for each connection.
+    fn of(facts: &Facts) -> Self {
+        let mut durations = Self::default();
+        let fault = facts.fault_at.as_nanos();
+        for connection in &facts.client.connections {
+            let gap = |fault: usize| connection.stalls.get(fault).map(|stall| stall.gap);
+            durations.stall.extend(gap(0).map(|gap| gap.map_or(0.0, Gap::ms)));
+            durations
+                .baseline_gap
+                .extend(gap(1).map(|gap| gap.map_or(0.0, Gap::ms)));
+            let Some(takeover) = facts.takeover else {
+                continue;
+            };
+            durations.detection.push(ms(fault, takeover.declared_ns));
+            let is_same = |other: &&crate::node::Connection| Some(other.client) == connection.local;
+            let live = facts.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
+            let Some(live) = live else { continue };
+            durations.takeover.push(ms(takeover.declared_ns, live));
+            if let Some(gap) = gap(0) {
+                let waited_until = gap.map_or(live, |gap| gap.start_ns + gap.length_ns);
+                durations.restart_gap.push(ms(live, waited_until).max(0.0));
+            }
+        }
+        durations
+    }
+
+    fn add(&mut self, other: Self) {
+        self.stall.extend(other.stall);
+        self.detection.extend(other.detection);
+        self.takeover.extend(other.takeover);
+        self.restart_gap.extend(other.restart_gap);
+        self.baseline_gap.extend(other.baseline_gap);
+    }
+}
+
+/// Milliseconds from one moment to another; negative if it comes before.
+fn ms(from_ns: u64, to_ns: u64) -> f64 {
+    (to_ns as f64 - from_ns as f64) / 1e6
+}

@@ -1,0 +1,127 @@
+//! Everything that stands when the curtain rises: network, servers, daemons, captures.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::work::Work;
+use super::{Options, baseline, preflight};
+use crate::capture::Captures;
+use crate::emulator::Emulator;
+use crate::net::address::{Endpoint, NODES, VIP_V4, VIP_V6};
+use crate::net::{NODE_NAMES, Plan, Topology};
+use crate::node::{Agent, Content, Pair, Server};
+use crate::teardown::{Resource, Teardown};
+
+/// Where runs put their files: in memory, so that captures cost little.
+const MEMORY: &str = "/dev/shm";
+/// Detection in 80 ms: with the takeover below the clients' smallest retransmission timeout (200 ms).
+const HEARTBEAT_MS: u32 = 20;
+const MISSED: u32 = 4;
+
+/// A run's surroundings. What is declared first is dropped first: processes before the network they live in.
+pub struct Stage {
+    /// The daemons of node a and b; `None` without steadfast.
+    pub agents: Option<[Agent; 2]>,
+    /// The servers of node a and b.
+    pub servers: [Server; 2],
+    /// tcpdump at every point.
+    pub captures: Captures,
+    /// The way to the client, if it is emulated.
+    pub emulator: Option<Emulator>,
+    /// The network.
+    pub network: Topology,
+    /// What the nodes agree on.
+    pub pair: Pair,
+}
+
+/// The address of the service that `options` describe.
+pub fn service(options: &Options) -> SocketAddr {
+    let address = if options.ipv6 {
+        IpAddr::V6(VIP_V6)
+    } else {
+        IpAddr::V4(VIP_V4)
+    };
+    SocketAddr::new(address, options.policy.application().port())
+}
+
+impl Stage {
+    /// Sets everything up for `run` and waits until the pair is duplex.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn set(options: &Options, work: &Work, run: &str, teardown: &Teardown) -> Result<Self> {
+        let application = options.policy.application();
+        let directory = directory(options, run, teardown)?;
+        let content = Content::generate(&directory, &work.files())?;
+        let network = Topology::build(run, Plan::of(options.way), teardown).context("build the network")?;
+        let emulator = network
+            .wan
+            .as_ref()
+            .map(|wan| Emulator::start(wan, options.way, work.plan.seed));
+        let emulator = emulator.transpose().context("emulate the way")?;
+        let captures = Captures::start(&network, &directory, options.snap).context("capture")?;
+        let server = |node: usize| {
+            let label = format!("{}-{}", application.program(), NODE_NAMES[node]);
+            Server::start(application, &network.nodes[node], &directory, &label, &content)
+        };
+        let servers = [server(0)?, server(1)?];
+        let pair = pair(options, run)?;
+        let agents = if options.baseline {
+            baseline::hold(&network.nodes[0], pair.service.ip())?;
+            None
+        } else {
+            Some(agents(&pair, &network, &directory, teardown)?)
+        };
+        Ok(Self {
+            agents,
+            servers,
+            captures,
+            emulator,
+            network,
+            pair,
+        })
+    }
+}
+
+/// Where the run's files go.
+fn directory(options: &Options, run: &str, teardown: &Teardown) -> Result<PathBuf> {
+    let directory = if let Some(keep) = &options.keep {
+        std::path::absolute(keep)?.join(run)
+    } else {
+        let directory = Path::new(MEMORY).join(format!("steadfast-lab-{run}"));
+        teardown.will_create(&Resource::Path(directory.clone()))?;
+        directory
+    };
+    std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    Ok(directory)
+}
+
+fn pair(options: &Options, run: &str) -> Result<Pair> {
+    let address = |node: &Endpoint| match options.ipv6 {
+        true => IpAddr::V6(node.v6),
+        false => IpAddr::V4(node.v4),
+    };
+    Ok(Pair {
+        binary: preflight::daemon(options)?,
+        names: NODE_NAMES.map(|name| format!("{name}-{run}")),
+        addresses: [address(&NODES[0]), address(&NODES[1])],
+        service: service(options),
+        policy: options.policy.name(),
+        heartbeat_ms: HEARTBEAT_MS,
+        missed: MISSED,
+    })
+}
+
+fn agents(pair: &Pair, network: &Topology, directory: &Path, teardown: &Teardown) -> Result<[Agent; 2]> {
+    for path in pair.leftovers() {
+        teardown.will_create(&Resource::Path(path))?;
+    }
+    let start = |node: usize| Agent::start(pair, node, &network.nodes[node], directory);
+    let mut agents = [start(0)?, start(1)?];
+    for (agent, node) in agents.iter_mut().zip(&network.nodes) {
+        agent.wait_ready(node)?;
+    }
+    Ok(agents)
+}

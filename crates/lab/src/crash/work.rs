@@ -1,0 +1,142 @@
+//! What the clients are asked to do, and when the fault hits.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::{Options, Workload};
+use crate::client::{Plan, Until, Workload as ClientWorkload};
+use crate::emulator::Way;
+
+/// Content of small requests, and of each exchange of an idle connection; the README promises at least 1 KB.
+const SMALL: u64 = 1024;
+/// How long a download or an upload shall last.
+const DURATION_S: f64 = 3.0;
+/// What two cores carry with captures, clients that check, and the wire, in bytes/s.
+const MACHINE: f64 = 400e6;
+/// Headers and a few retransmissions use some of a limited rate.
+const GOODPUT: f64 = 0.9;
+/// What a connection gets in a way with losses: MSS / RTT · C / √p (Mathis et al. 1997, C = 1.2).
+const MSS: f64 = 1448.0;
+const MATHIS: f64 = 1.2;
+/// The fault hits a transfer after this share of its bytes.
+const SHARE: std::ops::Range<f64> = 0.15..0.3;
+/// The fault hits requests and idle connections after so many milliseconds.
+const QUIET_MS: std::ops::Range<u64> = 500..700;
+/// How long any connection may take: ten times what is expected, so that it only ends what hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Without steadfast a connection may hang for ever, and that need not be waited for.
+const BASELINE_DEADLINE: Duration = Duration::from_secs(12);
+
+/// The work of one run.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// What the clients do.
+    pub plan: Plan,
+    /// When the fault hits.
+    pub moment: Moment,
+}
+
+/// When the fault hits, counted from when every connection flows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Moment {
+    /// When so many content bytes have come or have been confirmed.
+    AtBytes(u64),
+    /// After so long.
+    After(Duration),
+}
+
+impl Work {
+    /// What `options` ask for, with the chances of `seed`, at `server`.
+    #[must_use]
+    pub fn new(options: &Options, seed: u64, server: SocketAddr) -> Self {
+        let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let connections = u64::from(options.connections);
+        let total = options.megabytes.map_or_else(
+            || (throughput(options.way, options.connections) * DURATION_S) as u64,
+            |megabytes| u64::from(megabytes) * 1_000_000,
+        );
+        let each = (total / connections).max(SMALL);
+        let at_share = |share: f64| Moment::AtBytes((each as f64 * connections as f64 * share) as u64);
+        let (workload, moment) = match options.workload {
+            Workload::Download => (
+                ClientWorkload::Download { bytes: each },
+                at_share(chance.random_range(SHARE)),
+            ),
+            // It is read back, so each byte passes twice; the fault hits while it is written.
+            Workload::Upload => (
+                ClientWorkload::Upload { bytes: each / 2 },
+                at_share(chance.random_range(SHARE) / 2.0),
+            ),
+            Workload::Request => {
+                let until = Until::Told;
+                (ClientWorkload::Request { size: SMALL, until }, quiet(&mut chance))
+            }
+            Workload::Idle => (ClientWorkload::Idle { size: SMALL }, quiet(&mut chance)),
+        };
+        let protocol = options.policy.application().protocol();
+        let mut plan = Plan::new(server, protocol, workload);
+        plan.connections = options.connections as usize;
+        plan.seed = seed;
+        let deadline = if options.baseline {
+            BASELINE_DEADLINE
+        } else {
+            DEADLINE
+        };
+        plan.deadline_ms = deadline.as_millis() as u64;
+        Self { plan, moment }
+    }
+
+    /// The content that a file server must have: `(seed, length)` of each file.
+    #[must_use]
+    pub fn files(&self) -> Vec<(u64, u64)> {
+        let length = match self.plan.workload {
+            ClientWorkload::Download { bytes } => bytes,
+            ClientWorkload::Upload { .. } => return Vec::new(),
+            ClientWorkload::Request { size, .. } | ClientWorkload::Idle { size } => size,
+        };
+        vec![(self.plan.seed, length)]
+    }
+}
+
+fn quiet(chance: &mut Xoshiro256PlusPlus) -> Moment {
+    Moment::After(Duration::from_millis(chance.random_range(QUIET_MS)))
+}
+
+/// What all connections together will get, roughly, in bytes/s.
+fn throughput(way: Way, connections: u32) -> f64 {
+    let rate = way
+        .rate_mbit
+        .map_or(f64::INFINITY, |mbit| mbit * 1e6 / 8.0 * GOODPUT);
+    let lossy = match (way.loss_percent, way.rtt_ms) {
+        (Some(percent), Some(ms)) if percent > 0.0 && ms > 0.0 => {
+            let each = MSS / (ms / 1e3) * MATHIS / (percent / 100.0).sqrt();
+            each * f64::from(connections)
+        }
+        _ => f64::INFINITY,
+    };
+    MACHINE.min(rate).min(lossy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(rtt_ms: f64, rate_mbit: Option<f64>, loss_percent: f64) -> Way {
+        Way {
+            rtt_ms: Some(rtt_ms),
+            rate_mbit,
+            loss_percent: Some(loss_percent),
+        }
+    }
+
+    #[test]
+    fn the_narrowest_part_decides_how_much_is_sent() {
+        assert_eq!(throughput(Way::default(), 20), MACHINE);
+        assert_eq!(throughput(way(20.0, Some(80.0), 0.0), 20), 9e6);
+        let lossy = throughput(way(20.0, None, 1.0), 1);
+        assert!((0.8e6..0.9e6).contains(&lossy), "{lossy}");
+    }
+}

@@ -1,0 +1,7 @@
+//! A node of the pair: the real server, and the daemon that protects it.
+
+mod agent;
+mod server;
+
+pub use self::agent::{Agent, Connection, Pair, Takeover};
+pub use self::server::{Application, Content, Server};
