@@ -1,0 +1,303 @@
+//! One connection as the captures show it, and the rules that concern it alone.
+
+use proto::{Offset, Seq};
+
+use super::packet::Packet;
+use super::stream::{Contents, Highest, Seen};
+use super::verdict::{CommitMode, Expectations, Rule, Wire};
+use crate::capture::Point;
+
+/// A breach of a rule, in words.
+pub type Breach = (Rule, String);
+
+/// One connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// Seen from its SYN on.
+    pub has_beginning: bool,
+    to_service: Stream,
+    to_client: Stream,
+    /// Which nodes have seen the SYN.
+    syn_seen: [bool; 2],
+    /// The wire, as its place among the expected ones, that the last check was about.
+    wire: Option<usize>,
+    /// What the client has been shown: acknowledgement and end of data.
+    shown: (u64, u64),
+    router: View,
+    client: View,
+    window_scales: [Option<u8>; 2],
+    contents: Contents,
+    /// Bytes of the service that no capture kept.
+    pub not_captured: u64,
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Stream {
+    /// The number of byte 0.
+    first: Option<Seq>,
+    /// The end of what was sent.
+    end: u64,
+    /// What each node has seen; a FIN counts as one more byte.
+    seen: [Seen; 2],
+}
+
+/// What went by at the router or the client.
+#[derive(Debug, Default)]
+struct View {
+    client_has_closed: bool,
+    acknowledged: Highest,
+    right_edge: Highest,
+    time: Highest,
+    /// The last timestamp as it stood in a segment, and counted on beyond 32 bits.
+    last_time: Option<(u32, u64)>,
+}
+
+/// Where a segment stands in the streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Offset of its first byte.
+    pub start: u64,
+    /// Offset behind its last; a FIN counts as one more byte.
+    pub end: u64,
+    /// Offset that it acknowledges, if it does.
+    pub ack: Option<u64>,
+}
+
+/// So far from what was sent before, nothing is a position in the same stream. Above any window (2³⁰, RFC 7323 §2.3).
+const NEAR: u64 = 1 << 30;
+/// Where the timestamps and the streams without a beginning are counted from, so that earlier ones have a place too.
+const MIDDLE: u64 = 1 << 32;
+
+impl Connection {
+    /// The connection of which `packet` is the first that was captured.
+    pub fn new(packet: &Packet, toward_client: bool) -> Self {
+        let mut connection = Self {
+            has_beginning: packet.syn && !packet.has_ack && !toward_client,
+            to_service: Stream::default(),
+            to_client: Stream::default(),
+            syn_seen: [false; 2],
+            wire: None,
+            shown: (0, 0),
+            router: View::default(),
+            client: View::default(),
+            window_scales: [None; 2],
+            contents: Contents::default(),
+            not_captured: 0,
+        };
+        if !connection.has_beginning {
+            let (own, other) = connection.streams(toward_client);
+            *own = Stream::from_middle(packet.seq);
+            *other = Stream::from_middle(packet.ack);
+        }
+        connection
+    }
+
+    /// Whether `packet`, from the client, is the SYN of another connection between the same addresses.
+    pub fn is_replaced_by(&self, packet: &Packet) -> bool {
+        packet.syn && !packet.has_ack && self.to_service.first != Some(packet.seq + 1)
+    }
+
+    /// Where `packet` stands. What it tells of the streams' beginnings is learned.
+    ///
+    /// # Errors
+    /// It is nowhere near what was sent before.
+    pub fn locate(&mut self, packet: &Packet, toward_client: bool) -> Result<Position, Breach> {
+        let has_beginning = self.has_beginning;
+        let (own, other) = self.streams(toward_client);
+        if packet.syn && has_beginning {
+            let first = packet.seq + 1;
+            if *own.first.get_or_insert(first) != first {
+                return Err((Rule::OneSequence, "another initial sequence number".into()));
+            }
+        }
+        // A SYN's own number is not a byte of the stream.
+        let seq = packet.seq + u32::from(packet.syn);
+        let start = own.offset(seq)?;
+        let end = start + u64::from(packet.payload_len) + u64::from(packet.fin);
+        let ack = packet.has_ack.then(|| other.offset(packet.ack)).transpose()?;
+        own.end = own.end.max(end);
+        Ok(Position { start, end, ack })
+    }
+
+    /// A node has captured the segment.
+    pub fn seen_by_node(&mut self, node: usize, packet: &Packet, toward_client: bool, at: Position) {
+        let (own, _) = self.streams(toward_client);
+        own.seen[node].add(at.start, at.end);
+        self.syn_seen[node] |= packet.syn && !toward_client;
+    }
+
+    /// The client's segment went by at the router or the client.
+    pub fn client_spoke(&mut self, point: Point, packet: &Packet) {
+        self.view(point).client_has_closed |= packet.fin;
+        if packet.syn {
+            self.window_scales[0] = packet.window_scale;
+        }
+    }
+
+    /// The service's segment went by at the router or the client: what it breaks of the rules that hold in any case.
+    pub fn service_spoke(&mut self, point: Point, packet: &Packet, at: Position) -> Vec<Breach> {
+        if packet.syn {
+            self.window_scales[1] = packet.window_scale;
+        }
+        let edge = self.right_edge(packet, at);
+        let view = self.view(point);
+        let mut breaches = Vec::new();
+        if packet.fin && !view.client_has_closed {
+            breaches.push((Rule::NoEarlyFin, "FIN before the client's".into()));
+        }
+        let mut must_not_fall = |highest: &mut Highest, value, rule, name: &str| {
+            if let Some(settled) = highest.settled(packet.at_ns).filter(|&settled| value < settled) {
+                let by = settled - value;
+                breaches.push((rule, format!("{name} went back by {by}")));
+            }
+            highest.note(packet.at_ns, value);
+        };
+        if let Some(ack) = at.ack {
+            must_not_fall(
+                &mut view.acknowledged,
+                ack,
+                Rule::KeepsAcknowledged,
+                "the acknowledgement",
+            );
+        }
+        if let Some(edge) = edge {
+            must_not_fall(
+                &mut view.right_edge,
+                edge,
+                Rule::KeepsWindow,
+                "the window's right edge",
+            );
+        }
+        if let Some((value, _)) = packet.timestamps {
+            let time = count_on(&mut view.last_time, value);
+            must_not_fall(&mut view.time, time, Rule::KeepsTime, "the timestamp");
+        }
+        breaches
+    }
+
+    /// Compares what the service's segment carries with what stood there before, of which at most `size_max` bytes
+    /// are kept.
+    pub fn compare(&mut self, packet: &Packet, at: Position, size_max: usize) -> Option<Breach> {
+        self.not_captured += u64::from(packet.payload_len) - packet.payload.len() as u64;
+        let differs = self.contents.add(at.start, &packet.payload, size_max)?;
+        let what = format!(
+            "byte {} was {:#04x} before, now {:#04x}",
+            differs.offset, differs.before, differs.now
+        );
+        Some((Rule::SameContent, what))
+    }
+
+    /// Bytes compared with what stood there before.
+    pub fn compared(&self) -> u64 {
+        self.contents.compared
+    }
+
+    /// The service's segment went by at the router or the client: what it breaks of what the wire promises.
+    pub fn check_commits(&mut self, packet: &Packet, at: Position, expected: &Expectations) -> Vec<Breach> {
+        let mut breaches = Vec::new();
+        if let Some((number, wire)) = expected.wire_at(packet.at_ns)
+            && self.has_beginning
+            && expected.mode != CommitMode::Immediate
+        {
+            self.meet_wire(number, wire);
+            breaches.extend(self.uncommitted(wire.node, packet, at, expected.mode));
+        }
+        self.shown.0 = self.shown.0.max(at.ack.unwrap_or(0));
+        self.shown.1 = self.shown.1.max(at.end);
+        breaches
+    }
+
+    /// A new wire need not have seen what the client had been shown before its time.
+    fn meet_wire(&mut self, number: usize, wire: Wire) {
+        if self.wire.replace(number) == Some(number) {
+            return;
+        }
+        let (ack, end) = self.shown;
+        self.to_service.seen[wire.node].add(0, ack);
+        self.to_client.seen[wire.node].add(0, end);
+        self.syn_seen[wire.node] |= ack > 0 || end > 0;
+    }
+
+    fn uncommitted(&self, node: usize, packet: &Packet, at: Position, mode: CommitMode) -> Vec<Breach> {
+        let mut breaches = Vec::new();
+        if packet.syn && !self.syn_seen[node] {
+            breaches.push((Rule::OpenCommit, "the wire had not seen the SYN".into()));
+        }
+        if let Some(ack) = at.ack
+            && let Some(missing) = self.to_service.seen[node].first_missing(0, ack)
+        {
+            let what = format!("acknowledges {ack}, but the wire had not seen byte {missing}");
+            breaches.push((Rule::InputCommit, what));
+        }
+        if mode == CommitMode::Prs
+            && let Some(missing) = self.to_client.seen[node].first_missing(at.start, at.end)
+        {
+            let what = format!("the wire had not seen byte {missing}");
+            breaches.push((Rule::OutputCommit, what));
+        }
+        breaches
+    }
+
+    /// Up to where the client may send, if both sides' windows can be read.
+    fn right_edge(&self, packet: &Packet, at: Position) -> Option<u64> {
+        let shift = match self.window_scales {
+            _ if !self.has_beginning || packet.syn => return None,
+            [Some(_), Some(shift)] => shift.min(14), // RFC 7323 §2.3
+            _ => 0,
+        };
+        Some(at.ack? + (u64::from(packet.window) << shift))
+    }
+
+    fn streams(&mut self, toward_client: bool) -> (&mut Stream, &mut Stream) {
+        if toward_client {
+            (&mut self.to_client, &mut self.to_service)
+        } else {
+            (&mut self.to_service, &mut self.to_client)
+        }
+    }
+
+    fn view(&mut self, point: Point) -> &mut View {
+        if point == Point::Client {
+            &mut self.client
+        } else {
+            &mut self.router
+        }
+    }
+}
+
+impl Stream {
+    fn from_middle(seq: Seq) -> Self {
+        Self {
+            first: Some(seq), // 2³² further on stands the same number
+            end: MIDDLE,
+            seen: Default::default(),
+        }
+    }
+
+    fn offset(&mut self, seq: Seq) -> Result<u64, Breach> {
+        let first = *self.first.get_or_insert(seq);
+        Offset::from_seq(seq, first, Offset(self.end))
+            .map(|offset| offset.0)
+            // A keepalive probe repeats the byte before the next one, which may be the SYN's number.
+            .or((seq + 1 == first).then_some(0))
+            .filter(|offset| offset.abs_diff(self.end) < NEAR)
+            .ok_or_else(|| {
+                let what = format!(
+                    "{} is nowhere near the end of what was sent, offset {}",
+                    seq.0, self.end
+                );
+                (Rule::OneSequence, what)
+            })
+    }
+}
+
+/// The timestamp `value` counted on beyond 32 bits, taking the candidate nearest to the last one (RFC 7323 §5.2).
+fn count_on(last: &mut Option<(u32, u64)>, value: u32) -> u64 {
+    let time = last.map_or(MIDDLE, |(last, time)| {
+        let step = value.wrapping_sub(last).cast_signed();
+        time.saturating_add_signed(i64::from(step))
+    });
+    *last = Some((value, time));
+    time
+}

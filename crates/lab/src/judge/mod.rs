@@ -1,0 +1,358 @@
+//! An independent judge: reads captures taken at the client, at the router's LAN side and at both nodes, and says
+//! whether every rule was kept. It never asks the daemon.
+//!
+//! All captures are taken on one machine, so their times can be compared. Positions are 64-bit offsets in the streams.
+//!
+//! The rules, for each connection and every segment of the service, where *shown* means seen at the router or the client:
+//!
+//! * **no-reset**: the client neither gets nor sends a RST. Counted for each direction; not in the list of violations.
+//! * **no-early-fin**: no FIN reaches the client before it has sent its own (if clients close first).
+//! * **input-commit**: when an acknowledgement is shown, the wire's capture has every byte (and FIN) below it, earlier.
+//! * **output-commit**: when data (or a FIN) is shown, the wire's capture has every byte of it, earlier; coming from the
+//!   primary or sent by the wire itself. Mode `prs` only.
+//! * **open-commit**: when a SYN-ACK is shown, the wire's capture has the SYN, earlier.
+//! * **through-wire**: while there is a wire, what reaches the router comes from the wire's Ethernet address (mode `pr`:
+//!   SYN-ACKs do), and always from one of the nodes'.
+//! * **one-voice**: the origin of what is shown ([`voice`]) changes at most once for each expected role change, and not
+//!   before it: after the survivor's first own segment nothing of the other node is shown.
+//! * **same-content**: what is shown at an offset never differs from what was shown there before, as far as captured and
+//!   remembered (the last [`CONTENTS_MAX`] bytes).
+//! * **one-sequence**: there is one initial sequence number, and no segment is 2³⁰ or more away from what was sent.
+//! * **keeps-acknowledged**: the acknowledgement number never falls below one that had been shown
+//!   [`Highest::OVERTAKING_NS`] before at the same point: what was acknowledged is not asked for again. (A lower number
+//!   within that time is a segment that was overtaken on its way.)
+//! * **keeps-time**: the same for timestamps (RFC 7323 §5, PAWS: the client would drop such segments).
+//! * **keeps-window**: the same for the window's right edge; only noted.
+//!
+//! A capture that missed packets proves no absence: what depends on it is listed as unproven, and rules that would
+//! accuse wrongly because of it are not applied. Connections whose SYN was not captured are exempt from the commit rules.
+//! Checksums are not looked at, so a forged segment that every kernel drops counts as seen.
+
+mod connection;
+mod merge;
+mod packet;
+mod pcap;
+mod stream;
+mod verdict;
+mod voice;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use anyhow::ensure;
+
+pub use self::merge::for_each_segment;
+pub use self::packet::Packet;
+pub use self::verdict::{
+    Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, Reign, Rule, Verdict, Wire,
+};
+
+use self::connection::{Breach, Connection};
+use self::merge::Merge;
+#[cfg(doc)]
+use self::stream::Highest;
+use self::verdict::Findings;
+use self::voice::{Improper, Voice};
+use crate::capture::{Capture, Point};
+
+/// Bytes of content remembered for all connections together.
+const CONTENTS_MAX: usize = 256 << 20;
+/// Bytes of content remembered for one connection: more than is ever in flight.
+const CONTENTS_OF_ONE_MAX: usize = 8 << 20;
+
+/// Judges `captures` of one run, at most one of each point.
+///
+/// # Errors
+/// A file cannot be read, is cut off or garbled; its clock was set; `expected` contradicts itself.
+pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Verdict> {
+    expected.check()?;
+    let complete = Completeness::of(captures);
+    ensure!(
+        complete.has(Point::Client) || complete.has(Point::Router),
+        "no capture of the client or the router: nothing to judge"
+    );
+    let mut merge = Merge::open(captures, expected.service)?;
+    let mut judge = Judge {
+        expected,
+        resets_at: if complete.has(Point::Client) {
+            Point::Client
+        } else {
+            Point::Router
+        },
+        complete,
+        connections: HashMap::new(),
+        voice: Voice::default(),
+        findings: Findings::default(),
+        notes: Findings::default(),
+        resets: Findings::default(),
+        totals: Totals::default(),
+        began_ns: None,
+    };
+    while let Some((point, packet)) = merge.next_packet()? {
+        judge.take(point, &packet);
+    }
+    Ok(judge.verdict(merge.evidence()))
+}
+
+struct Judge<'a> {
+    expected: &'a Expectations,
+    complete: Completeness,
+    /// Where RSTs are counted.
+    resets_at: Point,
+    connections: HashMap<SocketAddr, Connection>,
+    voice: Voice,
+    findings: Findings,
+    notes: Findings,
+    resets: Findings,
+    totals: Totals,
+    began_ns: Option<u64>,
+}
+
+#[derive(Default)]
+struct Totals {
+    connections: u64,
+    without_beginning: u64,
+    resets_to_client: u64,
+    resets_from_client: u64,
+    compared: u64,
+    not_captured: u64,
+}
+
+/// Which captures are there, and which are whole.
+#[derive(Clone, Copy, Debug)]
+struct Completeness {
+    there: [bool; 4],
+    whole: [bool; 4],
+}
+
+impl Judge<'_> {
+    fn take(&mut self, point: Point, packet: &Packet) {
+        self.began_ns.get_or_insert(packet.at_ns);
+        let toward_client = packet.source == self.expected.service;
+        let client = if toward_client {
+            packet.destination
+        } else {
+            packet.source
+        };
+        if !self.expected.clients.is_empty() && !self.expected.clients.contains(&client.ip()) {
+            return;
+        }
+        self.meet(client, packet, toward_client);
+        let connection = self.connections.get_mut(&client).expect("just met");
+        if packet.rst {
+            self.take_reset(point, client, packet, toward_client);
+            if toward_client {
+                self.take_voice(point, client, packet);
+            }
+            return;
+        }
+        let located = connection.locate(packet, toward_client);
+        let breaches = match (point, located) {
+            // The client's own nonsense is not the service's fault.
+            (_, Err(_)) if !toward_client => Vec::new(),
+            (Point::NodeA | Point::NodeB, Err(_)) => Vec::new(),
+            (_, Err(breach)) => vec![breach],
+            (Point::NodeA | Point::NodeB, Ok(at)) => {
+                let node = usize::from(point == Point::NodeB);
+                connection.seen_by_node(node, packet, toward_client, at);
+                Vec::new()
+            }
+            (_, Ok(_)) if !toward_client => {
+                connection.client_spoke(point, packet);
+                Vec::new()
+            }
+            (_, Ok(at)) => {
+                let mut breaches = connection.service_spoke(point, packet, at);
+                let share = CONTENTS_MAX / self.totals.connections.max(1) as usize;
+                breaches.extend(connection.compare(packet, at, share.min(CONTENTS_OF_ONE_MAX)));
+                if self.complete.wires_are_whole(self.expected) {
+                    breaches.extend(connection.check_commits(packet, at, self.expected));
+                }
+                breaches
+            }
+        };
+        for breach in breaches {
+            self.report(point, client, packet, breach);
+        }
+        if toward_client {
+            self.take_voice(point, client, packet);
+        }
+    }
+
+    /// Makes sure that the packet's connection is known.
+    fn meet(&mut self, client: SocketAddr, packet: &Packet, toward_client: bool) {
+        let known = self.connections.get(&client);
+        if known.is_some_and(|known| toward_client || !known.is_replaced_by(packet)) {
+            return;
+        }
+        let connection = Connection::new(packet, toward_client);
+        self.totals.connections += 1;
+        self.totals.without_beginning += u64::from(!connection.has_beginning);
+        if let Some(before) = self.connections.insert(client, connection) {
+            self.totals.count_contents(&before);
+        }
+    }
+
+    fn take_reset(&mut self, point: Point, client: SocketAddr, packet: &Packet, toward_client: bool) {
+        if point != self.resets_at {
+            return;
+        }
+        let (count, what) = if toward_client {
+            (&mut self.totals.resets_to_client, "the client was reset")
+        } else {
+            (&mut self.totals.resets_from_client, "the client reset")
+        };
+        *count += 1;
+        self.report(point, client, packet, (Rule::NoReset, what.into()));
+    }
+
+    fn take_voice(&mut self, point: Point, client: SocketAddr, packet: &Packet) {
+        if !self.complete.nodes_and_router_are_whole() {
+            return;
+        }
+        let name = |node: usize| ["node a", "node b"][node];
+        let breach = match self.voice.judge(point, packet, self.expected) {
+            None => return,
+            Some(Improper::PastWire { node }) => {
+                let what = format!("from {} past the wire", name(node));
+                (Rule::ThroughWire, what)
+            }
+            Some(Improper::SecondVoice { node, speaker }) => {
+                let what = format!("from {} while {} spoke", name(node), name(speaker));
+                (Rule::OneVoice, what)
+            }
+            Some(Improper::Stranger) => (Rule::ThroughWire, "from neither node".into()),
+        };
+        self.report(point, client, packet, breach);
+    }
+
+    fn report(&mut self, point: Point, client: SocketAddr, packet: &Packet, (rule, what): Breach) {
+        let toward_client = packet.source == self.expected.service;
+        let direction = if toward_client { '>' } else { '<' };
+        let at = self.connections.get_mut(&client).and_then(|connection| {
+            // As Wireshark counts: the SYN is 0, the first byte 1.
+            let at = connection.locate(packet, toward_client).ok()?;
+            let first = if packet.syn { 0 } else { at.start + 1 };
+            Some((first, at.ack.unwrap_or(0) + 1))
+        });
+        let (seq, ack) = at.unwrap_or((u64::from(packet.seq.0), u64::from(packet.ack.0)));
+        let seconds = (packet.at_ns - self.began_ns.unwrap_or(packet.at_ns)) as f64 / 1e9;
+        let list = match rule {
+            Rule::NoReset => &mut self.resets,
+            Rule::KeepsWindow => &mut self.notes,
+            Rule::NoEarlyFin if self.expected.closing == Closing::Either => return,
+            _ => &mut self.findings,
+        };
+        list.add(Finding {
+            rule,
+            client,
+            point,
+            at_ns: packet.at_ns,
+            packet: packet.notation(seconds, direction, seq, ack),
+            what,
+            times: 1,
+        });
+    }
+
+    fn verdict(mut self, evidence: Vec<Evidence>) -> Verdict {
+        for connection in self.connections.values() {
+            self.totals.count_contents(connection);
+        }
+        let (violations, violations_more) = self.findings.into_list();
+        Verdict {
+            connections: self.totals.connections,
+            connections_without_beginning: self.totals.without_beginning,
+            resets_to_client: self.totals.resets_to_client,
+            resets_from_client: self.totals.resets_from_client,
+            violations,
+            violations_more,
+            resets: self.resets.into_list().0,
+            notes: self.notes.into_list().0,
+            unproven: self.complete.unproven(self.expected, &evidence),
+            contents: ContentsChecked {
+                compared: self.totals.compared,
+                not_captured: self.totals.not_captured,
+            },
+            reigns: self.voice.into_reigns(),
+            evidence,
+            began_ns: self.began_ns.unwrap_or(0),
+        }
+    }
+}
+
+impl Totals {
+    fn count_contents(&mut self, connection: &Connection) {
+        self.compared += connection.compared();
+        self.not_captured += connection.not_captured;
+    }
+}
+
+impl Completeness {
+    fn of(captures: &[Capture]) -> Self {
+        let all = |condition: fn(&Capture) -> bool| {
+            Point::ALL.map(|point| captures.iter().any(|one| one.point == point && condition(one)))
+        };
+        Self {
+            there: all(|_| true),
+            whole: all(|capture| capture.dropped == 0),
+        }
+    }
+
+    fn has(self, point: Point) -> bool {
+        self.there[point as usize]
+    }
+
+    fn is_whole(self, point: Point) -> bool {
+        self.whole[point as usize]
+    }
+
+    fn wires_are_whole(self, expected: &Expectations) -> bool {
+        expected.wires.iter().all(|wire| self.is_whole(NODES[wire.node]))
+    }
+
+    fn nodes_and_router_are_whole(self) -> bool {
+        [Point::Router, Point::NodeA, Point::NodeB]
+            .into_iter()
+            .all(|point| self.is_whole(point))
+    }
+
+    fn unproven(self, expected: &Expectations, evidence: &[Evidence]) -> Vec<String> {
+        let mut unproven = Vec::new();
+        let points: Vec<_> = Point::ALL
+            .into_iter()
+            .filter(|&point| !self.is_whole(point))
+            .map(|point| {
+                let why = if self.has(point) {
+                    "missed packets"
+                } else {
+                    "is not there"
+                };
+                format!("the capture at {} {why}", point.name())
+            })
+            .collect();
+        if !points.is_empty() {
+            unproven.push(format!("that nothing else happened: {}", points.join(", ")));
+        }
+        if !self.wires_are_whole(expected) {
+            unproven.push("the commit rules: they need every packet of the wire".into());
+        }
+        if !self.nodes_and_router_are_whole() {
+            unproven.push(
+                "one-voice and through-wire: they need every packet of both nodes and the router".into(),
+            );
+        }
+        for one in evidence.iter().filter(|one| one.unreadable > 0) {
+            let (count, place) = (one.unreadable, one.point.name());
+            unproven.push(format!(
+                "{count} TCP segments at {place} whose headers cannot be read"
+            ));
+        }
+        unproven
+    }
+}
+
+/// The points of node a and node b.
+const NODES: [Point; 2] = [Point::NodeA, Point::NodeB];
+
+#[cfg(test)]
+mod tests;

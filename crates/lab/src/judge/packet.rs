@@ -1,0 +1,210 @@
+//! TCP segments as they stand in captured Ethernet frames, which may have been cut behind the headers.
+//!
+//! Read with another parser than the product's, so that one error does not hide the other. Checksums are not looked at:
+//! a sender on the same machine leaves them to hardware that is not there.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use etherparse::{LaxNetSlice, LaxSlicedPacket, LinkSlice, TcpOptionElement, TransportSlice};
+use proto::Seq;
+
+use super::pcap::Record;
+
+/// One captured TCP segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// When, in nanoseconds of the capture's clock.
+    pub at_ns: u64,
+    /// Ethernet source.
+    pub source_mac: [u8; 6],
+    /// Ethernet destination.
+    pub destination_mac: [u8; 6],
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// Whom it is for.
+    pub destination: SocketAddr,
+    /// IPv4 identification; 0 for IPv6.
+    pub ip_id: u16,
+    /// Sequence number of the first byte.
+    pub seq: Seq,
+    /// Next byte expected; counts if `has_ack`.
+    pub ack: Seq,
+    /// FIN.
+    pub fin: bool,
+    /// SYN.
+    pub syn: bool,
+    /// RST.
+    pub rst: bool,
+    /// PSH.
+    pub psh: bool,
+    /// ACK.
+    pub has_ack: bool,
+    /// Window as written.
+    pub window: u16,
+    /// Window scale option.
+    pub window_scale: Option<u8>,
+    /// Timestamps option: value, echo.
+    pub timestamps: Option<(u32, u32)>,
+    /// Data bytes that the segment had.
+    pub payload_len: u32,
+    /// The data's beginning, as much as was captured.
+    pub payload: Vec<u8>,
+}
+
+/// A frame that is for the service, but cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable;
+
+impl Packet {
+    /// The TCP segment in `record`; `None` if there is something else in it.
+    ///
+    /// # Errors
+    /// It is TCP over IP, but its headers are cut off or contradict themselves.
+    pub fn read(record: &Record<'_>) -> Result<Option<Self>, Unreadable> {
+        let Ok(sliced) = LaxSlicedPacket::from_ethernet(record.frame) else {
+            return Ok(None);
+        };
+        let (macs, ip_id, ip_end) = match (&sliced.link, &sliced.net) {
+            (Some(LinkSlice::Ethernet2(link)), Some(net)) => {
+                let Some((ip_id, ip_end)) = identification_and_end(net, record) else {
+                    return Ok(None);
+                };
+                ([link.source(), link.destination()], ip_id, ip_end)
+            }
+            _ => return Ok(None),
+        };
+        let (Some(net), Some(TransportSlice::Tcp(tcp))) = (&sliced.net, &sliced.transport) else {
+            return if is_tcp(&sliced) {
+                Err(Unreadable)
+            } else {
+                Ok(None)
+            };
+        };
+        let header_end = position(record.frame, tcp.slice()) + tcp.header_slice().len();
+        let payload_len = ip_end.checked_sub(header_end).ok_or(Unreadable)?;
+        let (source, destination) = addresses(net).ok_or(Unreadable)?;
+        let mut packet = Self {
+            at_ns: record.at_ns,
+            source_mac: macs[0],
+            destination_mac: macs[1],
+            source: SocketAddr::new(source, tcp.source_port()),
+            destination: SocketAddr::new(destination, tcp.destination_port()),
+            ip_id,
+            seq: Seq(tcp.sequence_number()),
+            ack: Seq(tcp.acknowledgment_number()),
+            fin: tcp.fin(),
+            syn: tcp.syn(),
+            rst: tcp.rst(),
+            psh: tcp.psh(),
+            has_ack: tcp.ack(),
+            window: tcp.window_size(),
+            window_scale: None,
+            timestamps: None,
+            payload_len: u32::try_from(payload_len).map_err(|_| Unreadable)?,
+            payload: tcp.payload()[..tcp.payload().len().min(payload_len)].to_vec(),
+        };
+        for option in tcp.options_iterator().map_while(Result::ok) {
+            match option {
+                TcpOptionElement::WindowScale(shift) => packet.window_scale = Some(shift),
+                TcpOptionElement::Timestamp(value, echo) => packet.timestamps = Some((value, echo)),
+                _ => {}
+            }
+        }
+        Ok(Some(packet))
+    }
+
+    /// The segment in packetdrill's notation; `seconds` since the start of the captures, the direction `<` from the
+    /// client or `>` from the service, positions relative to the start of the streams.
+    pub fn notation(&self, seconds: f64, direction: char, seq: u64, ack: u64) -> String {
+        format!(
+            "{seconds:.6} {direction} {} {seq}:{}({}){}{}{}",
+            Flags(self),
+            seq + u64::from(self.payload_len),
+            self.payload_len,
+            if self.has_ack {
+                format!(" ack {ack}")
+            } else {
+                String::new()
+            },
+            format_args!(" win {}", self.window),
+            self.timestamps.map_or_else(String::new, |(value, echo)| format!(
+                " <TS val {value} ecr {echo}>"
+            )),
+        )
+    }
+}
+
+/// Flags as packetdrill and tcpdump write them.
+struct Flags<'a>(&'a Packet);
+
+impl fmt::Display for Flags<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Packet {
+            fin,
+            syn,
+            rst,
+            psh,
+            has_ack,
+            ..
+        } = *self.0;
+        for (set, letter) in [(syn, "S"), (fin, "F"), (rst, "R"), (psh, "P"), (has_ack, ".")] {
+            if set {
+                f.write_str(letter)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The IPv4 identification, and where in the frame the IP packet ends according to its header.
+fn identification_and_end(net: &LaxNetSlice<'_>, record: &Record<'_>) -> Option<(u16, usize)> {
+    match net {
+        LaxNetSlice::Ipv4(v4) => {
+            let header = v4.header();
+            let start = position(record.frame, header.slice());
+            let len = match header.total_len() {
+                0 => record.original_len as usize - start, // larger than the field can say
+                len => usize::from(len),
+            };
+            Some((header.identification(), start + len))
+        }
+        LaxNetSlice::Ipv6(v6) => {
+            let header = v6.header();
+            let start = position(record.frame, header.slice());
+            let end = match header.payload_length() {
+                0 => record.original_len as usize,
+                len => start + header.slice().len() + usize::from(len),
+            };
+            Some((0, end))
+        }
+        LaxNetSlice::Arp(_) => None,
+    }
+}
+
+fn addresses(net: &LaxNetSlice<'_>) -> Option<(std::net::IpAddr, std::net::IpAddr)> {
+    match net {
+        LaxNetSlice::Ipv4(v4) => Some((
+            v4.header().source_addr().into(),
+            v4.header().destination_addr().into(),
+        )),
+        LaxNetSlice::Ipv6(v6) => Some((
+            v6.header().source_addr().into(),
+            v6.header().destination_addr().into(),
+        )),
+        LaxNetSlice::Arp(_) => None,
+    }
+}
+
+fn is_tcp(sliced: &LaxSlicedPacket<'_>) -> bool {
+    sliced
+        .net
+        .as_ref()
+        .and_then(LaxNetSlice::ip_payload_ref)
+        .is_some_and(|payload| payload.ip_number == etherparse::IpNumber::TCP)
+}
+
+/// Where `part`, a part of `frame`, begins in it.
+fn position(frame: &[u8], part: &[u8]) -> usize {
+    part.as_ptr() as usize - frame.as_ptr() as usize
+}

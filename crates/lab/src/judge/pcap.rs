@@ -1,0 +1,322 @@
+//! Reads capture files: the classic pcap format, as a stream, in bounded memory, trusting nothing.
+//!
+//! Format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html>.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Why a file cannot be read on.
+#[derive(Debug, Error)]
+#[error("{path}: {fault}")]
+pub struct PcapError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong.
+    #[source]
+    pub fault: Fault,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, Error)]
+pub enum Fault {
+    /// The system said so.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Not this format (perhaps pcapng).
+    #[error("not a pcap file: it begins with {0:#010x}")]
+    Magic(u32),
+    /// Not Ethernet.
+    #[error("link type {0}, but only Ethernet (1) is understood")]
+    LinkType(u32),
+    /// The file ends within its own header or a record.
+    #[error("cut off in {part} of packet {packet} at byte {position}")]
+    CutOff {
+        /// Packets read before.
+        packet: u64,
+        /// Where in the file it begins.
+        position: u64,
+        /// What is incomplete.
+        part: &'static str,
+    },
+    /// A record contradicts itself.
+    #[error("garbled at packet {packet}, byte {position}: {what}")]
+    Garbled {
+        /// Packets read before.
+        packet: u64,
+        /// Where in the file it begins.
+        position: u64,
+        /// What contradicts.
+        what: String,
+    },
+}
+
+/// One captured frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// When, in nanoseconds of the capture's clock.
+    pub at_ns: u64,
+    /// Its beginning, as much as was kept.
+    pub frame: &'a [u8],
+    /// Its length on the wire in bytes.
+    pub original_len: u32,
+}
+
+/// An open capture file.
+pub struct Reader<R = BufReader<File>> {
+    path: PathBuf,
+    input: R,
+    layout: Layout,
+    packets: u64,
+    position: u64,
+    frame: Vec<u8>,
+}
+
+/// How numbers are written in a file.
+#[derive(Clone, Copy)]
+struct Layout {
+    big_endian: bool,
+    /// Nanoseconds in one unit of a record's fraction of a second.
+    fraction_ns: u64,
+}
+
+const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
+const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+const ETHERNET: u32 = 1;
+const FILE_HEADER_LEN: usize = 24;
+const RECORD_HEADER_LEN: usize = 16;
+/// No capture tool keeps more of one frame.
+const FRAME_MAX: u32 = 256 << 10;
+
+impl Reader {
+    /// Opens `path` and reads the file header.
+    ///
+    /// # Errors
+    /// Names the file and what is wrong.
+    pub fn open(path: &Path) -> Result<Self, PcapError> {
+        let file = File::open(path).map_err(|error| PcapError {
+            path: path.to_owned(),
+            fault: error.into(),
+        })?;
+        Self::new(path, BufReader::with_capacity(1 << 20, file))
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the file header from `input`; `path` is for messages.
+    ///
+    /// # Errors
+    /// Names the file and what is wrong.
+    pub fn new(path: &Path, input: R) -> Result<Self, PcapError> {
+        let mut reader = Self {
+            path: path.to_owned(),
+            input,
+            layout: Layout {
+                big_endian: false,
+                fraction_ns: 1,
+            },
+            packets: 0,
+            position: 0,
+            frame: Vec::new(),
+        };
+        reader.read_file_header().map_err(|fault| reader.error(fault))?;
+        Ok(reader)
+    }
+
+    /// The next frame; `None` after the last.
+    ///
+    /// # Errors
+    /// Names the file, the packet and what is wrong.
+    pub fn next_record(&mut self) -> Result<Option<Record<'_>>, PcapError> {
+        match self.read_record() {
+            Ok(None) => Ok(None),
+            Ok(Some((at_ns, original_len))) => Ok(Some(Record {
+                at_ns,
+                frame: &self.frame,
+                original_len,
+            })),
+            Err(fault) => Err(self.error(fault)),
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read_file_header(&mut self) -> Result<(), Fault> {
+        let mut header = [0; FILE_HEADER_LEN];
+        if !self.fill(&mut header, "the file header")? {
+            return Err(self.cut_off("the file header"));
+        }
+        let magic = u32::from_le_bytes(header[..4].try_into().expect("four bytes"));
+        self.layout = match magic {
+            MAGIC_MICROSECONDS => Layout::new(false, 1000),
+            MAGIC_NANOSECONDS => Layout::new(false, 1),
+            _ if magic.swap_bytes() == MAGIC_MICROSECONDS => Layout::new(true, 1000),
+            _ if magic.swap_bytes() == MAGIC_NANOSECONDS => Layout::new(true, 1),
+            _ => return Err(Fault::Magic(magic)),
+        };
+        // The upper half may tell the length of a frame check sequence.
+        match self.layout.word(&header, 5) & 0xffff {
+            ETHERNET => Ok(()),
+            other => Err(Fault::LinkType(other)),
+        }
+    }
+
+    /// Reads the next frame into `self.frame`; its time and original length.
+    fn read_record(&mut self) -> Result<Option<(u64, u32)>, Fault> {
+        let mut header = [0; RECORD_HEADER_LEN];
+        if !self.fill(&mut header, "the header")? {
+            return Ok(None);
+        }
+        let [seconds, fraction, kept, original] = [0, 1, 2, 3].map(|i| self.layout.word(&header, i));
+        let fraction_ns = u64::from(fraction) * self.layout.fraction_ns;
+        if fraction_ns >= 1_000_000_000 {
+            return Err(self.garbled(format!("{fraction_ns} ns within a second")));
+        }
+        if kept > original || kept > FRAME_MAX {
+            return Err(self.garbled(format!("{kept} bytes kept of {original}")));
+        }
+        let mut frame = std::mem::take(&mut self.frame);
+        frame.resize(kept as usize, 0);
+        let complete = self.fill(&mut frame, "the data");
+        self.frame = frame;
+        if !complete? && kept > 0 {
+            return Err(self.cut_off("the data"));
+        }
+        self.packets += 1;
+        Ok(Some((u64::from(seconds) * 1_000_000_000 + fraction_ns, original)))
+    }
+
+    /// Fills `bytes`; false if the file ends right before them.
+    fn fill(&mut self, bytes: &mut [u8], part: &'static str) -> Result<bool, Fault> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match self.input.read(&mut bytes[filled..]) {
+                Ok(0) if filled == 0 => return Ok(false),
+                Ok(0) => return Err(self.cut_off(part)),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.position += filled as u64;
+        Ok(true)
+    }
+
+    fn cut_off(&self, part: &'static str) -> Fault {
+        Fault::CutOff {
+            packet: self.packets,
+            position: self.position,
+            part,
+        }
+    }
+
+    fn garbled(&self, what: String) -> Fault {
+        Fault::Garbled {
+            packet: self.packets,
+            position: self.position - RECORD_HEADER_LEN as u64,
+            what,
+        }
+    }
+
+    fn error(&self, fault: Fault) -> PcapError {
+        PcapError {
+            path: self.path.clone(),
+            fault,
+        }
+    }
+}
+
+impl Layout {
+    fn new(big_endian: bool, fraction_ns: u64) -> Self {
+        Self {
+            big_endian,
+            fraction_ns,
+        }
+    }
+
+    fn word(self, header: &[u8], index: usize) -> u32 {
+        let bytes = header[index * 4..][..4].try_into().expect("four bytes");
+        if self.big_endian {
+            u32::from_be_bytes(bytes)
+        } else {
+            u32::from_le_bytes(bytes)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(big_endian: bool, words: &[u32]) -> Vec<u8> {
+        words
+            .iter()
+            .flat_map(|word| {
+                if big_endian {
+                    word.to_be_bytes()
+                } else {
+                    word.to_le_bytes()
+                }
+            })
+            .collect()
+    }
+
+    fn file(big_endian: bool, magic: u32) -> Vec<u8> {
+        // Magic, version, two reserved words, snap length, link type.
+        let mut file = words(big_endian, &[magic, 0x0002_0004, 0, 0, 256, ETHERNET]);
+        file.extend(words(big_endian, &[3, 5, 4, 60]));
+        file.extend(b"abcd");
+        file.extend(words(big_endian, &[4, 0, 0, 0]));
+        file
+    }
+
+    fn read(bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>, u32)>, String> {
+        let mut reader = Reader::new(Path::new("some.pcap"), bytes).map_err(|error| error.to_string())?;
+        let mut records = Vec::new();
+        while let Some(record) = reader.next_record().map_err(|error| error.to_string())? {
+            records.push((record.at_ns, record.frame.to_vec(), record.original_len));
+        }
+        Ok(records)
+    }
+
+    #[test]
+    fn all_four_layouts_are_read() {
+        for big_endian in [false, true] {
+            for (magic, unit) in [(MAGIC_MICROSECONDS, 1000), (MAGIC_NANOSECONDS, 1)] {
+                let records = read(&file(big_endian, magic)).unwrap();
+                let first = (3_000_000_000 + 5 * unit, b"abcd".to_vec(), 60);
+                assert_eq!(records, [first, (4_000_000_000, vec![], 0)]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_but_between_packets_is_an_error() {
+        let whole = file(false, MAGIC_NANOSECONDS);
+        for len in 0..whole.len() {
+            let result = read(&whole[..len]);
+            assert_eq!(result.is_ok(), [24, 44].contains(&len), "{len}: {result:?}");
+        }
+        let error = read(&whole[..42]).unwrap_err();
+        assert_eq!(error, "some.pcap: cut off in the data of packet 0 at byte 40");
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        assert!(read(&[0x0a; 24]).unwrap_err().contains("not a pcap file"));
+        let mut other = file(false, MAGIC_NANOSECONDS);
+        other[20] = 113;
+        assert!(read(&other).unwrap_err().contains("link type 113"));
+        let mut huge = file(false, MAGIC_NANOSECONDS);
+        huge[32..40].fill(0xff);
+        assert!(read(&huge).unwrap_err().contains("garbled at packet 0, byte 24"));
+        let mut late = file(false, MAGIC_NANOSECONDS);
+        late[28..32].fill(0xff);
+        assert!(read(&late).unwrap_err().contains("within a second"));
+    }
+}

@@ -1,0 +1,224 @@
+//! Small memories of a stream: which of its bytes have been seen, what they were, and how high a number has risen.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// A set of stream offsets, kept as a contiguous beginning and islands behind holes. Memory grows with the holes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// All below this.
+    contiguous: u64,
+    /// Start → end, disjoint, not adjacent, all above `contiguous`.
+    islands: BTreeMap<u64, u64>,
+}
+
+impl Seen {
+    /// Adds the offsets `start..end`.
+    pub fn add(&mut self, mut start: u64, mut end: u64) {
+        if start >= end || end <= self.contiguous {
+            return;
+        }
+        if start <= self.contiguous {
+            self.contiguous = end;
+            while let Some(island) = self.islands.first_entry() {
+                if *island.key() > self.contiguous {
+                    return;
+                }
+                self.contiguous = self.contiguous.max(island.remove());
+            }
+            return;
+        }
+        while let Some((&other_start, &other_end)) = self.islands.range(..=end).next_back() {
+            if other_end < start {
+                break;
+            }
+            self.islands.remove(&other_start);
+            start = start.min(other_start);
+            end = end.max(other_end);
+        }
+        self.islands.insert(start, end);
+    }
+
+    /// The first offset of `start..end` that is not in the set.
+    pub fn first_missing(&self, start: u64, end: u64) -> Option<u64> {
+        let mut next = start.max(self.contiguous);
+        if let Some((_, &island_end)) = self.islands.range(..=next).next_back() {
+            next = next.max(island_end);
+        }
+        (next < end).then_some(next)
+    }
+}
+
+/// A stretch of bytes that differs from what was at the same offsets before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Differs {
+    /// The first offset that differs.
+    pub offset: u64,
+    /// What it was.
+    pub before: u8,
+    /// What it is now.
+    pub now: u8,
+}
+
+/// The bytes of a stream that were seen lately.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// Offset → bytes; disjoint.
+    pieces: BTreeMap<u64, Vec<u8>>,
+    size: usize,
+    /// Bytes that were seen before and compared.
+    pub compared: u64,
+}
+
+impl Contents {
+    /// Compares `bytes` at `offset` with those seen before, and remembers the new ones; of all, those of the lowest
+    /// offsets are forgotten while there are more than `size_max`.
+    pub fn add(&mut self, offset: u64, bytes: &[u8], size_max: usize) -> Option<Differs> {
+        let end = offset + bytes.len() as u64;
+        let mut fresh = Vec::new();
+        let mut next = offset;
+        let mut differs = None;
+        let first = self
+            .pieces
+            .range(..=offset)
+            .next_back()
+            .map_or(offset, |(&start, _)| start);
+        for (&start, piece) in self.pieces.range(first..end) {
+            let piece_end = start + piece.len() as u64;
+            if piece_end <= offset {
+                continue;
+            }
+            if next < start {
+                fresh.push((next, start));
+            }
+            let (from, to) = (start.max(offset), piece_end.min(end));
+            let before = &piece[(from - start) as usize..(to - start) as usize];
+            let now = &bytes[(from - offset) as usize..(to - offset) as usize];
+            self.compared += to - from;
+            if before != now && differs.is_none() {
+                let at = before.iter().zip(now).position(|(a, b)| a != b);
+                differs = at.map(|at| Differs {
+                    offset: from + at as u64,
+                    before: before[at],
+                    now: now[at],
+                });
+            }
+            next = to;
+        }
+        if next < end {
+            fresh.push((next, end));
+        }
+        for (from, to) in fresh {
+            let piece = bytes[(from - offset) as usize..(to - offset) as usize].to_vec();
+            self.size += piece.len();
+            self.pieces.insert(from, piece);
+        }
+        while self.size > size_max {
+            let Some((_, piece)) = self.pieces.pop_first() else {
+                break;
+            };
+            self.size -= piece.len();
+        }
+        differs
+    }
+}
+
+/// The highest value so far, and the highest that packets overtaking each other cannot explain away.
+///
+/// Two processors may put packets of one sender on a cable in another order than they were made. So only what was
+/// reached [`Highest::OVERTAKING_NS`] ago counts as settled.
+#[derive(Clone, Debug, Default)]
+pub struct Highest {
+    rising: VecDeque<(u64, u64)>,
+    settled: Option<u64>,
+}
+
+impl Highest {
+    /// Longer than a packet is held up on its way between two taps of one machine.
+    pub const OVERTAKING_NS: u64 = 20_000_000;
+
+    /// Notes `value` at `at_ns`.
+    pub fn note(&mut self, at_ns: u64, value: u64) {
+        if self.now().is_none_or(|highest| value > highest) {
+            self.rising.push_back((at_ns, value));
+        }
+    }
+
+    /// The highest value noted.
+    pub fn now(&self) -> Option<u64> {
+        self.rising.back().map(|&(_, value)| value).or(self.settled)
+    }
+
+    /// The highest value that is settled at `at_ns`.
+    pub fn settled(&mut self, at_ns: u64) -> Option<u64> {
+        while let Some(&(since, value)) = self.rising.front() {
+            if since + Self::OVERTAKING_NS > at_ns {
+                break;
+            }
+            self.settled = Some(value);
+            self.rising.pop_front();
+        }
+        self.settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seen_agrees_with_a_plain_set_in_every_order() {
+        // A fixed walk over all kinds of overlap: a multiplicative generator, so no two runs differ.
+        let mut state = 1_u64;
+        for _ in 0..200 {
+            let (mut seen, mut plain) = (Seen::default(), [false; 40]);
+            for _ in 0..12 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let (start, len) = ((state >> 33) % 32, (state >> 40) % 8);
+                seen.add(start, start + len);
+                plain[start as usize..(start + len) as usize].fill(true);
+                for from in 0..40 {
+                    let missing = (from..40).find(|&i| !plain[i as usize]);
+                    assert_eq!(seen.first_missing(from, 40), missing);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn contents_are_compared_across_pieces_and_holes() {
+        let mut contents = Contents::default();
+        assert_eq!(contents.add(10, b"abcd", 100), None);
+        assert_eq!(contents.add(16, b"gh", 100), None);
+        assert_eq!(contents.add(8, b"..abcdefgh..", 100), None);
+        assert_eq!(contents.compared, 6);
+        let differs = Differs {
+            offset: 15,
+            before: b'f',
+            now: b'F',
+        };
+        assert_eq!(contents.add(14, b"eF", 100), Some(differs));
+    }
+
+    #[test]
+    fn contents_forget_the_lowest_offsets() {
+        let mut contents = Contents::default();
+        contents.add(0, b"aaaa", 6);
+        contents.add(4, b"bbbb", 6);
+        assert_eq!((contents.size, contents.pieces.len()), (4, 1));
+        assert_eq!(contents.add(0, b"xxxx", 6), None);
+        assert!(contents.add(4, b"xbbb", 6).is_some());
+    }
+
+    #[test]
+    fn only_what_was_reached_a_while_ago_is_settled() {
+        let mut highest = Highest::default();
+        highest.note(0, 5);
+        highest.note(1, 3);
+        highest.note(Highest::OVERTAKING_NS, 9);
+        assert_eq!(highest.settled(Highest::OVERTAKING_NS - 1), None);
+        assert_eq!(highest.settled(Highest::OVERTAKING_NS), Some(5));
+        assert_eq!(highest.now(), Some(9));
+        assert_eq!(highest.settled(2 * Highest::OVERTAKING_NS), Some(9));
+        assert_eq!(highest.now(), Some(9));
+    }
+}

@@ -1,0 +1,920 @@
+//! Every rule is seen to be broken: captures of one conversation, built packet by packet, with one thing wrong in each.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+
+use proto::Seq;
+use proto::packet::{Flags, Options, Segment, Timestamps};
+use tempfile::TempDir;
+
+use super::*;
+
+const SERVICE: &str = "10.2.0.100:80";
+const CLIENT: &str = "10.1.0.2:40000";
+const MAC_A: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
+const MAC_B: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+const MAC_ROUTER: [u8; 6] = [2, 0, 0, 0, 2, 1];
+/// The streams begin just below the wrap of sequence numbers.
+const CLIENT_ISN: u32 = 0xffff_fff0;
+const SERVICE_ISN: u32 = 0xffff_ff00;
+const START_NS: u64 = 1_700_000_000_000_000_000;
+const MS: u64 = 1_000_000;
+/// A packet's way from one tap to the next.
+const HOP_NS: u64 = 1_000;
+
+/// The way of one packet: which taps it passes, with which Ethernet addresses.
+type Way = &'static [(Point, [u8; 6], [u8; 6])];
+
+const FROM_CLIENT: Way = &[
+    (Point::Client, [0; 6], [0; 6]),
+    (Point::Router, MAC_ROUTER, MAC_B),
+    (Point::NodeB, MAC_ROUTER, MAC_B),
+    (Point::NodeB, MAC_B, MAC_A),
+    (Point::NodeA, MAC_B, MAC_A),
+];
+const FROM_PRIMARY: Way = &[
+    (Point::NodeA, MAC_A, MAC_B),
+    (Point::NodeB, MAC_A, MAC_B),
+    (Point::NodeB, MAC_B, MAC_ROUTER),
+    (Point::Router, MAC_B, MAC_ROUTER),
+    (Point::Client, [0; 6], [0; 6]),
+];
+const FROM_SURVIVOR: Way = &[
+    (Point::NodeB, MAC_B, MAC_ROUTER),
+    (Point::Router, MAC_B, MAC_ROUTER),
+    (Point::Client, [0; 6], [0; 6]),
+];
+const TO_SURVIVOR: Way = &[
+    (Point::Client, [0; 6], [0; 6]),
+    (Point::Router, MAC_ROUTER, MAC_B),
+    (Point::NodeB, MAC_ROUTER, MAC_B),
+];
+const STRAIGHT_TO_PRIMARY: Way = &[
+    (Point::Client, [0; 6], [0; 6]),
+    (Point::Router, MAC_ROUTER, MAC_A),
+    (Point::NodeA, MAC_ROUTER, MAC_A),
+];
+const PAST_THE_WIRE: Way = &[
+    (Point::NodeA, MAC_A, MAC_ROUTER),
+    (Point::Router, MAC_A, MAC_ROUTER),
+    (Point::Client, [0; 6], [0; 6]),
+];
+
+/// A run that is being made up.
+struct Run {
+    now_ns: u64,
+    frames: Vec<(Point, u64, Vec<u8>)>,
+    snap: usize,
+    dropped: [u64; 4],
+    v6: bool,
+}
+
+/// A segment's variable parts; offsets count from 0.
+#[derive(Clone, Copy)]
+struct Say {
+    at: u64,
+    data: &'static [u8],
+    ack: u64,
+    flags: Flags,
+    time: Option<u32>,
+    window: u16,
+    scale: Option<u8>,
+}
+
+const SAY: Say = Say {
+    at: 0,
+    data: b"",
+    ack: 0,
+    flags: Flags::ACK,
+    time: None,
+    window: 500,
+    scale: None,
+};
+
+impl Run {
+    fn new() -> Self {
+        Self {
+            now_ns: START_NS,
+            frames: Vec::new(),
+            snap: 65_535,
+            dropped: [0; 4],
+            v6: false,
+        }
+    }
+
+    fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        if self.v6 {
+            (
+                "[fd02::100]:80".parse().unwrap(),
+                "[fd01::2]:40000".parse().unwrap(),
+            )
+        } else {
+            (SERVICE.parse().unwrap(), CLIENT.parse().unwrap())
+        }
+    }
+
+    /// One packet goes `way`, from `now_ns` on; then a millisecond passes.
+    fn say(&mut self, toward_client: bool, way: Way, say: Say) {
+        let (service, client) = self.addresses();
+        let (own, other) = if toward_client {
+            (SERVICE_ISN, CLIENT_ISN)
+        } else {
+            (CLIENT_ISN, SERVICE_ISN)
+        };
+        let seq = Seq(own) + u32::from(!say.flags.syn) + say.at as u32;
+        let (source, destination) = if toward_client {
+            (service, client)
+        } else {
+            (client, service)
+        };
+        let packet = Segment {
+            source,
+            destination,
+            seq,
+            ack: Seq(other) + 1 + say.ack as u32,
+            flags: say.flags,
+            window: say.window,
+            options: Options {
+                window_scale: say.scale,
+                timestamps: Some(Timestamps {
+                    value: say.time.unwrap_or((self.now_ns / MS) as u32),
+                    echo: 0,
+                }),
+                ..Options::default()
+            },
+            payload: say.data,
+        }
+        .emit();
+        for &(point, from, to) in way {
+            let ether_type = if self.v6 { [0x86, 0xdd] } else { [0x08, 0x00] };
+            let frame = [&to[..], &from[..], &ether_type[..], &packet[..]].concat();
+            self.frames.push((point, self.now_ns, frame));
+            self.now_ns += HOP_NS;
+        }
+        self.now_ns += MS;
+    }
+
+    fn client(&mut self, say: Say) {
+        self.say(false, FROM_CLIENT, say);
+    }
+
+    fn primary(&mut self, say: Say) {
+        self.say(true, FROM_PRIMARY, say);
+    }
+
+    fn survivor(&mut self, say: Say) {
+        self.say(true, FROM_SURVIVOR, say);
+    }
+
+    fn open(&mut self) {
+        self.client(Say {
+            flags: Flags::SYN,
+            scale: Some(7),
+            ..SAY
+        });
+        self.primary(Say {
+            flags: Flags::SYN_ACK,
+            scale: Some(7),
+            ..SAY
+        });
+        self.client(SAY);
+    }
+
+    /// Request `hello`, the beginning of the reply `wonderful`, and its acknowledgement.
+    fn exchange(&mut self) {
+        self.client(Say {
+            data: b"hello",
+            ..SAY
+        });
+        self.primary(Say { ack: 5, ..SAY });
+        self.primary(Say {
+            data: b"won",
+            ack: 5,
+            ..SAY
+        });
+        self.client(Say { at: 5, ack: 3, ..SAY });
+    }
+
+    /// The primary dies; returns when.
+    fn fault(&mut self) -> u64 {
+        let at = self.now_ns;
+        self.now_ns += 100 * MS;
+        at
+    }
+
+    fn expected(&self, fault: Option<u64>) -> Expectations {
+        Expectations {
+            service: self.addresses().0,
+            clients: Vec::new(),
+            macs: [MAC_A, MAC_B],
+            mode: CommitMode::Prs,
+            wires: vec![Wire {
+                node: 1,
+                from_ns: 0,
+                until_ns: u64::MAX,
+            }],
+            role_changes_ns: fault.into_iter().collect(),
+            closing: Closing::ClientFirst,
+        }
+    }
+
+    fn write(&self, directory: &TempDir) -> Vec<Capture> {
+        Point::ALL
+            .into_iter()
+            .map(|point| {
+                let path = directory.path().join(point.name());
+                let mut file = File::create(&path).unwrap();
+                file.write_all(&pcap_header()).unwrap();
+                let mut packets = 0;
+                for (_, at_ns, frame) in self.frames.iter().filter(|(at, ..)| *at == point) {
+                    file.write_all(&pcap_record(*at_ns, frame, self.snap)).unwrap();
+                    packets += 1;
+                }
+                Capture {
+                    point,
+                    path,
+                    packets,
+                    dropped: self.dropped[point as usize],
+                }
+            })
+            .collect()
+    }
+
+    fn judge(&self, expected: &Expectations) -> Verdict {
+        let directory = TempDir::new().unwrap();
+        check(&self.write(&directory), expected).unwrap()
+    }
+
+    /// The rules broken, without repetition.
+    fn broken(&self, expected: &Expectations) -> Vec<Rule> {
+        let mut rules: Vec<_> = self
+            .judge(expected)
+            .violations
+            .iter()
+            .map(|one| one.rule)
+            .collect();
+        rules.sort();
+        rules.dedup();
+        rules
+    }
+}
+
+fn pcap_header() -> Vec<u8> {
+    [0xa1b2_3c4d, 0x0004_0002, 0, 0, 65_535, 1_u32]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect()
+}
+
+fn pcap_record(at_ns: u64, frame: &[u8], snap: usize) -> Vec<u8> {
+    let kept = &frame[..frame.len().min(snap)];
+    let words = [
+        (at_ns / 1_000_000_000) as u32,
+        (at_ns % 1_000_000_000) as u32,
+        kept.len() as u32,
+        frame.len() as u32,
+    ];
+    let mut record: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    record.extend(kept);
+    record
+}
+
+/// A whole takeover in which every rule is kept.
+fn takeover(v6: bool) -> (Run, Expectations) {
+    let mut run = Run::new();
+    run.v6 = v6;
+    run.open();
+    run.exchange();
+    // Logged, released, but lost before the client.
+    run.say(
+        true,
+        &FROM_PRIMARY[..3],
+        Say {
+            at: 3,
+            data: b"der",
+            ack: 5,
+            ..SAY
+        },
+    );
+    // Input that the dead primary never acknowledged.
+    let fault = run.fault();
+    run.say(
+        false,
+        TO_SURVIVOR,
+        Say {
+            at: 5,
+            data: b"again",
+            ack: 3,
+            ..SAY
+        },
+    );
+    // A deposed primary that speaks to a closed gate is not shown.
+    run.say(
+        true,
+        &FROM_PRIMARY[..2],
+        Say {
+            at: 3,
+            data: b"der",
+            ack: 5,
+            ..SAY
+        },
+    );
+    run.survivor(Say {
+        at: 3,
+        data: b"derful",
+        ack: 10,
+        ..SAY
+    });
+    run.say(
+        false,
+        TO_SURVIVOR,
+        Say {
+            at: 10,
+            ack: 9,
+            flags: Flags::FIN_ACK,
+            ..SAY
+        },
+    );
+    run.survivor(Say {
+        at: 9,
+        ack: 11,
+        flags: Flags::FIN_ACK,
+        ..SAY
+    });
+    run.say(
+        false,
+        TO_SURVIVOR,
+        Say {
+            at: 11,
+            ack: 10,
+            ..SAY
+        },
+    );
+    let expected = run.expected(Some(fault));
+    (run, expected)
+}
+
+#[test]
+fn a_clean_takeover_holds() {
+    for v6 in [false, true] {
+        let (run, expected) = takeover(v6);
+        let verdict = run.judge(&expected);
+        assert!(verdict.holds(), "{verdict:#?}");
+        assert_eq!(
+            (verdict.connections, verdict.connections_without_beginning),
+            (1, 0)
+        );
+        assert_eq!(verdict.began_ns, START_NS);
+        let nodes: Vec<_> = verdict.reigns.iter().map(|reign| reign.node).collect();
+        assert_eq!(nodes, [0, 1]);
+        // Shown twice, at the router and at the client: 3 + 6 bytes.
+        assert_eq!(verdict.contents.compared, 9);
+        assert_eq!(verdict.contents.not_captured, 0);
+        assert!(
+            verdict
+                .evidence
+                .iter()
+                .all(|one| one.segments > 0 && one.unreadable == 0)
+        );
+    }
+}
+
+#[test]
+fn frames_cut_behind_the_headers_are_judged_by_their_lengths() {
+    let (mut run, expected) = takeover(false);
+    // Ethernet, IPv4, and TCP with all options of a SYN; of data 4 bytes are left.
+    run.snap = 14 + 20 + 36;
+    let verdict = run.judge(&expected);
+    assert!(verdict.holds(), "{verdict:#?}");
+    let in_the_last_two = "derful".len() as u64 - 4;
+    assert_eq!(verdict.contents.not_captured, 2 * in_the_last_two);
+    run.snap = 14 + 20 + 35;
+    let verdict = run.judge(&expected);
+    assert!(!verdict.holds());
+    assert!(
+        verdict.unproven.iter().any(|one| one.contains("cannot be read")),
+        "{verdict:#?}"
+    );
+}
+
+#[test]
+fn resets_are_counted_for_each_direction() {
+    let (mut run, expected) = takeover(false);
+    run.survivor(Say {
+        at: 10,
+        flags: Flags::RST,
+        ..SAY
+    });
+    run.survivor(Say {
+        at: 10,
+        flags: Flags::RST,
+        ..SAY
+    });
+    run.client(Say {
+        at: 11,
+        flags: Flags::RST,
+        ..SAY
+    });
+    // Stopped by a guard before it left the node.
+    run.say(
+        true,
+        &FROM_PRIMARY[..1],
+        Say {
+            at: 9,
+            flags: Flags::RST,
+            ..SAY
+        },
+    );
+    let verdict = run.judge(&expected);
+    assert_eq!((verdict.resets_to_client, verdict.resets_from_client), (2, 1));
+    assert_eq!(verdict.resets_seen(), 3);
+    assert_eq!(verdict.violations, []);
+    assert_eq!(
+        (verdict.resets[0].rule, verdict.resets[0].times),
+        (Rule::NoReset, 3)
+    );
+}
+
+#[test]
+fn a_fin_before_the_clients_is_an_early_end() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    run.primary(Say {
+        at: 3,
+        ack: 5,
+        flags: Flags::FIN_ACK,
+        ..SAY
+    });
+    let mut expected = run.expected(None);
+    assert_eq!(run.broken(&expected), [Rule::NoEarlyFin]);
+    expected.closing = Closing::Either;
+    assert_eq!(run.broken(&expected), []);
+}
+
+#[test]
+fn an_acknowledgement_before_the_log_breaks_input_commit() {
+    let mut run = Run::new();
+    run.open();
+    // Straight to the primary, past the wire.
+    run.say(
+        false,
+        STRAIGHT_TO_PRIMARY,
+        Say {
+            data: b"hello",
+            ..SAY
+        },
+    );
+    run.primary(Say { ack: 5, ..SAY });
+    let verdict = run.judge(&run.expected(None));
+    let rules: Vec<_> = verdict
+        .violations
+        .iter()
+        .map(|one| (one.rule, one.point))
+        .collect();
+    assert_eq!(
+        rules,
+        [
+            (Rule::InputCommit, Point::Router),
+            (Rule::InputCommit, Point::Client)
+        ]
+    );
+    assert_eq!(
+        verdict.violations[0].what,
+        "acknowledges 5, but the wire had not seen byte 0"
+    );
+    assert!(
+        verdict.violations[0].packet.contains(" > . 1:1(0) ack 6 win 500"),
+        "{verdict:#?}"
+    );
+
+    // The log comes, but too late.
+    let mut run = Run::new();
+    run.open();
+    run.say(
+        false,
+        STRAIGHT_TO_PRIMARY,
+        Say {
+            data: b"hello",
+            ..SAY
+        },
+    );
+    run.primary(Say { ack: 5, ..SAY });
+    run.say(
+        false,
+        &FROM_CLIENT[1..],
+        Say {
+            data: b"hello",
+            ..SAY
+        },
+    );
+    assert_eq!(run.broken(&run.expected(None)), [Rule::InputCommit]);
+}
+
+#[test]
+fn a_fin_is_acknowledged_only_if_the_wire_saw_it() {
+    let mut run = Run::new();
+    run.open();
+    run.say(
+        false,
+        STRAIGHT_TO_PRIMARY,
+        Say {
+            flags: Flags::FIN_ACK,
+            ..SAY
+        },
+    );
+    run.primary(Say { ack: 1, ..SAY });
+    assert_eq!(run.broken(&run.expected(None)), [Rule::InputCommit]);
+}
+
+#[test]
+fn output_that_the_wire_has_not_seen_breaks_output_commit() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    // Appears at the router with the wire's address, but the wire's capture lacks it.
+    run.say(
+        true,
+        &FROM_PRIMARY[3..],
+        Say {
+            at: 3,
+            data: b"der",
+            ack: 5,
+            ..SAY
+        },
+    );
+    assert_eq!(run.broken(&run.expected(None)), [Rule::OutputCommit]);
+    let mut expected = run.expected(None);
+    expected.mode = CommitMode::Pr;
+    assert_eq!(run.broken(&expected), []);
+}
+
+#[test]
+fn a_syn_ack_without_the_syn_breaks_open_commit() {
+    let mut run = Run::new();
+    run.say(
+        false,
+        STRAIGHT_TO_PRIMARY,
+        Say {
+            flags: Flags::SYN,
+            ..SAY
+        },
+    );
+    run.primary(Say {
+        flags: Flags::SYN_ACK,
+        ..SAY
+    });
+    assert_eq!(run.broken(&run.expected(None)), [Rule::OpenCommit]);
+}
+
+#[test]
+fn other_bytes_at_an_offset_are_noticed() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    let fault = run.fault();
+    run.survivor(Say {
+        at: 1,
+        data: b"oNderful",
+        ack: 5,
+        ..SAY
+    });
+    let verdict = run.judge(&run.expected(Some(fault)));
+    assert_eq!(verdict.violations[0].rule, Rule::SameContent);
+    assert_eq!(verdict.violations[0].what, "byte 2 was 0x6e before, now 0x4e");
+}
+
+#[test]
+fn a_wild_sequence_number_and_a_second_beginning_are_noticed() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    let fault = run.fault();
+    run.survivor(Say {
+        at: 1 << 31,
+        ack: 5,
+        ..SAY
+    });
+    assert_eq!(run.broken(&run.expected(Some(fault))), [Rule::OneSequence]);
+
+    let mut run = Run::new();
+    run.open();
+    let fault = run.fault();
+    run.survivor(Say {
+        at: 1000,
+        flags: Flags::SYN_ACK,
+        ..SAY
+    });
+    assert_eq!(run.broken(&run.expected(Some(fault))), [Rule::OneSequence]);
+}
+
+#[test]
+fn asking_again_for_acknowledged_bytes_is_noticed() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    let fault = run.fault();
+    run.survivor(Say { at: 3, ack: 2, ..SAY });
+    assert_eq!(run.broken(&run.expected(Some(fault))), [Rule::KeepsAcknowledged]);
+    // Overtaken on the way: not an offence.
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    run.primary(Say { at: 3, ack: 2, ..SAY });
+    assert_eq!(run.broken(&run.expected(None)), []);
+}
+
+#[test]
+fn a_timestamp_that_goes_back_is_noticed_also_across_the_wrap() {
+    for (before, after, breaks) in [
+        (1000, 999, true),
+        (1000, 1000, false),
+        (u32::MAX, 3, false),
+        (3, u32::MAX, true),
+    ] {
+        let mut run = Run::new();
+        let then = |time| Say {
+            time: Some(time),
+            ..SAY
+        };
+        run.client(Say {
+            flags: Flags::SYN,
+            ..SAY
+        });
+        run.primary(Say {
+            flags: Flags::SYN_ACK,
+            ..then(before)
+        });
+        let fault = run.fault();
+        run.survivor(then(after));
+        let broken = run.broken(&run.expected(Some(fault)));
+        assert_eq!(
+            broken == [Rule::KeepsTime],
+            breaks,
+            "{before} {after}: {broken:?}"
+        );
+    }
+}
+
+#[test]
+fn a_window_that_shrinks_is_noted() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    let fault = run.fault();
+    run.survivor(Say {
+        at: 3,
+        ack: 5,
+        window: 499,
+        ..SAY
+    });
+    let verdict = run.judge(&run.expected(Some(fault)));
+    assert!(verdict.holds());
+    assert_eq!(verdict.notes[0].rule, Rule::KeepsWindow);
+    assert_eq!(verdict.notes[0].what, "the window's right edge went back by 128");
+}
+
+#[test]
+fn the_old_primary_must_not_be_heard_after_the_survivor() {
+    // Released by a gate that was not closed.
+    let (mut run, expected) = takeover(false);
+    run.primary(Say {
+        at: 9,
+        ack: 10,
+        ..SAY
+    });
+    assert_eq!(run.broken(&expected), [Rule::OneVoice]);
+    // On its own way, and a reset at that.
+    let (mut run, expected) = takeover(false);
+    run.say(
+        true,
+        PAST_THE_WIRE,
+        Say {
+            at: 9,
+            flags: Flags::RST,
+            ..SAY
+        },
+    );
+    let verdict = run.judge(&expected);
+    assert_eq!(verdict.violations[0].rule, Rule::OneVoice);
+    assert_eq!(verdict.violations[0].what, "from node a while node b spoke");
+    assert_eq!(verdict.resets_to_client, 1);
+}
+
+#[test]
+fn a_survivor_that_speaks_without_a_fault_is_a_second_voice() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    run.survivor(Say {
+        at: 3,
+        data: b"d",
+        ack: 5,
+        ..SAY
+    });
+    assert_eq!(run.broken(&run.expected(None)), [Rule::OneVoice]);
+    let early = run.expected(Some(run.now_ns));
+    assert_eq!(run.broken(&early), [Rule::OneVoice]);
+}
+
+#[test]
+fn output_past_the_wire_is_noticed_except_where_the_mode_allows_it() {
+    let mut run = Run::new();
+    run.open();
+    run.client(Say {
+        data: b"hello",
+        ..SAY
+    });
+    run.say(true, PAST_THE_WIRE, Say { ack: 5, ..SAY });
+    let mut expected = run.expected(None);
+    assert_eq!(run.broken(&expected), [Rule::ThroughWire]);
+    expected.mode = CommitMode::Pr;
+    assert_eq!(run.broken(&expected), []);
+    run.say(
+        true,
+        PAST_THE_WIRE,
+        Say {
+            flags: Flags::SYN_ACK,
+            ..SAY
+        },
+    );
+    assert_eq!(run.broken(&expected), [Rule::ThroughWire]);
+
+    let stranger = &[(Point::Router, [9; 6], MAC_ROUTER)];
+    let mut run = Run::new();
+    run.open();
+    run.say(true, stranger, SAY);
+    assert_eq!(run.broken(&run.expected(None)), [Rule::ThroughWire]);
+}
+
+#[test]
+fn when_the_wire_dies_the_primary_may_speak_alone() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    let fault = run.fault();
+    run.say(
+        false,
+        STRAIGHT_TO_PRIMARY,
+        Say {
+            at: 5,
+            data: b"again",
+            ack: 3,
+            ..SAY
+        },
+    );
+    run.say(
+        true,
+        PAST_THE_WIRE,
+        Say {
+            at: 3,
+            data: b"der",
+            ack: 10,
+            ..SAY
+        },
+    );
+    let mut expected = run.expected(Some(fault));
+    expected.wires[0].until_ns = fault;
+    let verdict = run.judge(&expected);
+    assert!(verdict.holds(), "{verdict:#?}");
+    // Node a becomes the wire of a connection of which it knows nothing but what follows.
+    expected.wires[0].until_ns = START_NS;
+    expected.wires.push(Wire {
+        node: 1,
+        from_ns: run.now_ns,
+        until_ns: u64::MAX,
+    });
+    run.say(
+        true,
+        FROM_PRIMARY,
+        Say {
+            at: 6,
+            data: b"ful",
+            ack: 10,
+            ..SAY
+        },
+    );
+    let verdict = run.judge(&expected);
+    assert!(verdict.holds(), "{verdict:#?}");
+}
+
+#[test]
+fn a_capture_with_losses_proves_no_absence_and_accuses_nobody() {
+    let mut run = Run::new();
+    run.open();
+    run.say(
+        false,
+        STRAIGHT_TO_PRIMARY,
+        Say {
+            data: b"hello",
+            ..SAY
+        },
+    );
+    run.primary(Say { ack: 5, ..SAY });
+    run.dropped[Point::NodeB as usize] = 1;
+    let verdict = run.judge(&run.expected(None));
+    assert_eq!(verdict.violations, []);
+    assert!(!verdict.holds());
+    assert!(
+        verdict.unproven[0].contains("node-b missed packets"),
+        "{:?}",
+        verdict.unproven
+    );
+    assert!(
+        verdict.unproven[1].contains("commit rules"),
+        "{:?}",
+        verdict.unproven
+    );
+}
+
+#[test]
+fn connections_without_their_beginning_are_exempt_from_commits_only() {
+    let mut run = Run::new();
+    run.exchange();
+    run.survivor(Say {
+        at: 3,
+        ack: 5,
+        flags: Flags::RST,
+        ..SAY
+    });
+    let verdict = run.judge(&run.expected(None));
+    assert_eq!(
+        (verdict.connections, verdict.connections_without_beginning),
+        (1, 1)
+    );
+    assert_eq!(verdict.resets_to_client, 1);
+    let rules: Vec<_> = verdict.violations.iter().map(|one| one.rule).collect();
+    assert_eq!(rules, [Rule::OneVoice]);
+}
+
+#[test]
+fn a_port_used_again_is_another_connection() {
+    let (mut run, expected) = takeover(false);
+    let (service, client) = run.addresses();
+    let syn = Segment {
+        source: client,
+        destination: service,
+        seq: Seq(77),
+        ack: Seq(0),
+        flags: Flags::SYN,
+        window: 500,
+        options: Options::default(),
+        payload: b"",
+    };
+    let frame = [&[0; 12][..], &[8, 0], &syn.emit()].concat();
+    run.frames.push((Point::Client, run.now_ns, frame));
+    let verdict = run.judge(&expected);
+    assert!(verdict.holds(), "{verdict:#?}");
+    assert_eq!(verdict.connections, 2);
+}
+
+#[test]
+fn other_clients_are_not_judged_if_only_some_are() {
+    let (mut run, mut expected) = takeover(false);
+    run.survivor(Say {
+        at: 10,
+        flags: Flags::RST,
+        ..SAY
+    });
+    expected.clients = vec!["10.1.0.99".parse().unwrap()];
+    let verdict = run.judge(&expected);
+    assert_eq!((verdict.connections, verdict.resets_seen()), (0, 0));
+}
+
+#[test]
+fn broken_files_are_errors_that_name_the_file() {
+    let (run, expected) = takeover(false);
+    let directory = TempDir::new().unwrap();
+    let captures = run.write(&directory);
+    let path: PathBuf = captures[2].path.clone();
+    let whole = std::fs::read(&path).unwrap();
+    let error = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        format!("{:#}", check(&captures, &expected).unwrap_err())
+    };
+    let cut = error(&whole[..whole.len() - 1]);
+    assert!(
+        cut.contains("node-a") && cut.contains("cut off in the data"),
+        "{cut}"
+    );
+    assert!(error(b"hello, world").contains("cut off in the file header"));
+    let mut garbled = whole.clone();
+    garbled[32..36].fill(0xff);
+    assert!(error(&garbled).contains("garbled at packet 0"));
+    let mut clock_set = whole.clone();
+    clock_set[24..28].fill(0xff);
+    assert!(error(&clock_set).contains("was the clock set?"));
+    std::fs::remove_file(&path).unwrap();
+    let error = format!("{:#}", check(&captures, &expected).unwrap_err());
+    assert!(error.contains("node-a"), "{error}");
+}
+
+#[test]
+fn contradictory_expectations_are_refused() {
+    let (run, mut expected) = takeover(false);
+    expected.wires.push(expected.wires[0]);
+    let directory = TempDir::new().unwrap();
+    let error = check(&run.write(&directory), &expected).unwrap_err().to_string();
+    assert!(error.contains("wires[1] begins before"), "{error}");
+}

@@ -1,0 +1,260 @@
+//! What the judge is told, and what it says.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::ensure;
+use serde::Serialize;
+
+use crate::capture::Point;
+
+/// What should be seen. Times are nanoseconds of the captures' clock.
+#[derive(Clone, Debug)]
+pub struct Expectations {
+    /// The service: VIP and port.
+    pub service: SocketAddr,
+    /// Only connections from these addresses are judged; none given: all.
+    pub clients: Vec<IpAddr>,
+    /// The nodes' Ethernet addresses: node a, node b.
+    pub macs: [[u8; 6]; 2],
+    /// What the service promises; see [`CommitMode`].
+    pub mode: CommitMode,
+    /// Which node is the wire, and when; in order of time. None: nothing is promised, as without Steadfast.
+    pub wires: Vec<Wire>,
+    /// When another node may begin to speak: faults and handovers, in order. Each allows one change.
+    pub role_changes_ns: Vec<u64>,
+    /// Who closes connections.
+    pub closing: Closing,
+}
+
+/// A commit mode (FT-TCP), which says how packets go and what is promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CommitMode {
+    /// Both directions through the wire.
+    Prs,
+    /// Input and SYN-ACKs through the wire, other output straight from the primary.
+    Pr,
+    /// Nothing is promised.
+    Immediate,
+}
+
+/// A span of time in which one node logs before it releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// 0: node a, 1: node b.
+    pub node: usize,
+    /// From when.
+    pub from_ns: u64,
+    /// Until when; `u64::MAX`: to the end.
+    pub until_ns: u64,
+}
+
+/// Who may send the first FIN of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Closing {
+    /// The client; a FIN of the service before it is a lost connection.
+    ClientFirst,
+    /// Either.
+    Either,
+}
+
+/// The rules. See [the module](super) for their exact words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// No reset.
+    NoReset,
+    /// No end before the client's.
+    NoEarlyFin,
+    /// Nothing is acknowledged that the wire had not seen.
+    InputCommit,
+    /// Nothing is sent that the wire had not seen.
+    OutputCommit,
+    /// No handshake completes that the wire had not seen begin.
+    OpenCommit,
+    /// Nothing goes past the wire.
+    ThroughWire,
+    /// One node speaks at a time.
+    OneVoice,
+    /// An offset has one byte.
+    SameContent,
+    /// A stream has one beginning, and segments are near what was sent before.
+    OneSequence,
+    /// What was acknowledged is not asked for again.
+    KeepsAcknowledged,
+    /// Timestamps do not go back.
+    KeepsTime,
+    /// The window's right edge does not go back. Only a note: RFC 9293 §3.8.6 advises against it, no more.
+    KeepsWindow,
+}
+
+/// Something that a rule does not allow.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// The rule.
+    pub rule: Rule,
+    /// The connection, by its client's address.
+    pub client: SocketAddr,
+    /// Where it was seen.
+    pub point: Point,
+    /// When it was seen first.
+    pub at_ns: u64,
+    /// The packet, as packetdrill would write it, with seconds since the captures began.
+    pub packet: String,
+    /// What is wrong with it.
+    pub what: String,
+    /// How often this connection broke this rule at this point.
+    pub times: u64,
+}
+
+/// From when on a node spoke for the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Reign {
+    /// 0: node a, 1: node b.
+    pub node: usize,
+    /// Its first segment.
+    pub from_ns: u64,
+}
+
+/// What one capture contributed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// Where.
+    pub point: Point,
+    /// Frames in the file.
+    pub frames: u64,
+    /// TCP segments of the service among them.
+    pub segments: u64,
+    /// TCP segments that could not be read.
+    pub unreadable: u64,
+    /// Frames that the capture missed.
+    pub dropped: u64,
+}
+
+/// How far contents were compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ContentsChecked {
+    /// Bytes of the service seen again at the same offset and compared.
+    pub compared: u64,
+    /// Bytes of the service that the captures did not keep: for those, the clients' own comparison is all there is.
+    pub not_captured: u64,
+}
+
+/// The judge's verdict.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// Connections seen.
+    pub connections: u64,
+    /// Of those, seen from the middle on only: the commit rules were not applied to them.
+    pub connections_without_beginning: u64,
+    /// RSTs of the service that reached the client.
+    pub resets_to_client: u64,
+    /// RSTs of the client.
+    pub resets_from_client: u64,
+    /// What broke a rule, in order of time; at most [`FINDINGS_MAX`].
+    pub violations: Vec<Finding>,
+    /// Violations beyond that.
+    pub violations_more: u64,
+    /// The RSTs.
+    pub resets: Vec<Finding>,
+    /// What is unusual but allowed.
+    pub notes: Vec<Finding>,
+    /// What these captures cannot prove, and why.
+    pub unproven: Vec<String>,
+    /// How far contents were compared.
+    pub contents: ContentsChecked,
+    /// Who spoke when.
+    pub reigns: Vec<Reign>,
+    /// The captures.
+    pub evidence: Vec<Evidence>,
+    /// The first packet's time.
+    pub began_ns: u64,
+}
+
+/// Findings kept of each kind.
+pub const FINDINGS_MAX: usize = 1000;
+
+impl Verdict {
+    /// RSTs in either direction, as the client saw them.
+    pub fn resets_seen(&self) -> u64 {
+        self.resets_to_client + self.resets_from_client
+    }
+
+    /// No rule was broken, no connection was reset, and the captures suffice to say so.
+    pub fn holds(&self) -> bool {
+        self.violations.is_empty() && self.resets_seen() == 0 && self.unproven.is_empty()
+    }
+}
+
+impl Expectations {
+    /// Whether this can be expected at all.
+    ///
+    /// # Errors
+    /// Says what contradicts.
+    pub fn check(&self) -> anyhow::Result<()> {
+        for (i, wire) in self.wires.iter().enumerate() {
+            ensure!(
+                wire.node < 2,
+                "wires[{i}].node = {}: only 0 and 1 exist",
+                wire.node
+            );
+            ensure!(wire.from_ns < wire.until_ns, "wires[{i}] ends before it begins");
+            let overlaps = i > 0 && self.wires[i - 1].until_ns > wire.from_ns;
+            ensure!(!overlaps, "wires[{i}] begins before the one before it ends");
+        }
+        ensure!(
+            self.role_changes_ns.is_sorted(),
+            "role_changes_ns is not in order of time"
+        );
+        ensure!(
+            self.macs[0] != self.macs[1],
+            "both nodes have the same Ethernet address"
+        );
+        Ok(())
+    }
+
+    /// The wire at `at_ns`, with its place in the list.
+    pub fn wire_at(&self, at_ns: u64) -> Option<(usize, Wire)> {
+        let reaches = |wire: &&Wire| (wire.from_ns..wire.until_ns).contains(&at_ns);
+        self.wires
+            .iter()
+            .enumerate()
+            .find(|(_, wire)| reaches(wire))
+            .map(|(i, &wire)| (i, wire))
+    }
+}
+
+/// Findings, one for each connection, rule and point.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// By rule, client and point.
+    found: BTreeMap<(Rule, SocketAddr, usize), Finding>,
+    more: u64,
+}
+
+impl Findings {
+    /// Adds one.
+    pub fn add(&mut self, finding: Finding) {
+        let full = self.found.len() >= FINDINGS_MAX;
+        match self
+            .found
+            .entry((finding.rule, finding.client, finding.point as usize))
+        {
+            Entry::Occupied(mut before) => before.get_mut().times += finding.times,
+            Entry::Vacant(_) if full => self.more += 1,
+            Entry::Vacant(place) => {
+                place.insert(finding);
+            }
+        }
+    }
+
+    /// In order of time, and how many more there were.
+    pub fn into_list(self) -> (Vec<Finding>, u64) {
+        let mut list: Vec<_> = self.found.into_values().collect();
+        list.sort_by_key(|finding| finding.at_ns);
+        (list, self.more)
+    }
+}
