@@ -1,4 +1,9 @@
-//! The operator's face of Steadfast: configuration, commands and the control socket of the daemon.
+//! The operator's face of Steadfast, and the daemon behind it: configuration, commands, the control socket and the
+//! agent.
 
+pub mod command;
 pub mod config;
 pub mod control;
+pub mod daemon;
+pub mod environment;
+pub mod lock;

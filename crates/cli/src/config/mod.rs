@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use linux::network::Role;
 pub use places::Places;
 pub use problem::{ConfigError, Problem};
 
@@ -134,16 +135,6 @@ pub enum Commit {
     Prs,
 }
 
-/// A node's part for a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Runs the application.
-    Primary,
-    /// Is the wire, and takes over.
-    Backup,
-}
-
 impl Config {
     /// Reads and checks the file `path`.
     ///
@@ -184,15 +175,6 @@ impl fmt::Display for Policy {
         f.pad(match self {
             Self::Http => "http",
             Self::Replica => "replica",
-        })
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Primary => "primary",
-            Self::Backup => "backup",
         })
     }
 }

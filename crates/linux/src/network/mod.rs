@@ -29,6 +29,7 @@ mod sysctl;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -70,6 +71,15 @@ pub enum Role {
     Primary,
     /// Is the wire, and takes over.
     Backup,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Primary => "primary",
+            Self::Backup => "backup",
+        })
+    }
 }
 
 /// What a node's network must provide.
@@ -242,6 +252,14 @@ pub fn raised(journal: &Path) -> Result<Vec<IpAddr>, Error> {
         _ => None,
     };
     Ok(journal.steps().iter().enumerate().filter_map(address).collect())
+}
+
+/// The plan that the daemon with `journal`, alive or dead, has begun to carry out; nothing if there is no journal.
+///
+/// # Errors
+/// If the journal cannot be read or is of another network namespace.
+pub fn begun(journal: &Path) -> Result<Option<Plan>, Error> {
+    Ok(Journal::load(journal)?.map(|journal| journal.plan().clone()))
 }
 
 /// The journal of the node with this state directory.

@@ -1,0 +1,43 @@
+//! `steadfast check-config`, which `run` does first.
+
+use std::path::Path;
+
+use super::{Config, ConfigError, Failure, Problem, Program};
+use crate::environment::{self, PeerMust};
+
+/// Checks the file and says so if it is all right.
+pub(super) fn check(program: &Program, file: &Path, without_peer: bool) -> Result<(), Failure> {
+    let config = load_and_check(program, file, without_peer)?;
+    let services = match config.services.len() {
+        1 => "1 service".to_owned(),
+        count => format!("{count} services"),
+    };
+    eprintln!(
+        "{}: node {}, {services}: all right",
+        file.display(),
+        config.node.name
+    );
+    Ok(())
+}
+
+/// The configuration, if the file, this machine and its network agree.
+pub(super) fn load_and_check(program: &Program, file: &Path, without_peer: bool) -> Result<Config, Failure> {
+    let config = Config::load(file)?;
+    let missing = environment::missing(|| (program.features)(&config));
+    if !missing.is_empty() {
+        return Err(Failure::Missing(missing));
+    }
+    let peer = if without_peer {
+        PeerMust::Nothing
+    } else {
+        PeerMust::Answer
+    };
+    let findings = environment::check(&config, peer).map_err(Failure::failed)?;
+    for Problem { line, field, what } in &findings.warnings {
+        eprintln!("{}:{line}: {field}: warning: {what}", file.display());
+    }
+    if findings.problems.is_empty() {
+        return Ok(config);
+    }
+    Err(ConfigError::new(file, findings.problems).into())
+}

@@ -1,0 +1,130 @@
+//! `steadfast cleanup`: what a dead daemon left is found and removed.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use linux::network;
+use linux::wire;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::node::{Node, folders};
+use super::{Failure, NodeOption};
+use crate::config::STATE_ROOT;
+use crate::control;
+use crate::lock::{self, Lock, LockError};
+
+/// So long a keeper has to end by itself.
+const KEEPER_ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Cleans up after the node that `node` names, or after all.
+pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), Failure> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Failure::Missing(vec!["root".to_owned()]));
+    }
+    let traces = traces().map_err(Failure::failed)?;
+    if !all {
+        let node = node.choose(|| traces)?;
+        return match clean_up_after(&node)? {
+            None => Ok(()),
+            Some(pid) => Err(Failure::Use(format!(
+                "node {} is alive, process {pid}: stop that first",
+                node.name
+            ))),
+        };
+    }
+    for node in traces.into_iter().map(Node::usual) {
+        if let Some(pid) = clean_up_after(&node)? {
+            eprintln!("node {}: alive, process {pid}: left alone", node.name);
+        }
+    }
+    Ok(())
+}
+
+/// The names of all nodes that have left a trace.
+fn traces() -> Result<BTreeSet<String>, network::Error> {
+    let mut names = folders(Path::new(STATE_ROOT));
+    names.extend(folders(Path::new(wire::PIN_ROOT)));
+    names.extend(network::guarded_nodes()?);
+    Ok(names)
+}
+
+/// Cleans up after a dead node. The number of the daemon's process if the node is alive.
+fn clean_up_after(node: &Node) -> Result<Option<String>, Failure> {
+    let lock = match Lock::take(&node.state_dir, lock::DAEMON) {
+        Ok(lock) => lock,
+        Err(LockError::Held { pid, .. }) => return Ok(Some(pid)),
+        Err(error) => return Err(Failure::failed(error)),
+    };
+    remove(node)?;
+    drop(lock);
+    // What others have put there stays.
+    let _ = std::fs::remove_dir(&node.state_dir);
+    eprintln!("node {}: nothing is left of it", node.name);
+    Ok(None)
+}
+
+/// Removes everything, in the order in which an orderly stop does: relayed connections end while the guards stand; the
+/// VIPs go before the wire, and the guard last.
+fn remove(node: &Node) -> anyhow::Result<()> {
+    end_keeper(&node.state_dir)?;
+    let journal = network::journal(&node.state_dir);
+    let interfaces = interfaces(node, &journal)?;
+    network::undo(&journal).context("restoring the network")?;
+    for interface in interfaces {
+        wire::detach(interface.index).with_context(|| format!("detaching from {}", interface.name))?;
+    }
+    wire::remove_pins(&Path::new(wire::PIN_ROOT).join(&node.name)).context("removing the eBPF pins")?;
+    network::remove_guard(&node.name).context("removing the guard")?;
+    for file in [
+        control::socket(&node.state_dir),
+        node.state_dir.join(lock::KEEPER),
+    ] {
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("removing {}", file.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The interfaces on which the node's wire may hang: those of its journal; if that is lost, all, unless another node may
+/// have its wire there.
+fn interfaces(node: &Node, journal: &Path) -> anyhow::Result<Vec<network::Interface>> {
+    let mut interfaces = network::interfaces()?;
+    let pins = folders(Path::new(wire::PIN_ROOT));
+    match network::begun(journal)? {
+        Some(plan) => {
+            interfaces.retain(|interface| plan.services.iter().any(|s| s.interface == interface.name))
+        }
+        None if pins.iter().eq([&node.name]) => {}
+        None => interfaces.clear(),
+    }
+    Ok(interfaces)
+}
+
+/// Ends the keeper, whose daemon is dead.
+fn end_keeper(state_dir: &Path) -> anyhow::Result<()> {
+    let until = Instant::now() + KEEPER_ENDS_WITHIN;
+    let mut signal = Signal::SIGTERM;
+    while let Some(pid) = Lock::holder(state_dir, lock::KEEPER)? {
+        let number = pid
+            .parse()
+            .with_context(|| format!("the keeper's lock names process {pid}"))?;
+        match kill(Pid::from_raw(number), signal) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => bail!("ending the keeper, process {pid}: {errno}"),
+        }
+        if Instant::now() > until {
+            signal = Signal::SIGKILL;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! The command line.
+
+mod check;
+mod cleanup;
+mod man;
+mod node;
+mod run;
+mod show;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::{Config, ConfigError, Problem};
+
+/// Keeps live TCP connections alive when a server fails, without changing the clients.
+#[derive(Debug, Parser)]
+#[command(name = "steadfast", version, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 done; 1 not done; 2 wrong use or configuration, nothing changed; 3 cannot run \
+                        here, says what is missing."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the node until SIGTERM or SIGINT, then restore the network as it was found
+    Run {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Start although the peer does not answer
+        #[arg(long)]
+        without_peer: bool,
+        /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
+        #[arg(long, value_name = "FORMAT", default_value = "text")]
+        log_format: LogFormat,
+    },
+    /// Check a configuration against this machine and its network, and change nothing
+    CheckConfig {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Do not ask for the peer
+        #[arg(long)]
+        without_peer: bool,
+    },
+    /// Show what the node protects, in which mode, and how far behind it is
+    Status {
+        #[command(flatten)]
+        node: NodeOption,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show every connection, and why it is not protected if it is not
+    Connections {
+        #[command(flatten)]
+        node: NodeOption,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove everything that a dead daemon left behind, and restore the network as it found it
+    Cleanup {
+        #[command(flatten)]
+        node: NodeOption,
+        /// Clean up after every dead node of this machine
+        #[arg(long, conflicts_with_all = ["node", "config"])]
+        all: bool,
+    },
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man {
+        /// The folder to write them into
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+struct ConfigFile {
+    /// The node's configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Which node; none is needed if only one is there.
+#[derive(Args, Debug)]
+struct NodeOption {
+    /// The node with this configuration
+    #[arg(long, value_name = "FILE", conflicts_with = "node")]
+    config: Option<PathBuf>,
+    /// The node with this name
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// What the commands hand over to.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// Runs the node until it is told to stop.
+    pub run: fn(&Config) -> anyhow::Result<()>,
+    /// Names what this kernel lacks to run the node.
+    pub features: fn(&Config) -> Vec<String>,
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// The configuration is wrong; each line names its place.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Wrong use.
+    #[error("steadfast: {0}")]
+    Use(String),
+    /// It cannot be done here.
+    #[error("steadfast: cannot run here; missing: {}", .0.join("; "))]
+    Missing(Vec<String>),
+    /// It was tried and failed.
+    #[error("steadfast: {0:#}")]
+    Failed(#[from] anyhow::Error),
+}
+
+impl Failure {
+    fn failed(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Failed(error.into())
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Failed(_) => 1,
+            Self::Config(_) | Self::Use(_) => 2,
+            Self::Missing(_) => 3,
+        }
+    }
+}
+
+/// Does what the command line says.
+pub fn main(program: &Program) -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run {
+            config,
+            without_peer,
+            log_format,
+        } => run::run(program, &config.config, without_peer, log_format),
+        Command::CheckConfig { config, without_peer } => check::check(program, &config.config, without_peer),
+        Command::Status { node, json } => show::status(&node, json),
+        Command::Connections { node, json } => show::connections(&node, json),
+        Command::Cleanup { node, all } => cleanup::cleanup(&node, all),
+        Command::Man { out } => man::write(&out),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit_code().into()
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Which node is meant.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::{Config, Failure, NodeOption};
+use crate::config::STATE_ROOT;
+
+/// A node of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) state_dir: PathBuf,
+}
+
+impl Node {
+    /// The node `name` with its state in the usual place.
+    pub(super) fn usual(name: String) -> Self {
+        Self {
+            state_dir: Path::new(STATE_ROOT).join(&name),
+            name,
+        }
+    }
+}
+
+impl NodeOption {
+    /// The node that the options name; without options the only one of `candidates`.
+    pub(super) fn choose(&self, candidates: impl FnOnce() -> BTreeSet<String>) -> Result<Node, Failure> {
+        if let Some(file) = &self.config {
+            let node = Config::load(file)?.node;
+            return Ok(Node {
+                name: node.name,
+                state_dir: node.state_dir,
+            });
+        }
+        if let Some(name) = &self.node {
+            // As in the configuration; else --node ../x is a way out of the folder.
+            let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+            if name.is_empty() || !name.chars().all(fits) {
+                return Err(Failure::Use(format!("--node {name:?} is not the name of a node")));
+            }
+            return Ok(Node::usual(name.clone()));
+        }
+        let mut candidates = candidates().into_iter();
+        match (candidates.next(), candidates.next()) {
+            (Some(name), None) => Ok(Node::usual(name)),
+            (Some(first), Some(second)) => {
+                let names = [first, second]
+                    .into_iter()
+                    .chain(candidates)
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                Err(Failure::Use(format!(
+                    "say which node with --node NAME; there are {names}"
+                )))
+            }
+            (None, _) => Err(Failure::Missing(vec![format!(
+                "a node of steadfast (none is in {STATE_ROOT}; for one with its state elsewhere use --config FILE)"
+            )])),
+        }
+    }
+}
+
+/// The names of the folders in `root`.
+pub(super) fn folders(root: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}

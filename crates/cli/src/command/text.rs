@@ -1,0 +1,104 @@
+//! Text that is read at 3 a.m.: columns that stand one below the other, numbers with units.
+
+/// To which side a column's words are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Align {
+    Left,
+    Right,
+}
+
+/// Rows of words in columns.
+pub(super) struct Table<const N: usize> {
+    aligns: [Align; N],
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    /// A table with these headings.
+    pub(super) fn new(columns: &[(&str, Align); N]) -> Self {
+        Self {
+            aligns: columns.map(|(_, align)| align),
+            rows: vec![columns.map(|(heading, _)| heading.to_owned())],
+        }
+    }
+
+    pub(super) fn row(&mut self, words: [String; N]) {
+        self.rows.push(words);
+    }
+
+    /// The headings and the rows, a line each.
+    pub(super) fn text(&self) -> String {
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: [usize; N] = std::array::from_fn(width);
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for ((word, width), align) in row.iter().zip(widths).zip(self.aligns) {
+                let gap = if line.is_empty() { "" } else { "  " };
+                line += &match align {
+                    Align::Left => format!("{gap}{word:<width$}"),
+                    Align::Right => format!("{gap}{word:>width$}"),
+                };
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Bytes in the largest binary unit of which there is one whole: `4.0 MiB`.
+pub(super) fn bytes(count: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let Some(unit) = count.max(1).ilog2().checked_div(10).filter(|unit| *unit > 0) else {
+        return format!("{count} B");
+    };
+    let tenths = (u128::from(count) * 10) >> (10 * unit);
+    format!("{}.{} {}", tenths / 10, tenths % 10, units[unit as usize - 1])
+}
+
+/// Nanoseconds as milliseconds with two places: `1.25 ms`.
+pub(super) fn milliseconds(nanos: u64) -> String {
+    let hundredths = nanos / 10_000;
+    format!("{}.{:02} ms", hundredths / 100, hundredths % 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_one_below_the_other() {
+        let mut table = Table::new(&[
+            ("NAME", Align::Left),
+            ("COUNT", Align::Right),
+            ("NOTE", Align::Left),
+        ]);
+        table.row(["a".into(), "1".into(), String::new()]);
+        table.row(["a long one".into(), "1234567".into(), "ü".into()]);
+        let expected = "NAME          COUNT  NOTE\na                 1\na long one  1234567  ü\n";
+        assert_eq!(table.text(), expected);
+    }
+
+    #[test]
+    fn numbers_have_units() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_572_864, "1.5 MiB"),
+            (u64::MAX, "15.9 EiB"),
+        ];
+        for (count, text) in cases {
+            assert_eq!(bytes(count), text);
+        }
+        assert_eq!(milliseconds(1_259_999), "1.25 ms");
+        assert_eq!(milliseconds(0), "0.00 ms");
+    }
+}

@@ -1,0 +1,316 @@
+//! Whether this machine and its network agree with the configuration. Nothing is changed by looking.
+
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
+
+use linux::network::{self, Interface, Mac};
+
+use crate::config::{Config, Problem, Service};
+
+/// So long neighbours have to answer: RFC 5227's probing takes about as long, and a neighbour that is there answers in a
+/// millisecond.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// What keeps the node from running.
+    pub problems: Vec<Problem>,
+    /// What will matter later.
+    pub warnings: Vec<Problem>,
+}
+
+/// Whether the peer must answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerMust {
+    /// It must: an address that nobody has is an error.
+    Answer,
+    /// The node starts alone on purpose.
+    Nothing,
+}
+
+/// Names what is missing to run here at all; `features` names what the kernel lacks.
+pub fn missing(features: impl FnOnce() -> Vec<String>) -> Vec<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return vec!["root: eBPF, packet sockets and the network's set-up need it".to_owned()];
+    }
+    let mut missing = features();
+    if let Err(error) = network::nftables_available() {
+        missing.push(format!("nftables: {error}"));
+    }
+    missing
+}
+
+/// Compares the configuration with this machine and its network.
+///
+/// # Errors
+/// If this machine cannot be looked at.
+pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error> {
+    let interfaces = network::interfaces()?;
+    let own = OwnAddresses {
+        all: network::addresses()?,
+        raised: network::raised(&network::journal(&config.node.state_dir))?,
+    };
+    let listeners = network::listeners().map_err(|answer| network::Error {
+        step: "list",
+        object: "TCP listeners".to_owned(),
+        answer,
+    })?;
+    let mut check = Check {
+        config,
+        findings: Findings::default(),
+    };
+    let mut neighbours = Vec::new();
+    for (index, service) in config.services.iter().enumerate() {
+        check.own_addresses(index, service, &own);
+        check.listeners(index, service, &listeners);
+        if let Some(interface) = check.interface(index, service, &interfaces)? {
+            neighbours.push((index, service, interface));
+        }
+    }
+    let answers = ask(&neighbours)?;
+    for (index, service, interface) in neighbours {
+        check.neighbours(index, service, interface, &answers, peer);
+    }
+    Ok(check.findings)
+}
+
+/// The addresses of this machine.
+struct OwnAddresses {
+    all: Vec<(String, IpAddr)>,
+    /// Those that this node, alive or dead, has put up itself.
+    raised: Vec<IpAddr>,
+}
+
+/// What the neighbours answer, by interface and address.
+#[derive(Default)]
+struct Answers {
+    peers: BTreeMap<(String, IpAddr), Option<Mac>>,
+    claimants: BTreeMap<(String, IpAddr), Vec<Mac>>,
+}
+
+/// Asks for all peers and VIPs at the same time.
+fn ask(neighbours: &[(usize, &Service, &Interface)]) -> Result<Answers, network::Error> {
+    let mut wanted = Answers::default();
+    for (_, service, interface) in neighbours {
+        wanted
+            .peers
+            .insert((interface.name.clone(), service.peer_address), None);
+        wanted
+            .claimants
+            .insert((interface.name.clone(), service.address), Vec::new());
+    }
+    let interface = |name: &str| {
+        let found = neighbours.iter().find(|(_, _, interface)| interface.name == name);
+        found.expect("the names are of these").2
+    };
+    std::thread::scope(|scope| {
+        let mut threads: Vec<ScopedJoinHandle<'_, Result<(), network::Error>>> = Vec::new();
+        for ((name, address), answer) in &mut wanted.peers {
+            let interface = interface(name);
+            threads.push(scope.spawn(move || {
+                *answer = network::resolve(interface, *address, ANSWER_WITHIN)?;
+                Ok(())
+            }));
+        }
+        for ((name, address), answer) in &mut wanted.claimants {
+            let interface = interface(name);
+            threads.push(scope.spawn(move || {
+                *answer = network::claimants(interface, *address, ANSWER_WITHIN)?;
+                Ok(())
+            }));
+        }
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })?;
+    Ok(wanted)
+}
+
+struct Check<'a> {
+    config: &'a Config,
+    findings: Findings,
+}
+
+impl Check<'_> {
+    fn problem(&mut self, index: usize, key: &str, what: String) {
+        let problem = self.config.problem(&format!("service[{index}].{key}"), what);
+        // Services at one address share their problems.
+        if !self.findings.problems.contains(&problem) {
+            self.findings.problems.push(problem);
+        }
+    }
+
+    fn warning(&mut self, index: usize, key: &str, what: String) {
+        let warning = self.config.problem(&format!("service[{index}].{key}"), what);
+        self.findings.warnings.push(warning);
+    }
+
+    /// Notes what is wrong with the service's interface. The interface, if its neighbours can be asked.
+    fn interface<'i>(
+        &mut self,
+        index: usize,
+        service: &Service,
+        interfaces: &'i [Interface],
+    ) -> Result<Option<&'i Interface>, network::Error> {
+        let name = &service.interface;
+        let Some(interface) = interfaces.iter().find(|interface| interface.name == *name) else {
+            let names: Vec<&str> = interfaces
+                .iter()
+                .filter(|interface| interface.mac.is_some())
+                .map(|interface| interface.name.as_str())
+                .collect();
+            let allowed = if names.is_empty() {
+                "none is there".to_owned()
+            } else {
+                names.join(", ")
+            };
+            self.problem(
+                index,
+                "interface",
+                format!("there is no interface {name:?}; allowed: {allowed}"),
+            );
+            return Ok(None);
+        };
+        if interface.mac.is_none() {
+            self.problem(
+                index,
+                "interface",
+                format!("{name} is not an Ethernet interface; allowed: one that is"),
+            );
+            return Ok(None);
+        }
+        if !interface.up {
+            self.problem(
+                index,
+                "interface",
+                format!("{name} is down; allowed: an interface that is up"),
+            );
+            return Ok(None);
+        }
+        match interface.large_receive_offload()? {
+            Some(true) => self.problem(
+                index,
+                "interface",
+                format!(
+                    "{name} merges received packets (LRO), which then cannot be forwarded as they were; turn it off \
+                     with: ethtool -K {name} lro off"
+                ),
+            ),
+            Some(false) => {}
+            None => self.warning(
+                index,
+                "interface",
+                format!("the driver of {name} does not say whether LRO is off, as it must be"),
+            ),
+        }
+        if interface.address_like(service.address).is_none() {
+            let family = if service.address.is_ipv4() { "IPv4" } else { "IPv6" };
+            self.problem(
+                index,
+                "interface",
+                format!("{name} has no {family} address of its own, as it must have to reach the peer"),
+            );
+        }
+        Ok(Some(interface))
+    }
+
+    fn own_addresses(&mut self, index: usize, service: &Service, own: &OwnAddresses) {
+        let is_own = |address: IpAddr| own.all.iter().find(|(_, own)| *own == address);
+        if let Some((name, _)) = is_own(service.address)
+            && !own.raised.contains(&service.address)
+        {
+            let what = format!(
+                "{} is configured on {name} already; allowed: an address that only steadfast puts up",
+                service.address
+            );
+            self.problem(index, "address", what);
+        }
+        if let Some((name, _)) = is_own(service.peer_address) {
+            let what = format!(
+                "{} is this node's own, on {name}; allowed: the peer's address",
+                service.peer_address
+            );
+            self.problem(index, "peer_address", what);
+        }
+        let application = service.application.ip();
+        if !application.is_loopback() && is_own(application).is_none() {
+            let what =
+                format!("{application} is not an address of this node; allowed: one that is, or loopback");
+            self.problem(index, "application", what);
+        }
+    }
+
+    fn listeners(&mut self, index: usize, service: &Service, listeners: &[SocketAddr]) {
+        let vip = SocketAddr::new(service.address, service.port);
+        let reached = |address: SocketAddr| listeners.iter().any(|listener| accepts(*listener, address));
+        let Service { application, .. } = service;
+        if listeners.contains(&vip) && !reached(*application) {
+            let what = format!(
+                "the application listens on {vip} only; relayed connections reach it at {application}: allowed: a \
+                 listener there too, or on all addresses"
+            );
+            self.problem(index, "application", what);
+        } else if !reached(*application) {
+            self.warning(
+                index,
+                "application",
+                format!("nothing listens on {application} yet"),
+            );
+        } else if !reached(vip) {
+            let what = format!("nothing listens on {vip} yet; new connections reach the application there");
+            self.warning(index, "application", what);
+        }
+    }
+
+    fn neighbours(
+        &mut self,
+        index: usize,
+        service: &Service,
+        interface: &Interface,
+        answers: &Answers,
+        peer: PeerMust,
+    ) {
+        let name = &interface.name;
+        let peer_mac = answers.peers[&(name.clone(), service.peer_address)];
+        if peer_mac.is_none() && peer == PeerMust::Answer {
+            let what = format!(
+                "no answer from {} on {name} within {ANSWER_WITHIN:?}; allowed: the peer's address, with the peer \
+                 switched on, or the option --without-peer to start alone",
+                service.peer_address
+            );
+            let peer = service.peer_address == self.config.peer.address;
+            let field = if peer {
+                "peer.address".to_owned()
+            } else {
+                format!("service[{index}].peer_address")
+            };
+            let problem = self.config.problem(&field, what);
+            if !self.findings.problems.contains(&problem) {
+                self.findings.problems.push(problem);
+            }
+        }
+        for mac in &answers.claimants[&(name.clone(), service.address)] {
+            if Some(*mac) == peer_mac {
+                continue;
+            }
+            let what = format!(
+                "{} is in use by another machine, {mac} on {name}; allowed: an address that only the two nodes have",
+                service.address
+            );
+            self.problem(index, "address", what);
+        }
+    }
+}
+
+/// Whether a listener at `listener` gets connections to `address`. One on all IPv6 addresses gets IPv4 too, unless its
+/// program forbids it, which `/proc` does not tell.
+fn accepts(listener: SocketAddr, address: SocketAddr) -> bool {
+    let every = listener.ip().is_unspecified() && (listener.is_ipv6() || address.is_ipv4());
+    listener.port() == address.port() && (every || listener.ip() == address.ip())
+}

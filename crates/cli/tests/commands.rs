@@ -1,0 +1,434 @@
+//! The commands, as an operator types them.
+
+mod lan;
+
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use lan::{Lan, Outcome, steadfast};
+use linux::network::{self, Network, Plan, Role};
+use steadfast::control::{Call, Connections, PeerStatus, Server, Status};
+use steadfast::lock::{self, Lock};
+
+/// Expects `check-config` and `run` to refuse the usual configuration with `old` replaced by `new`: exit code 2, these
+/// lines, nothing changed.
+#[track_caller]
+fn assert_refused(lan: &Lan, old: &str, new: &str, lines: &[&str]) {
+    let file = lan.config(old, new);
+    let before = lan.node.dump();
+    for command in ["check-config", "run"] {
+        let Outcome { code, output, errors } = lan.with_config(command, &file);
+        let found: Vec<&str> = errors
+            .lines()
+            .filter(|line| !line.contains(": warning: "))
+            .collect();
+        assert_eq!(found, lines, "{command}");
+        assert_eq!(code, 2, "{command}: {errors}");
+        assert_eq!(output, "", "{command}");
+    }
+    assert_eq!(lan.node.dump(), before, "nothing is changed");
+    assert!(!lan.state_dir().exists(), "nothing is written");
+}
+
+#[test]
+fn a_good_configuration_is_all_right() {
+    let Some(lan) = Lan::new("a_good_configuration_is_all_right") else {
+        return;
+    };
+    // The peer may have the VIP, and answers for it.
+    lan.peer.ip("addr add 10.0.0.100/32 dev eth0");
+    lan.peer.ip("addr add 2001:db8::100/128 dev eth0 nodad");
+    let _listener = lan.node.run(|| TcpListener::bind("[::]:80").unwrap());
+    let outcome = lan.with_config("check-config", &lan.config("", ""));
+    assert_eq!(
+        outcome.errors,
+        "s.toml: node sf-test-node, 2 services: all right\n"
+    );
+    assert_eq!(outcome.code, 0);
+}
+
+#[test]
+fn a_configuration_with_an_unknown_key_is_refused() {
+    let Some(lan) = Lan::new("a_configuration_with_an_unknown_key_is_refused") else {
+        return;
+    };
+    assert_refused(
+        &lan,
+        "port = 80",
+        "prot = 80",
+        &[
+            "s.toml:9: service[0].port: is missing; allowed: an integer from 1 to 65535",
+            "s.toml:12: service[0].prot: unknown key; allowed here: name, address, port, interface, policy, primary, \
+             peer_address, application, volatile_headers, crash_exit_codes, commit",
+        ],
+    );
+}
+
+#[test]
+fn interfaces_must_be_there_and_up() {
+    let Some(lan) = Lan::new("interfaces_must_be_there_and_up") else {
+        return;
+    };
+    assert_refused(
+        &lan,
+        "\"eth0\"",
+        "\"eth7\"",
+        &["s.toml:13: service[0].interface: there is no interface \"eth7\"; allowed: eth0"],
+    );
+    lan.node.ip("link add spare type veth peer name other");
+    assert_refused(
+        &lan,
+        "\"eth0\"",
+        "\"spare\"",
+        &["s.toml:13: service[0].interface: spare is down; allowed: an interface that is up"],
+    );
+}
+
+#[test]
+fn the_peer_must_answer() {
+    let Some(lan) = Lan::new("the_peer_must_answer") else {
+        return;
+    };
+    lan.peer.ip("link set eth0 down");
+    let sentence = |address| {
+        format!(
+            "no answer from {address} on eth0 within 1s; allowed: the peer's address, with the peer switched on, or \
+             the option --without-peer to start alone"
+        )
+    };
+    let lines = [
+        format!("s.toml:7: peer.address: {}", sentence("10.0.0.3")),
+        format!("s.toml:24: service[1].peer_address: {}", sentence("2001:db8::3")),
+    ];
+    assert_refused(&lan, "", "", &lines.each_ref().map(String::as_str));
+    let file = lan.config("", "");
+    let outcome = lan.steadfast(&[
+        "check-config",
+        "--without-peer",
+        "--config",
+        file.to_str().unwrap(),
+    ]);
+    assert_eq!(outcome.code, 0, "{}", outcome.errors);
+}
+
+#[test]
+fn a_vip_that_another_machine_has_is_refused() {
+    let Some(lan) = Lan::new("a_vip_that_another_machine_has_is_refused") else {
+        return;
+    };
+    lan.stranger.ip("link set eth0 address 02:00:00:00:00:99");
+    lan.stranger.ip("addr add 10.0.0.100/32 dev eth0");
+    lan.stranger.ip("addr add 2001:db8::100/128 dev eth0 nodad");
+    let used = |address| {
+        format!(
+            "{address} is in use by another machine, 02:00:00:00:00:99 on eth0; allowed: an address that only the two \
+             nodes have"
+        )
+    };
+    let lines = [
+        format!("s.toml:11: service[0].address: {}", used("10.0.0.100")),
+        format!("s.toml:19: service[1].address: {}", used("2001:db8::100")),
+    ];
+    assert_refused(&lan, "", "", &lines.each_ref().map(String::as_str));
+}
+
+#[test]
+fn addresses_must_fit_this_node() {
+    let Some(lan) = Lan::new("addresses_must_fit_this_node") else {
+        return;
+    };
+    lan.node.ip("addr add 10.0.0.100/24 dev eth0");
+    assert_refused(
+        &lan,
+        "primary = \"sf-test-peer\"",
+        "primary = \"sf-test-peer\"\napplication = \"10.0.0.4:80\"",
+        &[
+            "s.toml:11: service[0].address: 10.0.0.100 is configured on eth0 already; allowed: an address that only \
+             steadfast puts up",
+            "s.toml:16: service[0].application: 10.0.0.4 is not an address of this node; allowed: one that is, or \
+             loopback",
+        ],
+    );
+    lan.node.ip("addr del 10.0.0.100/24 dev eth0");
+    assert_refused(
+        &lan,
+        "peer_address = \"2001:db8::3\"",
+        "peer_address = \"2001:db8::2\"",
+        &[
+            "s.toml:24: service[1].peer_address: 2001:db8::2 is this node's own, on eth0; allowed: the peer's address",
+            "s.toml:24: service[1].peer_address: no answer from 2001:db8::2 on eth0 within 1s; allowed: the peer's \
+             address, with the peer switched on, or the option --without-peer to start alone",
+        ],
+    );
+}
+
+#[test]
+fn a_listener_on_the_vip_only_is_refused() {
+    let Some(lan) = Lan::new("a_listener_on_the_vip_only_is_refused") else {
+        return;
+    };
+    lan.node
+        .run(|| std::fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1").unwrap());
+    let listen = |address: &str| lan.node.run(|| TcpListener::bind(address).unwrap());
+    let only = listen("10.0.0.100:80");
+    assert_refused(
+        &lan,
+        "",
+        "",
+        &[
+            "s.toml:9: service[0].application: the application listens on 10.0.0.100:80 only; relayed connections reach \
+           it at 127.0.0.1:80: allowed: a listener there too, or on all addresses",
+        ],
+    );
+    let file = lan.config("", "");
+    for (beside, code) in [("127.0.0.1:80", 0), ("127.0.0.2:80", 2)] {
+        let _beside = listen(beside);
+        let outcome = lan.with_config("check-config", &file);
+        assert_eq!(outcome.code, code, "{beside}: {}", outcome.errors);
+    }
+    drop(only);
+    let outcome = lan.with_config("check-config", &file);
+    assert_eq!(outcome.code, 0);
+    assert!(
+        outcome
+            .errors
+            .starts_with("s.toml:9: service[0].application: warning: nothing listens on 127.0.0.1:80 yet\n"),
+        "{}",
+        outcome.errors
+    );
+    let _loopback = listen("127.0.0.1:80");
+    let outcome = lan.with_config("check-config", &file);
+    assert!(
+        outcome
+            .errors
+            .contains("warning: nothing listens on 10.0.0.100:80 yet; new connections")
+    );
+}
+
+#[test]
+fn without_root_it_says_so() {
+    let Some(lan) = Lan::new("without_root_it_says_so") else {
+        return;
+    };
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    let file = dir.path().join("s.toml");
+    std::fs::copy(lan.config("", ""), &file).unwrap();
+    Command::new("chmod")
+        .args(["-R", "a+rX"])
+        .arg(dir.path())
+        .status()
+        .unwrap();
+    let program = dir.path().join("steadfast");
+    std::fs::copy(env!("CARGO_BIN_EXE_steadfast"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command
+        .args(["check-config", "--config"])
+        .arg(&file)
+        .uid(65_534)
+        .gid(65_534);
+    let outcome = Outcome::of(&mut command);
+    let missing =
+        "steadfast: cannot run here; missing: root: eBPF, packet sockets and the network's set-up need it\n";
+    assert_eq!(outcome.errors, missing);
+    assert_eq!(outcome.code, 3);
+}
+
+#[test]
+fn wrong_use_is_told() {
+    for arguments in [
+        &["run"][..],
+        &["status", "--node", "a", "--config", "b"],
+        &["fly"],
+        &["cleanup", "--all", "--node", "a"],
+    ] {
+        assert_eq!(Outcome::of(&mut steadfast(arguments)).code, 2, "{arguments:?}");
+    }
+    let help = Outcome::of(&mut steadfast(&["--help"]));
+    assert_eq!(help.code, 0);
+    for shown in [
+        "run",
+        "check-config",
+        "status",
+        "connections",
+        "cleanup",
+        "Exit codes",
+    ] {
+        assert!(help.output.contains(shown), "{shown}");
+    }
+    assert!(!help.output.contains("man "), "hidden");
+    let unknown = Outcome::of(&mut steadfast(&["status", "--node", "sf-test-nobody"]));
+    assert_eq!(unknown.code, 3);
+    assert!(
+        unknown
+            .errors
+            .contains("no node of steadfast answers at /run/steadfast/sf-test-nobody/control.sock")
+    );
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let Some(lan) = Lan::new("a_second_daemon_is_refused") else {
+        return;
+    };
+    let _first = Lock::take(&lan.state_dir(), lock::DAEMON).unwrap();
+    let outcome = lan.with_config("run", &lan.config("", ""));
+    let own = std::process::id();
+    let sentence =
+        format!("steadfast: node sf-test-node is run by process {own} already; a node has one daemon\n");
+    assert_eq!(outcome.errors, sentence);
+    assert_eq!(outcome.code, 2);
+}
+
+#[test]
+fn a_running_node_is_shown() {
+    let Some(lan) = Lan::new("a_running_node_is_shown") else {
+        return;
+    };
+    std::fs::create_dir(lan.state_dir()).unwrap();
+    let (server, calls) = Server::open(&lan.state_dir(), || ()).unwrap();
+    let peer = PeerStatus {
+        name: "sf-test-peer".to_owned(),
+        address: "10.0.0.3".parse().unwrap(),
+        alive: true,
+    };
+    let node = std::thread::spawn(move || {
+        for call in calls {
+            match call {
+                Call::Status(reply) => {
+                    reply.send(Status {
+                        node: "sf-test-node".to_owned(),
+                        peer: peer.clone(),
+                        services: Vec::new(),
+                    });
+                }
+                Call::Connections(reply) => reply.send(Connections {
+                    connections: Vec::new(),
+                }),
+            }
+        }
+    });
+    let file = lan.config("", "");
+    let ask = |command, json: &[&str]| {
+        let arguments = [&[command, "--config", file.to_str().unwrap()], json].concat();
+        let outcome = lan.steadfast(&arguments);
+        assert_eq!((outcome.code, outcome.errors.as_str()), (0, ""));
+        outcome.output
+    };
+    assert!(ask("status", &[]).starts_with("node sf-test-node, peer sf-test-peer at 10.0.0.3: alive\n"));
+    let json = "{\"node\":\"sf-test-node\",\"peer\":{\"name\":\"sf-test-peer\",\"address\":\"10.0.0.3\",\"alive\":true},\
+                \"services\":[]}\n";
+    assert_eq!(ask("status", &["--json"]), json);
+    assert!(ask("connections", &[]).ends_with("\n0 connections\n"));
+    assert_eq!(ask("connections", &["--json"]), "{\"connections\":[]}\n");
+    drop(server);
+    node.join().unwrap();
+    assert_eq!(
+        lan.with_config("status", &file).code,
+        3,
+        "nobody is there any more"
+    );
+}
+
+/// Leaves the network as a daemon leaves it that was killed.
+fn killed(lan: &Lan) {
+    std::fs::create_dir(lan.state_dir()).unwrap();
+    let service = network::Service {
+        address: "10.0.0.100:80".parse().unwrap(),
+        interface: "eth0".to_owned(),
+        role: Role::Backup,
+        peer: "10.0.0.3".parse().unwrap(),
+        application: "127.0.0.1:80".parse().unwrap(),
+    };
+    let plan = Plan {
+        node: "sf-test-node".to_owned(),
+        services: vec![service],
+    };
+    let journal = network::journal(&lan.state_dir());
+    lan.node
+        .run(|| Network::prepare(&plan, &journal).unwrap().raise().unwrap());
+}
+
+#[test]
+fn a_dead_node_is_cleaned_up_after() {
+    let Some(lan) = Lan::new("a_dead_node_is_cleaned_up_after") else {
+        return;
+    };
+    let before = lan.node.dump();
+    killed(&lan);
+    assert_ne!(lan.node.dump(), before);
+    // What is left of a keeper goes too: flock(1) becomes the process that it starts.
+    let lock = lan.state_dir().join(lock::KEEPER);
+    let mut keeper = Command::new("flock")
+        .arg("--no-fork")
+        .arg(&lock)
+        .args(["sleep", "1000"])
+        .spawn()
+        .unwrap();
+    while Lock::holder(&lan.state_dir(), lock::KEEPER).unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    std::fs::write(&lock, format!("{}\n", keeper.id())).unwrap();
+
+    let file = lan.config("", "");
+    for _ in 0..2 {
+        let outcome = lan.with_config("cleanup", &file);
+        assert!(outcome.errors.ends_with("node sf-test-node: nothing is left of it\n"), "{}", outcome.errors);
+        assert_eq!(outcome.code, 0);
+        assert_eq!(lan.node.dump(), before);
+        assert!(!lan.state_dir().exists());
+    }
+    assert!(!keeper.wait().unwrap().success(), "it was ended");
+}
+
+#[test]
+fn a_node_without_its_journal_is_cleaned_up_after_as_far_as_can_be() {
+    let test = "a_node_without_its_journal_is_cleaned_up_after_as_far_as_can_be";
+    let Some(lan) = Lan::new(test) else { return };
+    killed(&lan);
+    std::fs::remove_dir_all(lan.state_dir()).unwrap();
+    // The guard is what is found by the node's name.
+    let outcome = lan.steadfast(&["cleanup", "--node", "sf-test-node"]);
+    assert_eq!(
+        (outcome.code, outcome.errors.as_str()),
+        (0, "node sf-test-node: nothing is left of it\n")
+    );
+    assert!(!lan.node.dump().contains("steadfast_"));
+}
+
+#[test]
+fn a_live_node_is_not_cleaned_up() {
+    let Some(lan) = Lan::new("a_live_node_is_not_cleaned_up") else {
+        return;
+    };
+    killed(&lan);
+    let during = lan.node.dump();
+    let _daemon = Lock::take(&lan.state_dir(), lock::DAEMON).unwrap();
+    let outcome = lan.with_config("cleanup", &lan.config("", ""));
+    let sentence = format!(
+        "steadfast: node sf-test-node is alive, process {}: stop that first\n",
+        std::process::id()
+    );
+    assert_eq!((outcome.code, outcome.errors), (2, sentence));
+    assert_eq!(lan.node.dump(), during);
+}
+
+#[test]
+fn the_manual_has_a_page_for_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("man1");
+    assert_eq!(
+        Outcome::of(&mut steadfast(&["man", "--out", out.to_str().unwrap()])).code,
+        0
+    );
+    for page in [
+        "steadfast",
+        "steadfast-run",
+        "steadfast-check-config",
+        "steadfast-status",
+        "steadfast-cleanup",
+    ] {
+        let text = std::fs::read_to_string(out.join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+}

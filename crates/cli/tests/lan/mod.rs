@@ -1,0 +1,197 @@
+//! A node, its peer and a stranger on one LAN, each in a network namespace of its own.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use nix::sched::{CloneFlags, setns, unshare};
+use tempfile::TempDir;
+
+/// A network namespace without a name; it ends with this value.
+pub struct Namespace {
+    file: File,
+}
+
+impl Namespace {
+    fn new() -> Self {
+        let open = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+            fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").expect("no detection of duplicates");
+            File::open("/proc/thread-self/ns/net").expect("its handle")
+        };
+        let namespace = Self {
+            file: std::thread::spawn(open).join().expect("the thread ends"),
+        };
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    /// Runs `work` inside, on a thread of its own.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                setns(&self.file, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
+                work()
+            });
+            inside
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Runs `ip` with `arguments` inside and returns what it prints.
+    pub fn ip(&self, arguments: &str) -> String {
+        let mut command = Command::new("ip");
+        command.args(arguments.split_ascii_whitespace());
+        let output = self.run(|| command.output().expect("ip can be run"));
+        assert!(
+            output.status.success(),
+            "ip {arguments}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Everything that a node may change, as text.
+    pub fn dump(&self) -> String {
+        let families = ["-4", "-6"];
+        let objects = ["-j address", "-j rule", "-j route show table all"];
+        let commands = families
+            .iter()
+            .flat_map(|family| objects.map(|object| format!("{family} {object}")));
+        let mut dump: String = commands.map(|command| self.ip(&command)).collect();
+        let nft = self.run(|| {
+            Command::new("nft")
+                .args(["list", "ruleset"])
+                .output()
+                .expect("nft can be run")
+        });
+        dump += &String::from_utf8_lossy(&nft.stdout);
+        dump
+    }
+}
+
+/// The LAN 10.0.0.0/24 and 2001:db8::/64: the node is 2, its peer 3, the stranger 4.
+pub struct Lan {
+    pub node: Namespace,
+    pub peer: Namespace,
+    pub stranger: Namespace,
+    dir: TempDir,
+}
+
+impl Lan {
+    /// The LAN for a test; says so and returns nothing if it cannot be made here.
+    pub fn new(test: &str) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: {test}: network namespaces need root");
+            return None;
+        }
+        let [node, peer, stranger] = std::array::from_fn(|_| Namespace::new());
+        stranger.ip("link add eth0 type bridge");
+        stranger.ip("link set eth0 up");
+        for (last, namespace) in [(2, &node), (3, &peer)] {
+            let there = format!("/proc/{}/fd/{}", std::process::id(), namespace.file.as_raw_fd());
+            stranger.ip(&format!(
+                "link add port{last} type veth peer name eth0 netns {there}"
+            ));
+            stranger.ip(&format!("link set port{last} master eth0 up"));
+            namespace.ip("link set eth0 up");
+        }
+        for (last, namespace) in [(2, &node), (3, &peer), (4, &stranger)] {
+            namespace.ip(&format!("addr add 10.0.0.{last}/24 dev eth0"));
+            namespace.ip(&format!("addr add 2001:db8::{last}/64 dev eth0 nodad"));
+        }
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        Some(Self {
+            node,
+            peer,
+            stranger,
+            dir,
+        })
+    }
+
+    /// The node's state directory.
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// Writes the node's configuration: the usual one, with `old` replaced by `new`.
+    pub fn config(&self, old: &str, new: &str) -> PathBuf {
+        let usual = format!(
+            r#"[node]
+name = "sf-test-node"
+state_dir = "{}"
+
+[peer]
+name = "sf-test-peer"
+address = "10.0.0.3"
+
+[[service]]
+name = "web"
+address = "10.0.0.100"
+port = 80
+interface = "eth0"
+policy = "http"
+primary = "sf-test-peer"
+
+[[service]]
+name = "web6"
+address = "2001:db8::100"
+port = 80
+interface = "eth0"
+policy = "http"
+primary = "sf-test-node"
+peer_address = "2001:db8::3"
+"#,
+            self.state_dir().display()
+        );
+        assert!(usual.contains(old), "{old:?} is in the usual configuration");
+        let path = self.dir.path().join("s.toml");
+        fs::write(&path, usual.replacen(old, new, 1)).expect("it can be written");
+        path
+    }
+
+    /// Runs `steadfast` on the node.
+    pub fn steadfast(&self, arguments: &[&str]) -> Outcome {
+        self.node.run(|| Outcome::of(&mut steadfast(arguments)))
+    }
+
+    /// Runs `steadfast COMMAND --config FILE` on the node; the file is called `s.toml` in what it says.
+    pub fn with_config(&self, command: &str, file: &Path) -> Outcome {
+        let mut outcome = self.steadfast(&[command, "--config", file.to_str().expect("text")]);
+        outcome.errors = outcome.errors.replace(file.to_str().expect("text"), "s.toml");
+        outcome
+    }
+}
+
+/// `steadfast` with `arguments`, to be run.
+pub fn steadfast(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Outcome {
+    pub code: i32,
+    pub output: String,
+    pub errors: String,
+}
+
+impl Outcome {
+    pub fn of(command: &mut Command) -> Self {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = command.output().expect("it can be run");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        Self {
+            code: status.code().expect("it ends by itself"),
+            output: text(stdout),
+            errors: text(stderr),
+        }
+    }
+}
