@@ -365,6 +365,25 @@ mod tests {
     }
 
     #[test]
+    fn a_window_is_not_opened_by_a_few_bytes() {
+        let mut receiver = receiver(100);
+        receiver.on_data(Offset(0), &bytes(0, 50), false);
+        receiver.read(&mut Vec::new(), 9);
+        assert_eq!(receiver.advertise(true).1, 50);
+        receiver.read(&mut Vec::new(), 1);
+        assert_eq!(receiver.advertise(true).1, 60);
+    }
+
+    #[test]
+    fn a_step_below_one_unit_takes_nothing_back() {
+        let mut receiver = Receiver::new(FIRST, 143, 10);
+        receiver.set_shift(5);
+        assert_eq!(receiver.advertise(true).1, 4); // 128 bytes
+        receiver.on_data(Offset(0), &bytes(0, 28), false);
+        assert_eq!(receiver.advertise(true).1, 4); // 100 promised; the 115 that are free make only 3 units
+    }
+
+    #[test]
     fn what_lies_beyond_the_window_is_cut_off() {
         let mut receiver = receiver(20);
         assert!(receiver.is_acceptable(Offset(20), 0) && !receiver.is_acceptable(Offset(21), 0));

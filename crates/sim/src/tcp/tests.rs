@@ -421,16 +421,59 @@ fn acknowledgements_of_what_was_never_sent_or_long_ago_are_ignored() {
     assert_eq!((talk.sent(), talk.endpoint.readable()), (vec![], 0));
     talk.say(segment(1, b"x", 3001));
     assert_eq!(talk.endpoint.readable(), 1);
-    talk.say(segment(2, b"y", 0u32.wrapping_sub(20_000)));
+    talk.say(segment(2, b"y", 0)); // from before the stream
+    assert_eq!((talk.sent().len(), talk.endpoint.readable()), (1, 1)); // a challenge
+    let mut acked = 3001;
+    while acked < 30_001 {
+        talk.endpoint.write(&[0; 3000]);
+        talk.sent();
+        acked += 3000;
+        talk.say(segment(2, b"", acked));
+    }
+    talk.say(segment(2, b"y", 10_000)); // older than the largest window
     assert_eq!(talk.endpoint.readable(), 1);
-    assert_eq!(talk.sent().len(), 1); // a challenge
-    talk.say(segment(2, b"y", 1));
-    assert_eq!(talk.endpoint.readable(), 2); // old, but not too old
+    talk.say(segment(2, b"y", 10_001));
+    assert_eq!(talk.endpoint.readable(), 2);
+}
+
+#[test]
+fn what_was_sent_twice_measures_no_round_trip() {
+    let mut talk = Talk::new(connecting(config()));
+    talk.sent();
+    talk.wait_for_timeout();
+    talk.sent();
+    talk.say(syn_ack());
+    talk.sent();
+    assert_eq!(talk.endpoint.round_trip(), None);
+    talk.endpoint.write(&[0; 1000]);
+    talk.sent();
+    assert_eq!(talk.wait_for_timeout(), Duration::from_secs(3)); // unmeasured
+    talk.sent();
+    talk.now += 7 * MS;
+    talk.say(segment(1, b"", 1001));
+    assert_eq!(talk.endpoint.round_trip(), None);
+    talk.endpoint.write(&[0; 1000]);
+    talk.sent();
+    talk.now += 8 * MS;
+    talk.say(segment(1, b"", 2001));
+    assert_eq!(talk.endpoint.round_trip(), Some(8 * MS));
+    talk.endpoint.write(&[0; 2000]);
+    talk.sent();
+    for _ in 0..3 {
+        talk.say(segment(1, b"", 2001));
+    }
+    assert_eq!(talk.sent_at(), [(2001, 1000)]);
+    talk.now += 80 * MS;
+    talk.say(segment(1, b"", 4001));
+    assert_eq!(talk.endpoint.round_trip(), Some(8 * MS));
 }
 
 #[test]
 fn a_closed_window_is_probed_with_growing_patience_and_opens() {
-    let mut talk = Talk::established(config());
+    let mut talk = Talk::established(Config {
+        retries: 2, // who answers is never given up
+        ..config()
+    });
     talk.endpoint.write(&[0; 3000]);
     let closed = |ack| Segment {
         window: 0,
