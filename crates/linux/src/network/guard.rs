@@ -4,7 +4,7 @@
 //! its own accord for every segment that meets no socket.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use super::Error;
@@ -42,21 +42,6 @@ pub(super) fn nodes() -> Result<Vec<String>, Error> {
             .map(str::to_owned)
     };
     Ok(listing.lines().filter_map(node).collect())
-}
-
-/// Lets `service`'s RSTs out, or not.
-pub(super) fn set_speak(table: &str, service: SocketAddr, may: bool) -> Result<(), Error> {
-    let element = |verb: &str| {
-        let (set, element) = (set("speak", service.ip()), element(&service));
-        format!("{verb} element inet {table} {set} {{ {element} }}\n")
-    };
-    // "delete" alone fails if it is not there.
-    let script = if may {
-        element("add")
-    } else {
-        element("add") + &element("delete")
-    };
-    nft("change", table, &["-f", "-"], &script).map(drop)
 }
 
 /// Whether nft is installed and this kernel has what the table needs.
@@ -106,10 +91,6 @@ fn ruleset(table: &str, services: &[SocketAddr]) -> String {
 
 fn element(service: &SocketAddr) -> String {
     format!("{} . {}", service.ip(), service.port())
-}
-
-fn set(name: &str, address: IpAddr) -> String {
-    format!("{name}{}", if address.is_ipv4() { 4 } else { 6 })
 }
 
 /// Runs nft and returns what it prints.

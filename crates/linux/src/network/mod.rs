@@ -28,6 +28,7 @@ mod step;
 mod sysctl;
 #[cfg(test)]
 mod tests;
+mod voice;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -44,6 +45,7 @@ pub use neighbour::{Announcer, Mac, claimants, resolve};
 use journal::Journal;
 use netlink::Netlink;
 use step::Step;
+use voice::Voice;
 
 /// Routing tables 5300 to 5399: of these the first unused ones are taken. One holds the way from a VIP through the
 /// backup, one the local delivery of relayed connections.
@@ -110,6 +112,7 @@ pub struct Service {
 #[derive(Debug)]
 pub struct Network {
     netlink: Netlink,
+    voice: Voice,
     journal: Journal,
 }
 
@@ -121,21 +124,19 @@ impl Network {
     /// # Errors
     /// The step that failed; what had been done before it is undone.
     pub fn prepare(plan: &Plan, journal: &Path) -> Result<Self, Error> {
-        let netlink = Netlink::open()?;
+        let (netlink, voice) = (Netlink::open()?, Voice::open()?);
         let journal = match Journal::load(journal)? {
             Some(old) if old.plan() == plan => old,
-            old => {
-                if let Some(old) = old {
-                    (Self {
-                        netlink: netlink.clone(),
-                        journal: old,
-                    })
-                    .remove()?;
-                }
+            _ => {
+                undo(journal)?;
                 Journal::create(journal, plan, plan::steps(&netlink, plan)?)?
             }
         };
-        let mut network = Self { netlink, journal };
+        let mut network = Self {
+            netlink,
+            voice,
+            journal,
+        };
         if let Err(error) = network.advance(|step| !step.is_address()) {
             give_up(network.remove());
             return Err(error);
@@ -168,7 +169,8 @@ impl Network {
     /// # Errors
     /// If nftables refuses.
     pub fn set_speak(&self, service: SocketAddr, may: bool) -> Result<(), Error> {
-        guard::set_speak(&guard::table(&self.journal.plan().node), service, may)
+        self.voice
+            .set(&guard::table(&self.journal.plan().node), service, may)
     }
 
     /// Restores the network as it was found.
@@ -234,6 +236,7 @@ pub fn undo(journal: &Path) -> Result<(), UndoError> {
     };
     Network {
         netlink: Netlink::open()?,
+        voice: Voice::open()?,
         journal,
     }
     .remove()

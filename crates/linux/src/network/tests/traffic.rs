@@ -186,3 +186,20 @@ fn interfaces_are_described() {
     world.backup.ip("link set eth0 down");
     world.backup.run(|| assert!(!interface("eth0").up));
 }
+
+#[test]
+fn the_right_to_speak_of_a_table_that_is_gone_is_an_error() {
+    let Some(world) = World::new("the_right_to_speak_of_a_table_that_is_gone_is_an_error") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let service = backup_plan().services[0].address;
+    let network = world.backup.run(|| set_up(&backup_plan(), &journal(dir.path())));
+    world.backup.command("nft delete table inet steadfast_test-node");
+    let error = world
+        .backup
+        .run(|| network.set_speak(service, true).unwrap_err().to_string());
+    let expected =
+        "change who may speak in nftables steadfast_test-node: 10.0.0.100:80: No such file or directory";
+    assert!(error.starts_with(expected), "{error}");
+}
