@@ -33,7 +33,8 @@ fn second(node: &str, pid: &str) -> Failure {
     ))
 }
 
-fn start_log(format: LogFormat) -> Result<(), Failure> {
+/// From here on events are written to stderr.
+pub(super) fn start_log(format: LogFormat) -> Result<(), Failure> {
     let filter = match std::env::var("STEADFAST_LOG") {
         Ok(level) => EnvFilter::try_new(&level).map_err(|error| {
             Failure::Use(format!(

@@ -17,7 +17,7 @@ use proto::table::ConnectionId;
 
 use super::Rings;
 use super::peer::Peer;
-use super::relay::{Handover, Relay};
+use super::relay::{Handover, Live, Relay};
 use super::replicas::Replicas;
 use crate::config::Config;
 
@@ -62,7 +62,7 @@ impl Executor {
             services.push(Service {
                 name: service.name.clone(),
                 vip,
-                mac: interface.mac.with_context(|| format!("{} has no MAC address", interface.name))?,
+                mac: interface.mac.map(|mac| mac.0).with_context(|| format!("{} has no MAC address", interface.name))?,
                 pool: Pool::new(vip),
             });
         }
@@ -72,7 +72,7 @@ impl Executor {
             raw: RawSender::open().context("opening raw sockets")?,
             services,
             restoring: HashMap::new(),
-            relay: Relay::new(config),
+            relay: Relay::new(config)?,
             replicas: Replicas::new(config)?,
             raised: false,
         })
@@ -254,11 +254,11 @@ impl Executor {
     }
 
     fn hand_over(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-        let Some((socket, endpoint)) = self.relay.take_live(service, id) else { return };
+        let Some(Live { id: number, endpoint, socket }) = self.relay.take_live(service, id) else { return };
         let replica = self.replicas.take(service, id);
         let connection = node.hand_over(linux::clock::now(), service, id);
         if let Some(connection) = connection {
-            self.relay.hand_over(Handover { service, connection, endpoint, socket, replica });
+            self.relay.hand_over(Handover { id: number, service, connection, endpoint, socket, replica });
         }
     }
 
@@ -294,11 +294,11 @@ impl Executor {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             self.wire.set_mode(index, Mode::Mute);
         }
-        let relay = self.relay.stop();
+        self.relay.stop();
         let lowered = self.network.lower();
         let wire = self.wire.remove();
         let network = self.network.remove();
-        relay.and(lowered.map_err(Into::into)).and(wire.map_err(Into::into)).and(network.map_err(Into::into))
+        lowered.map_err(anyhow::Error::from).and(wire.map_err(Into::into)).and(network.map_err(Into::into))
     }
 }
 

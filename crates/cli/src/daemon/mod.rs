@@ -88,6 +88,7 @@ impl Rings {
 /// # Errors
 /// What kept it from starting, or from cleaning up; the step is named.
 pub fn run(config: &Config) -> anyhow::Result<()> {
+    linux::process::keep_freed_memory();
     let (wakeup, wakeups) = UnixStream::pair().context("making the wake-up pipe")?;
     wakeups.set_nonblocking(true)?;
     wakeup.set_nonblocking(true)?;
@@ -155,7 +156,7 @@ fn attach(config: &Config, wire: &mut Wire) -> anyhow::Result<()> {
             address: service.address,
             port: service.port,
             ifindex: interface.index,
-            own_mac: interface.mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
+            own_mac: interface.mac.map(|mac| mac.0).with_context(|| format!("interface {} has no MAC address", interface.name))?,
         };
         wire.add_service(index, &service)?;
     }

@@ -1,20 +1,36 @@
-//! From live sockets to the keeper: what it needs to go on, sent by a thread of its own, so that the next connection's
-//! takeover does not wait for it.
+//! From live sockets to the keeper. A thread of its own talks to it, so that the next connection's takeover does not wait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
+use anyhow::Context;
+use linux::keeper::{Adoption, Client, Plan, Status};
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::connection::{Connection, Endpoint};
+use proto::connection::{Connection, Endpoint, OutputEnd};
+use proto::follower::Restart;
+use proto::restart::http::Volatile;
 use proto::table::ConnectionId;
 
 use crate::config::Config;
 use crate::control::{self, ConnectionStatus};
 
+/// The keeper has this long to open its socket.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+/// How old the keeper's status may be when someone asks.
+const REFRESH: Duration = Duration::from_millis(200);
+
 /// A live connection on its way to the keeper.
 pub struct Handover {
+    /// Its number among those that were taken over.
+    pub id: u64,
     /// Its service.
     pub service: ServiceIndex,
     /// The logs and the restart point.
@@ -27,43 +43,246 @@ pub struct Handover {
     pub replica: Option<TcpStream>,
 }
 
+/// A live connection that is still this process's.
+pub struct Live {
+    /// Its number among those that were taken over.
+    pub id: u64,
+    /// Where it stands.
+    pub endpoint: Endpoint,
+    /// The client's connection.
+    pub socket: OwnedFd,
+}
+
+/// A connection that was taken over.
+struct Taken {
+    service: ServiceIndex,
+    client: SocketAddr,
+    live: Instant,
+}
+
+/// What the thread needs to know of a service.
+struct Service {
+    name: String,
+    application: SocketAddr,
+    volatile: Volatile,
+}
+
 /// The live connections and the way to the keeper.
 pub struct Relay {
-    live: HashMap<(ServiceIndex, ConnectionId), (OwnedFd, Endpoint)>,
-    taken: Vec<(ServiceIndex, SocketAddr, Instant)>,
-    kept: Vec<Handover>,
+    live: HashMap<(ServiceIndex, ConnectionId), Live>,
+    taken: Vec<Taken>,
+    names: Vec<String>,
+    status: Arc<Mutex<Status>>,
+    keeper: Option<(Sender<Handover>, JoinHandle<()>)>,
+    services: Vec<Service>,
 }
 
 impl Relay {
-    pub fn new(_config: &Config) -> Self {
-        Self { live: HashMap::new(), taken: Vec::new(), kept: Vec::new() }
+    /// No keeper yet.
+    pub fn new(config: &Config) -> anyhow::Result<Self> {
+        let mut services = Vec::new();
+        for service in &config.services {
+            services.push(Service {
+                name: service.name.clone(),
+                application: service.application,
+                volatile: Volatile::with(service.volatile_headers.iter().map(String::as_str))
+                    .with_context(|| format!("service {}: volatile_headers", service.name))?,
+            });
+        }
+        Ok(Self {
+            live: HashMap::new(),
+            taken: Vec::new(),
+            names: config.services.iter().map(|service| service.name.clone()).collect(),
+            status: Arc::default(),
+            keeper: None,
+            services,
+        })
     }
-    pub fn start(&mut self, _config: &Config) -> anyhow::Result<()> {
+
+    /// Starts the keeper's process and the thread that talks to it.
+    pub fn start(&mut self, config: &Config) -> anyhow::Result<()> {
+        let socket = config.node.state_dir.join("keeper.sock");
+        spawn_keeper(&config.node.state_dir, &socket)?;
+        let client = Client::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")?;
+        let (sender, receiver) = channel();
+        let services = std::mem::take(&mut self.services);
+        let status = Arc::clone(&self.status);
+        let thread = std::thread::Builder::new()
+            .name("relay".into())
+            .spawn(move || serve(client, &receiver, &services, &status))
+            .context("starting a thread")?;
+        self.keeper = Some((sender, thread));
         Ok(())
     }
-    pub fn stop(&mut self) -> anyhow::Result<()> {
-        Ok(())
+
+    /// Ends the keeper; connections that it has are reset.
+    pub fn stop(&mut self) {
+        if let Some((sender, thread)) = self.keeper.take() {
+            drop(sender);
+            if thread.join().is_err() {
+                tracing::error!("the relay's thread panicked");
+            }
+        }
     }
-    pub fn add_live(&mut self, service: ServiceIndex, id: ConnectionId, socket: OwnedFd, endpoint: Endpoint, at: Instant) {
-        self.taken.push((service, endpoint.client, at));
-        self.live.insert((service, id), (socket, endpoint));
+
+    /// A connection's socket has become live.
+    pub fn add_live(
+        &mut self,
+        service: ServiceIndex,
+        id: ConnectionId,
+        socket: OwnedFd,
+        endpoint: Endpoint,
+        live: Instant,
+    ) {
+        let number = self.taken.len() as u64;
+        self.taken.push(Taken { service, client: endpoint.client, live });
+        self.live.insert((service, id), Live { id: number, endpoint, socket });
     }
-    pub fn take_live(&mut self, service: ServiceIndex, id: ConnectionId) -> Option<(OwnedFd, Endpoint)> {
+
+    /// The socket again.
+    pub fn take_live(&mut self, service: ServiceIndex, id: ConnectionId) -> Option<Live> {
         self.live.remove(&(service, id))
     }
-    pub fn hand_over(&mut self, handover: Handover) {
-        self.kept.push(handover);
+
+    /// Gives a connection to the keeper.
+    pub fn hand_over(&self, handover: Handover) {
+        let client = handover.endpoint.client;
+        if let Some((keeper, _)) = &self.keeper
+            && keeper.send(handover).is_ok()
+        {
+            return;
+        }
+        tracing::error!(%client, "no keeper: the connection is lost");
     }
-    pub fn ended(&self, _service: ServiceIndex) -> u64 {
-        0
+
+    fn status(&self) -> Status {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-    pub fn counters(&self, _service: ServiceIndex) -> BTreeMap<String, u64> {
-        BTreeMap::new()
+
+    /// Connections that were ended because their reply could not be continued.
+    pub fn ended(&self, service: ServiceIndex) -> u64 {
+        let status = self.status();
+        let sums = status.services.get(&self.names[usize::from(service)]);
+        sums.map_or(0, |sums| sums.ended.iter().filter(|(ending, _)| ending.is_reset()).map(|(_, count)| count).sum())
     }
-    pub fn connections<'a>(&'a self, service: ServiceIndex, name: &'a str) -> impl Iterator<Item = ConnectionStatus> + 'a {
-        self.taken.iter().filter(move |taken| taken.0 == service).map(move |&(_, client, at)| ConnectionStatus {
-            service: name.to_owned(), client, protection: control::Protection::Unprotected,
-            reason: "relayed".into(), in_offset: 0, out_offset: 0, log_bytes: 0, live_ns: Some(at.as_nanos()),
-        })
+
+    /// What the keeper has counted.
+    pub fn counters(&self, service: ServiceIndex) -> BTreeMap<String, u64> {
+        let status = self.status();
+        let Some(sums) = status.services.get(&self.names[usize::from(service)]) else { return BTreeMap::new() };
+        let mut counters: BTreeMap<String, u64> = sums
+            .ended
+            .iter()
+            .map(|(ending, &count)| (format!("relayed_ended_{}", name_of(*ending)), count))
+            .collect();
+        counters.insert("relayed_adopted".into(), sums.adopted);
+        counters.insert("relayed_live".into(), sums.live);
+        counters
+    }
+
+    /// The connections that were taken over.
+    pub fn connections(&self, service: ServiceIndex, name: &str) -> Vec<ConnectionStatus> {
+        let status = self.status();
+        let ended: HashMap<u64, &str> =
+            status.ended.iter().map(|ended| (ended.id, ended.reason.as_str())).collect();
+        let taken = (0_u64..).zip(&self.taken).filter(|(_, taken)| taken.service == service);
+        taken
+            .map(|(id, taken)| {
+                let passed = status.connections.iter().find(|connection| connection.id == id);
+                let reason = match ended.get(&id) {
+                    None => "relayed; no backup".to_owned(),
+                    Some(&"") => "relayed; closed".to_owned(),
+                    Some(reason) => format!("relayed; ended: {reason}"),
+                };
+                ConnectionStatus {
+                    service: name.to_owned(),
+                    client: taken.client,
+                    protection: control::Protection::Unprotected,
+                    reason,
+                    in_offset: passed.map_or(0, |passed| passed.to_application),
+                    out_offset: passed.map_or(0, |passed| passed.to_client),
+                    log_bytes: 0,
+                    live_ns: Some(taken.live.as_nanos()),
+                }
+            })
+            .collect()
+    }
+}
+
+fn name_of(ending: linux::keeper::Ending) -> String {
+    serde_json::to_value(ending).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// The keeper is a process of its own, in a session of its own: it outlives the agent.
+fn spawn_keeper(state_dir: &Path, socket: &Path) -> anyhow::Result<()> {
+    let program: PathBuf = std::env::current_exe().context("finding this program")?;
+    let log = state_dir.join("keeper.log");
+    let log = std::fs::File::create(&log).with_context(|| format!("creating {}", log.display()))?;
+    let mut command = Command::new(program);
+    command.arg("keeper").arg("--socket").arg(socket).arg("--state-dir").arg(state_dir);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    let mut child = command.spawn().context("starting the keeper")?;
+    // Waits for it, so that no zombie stays if it ends before the agent does.
+    std::thread::spawn(move || child.wait());
+    Ok(())
+}
+
+/// Hands connections over until the agent stops.
+fn serve(mut client: Client, handovers: &Receiver<Handover>, services: &[Service], status: &Mutex<Status>) {
+    let mut adopted = false;
+    loop {
+        match handovers.recv_timeout(REFRESH) {
+            Ok(handover) => {
+                let service = &services[usize::from(handover.service)];
+                adopt(&mut client, service, handover);
+                adopted = true;
+            }
+            Err(RecvTimeoutError::Timeout) if adopted => match client.status() {
+                Ok(now) => *status.lock().unwrap_or_else(PoisonError::into_inner) = now,
+                Err(error) => {
+                    tracing::error!(%error, "the keeper is lost, and with it the relayed connections");
+                    return;
+                }
+            },
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    if let Err(error) = client.stop() {
+        tracing::warn!(%error, "stopping the keeper");
+    }
+}
+
+fn adopt(client: &mut Client, service: &Service, handover: Handover) {
+    let Handover { id, connection, endpoint, socket, replica, .. } = handover;
+    let restart = connection.follower().restart();
+    let (plan, input_from) = match restart {
+        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, endpoint.input_frontier),
+        Ok(Restart::Http { input_from, resume }) => {
+            (Plan::Http { resume, volatile: service.volatile.clone() }, input_from)
+        }
+        Ok(Restart::Replica { input_from, resume }) => (Plan::Replica { resume }, input_from),
+        Err(reason) => {
+            // It could be restarted when the takeover began; what arrived since has changed that.
+            tracing::warn!(client = %endpoint.client, reason, "connection lost");
+            return;
+        }
+    };
+    // What came after the endpoint was taken is in the socket's receive queue.
+    let logged = input_from.min(endpoint.input_frontier)..endpoint.input_frontier;
+    let input: Vec<&[u8]> = connection.input().slices(logged).collect();
+    let adoption = Adoption {
+        id,
+        service: service.name.clone(),
+        client: endpoint.client,
+        vip: endpoint.vip,
+        application: service.application,
+        plan,
+        input_ended: endpoint.input_ended,
+        output: endpoint.output,
+    };
+    let replica = replica.as_ref().map(AsFd::as_fd);
+    if let Err(error) = client.adopt(adoption, socket.as_fd(), replica, &input) {
+        tracing::error!(client = %endpoint.client, %error, "connection lost");
     }
 }

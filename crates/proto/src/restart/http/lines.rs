@@ -85,6 +85,18 @@ impl TryFrom<BTreeMap<String, Cut>> for Volatile {
 }
 
 impl Volatile {
+    /// The default fields and these, in any case, spliced where a reply was cut.
+    ///
+    /// # Errors
+    /// As for [`TryFrom`].
+    pub fn with<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, VolatileError> {
+        let mut fields = Self::default().0;
+        for name in names {
+            fields.entry(name.to_ascii_lowercase()).or_insert(Cut::Splice);
+        }
+        Self::try_from(fields)
+    }
+
     /// The rule for a line whose name is complete; `None` if the field is not volatile, or no field.
     fn rule(&self, line: &[u8]) -> Option<Cut> {
         let name = str::from_utf8(name(line)?).ok()?;
