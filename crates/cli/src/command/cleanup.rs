@@ -80,10 +80,12 @@ fn remove(node: &Node) -> anyhow::Result<()> {
     }
     wire::remove_pins(&Path::new(wire::PIN_ROOT).join(&node.name)).context("removing the eBPF pins")?;
     network::remove_guard(&node.name).context("removing the guard")?;
-    for file in [
+    let sockets = [
         control::socket(&node.state_dir),
-        node.state_dir.join(lock::KEEPER),
-    ] {
+        node.state_dir.join("keeper.sock"),
+    ];
+    let others = [lock::KEEPER, "keeper.log"].map(|name| node.state_dir.join(name));
+    for file in sockets.into_iter().chain(others) {
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("removing {}", file.display()));

@@ -11,13 +11,12 @@ mod show;
 mod tests;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Config, ConfigError, Problem};
-use crate::lock::{self, Lock};
 
 /// Keeps live TCP connections alive when a server fails, without changing the clients.
 #[derive(Debug, Parser)]
@@ -80,16 +79,6 @@ enum Command {
     #[command(hide = true)]
     Keeper {
         /// Where agents connect to
-        #[arg(long, value_name = "PATH")]
-        socket: PathBuf,
-        /// The node's state directory
-        #[arg(long, value_name = "DIR")]
-        state_dir: PathBuf,
-    },
-    /// Own the sockets of relayed connections (started by the daemon)
-    #[command(hide = true)]
-    Keeper {
-        /// The socket that agents connect to
         #[arg(long, value_name = "PATH")]
         socket: PathBuf,
         /// The node's state directory
@@ -184,7 +173,6 @@ pub fn main(program: &Program) -> ExitCode {
         Command::Status { node, json } => show::status(&node, json),
         Command::Connections { node, json } => show::connections(&node, json),
         Command::Cleanup { node, all } => cleanup::cleanup(&node, all),
-        Command::Keeper { socket, state_dir } => keeper(socket, &state_dir),
         Command::Keeper { socket, state_dir } => keeper::keep(socket, &state_dir),
         Command::Man { out } => man::write(&out),
     };
@@ -195,12 +183,4 @@ pub fn main(program: &Program) -> ExitCode {
             failure.exit_code().into()
         }
     }
-}
-
-/// Runs the keeper, of which a node has one.
-fn keeper(socket: PathBuf, state_dir: &Path) -> Result<(), Failure> {
-    let lock = Lock::take(state_dir, lock::KEEPER).map_err(Failure::failed)?;
-    linux::keeper::run(linux::keeper::Options::new(socket)).map_err(Failure::failed)?;
-    drop(lock);
-    Ok(())
 }
