@@ -157,10 +157,25 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     stream.writable().await.map_err(|error| self.failure(&error))?;
                 }
-                Err(error) => return Err(self.failure(&error)),
+                Err(error) => return Err(self.last_words(&stream).unwrap_or_else(|| self.failure(&error))),
             }
         }
         Ok(())
+    }
+
+    /// What is wrong with bytes that the server sent before it broke off: they tell more than the break.
+    fn last_words(&self, stream: &TcpStream) -> Option<Failure> {
+        let mut buffer = self.shared.buffer.borrow_mut();
+        loop {
+            match stream.try_read(&mut buffer) {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => {
+                    if let Err(wrong) = self.compare(&buffer[..count]) {
+                        return Some(wrong);
+                    }
+                }
+            }
+        }
     }
 
     /// Waits for bytes and compares them with what is due. May be dropped at any time without losing any.

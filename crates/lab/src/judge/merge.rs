@@ -48,6 +48,7 @@ impl Merge {
                 evidence: Evidence {
                     point: capture.point,
                     frames: 0,
+                    frames_captured: capture.packets,
                     segments: 0,
                     unreadable: 0,
                     dropped: capture.dropped,

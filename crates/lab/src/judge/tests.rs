@@ -911,6 +911,16 @@ fn broken_files_are_errors_that_name_the_file() {
 }
 
 #[test]
+fn a_file_with_fewer_packets_than_were_captured_proves_nothing() {
+    let (run, expected) = takeover(false);
+    let directory = TempDir::new().unwrap();
+    let mut captures = run.write(&directory);
+    captures[1].packets += 1;
+    let verdict = check(&captures, &expected).unwrap();
+    assert!(verdict.unproven[0].contains("router"), "{:?}", verdict.unproven);
+}
+
+#[test]
 fn contradictory_expectations_are_refused() {
     let (run, mut expected) = takeover(false);
     expected.wires.push(expected.wires[0]);

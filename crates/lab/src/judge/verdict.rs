@@ -126,6 +126,8 @@ pub struct Evidence {
     pub point: Point,
     /// Frames in the file.
     pub frames: u64,
+    /// Frames that should be in it.
+    pub frames_captured: u64,
     /// TCP segments of the service among them.
     pub segments: u64,
     /// TCP segments that could not be read.
