@@ -194,7 +194,9 @@ impl Process {
         }
     }
 
-    fn last_words(&self) -> String {
+    /// The end of what it has printed, on lines of its own.
+    #[must_use]
+    pub fn last_words(&self) -> String {
         let output = self.output();
         let lines: Vec<_> = output.lines().collect();
         let last = &lines[lines.len().saturating_sub(QUOTED_LINES)..];

@@ -67,7 +67,8 @@ pub struct Options {
     /// survived, so it is expected to fail (exit code 1).
     #[arg(long)]
     baseline: bool,
-    /// Keep captures, logs and configurations in this directory (one subdirectory for each run).
+    /// Keep captures, logs and findings in this directory, one subdirectory for each run; with --repeat only those of runs that
+    /// failed.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Bytes of each packet that the captures keep; 0 keeps all.

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant as Deadline};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use proto::Instant;
+use serde::{Serialize, Serializer};
 
 use super::fault::power_off;
 use super::stage::{Stage, service};
@@ -12,9 +13,10 @@ use super::{Options, Returning, Workload, baseline};
 use crate::capture::Capture;
 use crate::client::{ClientProcess, Event, Order, Report};
 use crate::clock::{ClockOffset, monotonic};
-use crate::emulator::Passed;
-use crate::net::address::NODES;
-use crate::node::{Connection, Takeover};
+use crate::emulator::{Emulator, Passed};
+use crate::judge::{self, Closing, CommitMode, Expectations, Verdict, Wire};
+use crate::net::address::{CLIENT, NODES};
+use crate::node::{Connection, Status, Takeover};
 use crate::teardown::Teardown;
 
 /// How long all connections have to get their first byte.
@@ -34,25 +36,30 @@ const ACT: Duration = Duration::from_millis(250);
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a run has shown.
+#[derive(Serialize)]
 pub struct Facts {
     /// What the clients measured. Of its faults, number 0 is the fault, and number 1 the time before it.
     pub client: Report,
-    /// When every connection was flowing.
-    pub flowing_at: Instant,
     /// When the fault began.
+    #[serde(serialize_with = "as_nanos")]
     pub fault_at: Instant,
     /// The survivor's takeover.
     pub takeover: Option<Takeover>,
     /// The survivor's connections after the takeover.
     pub taken_over: Vec<Connection>,
+    /// What the survivor did not do.
+    pub problem: Option<String>,
     /// When the old primary's cable was plugged in again.
+    #[serde(serialize_with = "as_optional_nanos")]
     pub returned_at: Option<Instant>,
+    /// From the monotonic clock, which all other times here are of, to the wall clock of captures and verdict.
+    pub clock: ClockOffset,
     /// The captures.
     pub captures: Vec<Capture>,
     /// What the emulator passed on, to the router and to the client.
     pub emulated: Option<[Passed; 2]>,
-    /// From the monotonic clock to that of the captures.
-    pub clock: ClockOffset,
+    /// What the judge says of the captures.
+    pub verdict: Verdict,
 }
 
 /// Plays run `run` with the chances of `seed`; `tell` hears of each act.
@@ -97,7 +104,7 @@ fn play_with(
         options.returning,
     )?;
     order_measurements(&mut client, flowing_at, fault_at)?;
-    let (takeover, taken_over) = survive(&stage)?;
+    let survival = survive(&stage)?;
     let returned_at = if options.baseline {
         None
     } else {
@@ -114,18 +121,48 @@ fn play_with(
     let limit = Duration::from_millis(work.plan.deadline_ms) + REPORT_LIMIT;
     let client = client.finish(limit)?;
     let captures = stage.captures.stop()?;
-    let emulated = stage.emulator.map(|emulator| emulator.finish()).transpose()?;
+    let emulated = stage.emulator.map(Emulator::finish).transpose()?;
+    tell("judge");
+    let verdict = judge::check(&captures, &expectations(options, clock.realtime_ns(fault_at)))?;
     Ok(Facts {
         client,
-        flowing_at,
         fault_at,
-        takeover,
-        taken_over,
+        takeover: survival.takeover,
+        taken_over: survival.taken_over,
+        problem: survival.problem,
         returned_at,
+        clock,
         captures,
         emulated,
-        clock,
+        verdict,
     })
+}
+
+/// What must be seen if a power failure at `fault_at_ns` (of the captures' clock) changes nothing for the clients.
+fn expectations(options: &Options, fault_at_ns: u64) -> Expectations {
+    let client = if options.ipv6 {
+        CLIENT.v6.into()
+    } else {
+        CLIENT.v4.into()
+    };
+    let node_b = Wire {
+        node: 1,
+        from_ns: 0,
+        until_ns: u64::MAX,
+    };
+    Expectations {
+        service: service(options),
+        clients: vec![client],
+        macs: NODES.map(|node| node.mac),
+        mode: CommitMode::Prs,
+        wires: if options.baseline {
+            Vec::new()
+        } else {
+            vec![node_b]
+        },
+        role_changes_ns: vec![fault_at_ns],
+        closing: Closing::ClientFirst,
+    }
 }
 
 fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
@@ -173,29 +210,47 @@ fn order_measurements(client: &mut ClientProcess, flowing_at: Instant, fault_at:
     Ok(())
 }
 
-/// Waits until node b has taken over. Without steadfast: moves the address to it.
-fn survive(stage: &Stage) -> Result<(Option<Takeover>, Vec<Connection>)> {
+/// How the survivor took over.
+#[derive(Default)]
+struct Survival {
+    takeover: Option<Takeover>,
+    taken_over: Vec<Connection>,
+    problem: Option<String>,
+}
+
+/// Waits until node b has decided every connection. Without steadfast: moves the address to it.
+fn survive(stage: &Stage) -> Result<Survival> {
     let node = &stage.network.nodes[1];
     let Some([_, agent]) = &stage.agents else {
         std::thread::sleep(stage.pair.detection());
         let address = stage.pair.service.ip();
         baseline::hold(node, address)?;
         baseline::announce(node, &NODES[1], address)?;
-        return Ok((None, Vec::new()));
+        return Ok(Survival::default());
     };
     let deadline = Deadline::now() + TAKEOVER_LIMIT;
     loop {
-        let status = agent.status(node).context("ask the survivor")?;
-        match status.last_takeover() {
-            Some(takeover) if takeover.is_complete() => {
-                return Ok((Some(takeover), agent.connections(node)?));
-            }
-            takeover if Deadline::now() > deadline => {
-                tracing::warn!("no complete takeover after {TAKEOVER_LIMIT:?}: {status:?}");
-                return Ok((takeover, Vec::new()));
-            }
-            _ => std::thread::sleep(POLL),
+        let status = agent.status(node);
+        let takeover = status.as_ref().ok().and_then(Status::last_takeover);
+        if takeover.is_some_and(|takeover| takeover.is_complete()) {
+            let connections = agent.connections(node);
+            return Ok(Survival {
+                takeover,
+                problem: connections.as_ref().err().map(|error| format!("{error:#}")),
+                taken_over: connections.unwrap_or_default(),
+            });
         }
+        if Deadline::now() > deadline {
+            let said = agent.last_words();
+            let problem =
+                format!("node b has not taken over after {TAKEOVER_LIMIT:?}: {status:?}; it said:{said}");
+            return Ok(Survival {
+                takeover,
+                problem: Some(problem),
+                ..Survival::default()
+            });
+        }
+        std::thread::sleep(POLL);
     }
 }
 
@@ -209,4 +264,12 @@ fn bring_back(stage: &Stage, returning: Returning) -> Result<Instant> {
         std::thread::sleep(ACT);
     }
     Ok(returned_at)
+}
+
+fn as_nanos<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(instant.as_nanos())
+}
+
+fn as_optional_nanos<S: Serializer>(instant: &Option<Instant>, serializer: S) -> Result<S::Ok, S::Error> {
+    instant.map(Instant::as_nanos).serialize(serializer)
 }

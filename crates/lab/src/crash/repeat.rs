@@ -1,17 +1,18 @@
 //! One run or many, with a line for each, and the first failure told so that it can be played again.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::Options;
-use super::play::play;
+use super::play::{Facts, play};
 use super::report::Report;
+use super::{Options, stage};
 use crate::Outcome;
 
 /// What `--json` prints.
@@ -44,7 +45,10 @@ pub fn run(options: &Options) -> Result<Outcome> {
         let seed = first_seed.wrapping_add(u64::from(number));
         let name = format!("{}-{number}", std::process::id());
         let facts = play(options, seed, &name, &|act| narrator.act(number, act))?;
-        let report = Report::new(options, seed, facts);
+        let report = Report::new(options, seed, &facts);
+        if let Some(directory) = stage::kept(options, &name) {
+            keep(options, &directory, &facts, &report)?;
+        }
         if options.repeat > 1 {
             narrator.line(&format!("{}/{} {}", number + 1, options.repeat, report.line()));
         }
@@ -76,6 +80,20 @@ pub fn run(options: &Options) -> Result<Outcome> {
     } else {
         Outcome::DidNotHold
     })
+}
+
+/// Adds the findings to what a run has left in `directory`; of many runs only those that failed stay.
+fn keep(options: &Options, directory: &Path, facts: &Facts, report: &Report) -> Result<()> {
+    let failed = |what: &str| format!("{what} {}", directory.display());
+    if options.repeat > 1 && report.ok {
+        return fs::remove_dir_all(directory).with_context(|| failed("remove"));
+    }
+    let write = |name: &str, json: serde_json::Result<Vec<u8>>| -> Result<()> {
+        Ok(fs::write(directory.join(name), json?)?)
+    };
+    write("facts.json", serde_json::to_vec(facts))
+        .and_then(|()| write("report.json", serde_json::to_vec_pretty(report)))
+        .with_context(|| failed("write to"))
 }
 
 fn print(options: &Options, summary: &Summary) -> Result<()> {

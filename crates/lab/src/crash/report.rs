@@ -8,6 +8,7 @@ use super::{Fault, Options, Policy, Returning, Workload};
 use crate::capture::Capture;
 use crate::client::{Gap, Spread};
 use crate::emulator::{Passed, Way};
+use crate::judge::Finding;
 
 /// How many failures and violations are printed one by one.
 const SHOWN: usize = 20;
@@ -32,8 +33,13 @@ pub struct Report {
     sha256_match: bool,
     connections: usize,
     connections_survived: usize,
+    /// RSTs, in either direction, as captured at the client.
     resets_seen: u64,
-    violations: Vec<String>,
+    /// What broke the judge's rules, the first few.
+    violations: Vec<Finding>,
+    violations_more: u64,
+    /// What the captures cannot prove, and why.
+    unproven: Vec<String>,
     /// The client's longest wait for a byte around the fault.
     stall_ms: Option<Spread>,
     /// From the fault to the declaration.
@@ -70,15 +76,9 @@ struct Durations {
 impl Report {
     /// What `facts` of one run show.
     #[must_use]
-    pub fn new(options: &Options, seed: u64, facts: Facts) -> Self {
-        let client = &facts.client;
-        let mut violations = Vec::new();
-        for capture in facts.captures.iter().filter(|capture| capture.dropped > 0) {
-            let (at, dropped) = (capture.point.name(), capture.dropped);
-            violations.push(format!(
-                "the capture at {at} lacks {dropped} packets, so it proves nothing"
-            ));
-        }
+    pub fn new(options: &Options, seed: u64, facts: &Facts) -> Self {
+        let Facts { client, verdict, .. } = facts;
+        let problem = facts.problem.clone().into_iter();
         let failures = client.connections.iter().enumerate().filter_map(|(index, one)| {
             let failure = one.failure.as_ref()?;
             let local = one
@@ -105,8 +105,10 @@ impl Report {
             sha256_match: client.sha256_match(),
             connections: client.connections.len(),
             connections_survived: client.survivors(),
-            resets_seen: 0,
-            violations,
+            resets_seen: verdict.resets_seen(),
+            violations: Vec::new(),
+            violations_more: verdict.violations_more,
+            unproven: verdict.unproven.clone(),
             stall_ms: None,
             detection_ms: None,
             takeover_ms: None,
@@ -114,11 +116,12 @@ impl Report {
             baseline_gap_ms: None,
             connections_at_fault: under_way(facts.fault_at),
             connections_at_return: facts.returned_at.map_or(0, under_way),
-            failures: failures.take(SHOWN).collect(),
-            durations: Durations::of(&facts),
-            captures: facts.captures,
+            failures: problem.chain(failures).take(SHOWN).collect(),
+            durations: Durations::of(facts),
+            captures: facts.captures.clone(),
             emulated: facts.emulated,
         };
+        report.add_violations(verdict.violations.clone());
         report.conclude();
         report
     }
@@ -133,7 +136,9 @@ impl Report {
         self.connections_at_fault += other.connections_at_fault;
         self.connections_at_return += other.connections_at_return;
         self.resets_seen += other.resets_seen;
-        append(&mut self.violations, other.violations);
+        self.violations_more += other.violations_more;
+        self.add_violations(other.violations);
+        append(&mut self.unproven, other.unproven);
         append(&mut self.failures, other.failures);
         self.durations.add(other.durations);
         self.conclude();
@@ -147,13 +152,13 @@ impl Report {
             |stall| format!("{:.1}/{:.1} ms", stall.median, stall.max),
         );
         format!(
-            "{} seed {}: {} of {} connections survived, {} resets, {} violations, stall (median/max) {stall}",
+            "{}, seed {}: {} of {} connections survived, {} resets, {} violations, stall (median/max) {stall}",
             if self.ok { "held" } else { "DID NOT HOLD" },
             self.seed,
             self.connections_survived,
             self.connections,
             self.resets_seen,
-            self.violations.len(),
+            self.violations.len() as u64 + self.violations_more,
         )
     }
 
@@ -173,10 +178,22 @@ impl Report {
                     &format!("\n  {name:<14} median {median:8.2} ms   p99 {p99:8.2} ms   max {max:8.2} ms");
             }
         }
-        for problem in self.violations.iter().chain(&self.failures) {
+        let violations = self.violations.iter().map(|found| {
+            let at = found.point.name();
+            format!(
+                "{:?} at {at}, {}: {} ({} times): {}",
+                found.rule, found.client, found.what, found.times, found.packet
+            )
+        });
+        let unproven = self.unproven.iter().map(|what| format!("not proven: {what}"));
+        for problem in violations.chain(unproven).chain(self.failures.iter().cloned()) {
             text += &format!("\n  {problem}");
         }
         text
+    }
+
+    fn add_violations(&mut self, more: Vec<Finding>) {
+        self.violations_more += append(&mut self.violations, more);
     }
 
     fn conclude(&mut self) {
@@ -184,7 +201,8 @@ impl Report {
             && self.sha256_match
             && self.bytes_received == self.bytes_expected
             && self.resets_seen == 0
-            && self.violations.is_empty();
+            && self.violations.is_empty()
+            && self.unproven.is_empty();
         let spread = |values: &[f64]| Spread::of(values.iter().copied());
         self.stall_ms = spread(&self.durations.stall);
         self.detection_ms = spread(&self.durations.detection);
@@ -194,9 +212,12 @@ impl Report {
     }
 }
 
-fn append(list: &mut Vec<String>, more: Vec<String>) {
-    let room = SHOWN.saturating_sub(list.len());
+/// Adds as many as are shown, and tells how many are not.
+fn append<T>(list: &mut Vec<T>, more: Vec<T>) -> u64 {
+    let room = SHOWN.saturating_sub(list.len()).min(more.len());
+    let left_out = more.len() - room;
     list.extend(more.into_iter().take(room));
+    left_out as u64
 }
 
 impl Durations {

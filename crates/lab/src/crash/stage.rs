@@ -85,10 +85,16 @@ impl Stage {
     }
 }
 
-/// Where the run's files go.
+/// Where the files of `run` stay, if they shall.
+#[must_use]
+pub fn kept(options: &Options, run: &str) -> Option<PathBuf> {
+    options.keep.as_ref().map(|keep| keep.join(run))
+}
+
+/// Makes the directory where the files of `run` go.
 fn directory(options: &Options, run: &str, teardown: &Teardown) -> Result<PathBuf> {
-    let directory = if let Some(keep) = &options.keep {
-        std::path::absolute(keep)?.join(run)
+    let directory = if let Some(keep) = kept(options, run) {
+        std::path::absolute(keep)?
     } else {
         let directory = Path::new(MEMORY).join(format!("steadfast-lab-{run}"));
         teardown.will_create(&Resource::Path(directory.clone()))?;

@@ -150,6 +150,12 @@ impl Agent {
         ready.with_context(|| format!("last status: {seen}"))
     }
 
+    /// The end of what it has printed, on lines of its own.
+    #[must_use]
+    pub fn last_words(&self) -> String {
+        self.process.last_words()
+    }
+
     /// Asks the daemon in `node` how it is.
     ///
     /// # Errors

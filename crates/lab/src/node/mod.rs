@@ -3,5 +3,5 @@
 mod agent;
 mod server;
 
-pub use self::agent::{Agent, Connection, Pair, Takeover};
+pub use self::agent::{Agent, Connection, Pair, Status, Takeover};
 pub use self::server::{Application, Content, Server};

@@ -1,0 +1,92 @@
+//! `steadfast-lab crash` judges what really happens. Needs root, nginx and tcpdump; says so and passes without.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use nix::unistd::geteuid;
+use serde_json::Value;
+
+fn crash(options: &[&str]) -> Output {
+    let lab = env!("CARGO_BIN_EXE_steadfast-lab");
+    Command::new(lab).arg("crash").args(options).output().unwrap()
+}
+
+fn skipped(test: &str) -> bool {
+    let have = |program: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|directory| directory.join(program).exists())
+    };
+    let skip = !geteuid().is_root() || !["ip", "nginx", "redis-server", "tcpdump"].into_iter().all(have);
+    if skip {
+        eprintln!("skipped: {test} needs root, iproute2, nginx, redis-server and tcpdump");
+    }
+    skip
+}
+
+#[test]
+fn without_steadfast_connections_are_reset_and_the_judge_sees_it() {
+    if skipped("without_steadfast_connections_are_reset_and_the_judge_sees_it") {
+        return;
+    }
+    for policy in ["http", "replica"] {
+        let options = ["--baseline", "--policy", policy, "--workload", "request"];
+        let output = crash(&[&options[..], &["--connections", "3", "--seed", "1", "--json"]].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["ok"], false);
+        assert_eq!(report["seed"], 1);
+        assert_eq!(report["connections"], 3);
+        assert_eq!(report["connections_survived"], 0);
+        assert_eq!(report["resets_seen"], 3, "{report}");
+        assert_eq!(report["unproven"], Value::Array(Vec::new()));
+        // The clients waited at least until the address had moved.
+        assert!(report["stall_ms"]["median"].as_f64().unwrap() >= 80.0, "{report}");
+        let command = report["first_failure"]["command"].as_str().unwrap();
+        assert!(command.contains("--seed 1 "), "{command}");
+        let capture = report["captures"][0]["path"].as_str().unwrap();
+        assert!(!Path::new(capture).exists(), "{capture} is left behind");
+    }
+}
+
+#[test]
+fn what_a_run_saw_is_kept_on_demand() {
+    if skipped("what_a_run_saw_is_kept_on_demand") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let keep = directory.path().to_str().unwrap();
+    let options = ["--baseline", "--ipv6", "--rtt", "5", "--workload", "idle"];
+    let output = crash(&[&options[..], &["--connections", "2", "--keep", keep]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let run = std::fs::read_dir(directory.path())
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    for name in [
+        "client.pcap",
+        "router.pcap",
+        "node-a.pcap",
+        "node-b.pcap",
+        "facts.json",
+        "report.json",
+    ] {
+        assert!(run.join(name).metadata().unwrap().len() > 24, "{name} is empty");
+    }
+}
+
+#[test]
+fn wrong_use_is_told_from_what_is_missing() {
+    let wrong = crash(&["--policy", "http", "--workload", "upload"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("--policy replica"));
+    assert_eq!(crash(&["--loss", "101"]).status.code(), Some(2));
+    assert_eq!(crash(&["--connections", "0"]).status.code(), Some(2));
+    let missing = crash(&["--steadfast", "/no/such/steadfast"]);
+    assert_eq!(missing.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&missing.stderr);
+    assert!(said.contains("/no/such/steadfast"), "{said}");
+    assert!(missing.stdout.is_empty());
+}
