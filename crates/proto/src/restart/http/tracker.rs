@@ -54,8 +54,8 @@ pub enum Reason {
 /// Follows one connection's two streams from their first byte on.
 ///
 /// Bytes go in by [`on_input`](Self::on_input) and [`on_output`](Self::on_output) in order and in pieces of any size.
-/// Input must be given before the output that answers it, and only once the primary has acknowledged it: a request that
-/// never reached the primary needs no protection from being executed twice. Idle, it owns no memory; while a reply is
+/// Input is given as soon as it was released to the primary, which may act on it before its acknowledgement is seen, and
+/// before the output that answers it. Idle, the tracker owns no memory; while a reply is
 /// under way, the reply's header and a hash; body bytes cost the hash only.
 #[derive(Debug, Default)]
 pub struct Tracker {
@@ -133,7 +133,7 @@ impl Tracker {
         Self::default()
     }
 
-    /// The next input bytes (client to server) that the primary has acknowledged.
+    /// The next input bytes (client to server) that the primary may have got.
     pub fn on_input(&mut self, bytes: &[u8]) {
         self.input += bytes.len() as u64;
         if matches!(self.mode, Mode::Following)

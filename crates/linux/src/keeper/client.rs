@@ -1,0 +1,146 @@
+//! The agent's end.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use socket2::SockRef;
+use thiserror::Error;
+
+use super::channel;
+use super::message::{Adoption, Answer, Request};
+use super::status::Status;
+
+/// The keeper answers at once; if not, it is stopped or broken.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What went wrong with the keeper.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The channel failed.
+    #[error("keeper: {step}: {source}")]
+    Channel {
+        /// What was to be done.
+        step: &'static str,
+        /// The kernel's answer, or what was wrong with the keeper's.
+        source: io::Error,
+    },
+    /// The keeper does not want it.
+    #[error("keeper: refused: {0}")]
+    Refused(String),
+    /// The keeper's answer is to another question.
+    #[error("keeper: unexpected answer to {0}")]
+    Unexpected(&'static str),
+}
+
+/// A connection to the keeper. Dropping it changes nothing for what the keeper owns.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+}
+
+impl Client {
+    /// Connects to the keeper that serves at `path`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let step = |step| {
+            move |source: nix::Error| ClientError::Channel {
+                step,
+                source: source.into(),
+            }
+        };
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket =
+            socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(step("making a socket"))?;
+        let address = UnixAddr::new(path).map_err(step("its path"))?;
+        connect(socket.as_raw_fd(), &address).map_err(step("connecting"))?;
+        let timeouts = SockRef::from(&socket);
+        timeouts
+            .set_read_timeout(Some(ANSWER_TIMEOUT))
+            .and_then(|()| timeouts.set_write_timeout(Some(ANSWER_TIMEOUT)))
+            .map_err(|source| ClientError::Channel {
+                step: "setting a timeout",
+                source,
+            })?;
+        Ok(Self { socket })
+    }
+
+    /// The same for a keeper that has just been started: tries for `patience`.
+    ///
+    /// # Errors
+    /// There is still none.
+    pub fn connect_within(path: &Path, patience: Duration) -> Result<Self, ClientError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match Self::connect(path) {
+                Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Gives a connection to the keeper: `client`, its live socket; `replica`, the replica's socket if the plan has one;
+    /// `input`, the logged bytes that the application is to get before what is read from the socket. Once this returns,
+    /// the keeper owns the connection, and the caller closes its own descriptors.
+    ///
+    /// # Errors
+    /// The keeper did not take it; the sockets are unchanged.
+    pub fn adopt(
+        &mut self,
+        adoption: Adoption,
+        client: BorrowedFd<'_>,
+        replica: Option<BorrowedFd<'_>>,
+        input: &[&[u8]],
+    ) -> Result<(), ClientError> {
+        let sockets: Vec<_> = [Some(client), replica].into_iter().flatten().collect();
+        match self.ask(&Request::Adopt(Box::new(adoption)), &sockets, input)? {
+            Answer::Adopted => Ok(()),
+            Answer::Refused(reason) => Err(ClientError::Refused(reason)),
+            Answer::Status(_) | Answer::Stopping => Err(ClientError::Unexpected("adopt")),
+        }
+    }
+
+    /// What became of all connections.
+    ///
+    /// # Errors
+    /// The channel failed.
+    pub fn status(&mut self) -> Result<Status, ClientError> {
+        match self.ask(&Request::Status, &[], &[])? {
+            Answer::Status(status) => Ok(status),
+            Answer::Refused(reason) => Err(ClientError::Refused(reason)),
+            Answer::Adopted | Answer::Stopping => Err(ClientError::Unexpected("status")),
+        }
+    }
+
+    /// Ends the keeper. Connections that it has are reset.
+    ///
+    /// # Errors
+    /// The channel failed.
+    pub fn stop(mut self) -> Result<(), ClientError> {
+        match self.ask(&Request::Stop, &[], &[])? {
+            Answer::Stopping => Ok(()),
+            Answer::Refused(reason) => Err(ClientError::Refused(reason)),
+            Answer::Adopted | Answer::Status(_) => Err(ClientError::Unexpected("stop")),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        request: &Request,
+        sockets: &[BorrowedFd<'_>],
+        blob: &[&[u8]],
+    ) -> Result<Answer, ClientError> {
+        let step = |step| move |source| ClientError::Channel { step, source };
+        channel::send(self.socket.as_fd(), request, sockets, blob).map_err(step("asking"))?;
+        match channel::receive(self.socket.as_fd()).map_err(step("waiting for an answer"))? {
+            Some(answer) => Ok(answer.message),
+            None => Err(step("waiting for an answer")(
+                io::ErrorKind::ConnectionReset.into(),
+            )),
+        }
+    }
+}

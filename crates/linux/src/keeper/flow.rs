@@ -1,0 +1,79 @@
+//! Moving bytes from one socket to another: what is not taken at once is kept, and holds up its source.
+
+use std::cell::RefCell;
+use std::io;
+
+use tokio::net::TcpStream;
+
+/// The most that is read at once.
+pub(super) const BUFFER: usize = 256 * 1024;
+
+/// Bytes on their way to one socket.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Outgoing {
+    pub const fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, written: 0 }
+    }
+
+    /// Writes what the socket takes of `bytes` now and keeps the rest. Nothing else may be on its way.
+    pub fn start(&mut self, sink: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+        debug_assert!(self.bytes.is_empty(), "the source was held up");
+        let written = match sink.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            outcome => outcome?,
+        };
+        self.bytes.extend_from_slice(&bytes[written..]);
+        Ok(())
+    }
+
+    /// Waits until all is written. An idle flow owns no memory.
+    pub async fn finish(&mut self, sink: &TcpStream) -> io::Result<()> {
+        while self.written < self.bytes.len() {
+            sink.writable().await?;
+            match sink.try_write(&self.bytes[self.written..]) {
+                Ok(written) => self.written += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        *self = Self::default();
+        Ok(())
+    }
+
+    /// Room for a filter to put bytes in; they are written by [`finish`](Self::finish).
+    pub const fn room(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
+/// Waits for bytes and gives them to `take`, in memory that others use afterwards. `None` at the stream's end.
+///
+/// # Errors
+/// The source failed.
+pub(super) async fn read<T>(
+    source: &TcpStream,
+    scratch: &RefCell<Box<[u8]>>,
+    take: impl FnOnce(&[u8]) -> T,
+) -> io::Result<Option<T>> {
+    loop {
+        source.readable().await?;
+        let count = source.try_read(&mut scratch.borrow_mut());
+        match count {
+            Ok(0) => return Ok(None),
+            Ok(count) => {
+                let taken = take(&scratch.borrow()[..count]);
+                if count == BUFFER {
+                    tokio::task::yield_now().await; // a source that never dries up must not starve the others
+                }
+                return Ok(Some(taken));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The keeper's books: which connections live, and what became of the others.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use tokio::sync::{Notify, watch};
+
+use super::message::Adoption;
+use super::status::{ConnectionStatus, ENDED_MAX, EndedStatus, Ending, ServiceStatus, State, Status};
+use super::{Options, flow};
+
+/// What all connections share.
+pub(super) struct Keeper {
+    pub options: Options,
+    /// For one read and the write after it, never across a wait.
+    pub scratch: RefCell<Box<[u8]>>,
+    /// Something ended: the process may be unused.
+    pub changed: Notify,
+    pub stop: watch::Sender<bool>,
+    pub agents: Cell<usize>,
+    live: RefCell<BTreeMap<u64, Rc<Kept>>>,
+    services: RefCell<BTreeMap<String, ServiceStatus>>,
+    ended: RefCell<VecDeque<EndedStatus>>,
+}
+
+/// One connection's line in the books.
+pub(super) struct Kept {
+    pub adoption: Adoption,
+    pub state: Cell<State>,
+    pub to_application: Cell<u64>,
+    pub to_client: Cell<u64>,
+}
+
+impl Keeper {
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            scratch: RefCell::new(vec![0; flow::BUFFER].into_boxed_slice()),
+            changed: Notify::new(),
+            stop: watch::Sender::new(false),
+            agents: Cell::new(0),
+            live: RefCell::default(),
+            services: RefCell::default(),
+            ended: RefCell::default(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.live.borrow().is_empty()
+    }
+
+    /// Enters a connection; `None` if its number is taken.
+    pub fn enter(&self, adoption: Adoption) -> Option<Rc<Kept>> {
+        let mut live = self.live.borrow_mut();
+        if live.contains_key(&adoption.id) {
+            return None;
+        }
+        let mut services = self.services.borrow_mut();
+        let service = services.entry(adoption.service.clone()).or_default();
+        service.adopted += 1;
+        service.live += 1;
+        let kept = Rc::new(Kept {
+            adoption,
+            state: Cell::new(State::Idle),
+            to_application: Cell::new(0),
+            to_client: Cell::new(0),
+        });
+        live.insert(kept.adoption.id, kept.clone());
+        Some(kept)
+    }
+
+    /// Moves a connection to those that ended.
+    pub fn leave(&self, kept: &Kept, ending: Ending, reason: String) {
+        let Adoption {
+            id, service, client, ..
+        } = &kept.adoption;
+        if ending.is_reset() {
+            tracing::warn!(id, service, %client, ?ending, reason, "relayed connection was reset");
+        } else {
+            tracing::debug!(id, service, %client, ?ending, reason, "relayed connection ended");
+        }
+        let (to_application, to_client) = (kept.to_application.get(), kept.to_client.get());
+        if self.live.borrow_mut().remove(id).is_some()
+            && let Some(sums) = self.services.borrow_mut().get_mut(service)
+        {
+            sums.live -= 1;
+            sums.to_application += to_application;
+            sums.to_client += to_client;
+            *sums.ended.entry(ending).or_default() += 1;
+        }
+        let mut ended = self.ended.borrow_mut();
+        if ended.len() == ENDED_MAX {
+            ended.pop_front();
+        }
+        ended.push_back(EndedStatus {
+            id: *id,
+            service: service.clone(),
+            client: *client,
+            ending,
+            reason,
+            to_application,
+            to_client,
+        });
+        self.changed.notify_one();
+    }
+
+    pub fn status(&self) -> Status {
+        let connection = |kept: &Rc<Kept>| ConnectionStatus {
+            id: kept.adoption.id,
+            service: kept.adoption.service.clone(),
+            client: kept.adoption.client,
+            state: kept.state.get(),
+            to_application: kept.to_application.get(),
+            to_client: kept.to_client.get(),
+        };
+        Status {
+            services: self.services.borrow().clone(),
+            connections: self.live.borrow().values().map(connection).collect(),
+            ended: self.ended.borrow().iter().cloned().collect(),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What agent and keeper say to each other.
+
+use std::net::SocketAddr;
+
+use proto::connection::OutputEnd;
+use proto::restart::{http, replica};
+use serde::{Deserialize, Serialize};
+
+use super::status::Status;
+
+/// A restored connection that the keeper is to own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adoption {
+    /// Unique among the connections of one keeper.
+    pub id: u64,
+    /// The service's name.
+    pub service: String,
+    /// The client.
+    pub client: SocketAddr,
+    /// The VIP and port.
+    pub vip: SocketAddr,
+    /// Where the local application listens.
+    pub application: SocketAddr,
+    /// How the application's side goes on.
+    pub plan: Plan,
+    /// The client's FIN was received and acknowledged before: the kernel does not know, and input ends with what is given.
+    pub input_ended: bool,
+    /// The server's FIN: once sent, nothing more may be said. Unacknowledged, it is sent again at once; acknowledged, the
+    /// socket is closed without a word, since the kernel does not know of it.
+    pub output: OutputEnd,
+}
+
+/// How the application's side of a connection goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Plan {
+    /// A fresh application connection gets the logged input from the restart point on, then what the client sends.
+    Http {
+        /// What of the reply the client has.
+        resume: http::Resume,
+        /// Header fields that may differ.
+        volatile: http::Volatile,
+    },
+    /// The replica's connection goes on; it gets the logged input that it has not been fed, then what the client sends.
+    Replica {
+        /// Whose output is ahead by what.
+        resume: replica::Resume,
+    },
+    /// Nothing is to be relayed any more: the output ends, and what the client still sends is dropped.
+    Silent,
+}
+
+/// From the agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// With the client's socket, the replica's if the plan has one, and the logged input as the blob.
+    Adopt(Box<Adoption>),
+    Status,
+    Stop,
+}
+
+/// To the agent, one for each request.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Adopted,
+    Refused(String),
+    Status(Status),
+    Stopping,
+}

@@ -1,0 +1,390 @@
+//! One connection's life in the keeper.
+//!
+//! ```text
+//!                       ┌─ silent, finished ─────────────────────────────┐
+//!  adopted ─┬─ idle ─ connecting ─ resuming ─ relaying ─ half-closed ─ draining ─ closed
+//!           └─ replica ────────────┘      └────────┴──── failure ──── reset
+//! ```
+
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use proto::connection::OutputEnd;
+use proto::restart::http::Resume;
+use proto::restart::{http, replica};
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::channel::Blob;
+use super::flow::{self, Outgoing};
+use super::kept::{Keeper, Kept};
+use super::message::Plan;
+use super::status::{Ending, State};
+use crate::transparent::connect_as;
+
+/// Pause before an application that refused is tried again.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// A connection that the keeper owns.
+pub(super) struct Relay {
+    pub keeper: Rc<Keeper>,
+    pub kept: Rc<Kept>,
+    pub client: TcpStream,
+    pub replica: Option<TcpStream>,
+    pub input: Blob,
+    pub output: OutputEnd,
+}
+
+/// Another end than that both sides closed.
+struct Cut(Ending, String);
+
+/// Compares what the application says again.
+enum Filter {
+    Http(http::Resumer),
+    Replica(replica::Resumer),
+}
+
+/// How the application's direction ended.
+enum Down {
+    /// The application closed it.
+    Closed,
+    /// The reply that ends the connection is complete.
+    Finished,
+}
+
+impl Relay {
+    /// Relays until the end, whatever it is.
+    pub async fn run(mut self) {
+        let mut stop = self.keeper.stop.subscribe();
+        let outcome = tokio::select! {
+            outcome = self.live() => outcome,
+            _ = stop.wait_for(|&stopped| stopped) => Err(Cut(Ending::Stopped, String::new())),
+        };
+        let Cut(ending, reason) = outcome.err().unwrap_or(Cut(Ending::Closed, String::new()));
+        if self.output == OutputEnd::FinAcknowledged {
+            // The kernel does not know that its FIN is out, and would say another one. Fails only without the right to it.
+            let _ = setsockopt(&self.client, sockopt::TcpRepair, &1);
+        } else if ending.is_reset() {
+            reset_on_close(&self.client);
+        }
+        let Self {
+            keeper, kept, client, ..
+        } = self;
+        drop(client);
+        keeper.leave(&kept, ending, reason);
+    }
+
+    async fn live(&mut self) -> Result<(), Cut> {
+        if self.output == OutputEnd::FinSent {
+            shut_down(&self.client).map_err(client_lost)?;
+        }
+        let Some((filter, first)) = self.filter() else {
+            return self.drain().await;
+        };
+        let application = match self.replica.take() {
+            Some(replica) => replica,
+            None if self.input.is_empty() && !filter.is_transparent() => {
+                return Err(Cut(
+                    Ending::Failed,
+                    "the unanswered request is not in the log".into(),
+                ));
+            }
+            None if !self.wait_for_input().await? => return self.drain().await,
+            None => self.connect().await?,
+        };
+        match self.relay(&application, filter, first).await {
+            Ok(Down::Closed) => Ok(()),
+            Err(cut) => {
+                if cut.0 == Ending::ClientLost {
+                    reset_on_close(&application);
+                }
+                Err(cut)
+            }
+            Ok(Down::Finished) => {
+                drop(application);
+                self.drain().await
+            }
+        }
+    }
+
+    /// What the application says passes through this; the bytes go to the client before. `None`: nothing is to be said.
+    fn filter(&self) -> Option<(Filter, Vec<u8>)> {
+        match &self.kept.adoption.plan {
+            Plan::Silent
+            | Plan::Http {
+                resume: Resume::Finished,
+                ..
+            } => None,
+            Plan::Http { .. } if self.output != OutputEnd::Open => None,
+            Plan::Http { resume, volatile } => {
+                let resumer = http::Resumer::with_volatile(resume.clone(), volatile.clone());
+                Some((Filter::Http(resumer), Vec::new()))
+            }
+            Plan::Replica { resume } => {
+                let (resumer, first) = replica::Resumer::new(resume.clone());
+                Some((Filter::Replica(resumer), first))
+            }
+        }
+    }
+
+    /// Whether there is input for an application, or may be: false if the client has closed.
+    async fn wait_for_input(&self) -> Result<bool, Cut> {
+        if !self.input.is_empty() || self.kept.adoption.input_ended {
+            return Ok(!self.input.is_empty());
+        }
+        match timeout(self.keeper.options.idle, self.client.peek(&mut [0])).await {
+            Ok(peeked) => Ok(peeked.map_err(client_lost)? > 0),
+            Err(_) => Ok(true), // whether to wait longer is the application's decision
+        }
+    }
+
+    async fn connect(&self) -> Result<TcpStream, Cut> {
+        self.kept.state.set(State::Connecting);
+        let deadline = Instant::now() + self.keeper.options.connect_timeout;
+        loop {
+            let error = match timeout_at(deadline, self.try_connect()).await {
+                Ok(Ok(application)) => return Ok(application),
+                Ok(Err(error)) => error,
+                Err(_) => io::ErrorKind::TimedOut.into(),
+            };
+            let again = error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() + RETRY < deadline;
+            if !again {
+                let reason = format!("connecting to {}: {error}", self.kept.adoption.application);
+                return Err(Cut(Ending::ApplicationUnreachable, reason));
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn try_connect(&self) -> io::Result<TcpStream> {
+        let adoption = &self.kept.adoption;
+        if !self.keeper.options.transparent {
+            return TcpStream::connect(adoption.application).await;
+        }
+        let application = TcpStream::from_std(connect_as(adoption.client, adoption.application)?)?;
+        application.writable().await?;
+        application.take_error()?.map_or(Ok(application), Err)
+    }
+
+    async fn relay(&mut self, application: &TcpStream, filter: Filter, first: Vec<u8>) -> Result<Down, Cut> {
+        let Self {
+            keeper,
+            kept,
+            client,
+            input,
+            output,
+            ..
+        } = self;
+        kept.state.set(if filter.is_transparent() {
+            State::Relaying
+        } else {
+            State::Resuming
+        });
+        let mut up = pin!(upstream(keeper, kept, client, application, input));
+        let mut down = pin!(downstream(
+            keeper,
+            kept,
+            (client, output),
+            application,
+            (filter, first)
+        ));
+        tokio::select! {
+            ended = &mut up => {
+                ended?;
+                kept.state.set(State::HalfClosed);
+                down.await
+            }
+            ended = &mut down => {
+                let ended = ended?;
+                kept.state.set(State::HalfClosed);
+                if matches!(ended, Down::Finished) {
+                    return Ok(ended);
+                }
+                // The application may go on reading, as long as something comes.
+                loop {
+                    let before = kept.to_application.get();
+                    match timeout(keeper.options.linger, &mut up).await {
+                        Ok(outcome) => return outcome.map(|()| ended),
+                        Err(_) if kept.to_application.get() == before => return Err(lingered()),
+                        Err(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing more is to be said: ends the output, and drops what the client still sends.
+    async fn drain(&mut self) -> Result<(), Cut> {
+        end_output(&self.client, &mut self.output)?;
+        self.kept.state.set(State::HalfClosed);
+        if self.kept.adoption.input_ended {
+            return Ok(());
+        }
+        let deadline = Instant::now() + self.keeper.options.linger;
+        loop {
+            match timeout_at(deadline, flow::read(&self.client, &self.keeper.scratch, |_| ())).await {
+                Ok(Ok(Some(()))) => {}
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Err(error)) => return Err(client_lost(error)),
+                Err(_) => return Err(lingered()),
+            }
+        }
+    }
+}
+
+/// Passes the logged input, then what the client sends, then its end. Returns early if the application does not read any
+/// more: whether that is a failure, its own direction tells.
+async fn upstream(
+    keeper: &Keeper,
+    kept: &Kept,
+    client: &TcpStream,
+    application: &TcpStream,
+    input: &mut Blob,
+) -> Result<(), Cut> {
+    let mut outgoing = Outgoing::default();
+    let passed = |count: usize| kept.to_application.set(kept.to_application.get() + count as u64);
+    while !input.is_empty() {
+        let started = {
+            let mut scratch = keeper.scratch.borrow_mut();
+            let count = input
+                .read(&mut scratch)
+                .map_err(|error| Cut(Ending::Failed, format!("reading the logged input: {error}")))?;
+            passed(count);
+            outgoing.start(application, &scratch[..count])
+        };
+        if started.is_err() || outgoing.finish(application).await.is_err() {
+            return Ok(());
+        }
+    }
+    let mut has_ended = kept.adoption.input_ended;
+    while !has_ended {
+        let started = flow::read(client, &keeper.scratch, |bytes| {
+            passed(bytes.len());
+            outgoing.start(application, bytes)
+        });
+        match started.await.map_err(client_lost)? {
+            None => has_ended = true,
+            Some(Err(_)) => return Ok(()),
+            Some(Ok(())) if outgoing.finish(application).await.is_err() => return Ok(()),
+            Some(Ok(())) => {}
+        }
+    }
+    let _ = shut_down(application); // it may have closed before
+    Ok(())
+}
+
+/// Passes `first`, then what the application says and the client does not have, then its end.
+async fn downstream(
+    keeper: &Keeper,
+    kept: &Kept,
+    (client, output): (&TcpStream, &mut OutputEnd),
+    application: &TcpStream,
+    (mut filter, first): (Filter, Vec<u8>),
+) -> Result<Down, Cut> {
+    let passed = |count: usize| kept.to_client.set(kept.to_client.get() + count as u64);
+    passed(first.len());
+    let mut outgoing = Outgoing::new(first);
+    loop {
+        outgoing.finish(client).await.map_err(client_lost)?;
+        if filter.is_finished() {
+            end_output(client, output)?;
+            return Ok(Down::Finished);
+        }
+        let may_speak = *output == OutputEnd::Open;
+        let read = flow::read(application, &keeper.scratch, |bytes| {
+            if filter.is_transparent() && may_speak {
+                passed(bytes.len());
+                return outgoing.start(client, bytes).map_err(client_lost);
+            }
+            filter.on_application(bytes, outgoing.room())?;
+            if !may_speak {
+                outgoing.room().clear();
+            }
+            passed(outgoing.room().len());
+            if filter.is_transparent() {
+                kept.state.set(State::Relaying);
+            }
+            Ok(())
+        });
+        match read.await {
+            Ok(Some(outcome)) => outcome?,
+            Ok(None) => {
+                filter.on_application_end()?;
+                end_output(client, output)?;
+                return Ok(Down::Closed);
+            }
+            Err(error) => return Err(Cut(Ending::ApplicationLost, error.to_string())),
+        }
+    }
+}
+
+impl Filter {
+    fn is_transparent(&self) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.is_transparent(),
+            Self::Replica(resumer) => resumer.is_transparent(),
+        }
+    }
+
+    /// Only a reply of HTTP can say that it is the last one.
+    const fn is_finished(&self) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.is_finished(),
+            Self::Replica(_) => false,
+        }
+    }
+
+    fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), Cut> {
+        match self {
+            Self::Http(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
+            Self::Replica(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
+        }
+    }
+
+    fn on_application_end(&mut self) -> Result<(), Cut> {
+        match self {
+            Self::Http(resumer) => resumer.on_application_end().map_err(mismatch),
+            Self::Replica(resumer) => resumer.on_application_end().map_err(mismatch),
+        }
+    }
+}
+
+fn end_output(client: &TcpStream, output: &mut OutputEnd) -> Result<(), Cut> {
+    if *output == OutputEnd::Open {
+        shut_down(client).map_err(client_lost)?;
+        *output = OutputEnd::FinSent;
+    }
+    Ok(())
+}
+
+fn shut_down(socket: &TcpStream) -> io::Result<()> {
+    SockRef::from(socket).shutdown(std::net::Shutdown::Write)
+}
+
+/// A FIN would make what was said look complete.
+fn reset_on_close(socket: &TcpStream) {
+    if let Err(error) = SockRef::from(socket).set_linger(Some(Duration::ZERO)) {
+        tracing::error!(%error, "a connection that failed ends without a reset");
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)] // for map_err
+fn client_lost(error: io::Error) -> Cut {
+    Cut(Ending::ClientLost, error.to_string())
+}
+
+#[allow(clippy::needless_pass_by_value)] // for map_err
+fn mismatch(mismatch: impl std::error::Error) -> Cut {
+    Cut(Ending::Mismatch, mismatch.to_string())
+}
+
+fn lingered() -> Cut {
+    Cut(
+        Ending::Lingered,
+        "the client was silent after the output had ended".into(),
+    )
+}

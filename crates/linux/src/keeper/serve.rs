@@ -1,0 +1,236 @@
+//! The process: its control socket, its agents, its end.
+
+use std::io;
+use std::net::TcpStream as StdStream;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, listen, socket};
+use socket2::SockRef;
+use thiserror::Error;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpStream;
+use tokio::signal::unix::{SignalKind, signal as on_signal};
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::sleep;
+
+use super::channel::{self, Received};
+use super::kept::Keeper;
+use super::message::{Answer, Plan, Request};
+use super::relay::Relay;
+use super::{Client, Options};
+
+/// Pause after a connection of an agent could not be accepted: out of descriptors, most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why there is no keeper.
+#[derive(Debug, Error)]
+#[error("keeper: {step}: {source}")]
+pub struct KeeperError {
+    /// What was to be done.
+    pub step: &'static str,
+    /// The kernel's answer.
+    pub source: io::Error,
+}
+
+fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> KeeperError {
+    move |source| KeeperError {
+        step,
+        source: source.into(),
+    }
+}
+
+/// Serves until it is stopped (by an agent, or SIGTERM: connections are reset) or unused. Leaves the session of whoever
+/// started it and ignores SIGHUP and SIGINT, which are not meant for it.
+///
+/// # Errors
+/// The control socket cannot be made, or another keeper serves there.
+pub fn run(options: Options) -> Result<(), KeeperError> {
+    detach()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(at("starting the runtime"))?;
+    runtime.block_on(async {
+        let mut terminate = on_signal(SignalKind::terminate()).map_err(at("catching SIGTERM"))?;
+        serve(options, async move {
+            let _ = terminate.recv().await;
+        })
+        .await
+    })
+}
+
+fn detach() -> Result<(), KeeperError> {
+    match nix::unistd::setsid() {
+        Ok(_) | Err(Errno::EPERM) => {} // EPERM: it leads a group already
+        Err(error) => return Err(at("setsid")(error)),
+    }
+    for ignored in [Signal::SIGHUP, Signal::SIGINT] {
+        // SAFETY: ignoring a signal runs no code.
+        unsafe { signal(ignored, SigHandler::SigIgn) }.map_err(at("ignoring a signal"))?;
+    }
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(at("getrlimit"))?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(at("setrlimit"))
+}
+
+/// Serves in this thread until `terminate`, a stop, or disuse.
+pub(super) async fn serve(options: Options, terminate: impl Future<Output = ()>) -> Result<(), KeeperError> {
+    let path = options.socket.clone();
+    let listener = open(&path)?;
+    let keeper = Rc::new(Keeper::new(options));
+    LocalSet::new()
+        .run_until(async {
+            tokio::select! {
+                () = accept_agents(&keeper, &listener) => {}
+                () = terminate => {
+                    keeper.stop.send_replace(true);
+                }
+            }
+            drop(std::fs::remove_file(&path)); // an agent may have done so
+            while !keeper.is_empty() {
+                keeper.changed.notified().await;
+            }
+        })
+        .await;
+    Ok(())
+}
+
+/// Makes the control socket. One that nobody serves any more is replaced.
+fn open(path: &Path) -> Result<AsyncFd<OwnedFd>, KeeperError> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener =
+        socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(at("making a socket"))?;
+    let address = UnixAddr::new(path).map_err(at("the control socket's path"))?;
+    let mut bound = bind(listener.as_raw_fd(), &address);
+    if bound == Err(Errno::EADDRINUSE) && Client::connect(path).is_err() {
+        std::fs::remove_file(path).map_err(at("removing a control socket that is not served"))?;
+        bound = bind(listener.as_raw_fd(), &address);
+    }
+    bound.map_err(at("binding the control socket (another keeper may serve there)"))?;
+    let owner_only = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(path, owner_only).map_err(at("restricting the control socket"))?;
+    listen(&listener, Backlog::new(16).expect("small")).map_err(at("listening"))?;
+    watch(listener).map_err(at("watching the control socket"))
+}
+
+/// Attends to agents until the keeper is stopped or unused.
+async fn accept_agents(keeper: &Rc<Keeper>, listener: &AsyncFd<OwnedFd>) {
+    let mut stop = keeper.stop.subscribe();
+    loop {
+        let is_unused = keeper.is_empty() && keeper.agents.get() == 0;
+        tokio::select! {
+            agent = accept(listener) => match agent {
+                Ok(agent) => {
+                    keeper.agents.set(keeper.agents.get() + 1);
+                    spawn_local(attend(keeper.clone(), agent));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "an agent could not be accepted");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            () = keeper.changed.notified() => {}
+            () = sleep(keeper.options.unused), if is_unused => return,
+            _ = stop.wait_for(|&stopped| stopped) => return,
+        }
+    }
+}
+
+async fn accept(listener: &AsyncFd<OwnedFd>) -> io::Result<AsyncFd<OwnedFd>> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let raw = listener
+        .async_io(Interest::READABLE, |listener| {
+            Ok(accept4(listener.as_raw_fd(), flags)?)
+        })
+        .await?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    watch(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd is open and the same as long as it lives.
+    Ok(unsafe { AsyncFd::register(socket) }?)
+}
+
+/// Answers one agent until it goes.
+async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
+    loop {
+        let received = agent
+            .async_io(Interest::READABLE, |agent| channel::receive(agent.as_fd()))
+            .await;
+        let answer = match received {
+            Ok(Some(request)) => on_request(&keeper, request),
+            Ok(None) => break,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Answer::Refused(error.to_string()),
+            Err(_) => break, // it died
+        };
+        let sent = agent
+            .async_io(Interest::WRITABLE, |agent| {
+                channel::send(agent.as_fd(), &answer, &[], &[])
+            })
+            .await;
+        if matches!(answer, Answer::Stopping) {
+            keeper.stop.send_replace(true);
+        }
+        if sent.is_err() {
+            break;
+        }
+    }
+    keeper.agents.set(keeper.agents.get() - 1);
+    keeper.changed.notify_one();
+}
+
+fn on_request(keeper: &Rc<Keeper>, request: Received<Request>) -> Answer {
+    match &request.message {
+        Request::Status => Answer::Status(keeper.status()),
+        Request::Stop => Answer::Stopping,
+        Request::Adopt(_) => match adopt(keeper, request) {
+            Ok(relay) => {
+                spawn_local(relay.run());
+                Answer::Adopted
+            }
+            Err(reason) => Answer::Refused(reason),
+        },
+    }
+}
+
+fn adopt(keeper: &Rc<Keeper>, request: Received<Request>) -> Result<Relay, String> {
+    let Request::Adopt(adoption) = request.message else {
+        return Err("nothing to be adopted".into());
+    };
+    let wants_replica = matches!(adoption.plan, Plan::Replica { .. });
+    let mut sockets = request.descriptors.into_iter();
+    let (client, replica) = match (sockets.next(), sockets.next(), wants_replica) {
+        (Some(client), None, false) => (client, None),
+        (Some(client), Some(replica), true) => (client, Some(replica)),
+        _ => return Err("the sockets do not fit the plan".into()),
+    };
+    let taken = |socket| take(socket).map_err(|error| format!("taking a socket: {error}"));
+    let (client, replica) = (taken(client)?, replica.map(taken).transpose()?);
+    let (id, output) = (adoption.id, adoption.output);
+    let kept = keeper
+        .enter(*adoption)
+        .ok_or_else(|| format!("there is a connection {id} already"))?;
+    Ok(Relay {
+        keeper: keeper.clone(),
+        kept,
+        client,
+        replica,
+        input: request.blob,
+        output,
+    })
+}
+
+fn take(socket: OwnedFd) -> io::Result<TcpStream> {
+    let stream = StdStream::from(socket);
+    stream.set_nonblocking(true)?;
+    SockRef::from(&stream).set_keepalive(true)?; // a peer that vanished is noticed, if late
+    TcpStream::from_std(stream)
+}

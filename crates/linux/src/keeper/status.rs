@@ -1,0 +1,123 @@
+//! What the keeper tells about its connections.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// All connections, past and present.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Sums, by service.
+    pub services: BTreeMap<String, ServiceStatus>,
+    /// The connections that live, by number.
+    pub connections: Vec<ConnectionStatus>,
+    /// The last ones that ended, at most [`ENDED_MAX`], oldest first.
+    pub ended: Vec<EndedStatus>,
+}
+
+/// How many ended connections are remembered one by one.
+pub const ENDED_MAX: usize = 256;
+
+/// Sums over the connections of one service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// Connections adopted so far.
+    pub adopted: u64,
+    /// Those that live.
+    pub live: u64,
+    /// Those that ended, and how.
+    pub ended: BTreeMap<Ending, u64>,
+    /// Bytes passed to the application, of connections that ended.
+    pub to_application: u64,
+    /// Bytes passed to clients, of connections that ended.
+    pub to_client: u64,
+}
+
+/// A connection that lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// As adopted.
+    pub id: u64,
+    /// The service's name.
+    pub service: String,
+    /// The client.
+    pub client: SocketAddr,
+    /// What it is at.
+    pub state: State,
+    /// Bytes passed to the application, logged ones included.
+    pub to_application: u64,
+    /// Bytes passed to the client.
+    pub to_client: u64,
+}
+
+/// What a connection is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Nothing is owed; the application is asked when the client speaks.
+    Idle,
+    /// Connecting to the application.
+    Connecting,
+    /// The application says again what the client has.
+    Resuming,
+    /// Bytes pass both ways.
+    Relaying,
+    /// One direction has ended.
+    HalfClosed,
+}
+
+/// A connection that ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedStatus {
+    /// As adopted.
+    pub id: u64,
+    /// The service's name.
+    pub service: String,
+    /// The client.
+    pub client: SocketAddr,
+    /// How.
+    pub ending: Ending,
+    /// Why, as a phrase; empty if it ended as connections do.
+    pub reason: String,
+    /// Bytes passed to the application.
+    pub to_application: u64,
+    /// Bytes passed to the client.
+    pub to_client: u64,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// Both sides closed.
+    Closed,
+    /// The client reset it, or cannot be reached.
+    ClientLost,
+    /// The client was silent for too long after its output had ended.
+    Lingered,
+    /// The application could not be connected to: reset.
+    ApplicationUnreachable,
+    /// The application reset it: so was the client.
+    ApplicationLost,
+    /// The regenerated reply was another one: reset.
+    Mismatch,
+    /// The keeper could not go on by itself (its own sockets, the logged input): reset.
+    Failed,
+    /// The keeper was stopped: reset.
+    Stopped,
+}
+
+impl Ending {
+    /// The client saw a reset.
+    pub const fn is_reset(self) -> bool {
+        match self {
+            Self::Closed | Self::ClientLost | Self::Lingered => false,
+            Self::ApplicationUnreachable
+            | Self::ApplicationLost
+            | Self::Mismatch
+            | Self::Failed
+            | Self::Stopped => true,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A bad end is seen by the client, and a good one is quiet.
+
+use std::io;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use proto::connection::OutputEnd;
+use proto::restart::http::{Resume, Volatile};
+use socket2::SockRef;
+
+use super::lab::*;
+use crate::keeper::{Ending, Plan};
+
+const GET: &str = "GET / HTTP/1.1\r\n\r\n";
+const CLOSE_DELIMITED: &str = "HTTP/1.1 200 OK\r\n\r\nhalf a ";
+
+/// The log ends after `said`; the application says `again` and closes. How the client sees it, and what is counted.
+fn after(said: &str, again: &'static str) -> (io::Result<Vec<u8>>, Ending, String) {
+    let mut lab = Lab::new();
+    let (address, _application) = application(move |mut stream| {
+        read_request(&mut stream);
+        say(&mut stream, again);
+    });
+    let connection = connection();
+    let adoption = adoption(1, &connection, address, http(GET.as_bytes(), said.as_bytes()));
+    let mut client = lab.adopt(adoption, connection, &[GET.as_bytes()]);
+    let seen = read_to_end(&mut client);
+    drop(client);
+    let ended = lab.ended(1);
+    assert_eq!(lab.status().services["web"].ended[&ended.ending], 1);
+    assert_eq!(lab.status().services["web"].live, 0);
+    (seen, ended.ending, ended.reason)
+}
+
+#[test]
+fn another_reply_is_a_reset() {
+    let (seen, ending, reason) = after(
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na",
+        "HTTP/1.1 404 No\r\n\r\n",
+    );
+    assert!(is_reset(&seen), "{seen:?}");
+    assert_eq!(ending, Ending::Mismatch);
+    assert!(reason.contains("404"), "{reason}");
+}
+
+#[test]
+fn a_reply_that_ends_early_is_a_reset() {
+    let (seen, ending, _) = after(CLOSE_DELIMITED, "HTTP/1.1 200 OK\r\n\r\nhalf");
+    assert!(
+        is_reset(&seen) && ending == Ending::Mismatch,
+        "{seen:?}, {ending:?}"
+    );
+    let length = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na";
+    let (seen, ending, _) = after(length, length);
+    assert!(
+        is_reset(&seen) && ending == Ending::Mismatch,
+        "{seen:?}, {ending:?}"
+    );
+}
+
+#[test]
+fn a_reply_that_ends_with_the_connection_is_completed() {
+    let (seen, ending, _) = after(CLOSE_DELIMITED, "HTTP/1.1 200 OK\r\n\r\nhalf a loaf");
+    assert_eq!((seen.unwrap(), ending), (b"loaf".to_vec(), Ending::Closed));
+}
+
+#[test]
+fn an_application_that_resets_resets_the_client() {
+    let mut lab = Lab::new();
+    let (address, _application) = application(|mut stream| {
+        read_request(&mut stream);
+        say(&mut stream, CLOSE_DELIMITED);
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    });
+    let connection = connection();
+    let adoption = adoption(1, &connection, address, http(GET.as_bytes(), b"HTTP"));
+    let mut client = lab.adopt(adoption, connection, &[GET.as_bytes()]);
+    let seen = read_to_end(&mut client);
+    assert!(is_reset(&seen), "{seen:?}");
+    assert_eq!(lab.ended(1).ending, Ending::ApplicationLost);
+}
+
+#[test]
+fn an_application_that_is_not_there_is_a_reset() {
+    let mut lab = Lab::with(|options| options.connect_timeout = Duration::from_millis(50));
+    let connection = connection();
+    let adoption = adoption(1, &connection, nobody(), http(GET.as_bytes(), b"HTTP"));
+    let mut client = lab.adopt(adoption, connection, &[GET.as_bytes()]);
+    let seen = read_to_end(&mut client);
+    assert!(is_reset(&seen), "{seen:?}");
+    assert_eq!(lab.ended(1).ending, Ending::ApplicationUnreachable);
+}
+
+#[test]
+fn a_request_that_is_not_in_the_log_is_a_reset() {
+    let mut lab = Lab::new();
+    let connection = connection();
+    let adoption = adoption(
+        1,
+        &connection,
+        nobody(),
+        http(GET.as_bytes(), CLOSE_DELIMITED.as_bytes()),
+    );
+    let mut client = lab.adopt(adoption, connection, &[]);
+    assert!(is_reset(&read_to_end(&mut client)));
+    assert_eq!(lab.ended(1).ending, Ending::Failed);
+}
+
+#[test]
+fn a_client_that_resets_is_counted_and_resets_the_application() {
+    let mut lab = Lab::new();
+    let (address, application) = application(|mut stream| {
+        let seen = read_to_end(&mut stream);
+        (is_reset(&seen), seen)
+    });
+    let connection = connection();
+    let adoption = adoption(1, &connection, address, idle());
+    let client = lab.adopt(adoption, connection, &[b"go"]);
+    SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    let (is_reset, seen) = application.join().unwrap();
+    assert!(is_reset, "{seen:?}");
+    assert_eq!(lab.ended(1).ending, Ending::ClientLost);
+}
+
+#[test]
+fn a_finished_connection_ends_without_an_application() {
+    let finished = Plan::Http {
+        resume: Resume::Finished,
+        volatile: Volatile::default(),
+    };
+    for plan in [finished, Plan::Silent] {
+        for output in [OutputEnd::Open, OutputEnd::FinSent] {
+            let mut lab = Lab::new();
+            let connection = connection();
+            let mut adoption = adoption(1, &connection, nobody(), plan.clone());
+            adoption.output = output;
+            let mut client = lab.adopt(adoption, connection, &[]);
+            assert_eq!(read_to_end(&mut client).unwrap(), b"");
+            say(&mut client, "nobody hears this");
+            end(&client);
+            assert_eq!(lab.ended(1).ending, Ending::Closed);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_does_not_close_is_not_waited_for_for_ever() {
+    let mut lab = Lab::with(|options| options.linger = Duration::from_millis(20));
+    let connection = connection();
+    let adoption = adoption(1, &connection, nobody(), Plan::Silent);
+    let _client = lab.adopt(adoption, connection, &[]);
+    assert_eq!(lab.ended(1).ending, Ending::Lingered);
+}
+
+#[test]
+fn an_output_whose_end_is_acknowledged_is_closed_without_a_word() {
+    let mut lab = Lab::new();
+    let connection = connection();
+    if setsockopt(&connection.restored, sockopt::TcpRepair, &1).is_err() {
+        eprintln!("skipped: needs CAP_NET_ADMIN");
+        return;
+    }
+    setsockopt(&connection.restored, sockopt::TcpRepair, &0).unwrap();
+    let mut adoption = adoption(1, &connection, nobody(), Plan::Silent);
+    adoption.output = OutputEnd::FinAcknowledged;
+    let mut client = lab.adopt(adoption, connection, &[]);
+    say(&mut client, "more");
+    end(&client);
+    assert_eq!(lab.ended(1).ending, Ending::Closed);
+    client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let seen = read_to_end(&mut client);
+    assert!(
+        seen.as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
+        "{seen:?}"
+    );
+}

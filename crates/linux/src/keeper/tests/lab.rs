@@ -1,0 +1,206 @@
+//! Clients, applications and a keeper on loopback.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use proto::connection::OutputEnd;
+use proto::restart::http::{Resume, Tracker, Volatile};
+use tempfile::TempDir;
+
+use crate::keeper::{Adoption, Client, EndedStatus, Options, Plan, Status, serve};
+
+/// Nothing that these tests wait for takes this long unless it is broken.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A keeper and an agent that talks to it.
+pub struct Lab {
+    directory: TempDir,
+    pub agent: Option<Client>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Both ends of a connection whose server's end the keeper gets.
+pub struct Connection {
+    pub client: TcpStream,
+    pub restored: TcpStream,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut Options)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = Options::new(directory.path().join("keeper"));
+        options.transparent = false;
+        change(&mut options);
+        let path = options.socket.clone();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime
+                .block_on(serve::serve(options, std::future::pending()))
+                .unwrap();
+        });
+        let agent = Some(Client::connect_within(&path, PATIENCE).unwrap());
+        Self {
+            directory,
+            agent,
+            thread: Some(thread),
+        }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("keeper")
+    }
+
+    pub fn agent(&mut self) -> &mut Client {
+        self.agent.as_mut().expect("connected")
+    }
+
+    pub fn status(&mut self) -> Status {
+        self.agent().status().unwrap()
+    }
+
+    /// Gives the connection's server end away.
+    pub fn adopt(&mut self, adoption: Adoption, connection: Connection, input: &[&[u8]]) -> TcpStream {
+        self.agent()
+            .adopt(adoption, connection.restored.as_fd(), None, input)
+            .unwrap();
+        connection.client
+    }
+
+    /// Waits until connection `id` has ended.
+    pub fn ended(&mut self, id: u64) -> EndedStatus {
+        loop {
+            if let Some(ended) = self.status().ended.into_iter().find(|ended| ended.id == id) {
+                return ended;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits for the keeper to end by itself.
+    pub fn join(&mut self) {
+        self.thread.take().expect("runs").join().unwrap();
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let agent = self.agent.take().or_else(|| Client::connect(&self.path()).ok());
+            if agent.is_some_and(|agent| agent.stop().is_ok()) && !thread::panicking() {
+                thread.join().unwrap();
+            }
+        }
+    }
+}
+
+pub fn connection() -> Connection {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_write_timeout(Some(PATIENCE)).unwrap();
+    let (restored, _) = listener.accept().unwrap();
+    Connection { client, restored }
+}
+
+/// An application that serves one connection.
+pub fn application<T: Send + 'static>(
+    serve: impl FnOnce(TcpStream) -> T + Send + 'static,
+) -> (SocketAddr, JoinHandle<T>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        serve(stream)
+    });
+    (address, thread)
+}
+
+/// Where nobody listens.
+pub fn nobody() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+pub fn adoption(id: u64, connection: &Connection, application: SocketAddr, plan: Plan) -> Adoption {
+    Adoption {
+        id,
+        service: "web".into(),
+        client: connection.client.local_addr().unwrap(),
+        vip: connection.client.peer_addr().unwrap(),
+        application,
+        plan,
+        input_ended: false,
+        output: OutputEnd::Open,
+    }
+}
+
+/// The plan for a connection whose logs are these.
+pub fn http(input: &[u8], output: &[u8]) -> Plan {
+    let mut tracker = Tracker::new();
+    tracker.on_input(input);
+    tracker.on_output(output);
+    Plan::Http {
+        resume: tracker.resume().unwrap(),
+        volatile: Volatile::default(),
+    }
+}
+
+pub fn idle() -> Plan {
+    Plan::Http {
+        resume: Resume::Idle,
+        volatile: Volatile::default(),
+    }
+}
+
+/// Bytes that show where they were taken from.
+pub fn pattern(length: usize) -> Vec<u8> {
+    (0..length.div_ceil(8) as u64)
+        .flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+        .take(length)
+        .collect()
+}
+
+pub fn read_exactly(stream: &mut TcpStream, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+pub fn read_to_end(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).map(|_| bytes)
+}
+
+pub fn read_request(stream: &mut TcpStream) -> String {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        request.extend(read_exactly(stream, 1));
+    }
+    String::from_utf8(request).unwrap()
+}
+
+pub fn is_reset(outcome: &io::Result<Vec<u8>>) -> bool {
+    outcome
+        .as_ref()
+        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+}
+
+pub fn say(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) {
+    stream.write_all(bytes.as_ref()).unwrap();
+}
+
+pub fn end(stream: &TcpStream) {
+    stream.shutdown(Shutdown::Write).unwrap();
+}

@@ -1,0 +1,235 @@
+//! Bytes arrive, all of them, once.
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+
+use proto::connection::OutputEnd;
+use proto::restart::replica::Resume;
+
+use super::lab::*;
+use crate::keeper::{Ending, Plan, State};
+
+const GET: &str = "GET /file HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn reply(date: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+#[test]
+fn a_cut_download_is_continued_and_the_connection_stays_usable() {
+    let mut lab = Lab::new();
+    let body = pattern(24 << 20);
+    let (said, again) = (reply("then", &body), reply("now!", &body));
+    for cut in [10, 40, 1 << 20, 24 << 20] {
+        let (address, application) = application({
+            let again = again.clone();
+            move |mut stream| {
+                let requests = [read_request(&mut stream), {
+                    say(&mut stream, &again);
+                    read_request(&mut stream)
+                }];
+                say(&mut stream, reply("later", b"more"));
+                requests
+            }
+        });
+        let connection = connection();
+        let plan = http(GET.as_bytes(), &said[..cut]);
+        let adoption = adoption(cut as u64, &connection, address, plan);
+        let mut client = lab.adopt(
+            adoption,
+            connection,
+            &[&GET.as_bytes()[..7], &GET.as_bytes()[7..]],
+        );
+        let rest = read_exactly(&mut client, said.len() - cut);
+        assert!(
+            rest[rest.len().saturating_sub(body.len())..] == body[body.len().saturating_sub(rest.len())..]
+        );
+        say(&mut client, GET);
+        assert_eq!(read_to_end(&mut client).unwrap(), reply("later", b"more"));
+        drop(client);
+        assert_eq!(application.join().unwrap(), [GET, GET]);
+        let ended = lab.ended(cut as u64);
+        assert_eq!(
+            (ended.ending, ended.to_application),
+            (Ending::Closed, 2 * GET.len() as u64)
+        );
+    }
+}
+
+#[test]
+fn an_idle_connection_asks_the_application_when_its_client_speaks() {
+    let mut lab = Lab::new();
+    let (address, application) = application(|mut stream| {
+        read_request(&mut stream);
+        say(&mut stream, reply("now", b"ok"));
+    });
+    let connection = connection();
+    let adoption = adoption(1, &connection, address, idle());
+    let mut client = lab.adopt(adoption, connection, &[]);
+    assert_eq!(lab.status().connections[0].state, State::Idle);
+    assert!(!application.is_finished());
+    say(&mut client, GET);
+    assert_eq!(read_to_end(&mut client).unwrap(), reply("now", b"ok"));
+}
+
+#[test]
+fn an_idle_connection_becomes_the_application_s_after_a_while() {
+    let mut lab = Lab::with(|options| options.idle = Duration::from_millis(1));
+    let (address, application) = application(drop);
+    let connection = connection();
+    let adoption = adoption(1, &connection, address, idle());
+    let mut client = lab.adopt(adoption, connection, &[]);
+    assert_eq!(read_to_end(&mut client).unwrap(), b"");
+    application.join().unwrap();
+}
+
+#[test]
+fn much_logged_input_goes_before_what_the_client_sends() {
+    let mut lab = Lab::new();
+    let input = pattern(70 << 20);
+    let (address, application) = application(|mut stream| read_to_end(&mut stream).unwrap());
+    let connection = connection();
+    let adoption = adoption(1, &connection, address, idle());
+    let (logged, sent) = input.split_at(64 << 20);
+    let slices: Vec<&[u8]> = logged.chunks(5 << 20).collect();
+    let mut client = lab.adopt(adoption, connection, &slices);
+    client.write_all(sent).unwrap();
+    end(&client);
+    assert!(application.join().unwrap() == input);
+    assert_eq!(read_to_end(&mut client).unwrap(), b"");
+    assert_eq!(lab.ended(1).ending, Ending::Closed);
+}
+
+#[test]
+fn a_client_that_ended_its_stream_still_gets_its_reply() {
+    for ended_before in [false, true] {
+        let mut lab = Lab::new();
+        let (address, _application) = application(|mut stream| {
+            let request = read_to_end(&mut stream).unwrap();
+            assert_eq!(request, GET.as_bytes());
+            say(&mut stream, reply("now", b"ok"));
+        });
+        let connection = connection();
+        let mut adoption = adoption(1, &connection, address, http(GET.as_bytes(), b"HTTP"));
+        adoption.input_ended = ended_before;
+        let mut client = lab.adopt(adoption, connection, &[GET.as_bytes()]);
+        if !ended_before {
+            end(&client);
+        }
+        assert_eq!(read_to_end(&mut client).unwrap(), reply("now", b"ok")[4..]);
+        assert_eq!(lab.ended(1).ending, Ending::Closed);
+    }
+}
+
+#[test]
+fn an_application_that_ended_its_stream_still_gets_input() {
+    let mut lab = Lab::new();
+    let (address, application) = application(|mut stream| {
+        end(&stream);
+        read_to_end(&mut stream).unwrap()
+    });
+    let connection = connection();
+    let adoption = adoption(1, &connection, address, idle());
+    let mut client = lab.adopt(adoption, connection, &[b"first "]);
+    assert_eq!(read_to_end(&mut client).unwrap(), b"");
+    say(&mut client, "second");
+    end(&client);
+    assert_eq!(application.join().unwrap(), b"first second");
+    assert_eq!(lab.ended(1).ending, Ending::Closed);
+}
+
+#[test]
+fn a_replica_goes_on_from_where_either_was() {
+    let ahead = Resume::Ahead {
+        to_send: b"cd".to_vec(),
+        ended: false,
+    };
+    let behind = Resume::Behind {
+        said: b"ab".to_vec(),
+        ended: false,
+    };
+    for (resume, replica_says, client_gets) in [(ahead, "ef", "cdef"), (behind, "abcd", "cd")] {
+        let mut lab = Lab::new();
+        let replica = connection();
+        let connection = connection();
+        let plan = Plan::Replica { resume };
+        let adoption = adoption(1, &connection, nobody(), plan);
+        let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
+        lab.agent()
+            .adopt(adoption, sockets.0, sockets.1, &[b"logged "])
+            .unwrap();
+        let Connection { mut client, restored } = connection;
+        drop((restored, replica.client));
+        let mut application = replica.restored;
+        say(&mut client, "sent");
+        end(&client);
+        assert_eq!(read_to_end(&mut application).unwrap(), b"logged sent");
+        say(&mut application, replica_says);
+        drop(application);
+        assert_eq!(read_to_end(&mut client).unwrap(), client_gets.as_bytes());
+        assert_eq!(lab.ended(1).ending, Ending::Closed);
+    }
+}
+
+#[test]
+fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
+    let mut lab = Lab::new();
+    let replica = connection();
+    let connection = connection();
+    let plan = Plan::Replica {
+        resume: Resume::Behind {
+            said: b"bye".to_vec(),
+            ended: true,
+        },
+    };
+    let mut adoption = adoption(1, &connection, nobody(), plan);
+    adoption.output = OutputEnd::FinSent;
+    lab.agent()
+        .adopt(
+            adoption,
+            connection.restored.as_fd(),
+            Some(replica.client.as_fd()),
+            &[],
+        )
+        .unwrap();
+    let Connection { mut client, restored } = connection;
+    drop((restored, replica.client));
+    let mut application = replica.restored;
+    assert_eq!(read_to_end(&mut client).unwrap(), b"");
+    say(&mut application, "bye");
+    end(&application);
+    say(&mut client, "late");
+    end(&client);
+    assert_eq!(read_to_end(&mut application).unwrap(), b"late");
+    assert_eq!(lab.ended(1).ending, Ending::Closed);
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_up_the_application() {
+    const MUCH: usize = 256 << 20;
+    let mut lab = Lab::new();
+    let (address, application) = application(|mut stream| {
+        stream
+            .set_write_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
+        let piece = pattern(1 << 20);
+        let blocked = (0..MUCH / piece.len()).find(|_| stream.write_all(&piece).is_err());
+        (blocked, thread::current().id())
+    });
+    let connection = connection();
+    let adoption = adoption(1, &connection, address, idle());
+    let client = lab.adopt(adoption, connection, &[b"go"]);
+    let (blocked, _) = application.join().unwrap();
+    assert!(
+        blocked.is_some(),
+        "{MUCH} bytes were taken from the application for a client that reads none"
+    );
+    drop(client);
+    assert_eq!(lab.ended(1).ending, Ending::ClientLost);
+}
