@@ -8,10 +8,8 @@ mod crash;
 mod emulator;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod judge;
-#[allow(dead_code, reason = "not all of it is asked for yet")]
 mod net;
 mod node;
-#[allow(dead_code, reason = "not all of it is asked for yet")]
 mod pattern;
 mod process;
 mod teardown;

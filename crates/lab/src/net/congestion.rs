@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 
 use linux::netns::Netns;
+use nix::fcntl::{Flock, FlockArg};
 
 use super::{NetError, set};
 
@@ -28,7 +29,7 @@ pub fn use_cubic(hosts: [&Netns; 3]) -> Result<(), NetError> {
         source,
     };
     let lock = File::create(LOCK).map_err(machine)?;
-    lock.lock().map_err(machine)?;
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| machine(errno.into()))?;
     let list = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}")).map_err(machine)?;
     let change = !list.split_whitespace().any(|name| name == CUBIC);
     if change {
