@@ -1,12 +1,13 @@
-//! The Linux kernel as Steadfast uses it.
+//! The Linux kernel as Steadfast uses it: eBPF on the wire, TCP_REPAIR, addresses and routes, packet sockets. It carries out
+//! what `proto` decides. Unsafe code lives here and nowhere else.
 
 pub mod clock;
-pub mod netns;
 pub mod keeper;
+pub mod netns;
+pub mod network;
 pub mod packet_socket;
+pub mod process;
 pub mod raw;
 pub mod repair;
-pub mod wire;
-pub mod network;
-pub mod process;
 pub mod transparent;
+pub mod wire;
