@@ -164,7 +164,8 @@ fn a_torn_last_line_was_not_begun() {
     node.run(|| {
         let journal = Journal::load(&path).unwrap().unwrap();
         assert!(journal.begun(1) && !journal.begun(2));
-        set_up(&backup_plan(), &path).remove().unwrap();
+        drop(set_up(&backup_plan(), &path));
+        undo(&path).unwrap();
     });
     assert_same(&before, &node.dump());
 }
