@@ -2,9 +2,11 @@
 
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use nix::sched::{CloneFlags, unshare};
 use proto::connection::OutputEnd;
 use proto::restart::replica::Resume;
 
@@ -179,35 +181,59 @@ fn a_replica_goes_on_from_where_either_was() {
 
 #[test]
 fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
-    let mut lab = Lab::new();
-    let replica = connection();
-    let connection = connection();
-    let plan = Plan::Replica {
-        resume: Resume::Behind {
-            said: b"bye".to_vec(),
-            ended: true,
-        },
-    };
-    let mut adoption = adoption(1, &connection, nobody(), plan);
-    adoption.output = OutputEnd::FinSent;
-    lab.agent()
-        .adopt(
-            adoption,
-            connection.restored.as_fd(),
-            Some(replica.client.as_fd()),
-            &[],
-        )
-        .unwrap();
-    let Connection { mut client, restored } = connection;
-    drop((restored, replica.client));
-    let mut application = replica.restored;
-    assert_eq!(read_to_end(&mut client).unwrap(), b"");
-    say(&mut application, "bye");
-    end(&application);
-    say(&mut client, "late");
-    end(&client);
-    assert_eq!(read_to_end(&mut application).unwrap(), b"late");
-    assert_eq!(lab.ended(1).ending, Ending::Closed);
+    for ended in [true, false] {
+        let mut lab = Lab::new();
+        let replica = connection();
+        let connection = connection();
+        let said = b"bye".to_vec();
+        let plan = Plan::Replica {
+            resume: Resume::Behind { said, ended },
+        };
+        let mut adoption = adoption(1, &connection, nobody(), plan);
+        adoption.output = OutputEnd::FinSent;
+        let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
+        lab.agent().adopt(adoption, sockets.0, sockets.1, &[]).unwrap();
+        let Connection { mut client, restored } = connection;
+        drop((restored, replica.client));
+        let mut application = replica.restored;
+        assert_eq!(read_to_end(&mut client).unwrap(), b"");
+        say(&mut application, "bye, and too late");
+        end(&application);
+        say(&mut client, "late");
+        end(&client);
+        assert_eq!(read_to_end(&mut application).unwrap(), b"late");
+        assert_eq!(lab.ended(1).ending, Ending::Closed);
+    }
+}
+
+#[test]
+fn the_application_sees_the_client_s_address() {
+    let inside = thread::spawn(|| {
+        if unshare(CloneFlags::CLONE_NEWNET).is_err() {
+            eprintln!("skipped: needs CAP_SYS_ADMIN");
+            return;
+        }
+        for arguments in [
+            "link set lo up",
+            "rule add from 127.0.0.1 iif lo lookup 100",
+            "route add local 0.0.0.0/0 dev lo table 100",
+        ] {
+            let ip = Command::new("ip")
+                .args(arguments.split(' '))
+                .status()
+                .expect("iproute2");
+            assert!(ip.success(), "ip {arguments}");
+        }
+        let mut lab = Lab::with(|options| options.transparent = true);
+        let (address, application) = application(|stream| stream.peer_addr().unwrap());
+        let connection = connection();
+        let mut adoption = adoption(1, &connection, address, idle());
+        adoption.client = "198.51.100.7:5555".parse().unwrap();
+        let mut client = lab.adopt(adoption.clone(), connection, &[b"go"]);
+        assert_eq!(application.join().unwrap(), adoption.client);
+        drop(read_to_end(&mut client));
+    });
+    inside.join().unwrap();
 }
 
 #[test]
