@@ -1,37 +1,41 @@
-//! The eBPF programs on the real kernel: they load, attach, and leave nothing behind.
+//! The wire on the real kernel: it loads and leaves nothing; whatever passes is in the log first, byte for byte.
 
-use std::net::{IpAddr, Ipv4Addr};
+mod support;
 
-use linux::wire::{Mode, Wire, WireOptions, WireService};
-use steadfast_linux as linux;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Barrier;
 
-fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
-}
+use proto::Seq;
+use proto::packet::{Flags, Options, Segment};
+use steadfast_linux::wire::{Mode, PIN_ROOT, Wire, WireOptions, WireService};
 
-/// Runs `body` in a network namespace of its own, in a thread of its own.
-fn in_namespace(body: impl FnOnce() + Send + 'static) {
-    let outcome = std::thread::spawn(move || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("unshare");
-        body();
-    })
-    .join();
-    if let Err(panic) = outcome {
-        std::panic::resume_unwind(panic);
-    }
-}
+use support::frame::Tap;
+use support::lan::{Family, Host, Lan, is_root};
+use support::log::Reading;
+use support::wire_on::{WireOn, options};
+use support::{assert_same_stream, eventually, stream};
 
-fn load_attach_remove(name: &'static str, chunks_only: bool) {
-    if !is_root() {
-        eprintln!("skipped: {name} needs root");
+const MEGABYTE: usize = 1 << 20;
+
+fn load_attach_remove(name: &str, chunks_only: bool) {
+    if !is_root(name) {
         return;
     }
-    in_namespace(move || {
+    Host::new(1).run(|| {
         let node = format!("{name}-{}", std::process::id());
-        let options = WireOptions { ring_bytes: 1 << 20, chunks_only, ..WireOptions::default() };
+        let options = WireOptions {
+            ring_bytes: 1 << 20,
+            chunks_only,
+            ..WireOptions::default()
+        };
         let mut wire = Wire::load(&node, &options).expect("load");
-        let service =
-            WireService { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 80, ifindex: 1, own_mac: [2; 6] };
+        let service = WireService {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 80,
+            ifindex: 1,
+            own_mac: [2; 6],
+        };
         wire.add_service(0, &service).expect("add_service");
         assert_eq!(wire.attach().expect("attach"), None);
         wire.set_mode(0, Mode::Wire);
@@ -40,19 +44,221 @@ fn load_attach_remove(name: &'static str, chunks_only: bool) {
         assert_eq!(wire.counters(0).expect("counters").iter().sum::<u64>(), 0);
         assert!(Wire::load(&node, &options).is_err(), "leftovers are refused");
         wire.remove().expect("remove");
-        let pins = std::path::Path::new(linux::wire::PIN_ROOT).join(&node);
+        let pins = std::path::Path::new(PIN_ROOT).join(&node);
         assert!(!pins.exists());
-        let filters = std::process::Command::new("tc").args(["qdisc", "show", "dev", "lo"]).output().expect("tc");
-        assert!(!String::from_utf8_lossy(&filters.stdout).contains("clsact"), "{filters:?}");
+        let qdiscs = std::process::Command::new("tc").args(["qdisc", "show", "dev", "lo"]).output().expect("tc");
+        assert!(!String::from_utf8_lossy(&qdiscs.stdout).contains("clsact"), "{qdiscs:?}");
     });
 }
 
 #[test]
 fn programs_load_attach_and_leave_nothing() {
-    load_attach_remove("load", false);
+    load_attach_remove("programs_load_attach_and_leave_nothing", false);
 }
 
 #[test]
 fn the_fallback_for_older_kernels_loads_too() {
-    load_attach_remove("chunks", true);
+    load_attach_remove("the_fallback_for_older_kernels_loads_too", true);
+}
+
+/// Reads `expected` from `stream`, and after each read asks `check` with the number of bytes so far.
+fn receive(mut stream: &TcpStream, expected: &[u8], check: impl Fn(usize)) {
+    let mut received = Vec::with_capacity(expected.len());
+    let mut buffer = vec![0; MEGABYTE];
+    while received.len() < expected.len() {
+        let count = stream.read(&mut buffer).expect("read");
+        assert!(count > 0, "ended after {} of {}", received.len(), expected.len());
+        received.extend_from_slice(&buffer[..count]);
+        check(received.len());
+    }
+    assert_same_stream("received", &received, expected);
+}
+
+/// Both directions at once; what an application has read must be in the log by then.
+fn transfer(family: Family, (client, server): (&TcpStream, &TcpStream), reading: &Reading, megabytes: usize) {
+    let address = client.local_addr().expect("connected");
+    let [upload, download] = [1, 2].map(|seed| stream(seed ^ u64::from(family.service()) << 8, megabytes * MEGABYTE));
+    std::thread::scope(|scope| {
+        scope.spawn(|| { client }.write_all(&upload).expect("upload"));
+        scope.spawn(|| { server }.write_all(&download).expect("download"));
+        scope.spawn(|| {
+            receive(server, &upload, |count| {
+                let logged = reading.now().transcript(address).input.len();
+                assert!(logged >= count, "the server read {count} bytes, {logged} are in the log");
+            });
+        });
+        receive(client, &download, |count| {
+            let logged = reading.now().transcript(address).output.len();
+            assert!(logged >= count, "the client read {count} bytes, {logged} are in the log");
+        });
+    });
+    let log = reading.now();
+    assert_same_stream("the in-log", &log.transcript(address).input, &upload);
+    assert_same_stream("the out-log", &log.transcript(address).output, &download);
+    log.assert_protected(address);
+}
+
+fn everything_is_logged_before_it_arrives(test: &str, family: Family, chunks_only: bool) {
+    let Some(lan) = Lan::new(test) else { return };
+    let options = WireOptions {
+        chunks_only,
+        ..options()
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
+    let reading = Reading::of(&wire);
+    let listener = lan.primary.listen(family.vip());
+    let (client, server) = lan.client.connect_pair(&listener);
+    transfer(family, (&client, &server), &reading, 16);
+
+    let mut log = reading.now();
+    assert!(log.longest > 10_000, "no large GSO packet passed: {}", log.longest);
+    assert_eq!(log.records[1], 2, "one SYN, one SYN-ACK, nothing else in the ring of SYNs");
+    assert_eq!(log.malformed, []);
+    assert_eq!(wire.drops(family), []);
+    let counted = || {
+        let count = |reason| wire.counter(family, reason);
+        let packets = count("logged_in_packets") + count("logged_out_packets");
+        (packets, count("logged_in_bytes") + count("logged_out_bytes"))
+    };
+    eventually("the counters and the log agree", || {
+        let before = counted();
+        log.catch_up();
+        (before == (log.records[0] + log.records[1], log.bytes)).then_some(())
+    });
+}
+
+#[test]
+fn ipv4_is_logged_before_it_arrives() {
+    everything_is_logged_before_it_arrives("ipv4_is_logged_before_it_arrives", Family::V4, false);
+}
+
+#[test]
+fn ipv6_is_logged_before_it_arrives() {
+    everything_is_logged_before_it_arrives("ipv6_is_logged_before_it_arrives", Family::V6, false);
+}
+
+#[test]
+fn the_fallback_logs_before_it_arrives_too() {
+    everything_is_logged_before_it_arrives("the_fallback_logs_before_it_arrives_too", Family::V4, true);
+}
+
+/// A segment whose IP packet is `len` bytes long.
+fn packet_of(family: Family, len: usize) -> Vec<u8> {
+    let headers = if family == Family::V4 { 40 } else { 60 };
+    let payload = stream(len as u64, len - headers);
+    let segment = Segment {
+        source: (family.address(77), 4000).into(),
+        destination: family.vip(),
+        seq: Seq(len as u32),
+        ack: Seq(1),
+        flags: Flags::ACK,
+        window: 100,
+        options: Options::default(),
+        payload: &payload,
+    };
+    segment.emit()
+}
+
+/// What a wire logs of `packets`, each with its flags.
+fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>)> {
+    const MTU: usize = 1500;
+    let options = WireOptions {
+        chunks_only,
+        ..options()
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
+    let (mut ring, _) = wire.rings().expect("rings");
+    let tap = Tap::on(&lan.client, "port2");
+    for packet in packets {
+        if packet.len() <= MTU {
+            tap.put(lan.backup.mac(), lan.client.mac(), packet);
+        } else {
+            tap.put_uncut(lan.backup.mac(), lan.client.mac(), packet, 1400);
+        }
+    }
+    let mut records = Vec::new();
+    eventually("all packets are in the ring", || {
+        ring.drain(ring.end(), usize::MAX, true, |record, packet| {
+            assert_eq!((record.len as usize, record.direction), (packet.len(), 0));
+            records.push((record.flags, packet.to_vec()));
+        });
+        (records.len() >= packets.len()).then_some(())
+    });
+    for family in Family::BOTH {
+        assert_eq!(wire.drops(family), []);
+    }
+    records
+}
+
+#[test]
+fn both_ways_to_copy_give_the_same_records() {
+    let Some(lan) = Lan::new("both_ways_to_copy_give_the_same_records") else { return };
+    lan.power_off_primary(); // it would answer
+    let lengths = [60, 61, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3000, 10_240, 40_001, 65_520, 65_521];
+    let packets: Vec<_> =
+        Family::BOTH.into_iter().flat_map(|family| lengths.map(|len| packet_of(family, len))).collect();
+    let [by_dynptr, in_chunks] = [false, true].map(|chunks_only| logged(&lan, chunks_only, &packets));
+    for ((packet, (_, copied)), (_, chunked)) in packets.iter().zip(&by_dynptr).zip(&in_chunks) {
+        assert_same_stream("copied at once", copied, packet);
+        assert_same_stream("copied in chunks", chunked, packet);
+    }
+    assert_eq!(by_dynptr, in_chunks);
+}
+
+#[test]
+fn a_full_ring_drops_and_nothing_is_lost() {
+    let Some(lan) = Lan::new("a_full_ring_drops_and_nothing_is_lost") else { return };
+    let options = WireOptions {
+        ring_bytes: 256 << 10,
+        ..options()
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
+    let reading = Reading::of(&wire);
+    let listener = lan.primary.listen(Family::V4.vip());
+    let (client, server) = lan.client.connect_pair(&listener);
+    reading.pause();
+    let stalled = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            stalled.wait();
+            transfer(Family::V4, (&client, &server), &reading, 4);
+        });
+        stalled.wait();
+        wire.wait_for(Family::V4, "dropped_ring_full", 3);
+        reading.resume();
+    });
+    assert!(wire.drops(Family::V4).iter().all(|&(reason, _)| reason == "dropped_ring_full"));
+}
+
+#[test]
+fn a_flood_of_syns_costs_protected_connections_nothing() {
+    let Some(lan) = Lan::new("a_flood_of_syns_costs_protected_connections_nothing") else { return };
+    let options = WireOptions {
+        ring_open_bytes: 64 << 10,
+        ..options()
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
+    let reading = Reading::of(&wire);
+    let listener = lan.primary.listen(Family::V4.vip());
+    let (client, server) = lan.client.connect_pair(&listener);
+    drop(reading.now()); // their SYNs
+    reading.pause();
+    let tap = Tap::on(&lan.client, "port2");
+    for count in 0..2000_u16 {
+        let source: SocketAddr = (Family::V4.address(77), 10_000 + count).into();
+        let syn = Segment {
+            source,
+            destination: Family::V4.vip(),
+            seq: Seq(1),
+            ack: Seq(0),
+            flags: Flags::SYN,
+            window: 1000,
+            options: Options::default(),
+            payload: &[],
+        };
+        tap.put(lan.backup.mac(), lan.client.mac(), &syn.emit());
+    }
+    wire.wait_for(Family::V4, "dropped_ring_full", 1);
+    reading.resume();
+    transfer(Family::V4, (&client, &server), &reading, 1);
 }

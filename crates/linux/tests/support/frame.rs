@@ -1,0 +1,92 @@
+//! Frames made by hand, put on a cable and taken from it.
+
+use proto::packet::{Checksum, Segment};
+use steadfast_linux::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
+
+use super::lan::Host;
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET: usize = 14;
+
+/// One end of a cable.
+pub struct Tap {
+    socket: PacketSocket,
+    buffer: Vec<u8>,
+}
+
+impl Tap {
+    /// At `interface` of `host`: what is put in leaves there; what is taken arrived there.
+    pub fn on(host: &Host, interface: &str) -> Self {
+        Self {
+            socket: host.run(|| PacketSocket::open(interface)).expect("a packet socket"),
+            buffer: vec![0; FRAME_MAX],
+        }
+    }
+
+    /// Sends an IP packet as it is, its checksums unverified.
+    pub fn put(&self, to: [u8; 6], from: [u8; 6], packet: &[u8]) {
+        let mut frame = vec![0; VIRTIO_HEADER];
+        frame.extend(to);
+        frame.extend(from);
+        let ether_type: u16 = if packet[0] >> 4 == 4 { 0x0800 } else { 0x86dd };
+        frame.extend(ether_type.to_be_bytes());
+        frame.extend(packet);
+        assert!(self.socket.send(&frame).expect("send"), "no room");
+    }
+
+    /// Sends a TCP packet that is to be cut into segments of `segment` bytes by whoever needs it.
+    pub fn put_uncut(&self, to: [u8; 6], from: [u8; 6], packet: &[u8], segment: u16) {
+        let v4 = packet[0] >> 4 == 4;
+        let ip_header = if v4 { 20 } else { 40 };
+        let checksum_start = u16::try_from(ETHERNET + ip_header).expect("small");
+        let header_len = checksum_start + u16::from(packet[ip_header + 12] >> 4) * 4;
+        let (needs_checksum, gso) = (1, if v4 { 1 } else { 4 });
+        let mut frame = vec![needs_checksum, gso];
+        for field in [header_len, segment, checksum_start, 16] {
+            frame.extend(field.to_ne_bytes());
+        }
+        frame.extend(to);
+        frame.extend(from);
+        frame.extend(if v4 { [8, 0] } else { [0x86, 0xdd] });
+        frame.extend(packet);
+        assert!(self.socket.send(&frame).expect("send"), "no room");
+    }
+
+    /// The next IP packet that arrived.
+    pub fn take(&mut self) -> Option<Vec<u8>> {
+        let len = self.socket.receive(&mut self.buffer).expect("receive")?;
+        Some(self.buffer[VIRTIO_HEADER + ETHERNET..len].to_vec())
+    }
+
+    /// Hands every TCP segment that arrived to `see`.
+    pub fn take_segments(&mut self, mut see: impl FnMut(&Segment<'_>)) {
+        while let Some(packet) = self.take() {
+            if let Ok(segment) = Segment::parse(&packet, Checksum::Trusted) {
+                see(&segment);
+            }
+        }
+        assert_eq!(self.socket.drops().expect("statistics"), 0, "the tap lost frames");
+    }
+}
+
+/// Sets the TCP checksum of an IP packet to `value`.
+pub fn set_checksum(packet: &mut [u8], value: u16) {
+    let tcp = if packet[0] >> 4 == 4 { 20 } else { 40 };
+    packet[tcp + 16..tcp + 18].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Makes an IPv4 header's checksum right again.
+pub fn fix_ipv4_header(packet: &mut [u8]) {
+    let len = usize::from(packet[0] & 15) * 4;
+    packet[10..12].fill(0);
+    let sum = packet[..len].chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    packet[10..12].copy_from_slice(&fold(sum).to_be_bytes());
+}
+
+/// The Internet checksum of a sum (RFC 1071).
+pub fn fold(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).expect("folded")
+}

@@ -1,0 +1,259 @@
+//! A client, a backup and a primary on one LAN, each in a network namespace of its own.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::socket::{abort_on_close, use_cubic};
+use super::{PATIENCE, eventually};
+
+/// The address family of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The service's index on the wire.
+    pub fn service(self) -> u16 {
+        match self {
+            Self::V4 => 0,
+            Self::V6 => 1,
+        }
+    }
+
+    /// The address on the LAN that ends in `last`.
+    pub fn address(self, last: u8) -> IpAddr {
+        match self {
+            Self::V4 => [10, 0, 0, last].into(),
+            Self::V6 => format!("fd00::{last}").parse().expect("the digits stand as they are"),
+        }
+    }
+
+    /// Where the service is.
+    pub fn vip(self) -> SocketAddr {
+        (self.address(100), 80).into()
+    }
+}
+
+/// A network namespace; it ends with the last clone of this value and the last socket made in it.
+#[derive(Clone)]
+pub struct Host {
+    netns: Arc<File>,
+    /// Its address on the LAN ends in this, and its MAC address too.
+    last: u8,
+}
+
+impl Host {
+    pub fn new(last: u8) -> Self {
+        let open = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+            File::open("/proc/thread-self/ns/net").expect("its handle")
+        };
+        let host = Self {
+            netns: Arc::new(std::thread::spawn(open).join().expect("the thread ends")),
+            last,
+        };
+        for (name, value) in [
+            ("ipv6/conf/all/accept_dad", "0"),
+            ("ipv6/conf/default/accept_dad", "0"),
+            ("ipv6/conf/default/router_solicitations", "0"),
+            ("ipv4/conf/all/rp_filter", "0"),
+            ("ipv4/conf/default/rp_filter", "0"),
+            // A socket that nobody owns any more goes soon, and the namespace with it.
+            ("ipv4/tcp_orphan_retries", "1"),
+        ] {
+            host.sysctl(name, value);
+        }
+        host
+    }
+
+    /// Runs `work` inside, on a thread of its own.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                setns(&*self.netns, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
+                work()
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    pub fn mac(&self) -> [u8; 6] {
+        [2, 0, 0, 0, 0, self.last]
+    }
+
+    fn mac_text(&self) -> String {
+        format!("02:00:00:00:00:{:02x}", self.last)
+    }
+
+    /// What other processes can open it by.
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.netns.as_raw_fd())
+    }
+
+    /// Sets `/proc/sys/net/NAME`.
+    pub fn sysctl(&self, name: &str, value: &str) {
+        let path = format!("/proc/sys/net/{name}");
+        self.run(|| fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}")));
+    }
+
+    /// Runs the lines of `batch` with iproute2's `ip`.
+    #[track_caller]
+    pub fn ip(&self, batch: &str) {
+        self.ip_batch(&["-batch", "-"], batch);
+    }
+
+    /// The same with `ip -6`.
+    #[track_caller]
+    pub fn ip6(&self, batch: &str) {
+        self.ip_batch(&["-6", "-batch", "-"], batch);
+    }
+
+    #[track_caller]
+    fn ip_batch(&self, arguments: &[&str], batch: &str) {
+        let output = self.run(|| {
+            let mut child = Command::new("ip")
+                .args(arguments)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("ip can be run");
+            child.stdin.take().expect("piped").write_all(batch.as_bytes()).expect("ip reads");
+            child.wait_with_output().expect("ip ends")
+        });
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{batch}: {errors}");
+    }
+
+    /// The kernel takes a moment until it uses a new IPv6 address.
+    fn wait_for_addresses(&self) {
+        const TENTATIVE: u8 = 0x40;
+        eventually("all addresses are in use", || {
+            let listing = self.run(|| fs::read_to_string("/proc/thread-self/net/if_inet6")).expect("addresses");
+            let flags = |line: &str| u8::from_str_radix(line.split_ascii_whitespace().nth(4)?, 16).ok();
+            listing.lines().all(|line| flags(line).is_some_and(|flags| flags & TENTATIVE == 0)).then_some(())
+        });
+    }
+
+    /// Connects to `to`. When it is closed, nothing of it stays in the kernel.
+    pub fn connect(&self, to: SocketAddr) -> TcpStream {
+        let stream = self.run(|| TcpStream::connect_timeout(&to, PATIENCE)).expect("connect");
+        patient(&stream);
+        stream
+    }
+
+    pub fn listen(&self, at: SocketAddr) -> TcpListener {
+        let listener = self.run(|| TcpListener::bind(at)).expect("listen");
+        use_cubic(&listener);
+        listener
+    }
+
+    /// A connection between `server`'s listener and this host.
+    pub fn connect_pair(&self, listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let client = self.connect(listener.local_addr().expect("bound"));
+        (client, accept(listener))
+    }
+}
+
+/// The next connection of `listener`.
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    let (server, _) = listener.accept().expect("accept");
+    patient(&server);
+    server
+}
+
+/// A test that fails does not hang, and what it leaves in the kernel is gone at once.
+pub fn patient(stream: &TcpStream) {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    abort_on_close(stream);
+    use_cubic(stream);
+}
+
+/// ```text
+///      client (…1)       backup (…2)         primary (…3)
+///        lan ── port2 ──── eth0: VIP, one-armed
+///         └──── port3 ────────────────────────── eth0, lo: VIP; from VIP via backup
+/// ```
+pub struct Lan {
+    pub client: Host,
+    pub backup: Host,
+    pub primary: Host,
+}
+
+impl Lan {
+    /// The LAN for a test; says so and returns nothing if it cannot be made here.
+    pub fn new(test: &str) -> Option<Self> {
+        if !is_root(test) {
+            return None;
+        }
+        let [client, backup, primary] = [1, 2, 3].map(Host::new);
+        let ports: String = [&backup, &primary].into_iter().map(|node| port(node)).collect();
+        client.ip(&format!(
+            "link set lo up
+             link add lan address {} type bridge mcast_snooping 0
+             link set lan up
+             addr add 10.0.0.1/24 dev lan
+             addr add fd00::1/64 dev lan nodad
+             {ports}",
+            client.mac_text()
+        ));
+        backup.ip(&node_batch(&backup));
+        backup.ip("addr add 10.0.0.100/32 dev eth0\n addr add fd00::100/128 dev eth0 nodad");
+        primary.sysctl("ipv4/conf/all/arp_ignore", "1");
+        primary.sysctl("ipv4/conf/all/arp_announce", "2");
+        primary.ip(&node_batch(&primary));
+        primary.ip("addr add 10.0.0.100/32 dev lo
+             rule add from 10.0.0.100 lookup 100
+             route add default via 10.0.0.2 dev eth0 table 100");
+        primary.ip6("addr add fd00::100/128 dev lo nodad
+             rule add from fd00::100 lookup 100
+             route add default via fd00::2 dev eth0 table 100");
+        for host in [&client, &backup, &primary] {
+            host.wait_for_addresses();
+        }
+        Some(Self { client, backup, primary })
+    }
+
+    /// Cuts the primary's cable.
+    pub fn power_off_primary(&self) {
+        self.client.ip("link set port3 down");
+    }
+}
+
+/// Whether the test can run; says that it does not.
+pub fn is_root(test: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: {test}: network namespaces and eBPF need root");
+    }
+    root
+}
+
+fn port(node: &Host) -> String {
+    let (last, mac, netns) = (node.last, node.mac_text(), node.path());
+    format!(
+        "link add port{last} type veth peer name eth0 address {mac} netns {netns}
+         link set port{last} master lan up\n"
+    )
+}
+
+fn node_batch(node: &Host) -> String {
+    let last = node.last;
+    format!(
+        "link set lo up
+         link set eth0 up
+         addr add 10.0.0.{last}/24 dev eth0
+         addr add fd00::{last}/64 dev eth0 nodad\n"
+    )
+}

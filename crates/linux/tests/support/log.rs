@@ -1,0 +1,203 @@
+//! The wire's log, read as the agent reads it, with what the application would have been given.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use proto::Instant;
+use proto::connection::{Connection, Protection};
+use proto::follower::Policy;
+use proto::packet::{Malformed, Segment};
+use proto::table::{Change, ConnectionId, Direction, Table, TableConfig};
+use steadfast_linux::wire::{Record, Ring, Wire, checksum_of};
+
+use super::lan::Family;
+
+/// Both streams of a connection, from their beginnings.
+#[derive(Default)]
+pub struct Transcript {
+    pub input: Vec<u8>,
+    pub output: Vec<u8>,
+}
+
+/// What was logged so far.
+pub struct Log {
+    connections: Ring,
+    opening: Ring,
+    tables: [Table; 2],
+    transcripts: HashMap<SocketAddr, Transcript>,
+    /// Records of the ring of connections, and of that of SYNs.
+    pub records: [u64; 2],
+    /// Bytes of packet in them.
+    pub bytes: u64,
+    /// The longest packet.
+    pub longest: usize,
+    /// Packets that are no segments.
+    pub malformed: Vec<Malformed>,
+    /// What is wrong with the log itself.
+    pub faults: Vec<String>,
+}
+
+impl Log {
+    fn open(wire: &Wire) -> Self {
+        let (connections, opening) = wire.rings().expect("rings");
+        let table = |family: Family| {
+            Table::new(TableConfig {
+                vip: family.vip(),
+                policy: Policy::Replica,
+                connection_bytes_max: 1 << 30,
+                bytes_max: 1 << 32,
+                hash_seed: 1,
+            })
+        };
+        Self {
+            connections,
+            opening,
+            tables: Family::BOTH.map(table),
+            transcripts: HashMap::new(),
+            records: [0; 2],
+            bytes: 0,
+            longest: 0,
+            malformed: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Handles all that was logged up to now: SYNs first, as the agent does.
+    pub fn catch_up(&mut self) {
+        let end = self.connections.end();
+        let mut batch: Vec<(usize, Record, Vec<u8>)> = Vec::new();
+        let opening_end = self.opening.end();
+        self.opening.drain(opening_end, usize::MAX, true, |record, packet| batch.push((1, *record, packet.to_vec())));
+        self.connections.drain(end, usize::MAX, true, |record, packet| batch.push((0, *record, packet.to_vec())));
+        for (ring, record, packet) in batch {
+            self.handle(ring, &record, &packet);
+        }
+    }
+
+    fn handle(&mut self, ring: usize, record: &Record, packet: &[u8]) {
+        self.records[ring] += 1;
+        self.bytes += packet.len() as u64;
+        self.longest = self.longest.max(packet.len());
+        let segment = match Segment::parse(packet, checksum_of(record)) {
+            Ok(segment) => segment,
+            Err(malformed) => return self.malformed.push(malformed),
+        };
+        let (direction, client, vip) = match record.direction {
+            0 => (Direction::In, segment.source, segment.destination),
+            _ => (Direction::Out, segment.destination, segment.source),
+        };
+        let table = &mut self.tables[usize::from(record.service)];
+        if vip != table.config().vip {
+            self.faults.push(format!("service {} has {segment:?}", record.service));
+        }
+        if segment.flags.syn != (ring == 1) {
+            self.faults.push(format!("in the wrong ring: {segment:?}"));
+        }
+        let frontiers = |connection: &Connection| (connection.input().frontier(), connection.output().frontier());
+        let before = table.find(client).and_then(|id| table.get(id)).map(frontiers).unwrap_or_default();
+        let id = match table.on_packet(Instant::from_nanos(record.time_ns), direction, &segment) {
+            Change::Connection(id) | Change::Opened(id) => id,
+            Change::Handshake | Change::Ended(_) | Change::Old | Change::Unknown => return,
+        };
+        let connection = table.get_mut(id).expect("it changed");
+        let memory = connection.memory();
+        let transcript = self.transcripts.entry(client).or_default();
+        let (input, output) = frontiers(connection);
+        connection.input().slices(before.0..input).for_each(|bytes| transcript.input.extend(bytes));
+        let said: Vec<u8> = connection.output().slices(before.1..output).flatten().copied().collect();
+        transcript.output.extend(&said);
+        let (acknowledged, ended) = (connection.input_acknowledged(), connection.input().is_complete());
+        if let Some(replica) = connection.follower_mut().replica_mut() {
+            replica.on_output(&said);
+            replica.on_fed(acknowledged, ended);
+        }
+        connection.release();
+        table.account(id, memory);
+    }
+
+    /// The open connection of `client`.
+    #[track_caller]
+    pub fn connection(&self, client: SocketAddr) -> (ConnectionId, &Connection) {
+        let mut tables = self.tables.iter();
+        let found = tables.find_map(|table| table.find(client).map(|id| (id, table.get(id).expect("found"))));
+        found.unwrap_or_else(|| panic!("{client} is not in the table"))
+    }
+
+    /// How many connections are open.
+    pub fn open_connections(&self) -> usize {
+        self.tables.iter().map(Table::len).sum()
+    }
+
+    /// Both streams of `client`'s connection.
+    #[track_caller]
+    pub fn transcript(&self, client: SocketAddr) -> &Transcript {
+        self.transcripts.get(&client).unwrap_or_else(|| panic!("nothing of {client} was logged"))
+    }
+
+    /// Fails if the log contradicts itself, or `client`'s connection could not be continued.
+    #[track_caller]
+    pub fn assert_protected(&self, client: SocketAddr) {
+        assert_eq!(self.faults, [] as [String; 0]);
+        assert_eq!(self.connection(client).1.protection(), Protection::Protected);
+    }
+}
+
+/// A thread that reads the log, as long as this value lives.
+pub struct Reading {
+    log: Arc<Mutex<Log>>,
+    paused: Arc<AtomicBool>,
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reading {
+    /// Begins to read the log of `wire`.
+    pub fn of(wire: &Wire) -> Self {
+        let log = Arc::new(Mutex::new(Log::open(wire)));
+        let [paused, stopped] = std::array::from_fn(|_| Arc::new(AtomicBool::new(false)));
+        let thread = {
+            let (log, paused, stopped) = (Arc::clone(&log), Arc::clone(&paused), Arc::clone(&stopped));
+            std::thread::spawn(move || {
+                while !stopped.load(Ordering::SeqCst) {
+                    if !paused.load(Ordering::SeqCst)
+                        && let Ok(mut log) = log.lock()
+                    {
+                        log.catch_up();
+                    }
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            })
+        };
+        Self { log, paused, stopped, thread: Some(thread) }
+    }
+
+    /// The log, with all that is in the rings now.
+    pub fn now(&self) -> MutexGuard<'_, Log> {
+        let mut log = self.log.lock().expect("no reader panicked");
+        log.catch_up();
+        log
+    }
+
+    /// Stops reading until [`resume`](Self::resume).
+    pub fn pause(&self) {
+        self.paused.store(true, Ordering::SeqCst);
+        drop(self.log.lock().expect("no reader panicked")); // one that is at it ends first
+    }
+
+    pub fn resume(&self) {
+        self.paused.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // its panic has poisoned the log
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What the kernel tests share: hosts in network namespaces, the wire's log as the agent reads it, frames made by hand.
+#![allow(dead_code)] // each test binary uses its part
+
+pub mod frame;
+pub mod lan;
+pub mod log;
+pub mod socket;
+pub mod wire_on;
+
+use std::time::{Duration, Instant};
+
+/// Nothing here takes as long, except on a machine that is far too busy.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `condition` gives something; panics with `what` if it never does.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// `len` bytes that only `seed` determines, different at every position.
+pub fn stream(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+/// Where two streams differ, for messages: their contents would fill screens.
+#[track_caller]
+pub fn assert_same_stream(what: &str, got: &[u8], expected: &[u8]) {
+    let differs = got.iter().zip(expected).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "{what}: the first byte that differs");
+    assert_eq!(got.len(), expected.len(), "{what}: length");
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// One of `choices`.
+    pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::try_from(self.below(choices.len() as u64)).expect("an index")]
+    }
+}

@@ -1,0 +1,47 @@
+//! What std does not ask of sockets.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use libc::{c_int, socklen_t};
+use socket2::SockRef;
+
+/// Closing sends a RST, and nothing stays in the kernel. A FIN is sent by `shutdown`.
+pub fn abort_on_close(socket: &impl std::os::fd::AsFd) {
+    SockRef::from(socket).set_linger(Some(Duration::ZERO)).expect("SO_LINGER");
+}
+
+/// Congestion control as most hosts have it; this machine's default may be a paced one.
+pub fn use_cubic(socket: &impl std::os::fd::AsFd) {
+    SockRef::from(socket).set_tcp_congestion(b"cubic").expect("TCP_CONGESTION");
+}
+
+/// What the kernel tells of a TCP socket.
+pub fn tcp_info(socket: &impl AsRawFd) -> libc::tcp_info {
+    // SAFETY: plain integers, for which zeroes are valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = socklen_t::try_from(size_of_val(&info)).expect("small");
+    // SAFETY: the kernel writes at most `len` bytes into `info`.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    assert_eq!(outcome, 0, "TCP_INFO: {}", io::Error::last_os_error());
+    info
+}
+
+/// Sets an option of the TCP level.
+pub fn set_tcp(socket: &impl AsRawFd, option: c_int, value: c_int) {
+    let len = socklen_t::try_from(size_of_val(&value)).expect("small");
+    // SAFETY: the kernel reads `len` bytes of `value`.
+    let outcome = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, (&raw const value).cast(), len)
+    };
+    assert_eq!(outcome, 0, "TCP option {option}: {}", io::Error::last_os_error());
+}

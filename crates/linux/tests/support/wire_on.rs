@@ -1,0 +1,98 @@
+//! The wire on a host, removed when the test is over, also when it failed.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use steadfast_linux::wire::{Mode, REASONS, Wire, WireOptions, WireService};
+
+use super::eventually;
+use super::lan::{Family, Host};
+
+/// Enough for everything that is not about the ring's size.
+pub fn options() -> WireOptions {
+    WireOptions {
+        ring_bytes: 16 << 20,
+        ..WireOptions::default()
+    }
+}
+
+/// The wire, serving both VIPs on a host's `eth0`.
+pub struct WireOn {
+    host: Host,
+    wire: Option<Wire>,
+}
+
+impl WireOn {
+    /// Attaches it, with both services in `mode`.
+    pub fn new(host: &Host, peer: &Host, options: &WireOptions, mode: Mode) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test-{}-{count}", std::process::id());
+        let mut wire = Wire::load(&name, options).expect("load");
+        host.run(|| {
+            let ifindex = nix::net::if_::if_nametoindex("eth0").expect("eth0");
+            for family in Family::BOTH {
+                let vip = family.vip();
+                let service = WireService {
+                    address: vip.ip(),
+                    port: vip.port(),
+                    ifindex,
+                    own_mac: host.mac(),
+                };
+                wire.add_service(family.service(), &service).expect("add_service");
+                wire.set_peer_mac(family.service(), peer.mac());
+            }
+            assert_eq!(wire.attach().expect("attach"), None);
+        });
+        let on = Self {
+            host: host.clone(),
+            wire: Some(wire),
+        };
+        on.set_modes(mode);
+        on
+    }
+
+    /// Sets both services' mode.
+    pub fn set_modes(&self, mode: Mode) {
+        for family in Family::BOTH {
+            self.set_mode(family.service(), mode);
+        }
+    }
+
+    /// The counter called `reason`, one of [`REASONS`].
+    pub fn counter(&self, family: Family, reason: &str) -> u64 {
+        let index = REASONS.iter().position(|&name| name == reason).expect("a counter");
+        self.counters(family.service()).expect("counters")[index]
+    }
+
+    /// Waits until a counter has reached `at_least`.
+    #[track_caller]
+    pub fn wait_for(&self, family: Family, reason: &str, at_least: u64) {
+        eventually(reason, || (self.counter(family, reason) >= at_least).then_some(()));
+    }
+
+    /// The counters of packets that were not let through, all that are not zero.
+    pub fn drops(&self, family: Family) -> Vec<(&'static str, u64)> {
+        let counters = self.counters(family.service()).expect("counters");
+        let drops = REASONS.into_iter().zip(counters);
+        drops.filter(|&(name, count)| name.starts_with("dropped") && count > 0).collect()
+    }
+}
+
+impl Deref for WireOn {
+    type Target = Wire;
+
+    fn deref(&self) -> &Wire {
+        self.wire.as_ref().expect("until it is dropped")
+    }
+}
+
+impl Drop for WireOn {
+    fn drop(&mut self) {
+        let wire = self.wire.take().expect("only dropped once");
+        let removed = self.host.run(|| wire.remove());
+        if !std::thread::panicking() {
+            removed.expect("remove");
+        }
+    }
+}
