@@ -373,7 +373,13 @@ fn a_dead_node_is_cleaned_up_after() {
     let file = lan.config("", "");
     for _ in 0..2 {
         let outcome = lan.with_config("cleanup", &file);
-        assert!(outcome.errors.ends_with("node sf-test-node: nothing is left of it\n"), "{}", outcome.errors);
+        assert!(
+            outcome
+                .errors
+                .ends_with("node sf-test-node: nothing is left of it\n"),
+            "{}",
+            outcome.errors
+        );
         assert_eq!(outcome.code, 0);
         assert_eq!(lan.node.dump(), before);
         assert!(!lan.state_dir().exists());
@@ -411,6 +417,9 @@ fn a_live_node_is_not_cleaned_up() {
     );
     assert_eq!((outcome.code, outcome.errors), (2, sentence));
     assert_eq!(lan.node.dump(), during);
+    // Its own VIP is no reason to refuse its configuration.
+    let outcome = lan.with_config("check-config", &lan.config("", ""));
+    assert_eq!(outcome.code, 0, "{}", outcome.errors);
 }
 
 #[test]

@@ -423,3 +423,41 @@ fn a_state_directory_leaves_room_for_the_socket() {
         "3: node.state_dir: is \"state\"; allowed: an absolute path of at most 90 bytes",
     );
 }
+
+#[test]
+fn the_example_shows_every_field_with_its_default() {
+    let example = include_str!("../../steadfast.toml");
+    let config = parse(example).unwrap();
+    // A comment that begins without a blank is a field.
+    let field = |line: &str| {
+        line.strip_prefix('#')
+            .filter(|rest| !rest.starts_with(' '))
+            .unwrap_or(line)
+            .to_owned()
+    };
+    let spelled_out: Vec<String> = example.lines().map(field).collect();
+    let explicit = parse(&spelled_out.join("\n")).unwrap();
+    assert!(explicit.places != config.places);
+    assert_eq!(
+        Config {
+            places: config.places.clone(),
+            ..explicit
+        },
+        config
+    );
+    for key in [
+        "state_dir",
+        "agent_timeout_ms",
+        "peer_address",
+        "application",
+        "crash_exit_codes",
+        "commit",
+    ] {
+        assert!(
+            spelled_out
+                .iter()
+                .any(|line| line.starts_with(&format!("{key} = "))),
+            "{key}"
+        );
+    }
+}

@@ -24,6 +24,9 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// So long the run loop may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Between two tries to accept a client when that fails.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// The longest request, in bytes.
 const REQUEST: usize = 4096;
 
@@ -128,8 +131,16 @@ fn accept(listener: &UnixListener, stop: &AtomicBool, calls: &Sender<Call>, wake
         if stop.load(Ordering::Acquire) {
             return;
         }
-        let served = stream.and_then(|stream| serve(stream, calls, wake));
-        if let Err(error) = served {
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                // Most likely there are no file descriptors left; asking again at once would not help.
+                tracing::warn!(%error, "control request not accepted");
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+        };
+        if let Err(error) = serve(stream, calls, wake) {
             tracing::debug!(%error, "control request dropped");
         }
     }

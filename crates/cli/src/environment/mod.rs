@@ -1,6 +1,5 @@
 //! Whether this machine and its network agree with the configuration. Nothing is changed by looking.
 
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::thread::ScopedJoinHandle;
@@ -71,9 +70,12 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error
             neighbours.push((index, service, interface));
         }
     }
-    let answers = ask(&neighbours)?;
+    let answers = ask(config, &neighbours)?;
+    if peer == PeerMust::Answer {
+        check.heartbeats(&neighbours, &answers);
+    }
     for (index, service, interface) in neighbours {
-        check.neighbours(index, service, interface, &answers, peer);
+        check.neighbours(index, service, &interface.name, &answers, peer);
     }
     Ok(check.findings)
 }
@@ -93,12 +95,12 @@ struct Answers {
 }
 
 /// Asks for all peers and VIPs at the same time.
-fn ask(neighbours: &[(usize, &Service, &Interface)]) -> Result<Answers, network::Error> {
+fn ask(config: &Config, neighbours: &[(usize, &Service, &Interface)]) -> Result<Answers, network::Error> {
     let mut wanted = Answers::default();
     for (_, service, interface) in neighbours {
-        wanted
-            .peers
-            .insert((interface.name.clone(), service.peer_address), None);
+        for peer in [config.peer.address, service.peer_address] {
+            wanted.peers.insert((interface.name.clone(), peer), None);
+        }
         wanted
             .claimants
             .insert((interface.name.clone(), service.address), Vec::new());
@@ -268,34 +270,26 @@ impl Check<'_> {
         }
     }
 
-    fn neighbours(
-        &mut self,
-        index: usize,
-        service: &Service,
-        interface: &Interface,
-        answers: &Answers,
-        peer: PeerMust,
-    ) {
-        let name = &interface.name;
-        let peer_mac = answers.peers[&(name.clone(), service.peer_address)];
-        if peer_mac.is_none() && peer == PeerMust::Answer {
-            let what = format!(
-                "no answer from {} on {name} within {ANSWER_WITHIN:?}; allowed: the peer's address, with the peer \
-                 switched on, or the option --without-peer to start alone",
-                service.peer_address
-            );
-            let peer = service.peer_address == self.config.peer.address;
-            let field = if peer {
-                "peer.address".to_owned()
-            } else {
-                format!("service[{index}].peer_address")
-            };
-            let problem = self.config.problem(&field, what);
-            if !self.findings.problems.contains(&problem) {
-                self.findings.problems.push(problem);
-            }
+    /// Heartbeats need the peer at its address, on any of the services' interfaces.
+    fn heartbeats(&mut self, neighbours: &[(usize, &Service, &Interface)], answers: &Answers) {
+        let peer = self.config.peer.address;
+        let answers_on = |interface: &Interface| answers.peers[&(interface.name.clone(), peer)].is_some();
+        let Some((_, _, first)) = neighbours.first() else {
+            return;
+        };
+        if !neighbours.iter().any(|(_, _, interface)| answers_on(interface)) {
+            let problem = self.config.problem("peer.address", no_answer(peer, &first.name));
+            self.findings.problems.push(problem);
         }
-        for mac in &answers.claimants[&(name.clone(), service.address)] {
+    }
+
+    fn neighbours(&mut self, index: usize, service: &Service, name: &str, answers: &Answers, peer: PeerMust) {
+        let peer_mac = answers.peers[&(name.to_owned(), service.peer_address)];
+        let is_said = service.peer_address == self.config.peer.address;
+        if peer_mac.is_none() && peer == PeerMust::Answer && !is_said {
+            self.problem(index, "peer_address", no_answer(service.peer_address, name));
+        }
+        for mac in &answers.claimants[&(name.to_owned(), service.address)] {
             if Some(*mac) == peer_mac {
                 continue;
             }
@@ -306,6 +300,13 @@ impl Check<'_> {
             self.problem(index, "address", what);
         }
     }
+}
+
+fn no_answer(peer: IpAddr, interface: &str) -> String {
+    format!(
+        "no answer from {peer} on {interface} within {ANSWER_WITHIN:?}; allowed: the peer's address, with the peer \
+         switched on, or the option --without-peer to start alone"
+    )
 }
 
 /// Whether a listener at `listener` gets connections to `address`. One on all IPv6 addresses gets IPv4 too, unless its
