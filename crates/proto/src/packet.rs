@@ -111,6 +111,10 @@ impl Options {
             elements.push(TcpOptionElement::SelectiveAcknowledgementPermitted);
         }
         if let Some(Timestamps { value, echo }) = self.timestamps {
+            if elements.is_empty() {
+                // The layout that receivers have a fast path for (RFC 7323 appendix A).
+                elements.extend([TcpOptionElement::Noop, TcpOptionElement::Noop]);
+            }
             elements.push(TcpOptionElement::Timestamp(value, echo));
         }
         elements.extend(self.window_scale.map(TcpOptionElement::WindowScale));
