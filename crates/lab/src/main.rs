@@ -1,5 +1,6 @@
 //! `steadfast-lab`: real processes in network namespaces, real failures, and a judge that reads the bytes.
 
+mod bench;
 mod capture;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod client;
@@ -13,6 +14,8 @@ mod node;
 mod pattern;
 mod process;
 mod teardown;
+#[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
+mod timeline;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -37,8 +40,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::Options),
     Crash(crash::Options),
     Network(net::hold::Options),
+    #[command(name = bench::load::LOAD, hide = true)]
+    Load(bench::load::Options),
     #[command(name = CLIENT, hide = true)]
     Client,
     #[command(name = teardown::WATCHDOG, hide = true)]
@@ -90,7 +96,9 @@ fn main() -> ExitCode {
         tracing::warn!("will outlive a killed parent: {error}");
     }
     let result = match cli.command {
+        Command::Bench(options) => bench::run(&options),
         Command::Crash(options) => crash::run(&options),
+        Command::Load(options) => bench::load::run(&options).map(|()| Outcome::Held),
         Command::Network(options) => net::hold::run(&options),
         Command::Client | Command::Watchdog => unreachable!("handled above"),
     };

@@ -6,6 +6,7 @@ mod play;
 mod preflight;
 mod repeat;
 mod report;
+mod sample;
 mod stage;
 mod work;
 
@@ -19,6 +20,8 @@ use crate::capture;
 use crate::emulator::Way;
 use crate::node::Application;
 use crate::{Outcome, WrongUse};
+
+pub use sample::{Sample, sample};
 
 /// Turn the primary's power off under load, and say whether every connection survived.
 ///
@@ -107,7 +110,7 @@ impl Policy {
 /// What the connections do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Workload {
+pub enum Workload {
     /// Each fetches a large file or value.
     Download,
     /// Each writes a large value and reads it back (replica only: a POST is not executed twice).

@@ -1,0 +1,42 @@
+//! How fast this machine is just now: without it, absolute times say nothing.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+const BUFFER: usize = 64 << 20;
+const SYSCALLS: u32 = 200_000;
+
+/// Two figures that move with the machine.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Calibration {
+    /// Copying memory that does not fit the caches, in 10⁹ bytes per second.
+    pub memcpy_gb_per_s: f64,
+    /// The cheapest system call, in nanoseconds.
+    pub syscall_ns: f64,
+    /// Processors that share the work.
+    pub cpus: usize,
+}
+
+impl Calibration {
+    /// Takes about a tenth of a second.
+    pub fn measure() -> Self {
+        let from = vec![1_u8; BUFFER];
+        let mut to = vec![0_u8; BUFFER];
+        to.copy_from_slice(&from); // touch the pages
+        let start = Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        let copied = start.elapsed();
+        std::hint::black_box(&to);
+        let start = Instant::now();
+        for _ in 0..SYSCALLS {
+            std::hint::black_box(nix::unistd::getppid());
+        }
+        let called = start.elapsed();
+        Self {
+            memcpy_gb_per_s: BUFFER as f64 / copied.as_secs_f64() / 1e9,
+            syscall_ns: called.as_secs_f64() * 1e9 / f64::from(SYSCALLS),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `steadfast-lab bench`: what protection costs, as ratios within one run.
+
+mod calibration;
+pub mod load;
+mod measure;
+mod pair;
+mod scene;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+use crate::Outcome;
+
+/// Measure against a baseline in the same run, and say whether the promised ratios hold.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    #[command(subcommand)]
+    subject: Subject,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Subject {
+    Pair(pair::Options),
+}
+
+/// What all benchmarks can be told.
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// Rounds; each measures every variant once, in changing order. Medians are reported.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// The daemon under test; default: `steadfast` beside this program.
+    #[arg(long, value_name = "PATH")]
+    steadfast: Option<PathBuf>,
+}
+
+/// Runs a benchmark.
+///
+/// # Errors
+/// If it could not be run to its end.
+pub fn run(options: &Options) -> Result<Outcome> {
+    match &options.subject {
+        Subject::Pair(pair) => pair::run(pair),
+    }
+}

@@ -1,0 +1,332 @@
+//! `bench pair`: the pair against plain forwarding through the same box.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::Common;
+use super::calibration::Calibration;
+use super::measure::{self, Bulk, Requests};
+use super::scene::{Scene, Serving, Variant};
+use crate::Outcome;
+use crate::crash::{self, Sample};
+use crate::node::Content;
+use crate::pattern;
+use crate::teardown::{Resource, Teardown};
+
+/// Bytes of one bulk transfer.
+const BULK_BYTES: u64 = 2_000_000_000;
+/// Bytes of one small reply.
+const SMALL_BYTES: u64 = 1000;
+/// Bytes of one transfer at a shaped rate of 1 Mbit/s: about a second and a half.
+const SHAPED_BYTES_PER_MBIT: u64 = 200_000;
+const SHAPES_MBIT: [u32; 2] = [1000, 2500];
+const CLIENTS: u32 = 8;
+const REQUEST_SECONDS: u32 = 2;
+/// Idle connections of the run that measures restoring.
+const IDLE_CONNECTIONS: u32 = 500;
+const SEED: u64 = 1;
+
+/// Throughput, CPU time, request rate and latency of a protected service against the same service behind a box that
+/// merely forwards, and how long a takeover takes.
+///
+/// Client, router and both nodes share this machine, and both variants take turns in every round; only the ratios mean
+/// something. nginx serves downloads and small requests (wrk), a sink of our own takes uploads.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What was measured: medians over the rounds.
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    ok: bool,
+    rounds: u32,
+    calibration: Calibration,
+    takeover_ms_median: f64,
+    restore_us_per_connection: f64,
+    download_ratio_vs_forwarding: f64,
+    upload_ratio_vs_forwarding: f64,
+    cpu_per_gb_ratio_vs_forwarding: f64,
+    cpu_per_gb_ratio_download: f64,
+    cpu_per_gb_ratio_upload: f64,
+    rr_ratio_vs_forwarding: f64,
+    rr_added_us_median: f64,
+    shaped_ratio: f64,
+    shaped: Vec<Shaped>,
+    forwarding: Absolute,
+    steadfast: Absolute,
+    missed: Vec<String>,
+}
+
+/// One shaped rate.
+#[derive(Clone, Debug, Serialize)]
+struct Shaped {
+    mbit: u32,
+    download_ratio: f64,
+    upload_ratio: f64,
+}
+
+/// Figures of one variant.
+#[derive(Clone, Debug, Serialize)]
+struct Absolute {
+    download_gb_per_s: f64,
+    upload_gb_per_s: f64,
+    download_cpu_s_per_gb: f64,
+    upload_cpu_s_per_gb: f64,
+    requests_per_s: f64,
+    latency_us_median: f64,
+}
+
+/// All that one variant showed, round by round.
+#[derive(Default)]
+struct Samples {
+    download: Vec<Bulk>,
+    upload: Vec<Bulk>,
+    requests: Vec<Requests>,
+    /// By shape: download, upload.
+    shaped: [[Vec<f64>; 2]; SHAPES_MBIT.len()],
+}
+
+/// Runs it.
+///
+/// # Errors
+/// If a step could not be made; that a promise does not hold is no error.
+pub fn run(options: &Options) -> Result<Outcome> {
+    let common = &options.common;
+    let daemon = match &common.steadfast {
+        Some(path) => std::path::absolute(path)?,
+        None => std::env::current_exe()?.with_file_name("steadfast"),
+    };
+    let calibration = Calibration::measure();
+    let teardown = Teardown::start()?;
+    let samples = measure_variants(common.rounds, &daemon, &teardown);
+    teardown.finish()?;
+    let [forwarding, steadfast] = samples?;
+    let takeovers = takeovers(common)?;
+    let report = Report::of(common.rounds, calibration, &forwarding, &steadfast, &takeovers);
+    if common.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        report.print();
+    }
+    Ok(if report.ok { Outcome::Held } else { Outcome::DidNotHold })
+}
+
+/// Both variants stand side by side and take turns.
+fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[Samples; 2]> {
+    let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-bench-{}", std::process::id()));
+    teardown.will_create(&Resource::Path(directory.clone()))?;
+    let sizes = [BULK_BYTES, SMALL_BYTES];
+    let shaped_sizes = SHAPES_MBIT.map(|mbit| SHAPED_BYTES_PER_MBIT * u64::from(mbit));
+    let files: Vec<(u64, u64)> = sizes.iter().chain(&shaped_sizes).map(|&size| (SEED, size)).collect();
+    let content = Content::generate(&directory, &files)?;
+    let mut samples = [Samples::default(), Samples::default()];
+    let progress = ProgressBar::new(u64::from(rounds) * 2);
+    for serving in [Serving::Files, Serving::Sink] {
+        let set = |variant: Variant, name: &str| {
+            let run = format!("{}{name}{}", std::process::id(), if serving == Serving::Sink { "u" } else { "d" });
+            Scene::set(&run, variant, serving, &content, daemon, teardown)
+        };
+        let scenes = [set(Variant::Forwarding, "f")?, set(Variant::Steadfast, "s")?];
+        for round in 0..rounds {
+            progress.set_message(format!("round {}", round + 1));
+            for turn in 0..2 {
+                let index = (turn + round as usize) % 2;
+                take_round(&scenes[index], serving, &mut samples[index])?;
+            }
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    Ok(samples)
+}
+
+fn take_round(scene: &Scene, serving: Serving, samples: &mut Samples) -> Result<()> {
+    let client = &scene.network.client;
+    let transfer = |bytes: u64| match serving {
+        Serving::Files => {
+            measure::download(client, scene.service, &format!("/{}", pattern::file_name(SEED, bytes)))
+        }
+        Serving::Sink => measure::upload(client, scene.service, bytes),
+    };
+    let bulk = transfer(BULK_BYTES)?;
+    match serving {
+        Serving::Files => {
+            samples.download.push(bulk);
+            let path = format!("/{}", pattern::file_name(SEED, SMALL_BYTES));
+            samples.requests.push(measure::requests(client, scene.service, &path, CLIENTS, REQUEST_SECONDS)?);
+        }
+        Serving::Sink => samples.upload.push(bulk),
+    }
+    for (mbit, shaped) in SHAPES_MBIT.into_iter().zip(&mut samples.shaped) {
+        scene.shape(Some(mbit))?;
+        let outcome = transfer(SHAPED_BYTES_PER_MBIT * u64::from(mbit));
+        scene.shape(None)?;
+        shaped[usize::from(serving == Serving::Sink)].push(outcome?.gb_per_s);
+    }
+    Ok(())
+}
+
+/// Real takeovers: of one busy connection in every round, and once of many idle ones.
+struct Takeovers {
+    busy_ms: Vec<f64>,
+    restore_us: f64,
+}
+
+fn takeovers(common: &Common) -> Result<Takeovers> {
+    let mut busy_ms = Vec::new();
+    for round in 0..common.rounds {
+        let sample = crash::sample(crash::Workload::Download, 1, u64::from(round), common.steadfast.clone())
+            .context("a takeover of one busy connection")?;
+        busy_ms.push(sample.first_live_ms);
+    }
+    let Sample { first_live_ms, last_live_ms, restored } =
+        crash::sample(crash::Workload::Idle, IDLE_CONNECTIONS, SEED, common.steadfast.clone())
+            .context("a takeover of many idle connections")?;
+    let others = restored.saturating_sub(1).max(1);
+    Ok(Takeovers { busy_ms, restore_us: (last_live_ms - first_live_ms) * 1000.0 / others as f64 })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+impl Samples {
+    fn absolute(&self) -> Absolute {
+        let bulk = |samples: &[Bulk], figure: fn(&Bulk) -> f64| median(samples.iter().map(figure).collect());
+        Absolute {
+            download_gb_per_s: bulk(&self.download, |sample| sample.gb_per_s),
+            upload_gb_per_s: bulk(&self.upload, |sample| sample.gb_per_s),
+            download_cpu_s_per_gb: bulk(&self.download, |sample| sample.cpu_s_per_gb),
+            upload_cpu_s_per_gb: bulk(&self.upload, |sample| sample.cpu_s_per_gb),
+            requests_per_s: median(self.requests.iter().map(|sample| sample.per_s).collect()),
+            latency_us_median: median(self.requests.iter().map(|sample| sample.median_us).collect()),
+        }
+    }
+}
+
+impl Report {
+    fn of(
+        rounds: u32,
+        calibration: Calibration,
+        forwarding: &Samples,
+        steadfast: &Samples,
+        takeovers: &Takeovers,
+    ) -> Self {
+        let shaped: Vec<Shaped> = (0..SHAPES_MBIT.len())
+            .map(|index| {
+                let ratio = |way: usize| {
+                    median(steadfast.shaped[index][way].clone()) / median(forwarding.shaped[index][way].clone())
+                };
+                Shaped { mbit: SHAPES_MBIT[index], download_ratio: ratio(0), upload_ratio: ratio(1) }
+            })
+            .collect();
+        let shaped_ratio =
+            shaped.iter().flat_map(|one| [one.download_ratio, one.upload_ratio]).fold(f64::INFINITY, f64::min);
+        let (plain, wire) = (forwarding.absolute(), steadfast.absolute());
+        let cpu_download = wire.download_cpu_s_per_gb / plain.download_cpu_s_per_gb;
+        let cpu_upload = wire.upload_cpu_s_per_gb / plain.upload_cpu_s_per_gb;
+        let mut report = Self {
+            ok: false,
+            rounds,
+            calibration,
+            takeover_ms_median: median(takeovers.busy_ms.clone()),
+            restore_us_per_connection: takeovers.restore_us,
+            download_ratio_vs_forwarding: wire.download_gb_per_s / plain.download_gb_per_s,
+            upload_ratio_vs_forwarding: wire.upload_gb_per_s / plain.upload_gb_per_s,
+            cpu_per_gb_ratio_vs_forwarding: cpu_download.max(cpu_upload),
+            cpu_per_gb_ratio_download: cpu_download,
+            cpu_per_gb_ratio_upload: cpu_upload,
+            rr_ratio_vs_forwarding: wire.requests_per_s / plain.requests_per_s,
+            rr_added_us_median: wire.latency_us_median - plain.latency_us_median,
+            shaped_ratio,
+            shaped,
+            forwarding: plain,
+            steadfast: wire,
+            missed: Vec::new(),
+        };
+        report.missed =
+            report.promises().iter().filter(|promise| !promise.holds()).map(ToString::to_string).collect();
+        report.ok = report.missed.is_empty();
+        report
+    }
+
+    fn promises(&self) -> [Promise; 9] {
+        use Bound::{AtLeast, AtMost};
+        let promise = |name, value, bound| Promise { name, value, bound };
+        [
+            promise("takeover of one busy connection, ms", self.takeover_ms_median, AtMost(1.5)),
+            promise("download throughput", self.download_ratio_vs_forwarding, AtLeast(0.75)),
+            promise("upload throughput", self.upload_ratio_vs_forwarding, AtLeast(0.75)),
+            promise("download CPU seconds per GB", self.cpu_per_gb_ratio_download, AtMost(1.45)),
+            promise("upload CPU seconds per GB", self.cpu_per_gb_ratio_upload, AtMost(1.45)),
+            promise("1 KB requests per second, 8 clients", self.rr_ratio_vs_forwarding, AtLeast(0.88)),
+            promise("added median latency, µs", self.rr_added_us_median, AtMost(10.0)),
+            promise("throughput at 1 and 2.5 Gbit/s, worst", self.shaped_ratio, AtLeast(0.98)),
+            promise("restoring one idle connection, µs", self.restore_us_per_connection, AtMost(50.0)),
+        ]
+    }
+
+    fn print(&self) {
+        let Calibration { memcpy_gb_per_s, syscall_ns, cpus } = self.calibration;
+        println!("this machine: {cpus} CPUs, memcpy {memcpy_gb_per_s:.1} GB/s, system call {syscall_ns:.0} ns");
+        println!("medians of {} rounds; ratios are steadfast / forwarding\n", self.rounds);
+        for promise in self.promises() {
+            println!("  {} {promise}", if promise.holds() { "held  " } else { "MISSED" });
+        }
+        println!("\n{:<28}{:>12}{:>12}", "", "forwarding", "steadfast");
+        let (plain, wire) = (&self.forwarding, &self.steadfast);
+        for (name, plain, wire) in [
+            ("download, GB/s", plain.download_gb_per_s, wire.download_gb_per_s),
+            ("upload, GB/s", plain.upload_gb_per_s, wire.upload_gb_per_s),
+            ("download, CPU s/GB", plain.download_cpu_s_per_gb, wire.download_cpu_s_per_gb),
+            ("upload, CPU s/GB", plain.upload_cpu_s_per_gb, wire.upload_cpu_s_per_gb),
+            ("requests/s", plain.requests_per_s, wire.requests_per_s),
+            ("median latency, µs", plain.latency_us_median, wire.latency_us_median),
+        ] {
+            println!("{name:<28}{plain:>12.2}{wire:>12.2}");
+        }
+    }
+}
+
+/// A figure and what was promised of it.
+struct Promise {
+    name: &'static str,
+    value: f64,
+    bound: Bound,
+}
+
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Promise {
+    fn holds(&self) -> bool {
+        match self.bound {
+            Bound::AtLeast(bound) => self.value >= bound,
+            Bound::AtMost(bound) => self.value <= bound,
+        }
+    }
+}
+
+impl std::fmt::Display for Promise {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (relation, bound) = match self.bound {
+            Bound::AtLeast(bound) => ("≥", bound),
+            Bound::AtMost(bound) => ("≤", bound),
+        };
+        write!(f, "{:<40}{:>8.3}  (promised {relation} {bound})", self.name, self.value)
+    }
+}

@@ -1,0 +1,187 @@
+//! The two variants, each a network of its own: protected by a pair, or plainly forwarded by the kernel of the same box.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use linux::netns::Netns;
+
+use crate::net::address::{NODES, VIP_V4};
+use crate::net::{INTERFACE, NODE_NAMES, Plan, ROUTER_LAN_INTERFACE, Topology, batch};
+use crate::node::{Agent, Application, Content, Pair, Server};
+use crate::process::Process;
+use crate::teardown::{Resource, Teardown};
+
+/// Where the sink listens; the only service of its own kind that is measured.
+pub const SINK_PORT: u16 = 8080;
+
+/// How packets get from the client to the server and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Node b forwards them, as a router does.
+    Forwarding,
+    /// Node b is the wire.
+    Steadfast,
+}
+
+/// What is served, and on which port it is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// nginx: downloads and small requests.
+    Files,
+    /// The sink: uploads.
+    Sink,
+}
+
+impl Serving {
+    fn port(self) -> u16 {
+        match self {
+            Self::Files => Application::Nginx.port(),
+            Self::Sink => SINK_PORT,
+        }
+    }
+}
+
+/// A network that stands ready.
+pub struct Scene {
+    /// Where clients are.
+    pub network: Topology,
+    /// What they talk to.
+    pub service: SocketAddr,
+    _agents: Option<[Agent; 2]>,
+    _servers: Vec<Server>,
+    _sinks: Vec<Process>,
+}
+
+impl Scene {
+    /// Builds the network named `run`.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn set(
+        run: &str,
+        variant: Variant,
+        serving: Serving,
+        content: &Content,
+        daemon: &Path,
+        teardown: &Teardown,
+    ) -> Result<Self> {
+        let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-{run}"));
+        teardown.will_create(&Resource::Path(directory.clone()))?;
+        std::fs::create_dir_all(&directory)?;
+        let network = Topology::build(run, Plan::default(), teardown).context("build the network")?;
+        let mut servers = Vec::new();
+        let mut sinks = Vec::new();
+        for (node, name) in network.nodes.iter().zip(NODE_NAMES) {
+            match serving {
+                Serving::Files => {
+                    let label = format!("nginx-{name}");
+                    servers.push(Server::start(Application::Nginx, node, &directory, &label, content)?);
+                }
+                Serving::Sink => sinks.push(start_sink(node, name, &directory)?),
+            }
+        }
+        let service = SocketAddr::new(VIP_V4.into(), serving.port());
+        let agents = match variant {
+            Variant::Forwarding => {
+                forward(&network)?;
+                None
+            }
+            Variant::Steadfast => Some(protect(run, service, daemon, &network, &directory, teardown)?),
+        };
+        Ok(Self { network, service, _agents: agents, _servers: servers, _sinks: sinks })
+    }
+
+    /// Limits the way between client and router to `mbit` Mbit/s in both directions; `None`: no limit.
+    ///
+    /// # Errors
+    /// Names the `tc` command that failed.
+    pub fn shape(&self, mbit: Option<u32>) -> Result<()> {
+        for (host, interface) in [(&self.network.client, INTERFACE), (&self.network.router, "wan")] {
+            let mut command = host.command("tc")?;
+            match mbit {
+                Some(mbit) => command.args(["qdisc", "replace", "dev", interface, "root", "tbf", "rate"]).args([
+                    format!("{mbit}mbit"),
+                    "burst".into(),
+                    "512k".into(),
+                    "limit".into(),
+                    "4m".into(),
+                ]),
+                None => command.args(["qdisc", "del", "dev", interface, "root"]),
+            };
+            let output = command.output().context("start tc")?;
+            anyhow::ensure!(
+                output.status.success(),
+                "tc on {interface}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(())
+    }
+}
+
+fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<Process> {
+    let mut command = node.command(std::env::current_exe()?)?;
+    command.args([super::load::LOAD, "sink", &SINK_PORT.to_string()]);
+    let mut process = Process::start(&format!("sink-{name}"), command, directory)?;
+    let address = SocketAddr::from(([127, 0, 0, 1], SINK_PORT));
+    let listens = |_: &Process| {
+        let limit = std::time::Duration::from_millis(100);
+        matches!(node.run(|| std::net::TcpStream::connect_timeout(&address, limit)), Ok(Ok(_)))
+    };
+    process.wait_until("listen", std::time::Duration::from_secs(5), listens)?;
+    Ok(process)
+}
+
+/// The same path as the wire's, walked by the kernel's own forwarding: router – node b – node a, and back.
+fn forward(network: &Topology) -> Result<()> {
+    let [a, b] = NODES;
+    network.nodes[1].run(|| -> std::io::Result<()> {
+        for (key, value) in [("ip_forward", "1"), ("conf/all/send_redirects", "0"), ("conf/eth0/send_redirects", "0")] {
+            std::fs::write(format!("/proc/sys/net/ipv4/{key}"), value)?;
+        }
+        Ok(())
+    })??;
+    network.nodes[0].run(|| std::fs::write("/proc/sys/net/ipv4/conf/eth0/arp_ignore", "1"))??;
+    network.nodes[0].run(|| std::fs::write("/proc/sys/net/ipv4/conf/eth0/arp_announce", "2"))??;
+    let on = |host: &Netns, commands: &[String]| batch(Some(host.name()), commands);
+    on(&network.router, &[format!("route add {VIP_V4}/32 via {} dev {ROUTER_LAN_INTERFACE}", b.v4)])?;
+    on(&network.nodes[1], &[format!("route add {VIP_V4}/32 via {} dev {INTERFACE}", a.v4)])?;
+    on(
+        &network.nodes[0],
+        &[
+            format!("addr add {VIP_V4}/32 dev lo"),
+            format!("route add default via {} dev {INTERFACE} table 77", b.v4),
+            format!("rule add from {VIP_V4} lookup 77"),
+        ],
+    )?;
+    Ok(())
+}
+
+fn protect(
+    run: &str,
+    service: SocketAddr,
+    daemon: &Path,
+    network: &Topology,
+    directory: &Path,
+    teardown: &Teardown,
+) -> Result<[Agent; 2]> {
+    let pair = Pair {
+        binary: daemon.to_owned(),
+        names: NODE_NAMES.map(|name| format!("{name}-{run}")),
+        addresses: [IpAddr::V4(NODES[0].v4), IpAddr::V4(NODES[1].v4)],
+        service,
+        policy: "http",
+        heartbeat_ms: 20,
+        missed: 25, // a benchmark fills both CPUs; a false alarm would end it
+    };
+    for path in pair.leftovers() {
+        teardown.will_create(&Resource::Path(path))?;
+    }
+    let start = |node: usize| Agent::start(&pair, node, &network.nodes[node], directory);
+    let mut agents = [start(0)?, start(1)?];
+    for (agent, node) in agents.iter_mut().zip(&network.nodes) {
+        agent.wait_ready(node)?;
+    }
+    Ok(agents)
+}

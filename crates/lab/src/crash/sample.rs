@@ -1,0 +1,61 @@
+//! Takeover times of single runs, for benchmarks.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use proto::Instant;
+
+use super::play::play;
+use super::{Fault, Options, Policy, Returning, Workload, preflight};
+use crate::capture;
+use crate::emulator::Way;
+
+/// When connections were live after their primary was declared dead, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// The first one.
+    pub first_live_ms: f64,
+    /// The last one.
+    pub last_live_ms: f64,
+    /// How many there were.
+    pub restored: u64,
+}
+
+/// Plays one power-off of `connections` connections behind nginx.
+///
+/// # Errors
+/// If the run could not be played, or a connection was lost.
+pub fn sample(workload: Workload, connections: u32, seed: u64, steadfast: Option<PathBuf>) -> Result<Sample> {
+    let options = Options {
+        policy: Policy::Http,
+        workload,
+        fault: Fault::PowerOff,
+        returning: Returning::Killed,
+        connections,
+        megabytes: None,
+        way: Way::default(),
+        ipv6: false,
+        repeat: 1,
+        seed: Some(seed),
+        json: true,
+        baseline: false,
+        keep: None,
+        snap: capture::SNAP_DEFAULT,
+        steadfast,
+    };
+    preflight::check(&options)?;
+    let run = format!("{}-s{seed}", std::process::id());
+    let facts = play(&options, seed, &run, &|_| {})?;
+    let takeover = facts.takeover.context("no takeover was seen")?;
+    ensure!(facts.client.survivors() == facts.client.connections.len(), "a connection was lost");
+    let since = |at_ns: Option<u64>| {
+        let declared = Instant::from_nanos(takeover.declared_ns);
+        let after = at_ns.map(|at_ns| Instant::from_nanos(at_ns).since(declared).as_secs_f64() * 1e3);
+        after.context("no connection was live")
+    };
+    Ok(Sample {
+        first_live_ms: since(takeover.first_live_ns)?,
+        last_live_ms: since(takeover.last_live_ns)?,
+        restored: takeover.restored,
+    })
+}

@@ -1,0 +1,280 @@
+//! One run as one page: what the server had sent and the client had acknowledged over time, where the stall's parts lie,
+//! and beside it the same without Steadfast. A single HTML file that loads nothing.
+
+mod chart;
+mod curves;
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::curves::{Curves, Mark, Reading};
+
+use self::chart::{Chart, Span};
+
+/// A page.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// The heading.
+    pub title: String,
+    /// One sentence below it: what was done.
+    pub summary: String,
+    /// Short facts: what and how much.
+    pub facts: Vec<(String, String)>,
+    /// One or two runs, drawn to the same scales.
+    pub panels: Vec<Panel>,
+    /// Where the numbers come from; below everything.
+    pub footnote: String,
+}
+
+/// One run. All times are nanoseconds of the captures' clock.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Panel {
+    /// What it shows: "with Steadfast".
+    pub heading: String,
+    /// How it ended: "complete, sha256 matches".
+    pub outcome: String,
+    /// Whether that is good.
+    pub good: bool,
+    /// When the fault happened: zero of the time axis.
+    pub fault_ns: u64,
+    /// The stall's parts, in order; none if there was no stall (of a good run) or it never ended (of a bad one).
+    pub stall: Vec<Part>,
+    /// One connection.
+    pub curves: Curves,
+}
+
+/// A part of the stall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Which.
+    pub kind: PartKind,
+    /// When it began.
+    pub from_ns: u64,
+    /// When it ended.
+    pub to_ns: u64,
+}
+
+/// The parts of a stall, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PartKind {
+    /// The failure happened → it is declared.
+    Detection,
+    /// Declared → the survivor is able to go on.
+    Takeover,
+    /// Able to go on → bytes flow again.
+    RestartGap,
+}
+
+/// The close-up shows so much before and after the stall, as a multiple of it.
+const MARGIN_BEFORE: f64 = 0.4;
+const MARGIN_AFTER: f64 = 1.2;
+/// Without a stall, or with one too short to see around: half a close-up.
+const CLOSE_UP_MIN_S: f64 = 0.005;
+
+impl PartKind {
+    fn class(self) -> &'static str {
+        match self {
+            Self::Detection => "detection",
+            Self::Takeover => "takeover",
+            Self::RestartGap => "restart",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Detection => "detection",
+            Self::Takeover => "takeover",
+            Self::RestartGap => "restart gap",
+        }
+    }
+}
+
+impl Panel {
+    /// Seconds from the fault to `at_ns`.
+    fn seconds(&self, at_ns: u64) -> f64 {
+        (i128::from(at_ns) - i128::from(self.fault_ns)) as f64 / 1e9
+    }
+
+    /// From the beginning of the stall's first part to the end of its last.
+    fn stall_span(&self) -> Option<Span> {
+        let from = self.seconds(self.stall.first()?.from_ns);
+        let to = self.seconds(self.stall.last()?.to_ns);
+        Some(Span { from, to })
+    }
+
+    /// From the first to the last thing to draw.
+    fn time_span(&self) -> Option<Span> {
+        let times = self.curves.times().map(|at_ns| self.seconds(at_ns));
+        Span::around(times.chain(self.stall_span().map(|span| span.to)))
+    }
+}
+
+/// The page as HTML.
+pub fn render(timeline: &Timeline) -> String {
+    let mut page = String::new();
+    let title = escape(&timeline.title);
+    write_all(
+        &mut page,
+        &[
+            "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n",
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
+            &format!("<title>{title}</title>\n<style>\n"),
+            include_str!("page.css"),
+            "</style>\n<main>\n",
+            &format!("<h1>{title}</h1>\n<p class=\"summary\">{}</p>\n", escape(&timeline.summary)),
+        ],
+    );
+    page += "<dl class=\"facts\">\n";
+    for (name, value) in &timeline.facts {
+        page += &format!("<div><dt>{}</dt><dd>{}</dd></div>\n", escape(name), escape(value));
+    }
+    page += "</dl>\n<div class=\"panels\">\n";
+    let scales = Scales::of(&timeline.panels);
+    for panel in &timeline.panels {
+        page += &render_panel(panel, &scales);
+    }
+    write_all(
+        &mut page,
+        &[
+            "</div>\n",
+            &format!("<p class=\"footnote\">{}</p>\n", escape(&timeline.footnote)),
+            "</main>\n<script>\n",
+            include_str!("page.js"),
+            "</script>\n</html>\n",
+        ],
+    );
+    page
+}
+
+/// What all panels share, so that they can be compared by eye.
+struct Scales {
+    /// Seconds from the fault.
+    whole: Span,
+    /// Bytes.
+    bytes: Span,
+    /// Seconds from the fault.
+    close_up: Span,
+    /// Height of the close-ups in bytes.
+    close_up_bytes: f64,
+}
+
+impl Scales {
+    fn of(panels: &[Panel]) -> Self {
+        let spans: Vec<_> = panels.iter().filter_map(Panel::time_span).collect();
+        let whole = Span::around(spans.iter().flat_map(|span| [span.from, span.to])).unwrap_or_default();
+        let most = panels.iter().map(|panel| panel.curves.highest()).max().unwrap_or(0);
+        let stall = panels.iter().find_map(Panel::stall_span).unwrap_or_default();
+        let unit = (stall.to - stall.from).max(CLOSE_UP_MIN_S);
+        let close_up = Span {
+            from: (stall.from - MARGIN_BEFORE * unit).max(whole.from),
+            to: (stall.to + MARGIN_AFTER * unit).min(whole.to.max(stall.to)),
+        };
+        let rise = |panel: &Panel| {
+            let (low, high) = panel.rise_within(close_up);
+            (high - low) as f64
+        };
+        Self {
+            whole,
+            bytes: Span { from: 0.0, to: most as f64 },
+            close_up,
+            close_up_bytes: panels.iter().map(rise).fold(1.0, f64::max),
+        }
+    }
+}
+
+impl Panel {
+    /// The lowest and the highest offset within `span`.
+    fn rise_within(&self, span: Span) -> (u64, u64) {
+        let until = |readings: &[Reading], seconds: f64| {
+            let count = readings.partition_point(|reading| self.seconds(reading.at_ns) <= seconds);
+            count.checked_sub(1).map_or(0, |last| readings[last].offset)
+        };
+        let low = until(&self.curves.acknowledged, span.from);
+        (low, until(&self.curves.sent, span.to).max(low))
+    }
+}
+
+fn render_panel(panel: &Panel, scales: &Scales) -> String {
+    let verdict = if panel.good { "good" } else { "bad" };
+    let mut html = format!(
+        "<section class=\"panel\">\n<header><h2>{}</h2><span class=\"outcome {verdict}\">{}</span></header>\n",
+        escape(&panel.heading),
+        escape(&panel.outcome)
+    );
+    html += &render_stall(panel);
+    let (low, _) = panel.rise_within(scales.close_up);
+    let close_up = Chart {
+        caption: "around the fault",
+        panel,
+        time: scales.close_up,
+        bytes: Span {
+            from: low as f64,
+            to: low as f64 + scales.close_up_bytes,
+        },
+        milliseconds: true,
+        highlighted: None,
+    };
+    let whole = Chart {
+        caption: "the whole transfer",
+        panel,
+        time: scales.whole,
+        bytes: scales.bytes,
+        milliseconds: false,
+        highlighted: Some(scales.close_up),
+    };
+    html += &close_up.svg();
+    html += &whole.svg();
+    html += "</section>\n";
+    html
+}
+
+/// The stall's parts in numbers: the face of the product.
+fn render_stall(panel: &Panel) -> String {
+    let Some(span) = panel.stall_span() else {
+        let (length, why) = if panel.good {
+            ("no", "bytes never stopped")
+        } else {
+            ("endless", "no byte came again")
+        };
+        return format!("<p class=\"stall\"><b>{length}</b> stall <span class=\"parts\">{why}</span></p>\n");
+    };
+    let part = |part: &Part| {
+        let length = panel.seconds(part.to_ns) - panel.seconds(part.from_ns);
+        let (class, name) = (part.kind.class(), part.kind.name());
+        format!("<span class=\"part {class}\">{name} {}</span>", duration(length))
+    };
+    let parts: Vec<_> = panel.stall.iter().map(part).collect();
+    format!(
+        "<p class=\"stall\"><b>{}</b> stall <span class=\"parts\">{}</span></p>\n",
+        duration(span.to - span.from),
+        parts.join(" + ")
+    )
+}
+
+/// A time in the unit that it is best read in.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.01 => format!("{:.2} ms", s * 1e3),
+        s if s < 0.1 => format!("{:.1} ms", s * 1e3),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s => format!("{s:.2} s"),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+fn write_all(page: &mut String, pieces: &[&str]) {
+    for piece in pieces {
+        write!(page, "{piece}").expect("a string takes everything");
+    }
+}
+
+#[cfg(test)]
+mod tests;

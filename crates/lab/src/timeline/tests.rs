@@ -1,0 +1,149 @@
+use super::chart::{POINTS_MAX, thin};
+use super::*;
+
+const MS: u64 = 1_000_000;
+/// Some time in the captures' clock.
+const FAULT_NS: u64 = 1_700_000_000_000_000_000;
+
+/// A download at 25 MB/s with 200 kB in flight, that stops at the fault and goes on `resume_ms` after it.
+fn download(resume_ms: Option<u64>) -> Curves {
+    let mut curves = Curves::default();
+    let (mut offset, start) = (0, FAULT_NS - 2000 * MS);
+    let mut step = |at_ns: u64, curves: &mut Curves| {
+        offset += 25_000;
+        curves.sent.push(Reading { at_ns, offset });
+        curves.acknowledged.push(Reading {
+            at_ns: at_ns + MS / 4,
+            offset: u64::saturating_sub(offset, 200_000),
+        });
+    };
+    (0..2000).for_each(|ms| step(start + ms * MS, &mut curves));
+    if let Some(resume_ms) = resume_ms {
+        (resume_ms..4000).for_each(|ms| step(FAULT_NS + ms * MS, &mut curves));
+        for ms in resume_ms..resume_ms + 8 {
+            curves.resent.push(Reading {
+                at_ns: FAULT_NS + ms * MS,
+                offset: 50_000_000 - 25_000 * (resume_ms + 8 - ms),
+            });
+        }
+    } else {
+        curves.marks.push(Mark {
+            at_ns: FAULT_NS + 1200 * MS,
+            text: "RST from server".into(),
+        });
+    }
+    curves
+}
+
+fn part(kind: PartKind, from_us: u64, to_us: u64) -> Part {
+    Part {
+        kind,
+        from_ns: FAULT_NS + from_us * 1000,
+        to_ns: FAULT_NS + to_us * 1000,
+    }
+}
+
+pub(super) fn example() -> Timeline {
+    let panel = |heading: &str, outcome: &str, good, curves, stall| Panel {
+        heading: heading.into(),
+        outcome: outcome.into(),
+        good,
+        fault_ns: FAULT_NS,
+        stall,
+        curves,
+    };
+    let stall = vec![
+        part(PartKind::Detection, 0, 61_300),
+        part(PartKind::Takeover, 61_300, 62_180),
+        part(PartKind::RestartGap, 62_180, 64_000),
+    ];
+    Timeline {
+        title: "The server is powered off; the download goes on".into(),
+        summary: "nginx & curl, 150 MB at 25 MB/s; the primary loses its power in mid-transfer.".into(),
+        facts: vec![
+            ("bytes".into(), "150,000,000".into()),
+            ("sha256".into(), "matches".into()),
+            ("resets seen".into(), "0".into()),
+            ("violations".into(), "none".into()),
+        ],
+        panels: vec![
+            panel("with Steadfast", "complete", true, download(Some(64)), stall),
+            panel("without", "connection reset", false, download(None), vec![]),
+        ],
+        footnote: "Taken from the capture at the client.".into(),
+    }
+}
+
+#[test]
+fn a_page_names_the_parts_and_loads_nothing() {
+    let page = render(&example());
+    for text in [
+        "detection 61.3 ms",
+        "takeover 0.88 ms",
+        "restart gap 1.82 ms",
+        "<b>64.0 ms</b>",
+        "nginx &amp; curl",
+        "RST from server",
+        "sent again",
+        "endless",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    for loading in ["http:", "https:", "src=", "@import", "url("] {
+        assert!(!page.contains(loading), "{loading}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+}
+
+#[test]
+fn an_empty_page_is_drawn_without_nonsense() {
+    let panel = Panel::default();
+    let page = render(&Timeline {
+        panels: vec![panel],
+        ..Timeline::default()
+    });
+    assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
+}
+
+#[test]
+fn thinning_keeps_every_edge_and_few_points() {
+    let readings: Vec<_> = (0..100_000)
+        .map(|i| Reading {
+            // A silence of 50 ms in the middle.
+            at_ns: i * 1000 + if i >= 50_000 { 50 * MS } else { 0 },
+            offset: i,
+        })
+        .collect();
+    let thinned = thin(&readings, POINTS_MAX);
+    assert!(thinned.len() <= POINTS_MAX && thinned.len() > POINTS_MAX / 2);
+    for edge in [0, 49_999, 50_000, 99_999] {
+        assert!(thinned.contains(&readings[edge]), "{edge}");
+    }
+    assert!(thinned.is_sorted_by_key(|reading| reading.at_ns));
+    assert_eq!(thin(&readings[..10], POINTS_MAX), readings[..10]);
+    assert_eq!(thin(&[], POINTS_MAX), []);
+}
+
+#[test]
+fn a_timeline_survives_json() {
+    let original = example();
+    let text = serde_json::to_string(&original).unwrap();
+    assert_eq!(serde_json::from_str::<Timeline>(&text).unwrap(), original);
+}
+
+#[test]
+#[ignore]
+fn tmp_page() {
+    std::fs::write("/tmp/sfj/page.html", render(&example())).unwrap();
+    let path = std::path::PathBuf::from("/tmp/sfj/client.pcap");
+    let Ok(fault) = std::fs::read_to_string("/tmp/sfj/fault") else { return };
+    let client: String = std::fs::read_to_string("/tmp/sfj/addr").unwrap();
+    let capture = crate::capture::Capture { point: crate::capture::Point::Client, path, packets: 0, dropped: 0 };
+    let curves = Curves::read(&capture, "10.2.0.100:80".parse().unwrap(), client.trim().parse().unwrap()).unwrap();
+    println!("{} {} {} {:?}", curves.sent.len(), curves.acknowledged.len(), curves.resent.len(), curves.marks);
+    let mut timeline = example();
+    timeline.panels[1].curves = curves.clone();
+    timeline.panels[1].fault_ns = fault.trim().parse().unwrap();
+    timeline.panels[0] = timeline.panels[1].clone();
+    std::fs::write("/tmp/sfj/real.html", render(&timeline)).unwrap();
+}
