@@ -1,12 +1,10 @@
 //! The commands, as an operator types them.
 
-mod lan;
-
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use lan::{Lan, Outcome, steadfast};
+use crate::lan::{Lan, Outcome, steadfast};
 use linux::network::{self, Network, Plan, Role};
 use steadfast::control::{Call, Connections, PeerStatus, Server, Status};
 use steadfast::lock::{self, Lock};

@@ -1,0 +1,5 @@
+//! What an operator types, and what then happens, on a LAN of network namespaces.
+
+mod commands;
+mod daemon;
+mod lan;
