@@ -43,6 +43,8 @@ use anyhow::ensure;
 
 pub use self::merge::for_each_segment;
 pub use self::packet::Packet;
+pub use self::pcap::Record;
+pub use self::stream::Seen;
 pub use self::verdict::{
     Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, Reign, Rule, Verdict, Wire,
 };

@@ -46,7 +46,10 @@ impl Span {
     /// The least that holds `values`; `None` if there are none.
     pub fn around(values: impl Iterator<Item = f64>) -> Option<Self> {
         values.fold(None, |span: Option<Self>, value| {
-            let span = span.unwrap_or(Self { from: value, to: value });
+            let span = span.unwrap_or(Self {
+                from: value,
+                to: value,
+            });
             Some(Self {
                 from: span.from.min(value),
                 to: span.to.max(value),
@@ -60,7 +63,11 @@ impl Span {
 
     /// Where `value` lies between `low` (at `from`) and `high` (at `to`).
     fn place(self, value: f64, low: f64, high: f64) -> f64 {
-        let length = if self.to > self.from { self.to - self.from } else { 1.0 };
+        let length = if self.to > self.from {
+            self.to - self.from
+        } else {
+            1.0
+        };
         low + (value - self.from) / length * (high - low)
     }
 
@@ -101,7 +108,10 @@ impl Chart<'_> {
             bytes.from,
             bytes.to
         );
-        let _ = writeln!(svg, "<text class=\"caption\" x=\"{LEFT}\" y=\"14\">{caption}</text>");
+        let _ = writeln!(
+            svg,
+            "<text class=\"caption\" x=\"{LEFT}\" y=\"14\">{caption}</text>"
+        );
         svg += &self.key();
         svg += &self.axes();
         svg += &self.bands();
@@ -175,7 +185,11 @@ impl Chart<'_> {
                 BOTTOM + 18.0
             );
         }
-        let name = if self.milliseconds { "ms after the fault" } else { "s after the fault" };
+        let name = if self.milliseconds {
+            "ms after the fault"
+        } else {
+            "s after the fault"
+        };
         let _ = writeln!(
             svg,
             "<text class=\"below name\" x=\"{RIGHT}\" y=\"{}\">{name}</text>\
@@ -249,19 +263,26 @@ impl Chart<'_> {
             let _ = write!(path, "H{x:.2}V{y:.2}");
         }
         // The value stands until something changes it: to the last thing that is known of the run.
-        let until = self.panel.time_span().map_or(self.time.to, |span| span.to.min(self.time.to));
+        let until = self
+            .panel
+            .time_span()
+            .map_or(self.time.to, |span| span.to.min(self.time.to));
         let _ = write!(path, "H{:.2}", self.x(until));
         format!("<path class=\"curve {class}\" d=\"{path}\"/>\n")
     }
 
     fn resent(&self) -> String {
         let inside = |reading: &&Reading| {
-            self.time.contains(self.panel.seconds(reading.at_ns)) && self.bytes.contains(reading.offset as f64)
+            self.time.contains(self.panel.seconds(reading.at_ns))
+                && self.bytes.contains(reading.offset as f64)
         };
         let resent: Vec<_> = self.panel.curves.resent.iter().filter(inside).copied().collect();
         let mut path = String::new();
         for reading in thin(&resent, POINTS_MAX) {
-            let (x, y) = (self.x(self.panel.seconds(reading.at_ns)), self.y(reading.offset as f64));
+            let (x, y) = (
+                self.x(self.panel.seconds(reading.at_ns)),
+                self.y(reading.offset as f64),
+            );
             let _ = write!(path, "M{x:.2} {y:.2}h.01");
         }
         if path.is_empty() {
@@ -292,7 +313,12 @@ impl Chart<'_> {
         for mark in &self.panel.curves.marks {
             let seconds = self.panel.seconds(mark.at_ns);
             if self.time.contains(seconds) && !said.contains(&&mark.text) {
-                flag("mark", seconds, &mark.text, BOTTOM - 24.0 - 15.0 * said.len() as f64);
+                flag(
+                    "mark",
+                    seconds,
+                    &mark.text,
+                    BOTTOM - 24.0 - 15.0 * said.len() as f64,
+                );
                 said.push(&mark.text);
             }
         }
@@ -315,8 +341,16 @@ impl Unit {
             .unwrap_or(("bytes", 1.0));
         // Enough for neighbouring ticks to differ.
         let step = (span.to - span.from) / 5.0 / bytes;
-        let decimals = if step > 0.0 { (-step.log10()).ceil().clamp(0.0, 6.0) as usize } else { 0 };
-        Self { name, bytes, decimals }
+        let decimals = if step > 0.0 {
+            (-step.log10()).ceil().clamp(0.0, 6.0) as usize
+        } else {
+            0
+        };
+        Self {
+            name,
+            bytes,
+            decimals,
+        }
     }
 
     fn label(&self, bytes: f64) -> String {
@@ -339,7 +373,9 @@ pub fn thin(readings: &[Reading], most: usize) -> Vec<Reading> {
     let mut thinned: Vec<Reading> = Vec::with_capacity(most);
     let mut count_in_stretch = 0;
     for reading in readings {
-        let same = thinned.last().is_some_and(|before| stretch(before) == stretch(reading));
+        let same = thinned
+            .last()
+            .is_some_and(|before| stretch(before) == stretch(reading));
         count_in_stretch = if same { count_in_stretch + 1 } else { 1 };
         if count_in_stretch > 2 {
             thinned.pop();

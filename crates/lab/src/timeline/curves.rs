@@ -6,7 +6,7 @@ use proto::Offset;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::Capture;
-use crate::judge::{self, Packet};
+use crate::judge::{self, Packet, Seen};
 
 /// One connection over time, as one capture shows it. Times do not fall, nor do the offsets of `sent` and `acknowledged`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,6 +76,7 @@ struct Tracer {
     /// The number of the server's byte 0.
     first: Option<proto::Seq>,
     sent: Offset,
+    seen: Seen,
     acknowledged: Offset,
 }
 
@@ -110,10 +111,11 @@ impl Tracer {
 
     fn on_sent(&mut self, packet: &Packet) {
         let first = *self.first.get_or_insert(packet.seq);
-        let end = Offset::from_seq(packet.seq + packet.payload_len, first, self.sent);
-        let Some(end) = end.filter(|_| packet.payload_len > 0) else {
+        let start = Offset::from_seq(packet.seq, first, self.sent);
+        let Some(start) = start.filter(|_| packet.payload_len > 0) else {
             return;
         };
+        let end = start + u64::from(packet.payload_len);
         let reading = Reading {
             at_ns: packet.at_ns,
             offset: end.0,
@@ -121,9 +123,10 @@ impl Tracer {
         if end > self.sent {
             self.sent = end;
             self.curves.sent.push(reading);
-        } else {
-            self.curves.resent.push(reading);
+        } else if self.seen.first_missing(start.0, end.0).is_none() {
+            self.curves.resent.push(reading); // else it was overtaken, or fills a hole
         }
+        self.seen.add(start.0, end.0);
     }
 
     fn on_acknowledged(&mut self, packet: &Packet) {
@@ -140,5 +143,79 @@ impl Tracer {
                 offset: ack.0,
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::Seq;
+    use proto::packet::{Flags, Options, Segment};
+
+    use super::*;
+    use crate::judge::Record;
+
+    const FIRST: u32 = 0xffff_fffe;
+
+    /// A segment as it stands in a capture; the position is that of the server's stream.
+    fn packet(at_ns: u64, toward_client: bool, flags: Flags, position: u32, payload: &[u8]) -> Packet {
+        let mut ends = [
+            "10.1.0.2:40000".parse().unwrap(),
+            "10.2.0.100:80".parse().unwrap(),
+        ];
+        if toward_client {
+            ends.reverse();
+        }
+        let number = Seq(FIRST) + position;
+        let segment = Segment {
+            source: ends[0],
+            destination: ends[1],
+            seq: if toward_client { number } else { Seq(5) },
+            ack: if toward_client { Seq(5) } else { number },
+            flags,
+            window: 100,
+            options: Options::default(),
+            payload,
+        };
+        let frame = [&[0; 12][..], &[8, 0], &segment.emit()].concat();
+        let record = Record {
+            at_ns,
+            frame: &frame,
+            original_len: frame.len() as u32,
+        };
+        Packet::read(&record).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_connection_becomes_curves_across_the_wrap() {
+        let mut tracer = Tracer::default();
+        tracer.take(&packet(1, false, Flags::SYN, 0, b""), false);
+        let syn_ack = packet(2, true, Flags::SYN_ACK, u32::MAX, b""); // the number before the first byte's
+        tracer.take(&syn_ack, true);
+        let mut take = |at_ns, toward_client, flags, position, payload: &[u8]| {
+            tracer.take(
+                &packet(at_ns, toward_client, flags, position, payload),
+                toward_client,
+            );
+        };
+        take(3, true, Flags::ACK, 0, b"0123");
+        take(4, false, Flags::ACK, 4, b"");
+        take(5, true, Flags::ACK, 8, b"89");
+        take(6, true, Flags::ACK, 4, b"4567"); // overtaken
+        take(7, true, Flags::ACK, 6, b"67"); // again
+        take(8, true, Flags::FIN_ACK, 10, b"");
+        take(9, false, Flags::FIN_ACK, 11, b"");
+        let pairs = |curve: &[Reading]| {
+            curve
+                .iter()
+                .map(|one| (one.at_ns, one.offset))
+                .collect::<Vec<_>>()
+        };
+        let curves = tracer.curves;
+        assert_eq!(pairs(&curves.sent), [(3, 4), (5, 10)]);
+        assert_eq!(pairs(&curves.acknowledged), [(4, 4), (9, 10)]);
+        assert_eq!(pairs(&curves.resent), [(7, 8)]);
+        let marks: Vec<_> = curves.marks.iter().map(|mark| mark.text.as_str()).collect();
+        assert_eq!(marks, ["FIN from server", "FIN from client"]);
+        assert_eq!(curves.highest(), 10);
     }
 }

@@ -123,7 +123,10 @@ pub fn render(timeline: &Timeline) -> String {
             &format!("<title>{title}</title>\n<style>\n"),
             include_str!("page.css"),
             "</style>\n<main>\n",
-            &format!("<h1>{title}</h1>\n<p class=\"summary\">{}</p>\n", escape(&timeline.summary)),
+            &format!(
+                "<h1>{title}</h1>\n<p class=\"summary\">{}</p>\n",
+                escape(&timeline.summary)
+            ),
         ],
     );
     page += "<dl class=\"facts\">\n";
@@ -164,7 +167,11 @@ impl Scales {
     fn of(panels: &[Panel]) -> Self {
         let spans: Vec<_> = panels.iter().filter_map(Panel::time_span).collect();
         let whole = Span::around(spans.iter().flat_map(|span| [span.from, span.to])).unwrap_or_default();
-        let most = panels.iter().map(|panel| panel.curves.highest()).max().unwrap_or(0);
+        let most = panels
+            .iter()
+            .map(|panel| panel.curves.highest())
+            .max()
+            .unwrap_or(0);
         let stall = panels.iter().find_map(Panel::stall_span).unwrap_or_default();
         let unit = (stall.to - stall.from).max(CLOSE_UP_MIN_S);
         let close_up = Span {
@@ -177,7 +184,10 @@ impl Scales {
         };
         Self {
             whole,
-            bytes: Span { from: 0.0, to: most as f64 },
+            bytes: Span {
+                from: 0.0,
+                to: most as f64,
+            },
             close_up,
             close_up_bytes: panels.iter().map(rise).fold(1.0, f64::max),
         }

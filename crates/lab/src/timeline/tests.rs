@@ -1,3 +1,5 @@
+//! The page as a whole.
+
 use super::chart::{POINTS_MAX, thin};
 use super::*;
 
@@ -43,7 +45,7 @@ fn part(kind: PartKind, from_us: u64, to_us: u64) -> Part {
     }
 }
 
-pub(super) fn example() -> Timeline {
+fn example() -> Timeline {
     let panel = |heading: &str, outcome: &str, good, curves, stall| Panel {
         heading: heading.into(),
         outcome: outcome.into(),
@@ -129,21 +131,4 @@ fn a_timeline_survives_json() {
     let original = example();
     let text = serde_json::to_string(&original).unwrap();
     assert_eq!(serde_json::from_str::<Timeline>(&text).unwrap(), original);
-}
-
-#[test]
-#[ignore]
-fn tmp_page() {
-    std::fs::write("/tmp/sfj/page.html", render(&example())).unwrap();
-    let path = std::path::PathBuf::from("/tmp/sfj/client.pcap");
-    let Ok(fault) = std::fs::read_to_string("/tmp/sfj/fault") else { return };
-    let client: String = std::fs::read_to_string("/tmp/sfj/addr").unwrap();
-    let capture = crate::capture::Capture { point: crate::capture::Point::Client, path, packets: 0, dropped: 0 };
-    let curves = Curves::read(&capture, "10.2.0.100:80".parse().unwrap(), client.trim().parse().unwrap()).unwrap();
-    println!("{} {} {} {:?}", curves.sent.len(), curves.acknowledged.len(), curves.resent.len(), curves.marks);
-    let mut timeline = example();
-    timeline.panels[1].curves = curves.clone();
-    timeline.panels[1].fault_ns = fault.trim().parse().unwrap();
-    timeline.panels[0] = timeline.panels[1].clone();
-    std::fs::write("/tmp/sfj/real.html", render(&timeline)).unwrap();
 }
