@@ -62,6 +62,7 @@ struct record {
 };
 
 #define RECORD_CHECKSUM_TRUSTED 1 /* verified by hardware or left to it by a sender on this machine */
+#define RECORD_CHECKSUM_UNKNOWN 2 /* this kernel does not say whether it was left to hardware */
 
 /* Why a packet went the way it did; one counter each, per service. Names for people: wire/abi.rs. */
 enum reason {

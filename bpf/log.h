@@ -44,7 +44,7 @@ static __noinline int copy_chunks(struct __sk_buff *skb, struct bpf_dynptr *to, 
 
 static __always_inline __u8 record_flags(struct __sk_buff *skb) {
 	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
-		return 0;
+		return RECORD_CHECKSUM_UNKNOWN;
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
 	__u8 summed = BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed);
 	return summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL ? RECORD_CHECKSUM_TRUSTED : 0;

@@ -102,6 +102,7 @@ fn everything_is_logged_before_it_arrives(test: &str, family: Family, chunks_onl
     let Some(lan) = Lan::new(test) else { return };
     let options = WireOptions {
         chunks_only,
+        ring_bytes: 64 << 20, // for all that is sent, however late the reader
         ..options()
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);

@@ -134,12 +134,14 @@ pub enum Checksum {
     Trusted,
     /// Not known: verify it here.
     Unverified,
+    /// Not known, and a sender on the same machine may have left it to the hardware.
+    MaybePartial,
 }
 
 /// Why bytes are not a TCP segment that anyone would accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
-    /// The IP header is cut off or contradicts itself.
+    /// The IP header is cut off, contradicts itself, or its checksum is wrong.
     #[error("IP header malformed or truncated")]
     Ip,
     /// A fragment: reassembly belongs to the kernel.
@@ -184,6 +186,9 @@ impl<'a> Segment<'a> {
     /// Says what is wrong with the bytes; never panics.
     pub fn parse(packet: &'a [u8], checksum: Checksum) -> Result<Self, Malformed> {
         let ip = IpSlice::from_slice(packet).map_err(|_| Malformed::Ip)?;
+        if !header_checksum_holds(&ip) {
+            return Err(Malformed::Ip);
+        }
         if ip.is_fragmenting_payload() {
             return Err(Malformed::Fragment);
         }
@@ -192,7 +197,12 @@ impl<'a> Segment<'a> {
             return Err(Malformed::NotTcp);
         }
         let tcp = TcpSlice::from_slice(body.payload).map_err(|_| Malformed::Tcp)?;
-        if checksum == Checksum::Unverified && !checksum_holds(&ip, &tcp) {
+        let holds = match checksum {
+            Checksum::Trusted => true,
+            Checksum::Unverified => checksum_holds(&ip, &tcp),
+            Checksum::MaybePartial => checksum_holds(&ip, &tcp) || is_partial(&ip, &tcp),
+        };
+        if !holds {
             return Err(Malformed::Checksum);
         }
         let header = TcpHeaderSlice::from_slice(tcp.header_slice()).map_err(|_| Malformed::Tcp)?;
@@ -257,10 +267,16 @@ impl<'a> Segment<'a> {
 
 const HOP_LIMIT: u8 = 64;
 
-/// Whether the checksum is right, or is the partial one that a sender on the same machine left for hardware to complete.
+/// RFC 791 §3.1. No hardware is trusted with it: every kernel looks itself.
+fn header_checksum_holds(ip: &IpSlice<'_>) -> bool {
+    match ip {
+        IpSlice::Ipv4(v4) => fold(sum_pairs(v4.header().slice())) == u16::MAX,
+        IpSlice::Ipv6(_) => true, // has none
+    }
+}
+
 fn checksum_holds(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
-    let written = tcp.checksum();
-    let full = match ip {
+    let right = match ip {
         IpSlice::Ipv4(v4) => tcp
             .calc_checksum_ipv4(v4.header().source(), v4.header().destination())
             .ok(),
@@ -268,17 +284,12 @@ fn checksum_holds(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
             .calc_checksum_ipv6(v6.header().source(), v6.header().destination())
             .ok(),
     };
-    full == Some(written) || pseudo_header_sum(ip, tcp.slice().len()) == written
+    right == Some(tcp.checksum())
 }
 
-/// Ones' complement sum over the pseudo header alone (RFC 9293 §3.1), folded, not inverted.
-fn pseudo_header_sum(ip: &IpSlice<'_>, tcp_len: usize) -> u16 {
-    let sum_pairs = |bytes: &[u8]| -> u64 {
-        bytes
-            .chunks_exact(2)
-            .map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])))
-            .sum()
-    };
+/// Whether the checksum is the one that a sender leaves for its hardware to complete: over the pseudo header alone
+/// (RFC 9293 §3.1), not inverted.
+fn is_partial(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
     let addresses = match (ip.source_addr(), ip.destination_addr()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             sum_pairs(&source.octets()) + sum_pairs(&destination.octets())
@@ -288,7 +299,20 @@ fn pseudo_header_sum(ip: &IpSlice<'_>, tcp_len: usize) -> u16 {
         }
         _ => unreachable!("one packet, one family"),
     };
-    let mut sum = addresses + u64::from(etherparse::IpNumber::TCP.0) + tcp_len as u64;
+    let len = tcp.slice().len() as u64;
+    fold(addresses + u64::from(etherparse::IpNumber::TCP.0) + len) == tcp.checksum()
+}
+
+/// The sum of an even number of bytes, as 16-bit numbers.
+fn sum_pairs(bytes: &[u8]) -> u64 {
+    bytes
+        .chunks_exact(2)
+        .map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum()
+}
+
+/// A sum in ones' complement (RFC 1071).
+fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -344,14 +368,25 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_checksum_is_accepted() {
+    fn a_partial_checksum_is_accepted_only_where_one_may_be() {
         let mut packet = segment(b"hello").emit();
-        let partial = {
-            let ip = IpSlice::from_slice(&packet).unwrap();
-            pseudo_header_sum(&ip, packet.len() - 20)
-        };
+        let len = packet.len() as u64 - 20;
+        let partial = fold(sum_pairs(&packet[12..20]) + 6 + len);
         packet[36..38].copy_from_slice(&partial.to_be_bytes());
-        assert!(Segment::parse(&packet, Checksum::Unverified).is_ok());
+        assert!(Segment::parse(&packet, Checksum::MaybePartial).is_ok());
+        assert_eq!(
+            Segment::parse(&packet, Checksum::Unverified),
+            Err(Malformed::Checksum)
+        );
+        *packet.last_mut().unwrap() ^= 1; // not covered by it
+        assert!(Segment::parse(&packet, Checksum::MaybePartial).is_ok());
+    }
+
+    #[test]
+    fn a_wrong_checksum_of_the_ip_header_is_noticed_always() {
+        let mut packet = segment(b"hello").emit();
+        packet[8] -= 1; // the hop limit
+        assert_eq!(Segment::parse(&packet, Checksum::Trusted), Err(Malformed::Ip));
     }
 
     #[test]

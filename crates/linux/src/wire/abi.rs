@@ -74,12 +74,14 @@ pub struct Record {
     pub service: u16,
     /// 0: from the client, 1: from the server.
     pub direction: u8,
-    /// Bit 0: the checksum is known to be right.
+    /// Bit 0: the checksum is known to be right; bit 1: it is not even known whether it was left to hardware.
     pub flags: u8,
 }
 
 /// `RECORD_CHECKSUM_TRUSTED`.
 pub(super) const CHECKSUM_TRUSTED: u8 = 1;
+/// `RECORD_CHECKSUM_UNKNOWN`.
+pub(super) const CHECKSUM_UNKNOWN: u8 = 2;
 
 /// `MARK_RESTORING`: a socket with this mark is not ready for packets yet.
 pub const MARK_RESTORING: u32 = 0x5f00_0002;

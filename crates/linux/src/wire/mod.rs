@@ -366,10 +366,10 @@ pub fn remove_pins(pin_dir: &Path) -> Result<(), WireError> {
 
 /// What is known of the checksum of a logged packet.
 pub fn checksum_of(record: &Record) -> Checksum {
-    if record.flags & abi::CHECKSUM_TRUSTED == 0 {
-        Checksum::Unverified
-    } else {
-        Checksum::Trusted
+    match record.flags & (abi::CHECKSUM_TRUSTED | abi::CHECKSUM_UNKNOWN) {
+        0 => Checksum::Unverified,
+        abi::CHECKSUM_UNKNOWN => Checksum::MaybePartial,
+        _ => Checksum::Trusted,
     }
 }
 

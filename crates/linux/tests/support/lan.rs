@@ -135,6 +135,16 @@ impl Host {
         assert!(output.status.success(), "{batch}: {errors}");
     }
 
+    /// A bridge is a cable here; with this module loaded it would look into packets and throw away strange ones.
+    fn leave_bridges_alone(&self) {
+        for family in ["iptables", "ip6tables"] {
+            let name = format!("bridge/bridge-nf-call-{family}");
+            if self.run(|| fs::exists(format!("/proc/sys/net/{name}")).unwrap_or(false)) {
+                self.sysctl(&name, "0");
+            }
+        }
+    }
+
     /// The kernel takes a moment until it uses a new IPv6 address.
     fn wait_for_addresses(&self) {
         const TENTATIVE: u8 = 0x40;
@@ -199,6 +209,7 @@ impl Lan {
         }
         let [client, backup, primary] = [1, 2, 3].map(Host::new);
         let ports: String = [&backup, &primary].into_iter().map(|node| port(node)).collect();
+        client.leave_bridges_alone();
         client.ip(&format!(
             "link set lo up
              link add lan address {} type bridge mcast_snooping 0

@@ -1,0 +1,475 @@
+//! Packets that nobody should have sent, and rare ones that are right: each goes where the primary's kernel would have
+//! it go, is counted, and disturbs nobody.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use proto::packet::{Flags, Malformed, Options, Segment};
+use socket2::{Domain, Protocol, Socket, Type};
+use steadfast_linux::wire::Mode;
+
+use support::frame::{Tap, fix_ipv4_header, fold, set_checksum};
+use support::lan::{Family, Host, Lan};
+use support::log::Reading;
+use support::socket::tcp_info;
+use support::wire_on::{WireOn, options};
+use support::{PATIENCE, assert_same_stream, eventually, stream};
+
+/// A connection that must not notice anything.
+struct Bystander {
+    client: TcpStream,
+    server: TcpStream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl Bystander {
+    fn new((client, server): (TcpStream, TcpStream)) -> Self {
+        Self {
+            client,
+            server,
+            input: Vec::new(),
+            output: Vec::new(),
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.client.local_addr().expect("connected")
+    }
+
+    /// A request and a reply.
+    #[track_caller]
+    fn exchange(&mut self) {
+        let seed = self.input.len() as u64;
+        let [request, reply] = [seed, seed + 1].map(|seed| stream(seed, 1000));
+        let mut received = [0; 1000];
+        self.client.write_all(&request).expect("request");
+        self.server.read_exact(&mut received).expect("request");
+        assert_same_stream("request", &received, &request);
+        self.server.write_all(&reply).expect("reply");
+        self.client.read_exact(&mut received).expect("reply");
+        assert_same_stream("reply", &received, &reply);
+        self.input.extend(request);
+        self.output.extend(reply);
+    }
+
+    /// It went on, and the log has all of it and nothing else.
+    #[track_caller]
+    fn assert_undisturbed(&mut self, reading: &Reading) {
+        self.exchange();
+        let log = reading.now();
+        log.assert_protected(self.address());
+        let transcript = log.transcript(self.address());
+        assert_same_stream("the in-log", &transcript.input, &self.input);
+        assert_same_stream("the out-log", &transcript.output, &self.output);
+    }
+
+    /// What the client would say next, if it said `payload`; only that somebody else says it.
+    fn forged<'a>(&self, reading: &Reading, payload: &'a [u8]) -> Segment<'a> {
+        let endpoint = reading.now().connection(self.address()).1.endpoint();
+        Segment {
+            source: endpoint.client,
+            destination: endpoint.vip,
+            seq: endpoint.receive_next,
+            ack: endpoint.send_unacknowledged,
+            flags: Flags {
+                psh: true,
+                ..Flags::ACK
+            },
+            window: 1000,
+            options: Options::default(),
+            payload,
+        }
+    }
+}
+
+/// The LAN with the wire on the backup, and a connection through it, without timestamps: forging is easier.
+struct Scene {
+    lan: Lan,
+    family: Family,
+    wire: WireOn,
+    reading: Reading,
+    bystander: Bystander,
+    tap: Tap,
+}
+
+impl Scene {
+    fn new(test: &str, family: Family) -> Option<Self> {
+        let lan = Lan::new(test)?;
+        lan.client.sysctl("ipv4/tcp_timestamps", "0");
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let reading = Reading::of(&wire);
+        let listener = lan.primary.listen(family.vip());
+        let mut bystander = Bystander::new(lan.client.connect_pair(&listener));
+        bystander.exchange();
+        let tap = Tap::on(&lan.client, "port2");
+        Some(Self {
+            lan,
+            family,
+            wire,
+            reading,
+            bystander,
+            tap,
+        })
+    }
+
+    /// Sends `packet` to the backup as if it came from `host`.
+    fn put_as(&self, host: &Host, packet: &[u8]) {
+        self.tap.put(self.lan.backup.mac(), host.mac(), packet);
+    }
+
+    /// Sends `packet` some times; it must be counted as `reason` each time, and must not arrive at the primary.
+    #[track_caller]
+    fn is_dropped(&mut self, what: &str, from: &Host, packet: &[u8], reason: &str) {
+        const TIMES: u64 = 3;
+        let mut at_primary = Tap::on(&self.lan.primary, "eth0");
+        let before = self.wire.counter(self.family, reason);
+        for _ in 0..TIMES {
+            self.put_as(from, packet);
+        }
+        eventually(&format!("{what} is counted as {reason}"), || {
+            (self.wire.counter(self.family, reason) >= before + TIMES).then_some(())
+        });
+        self.bystander.assert_undisturbed(&self.reading);
+        while let Some(arrived) = at_primary.take() {
+            assert_ne!(arrived, packet, "{what} was let through");
+        }
+    }
+
+    /// Sends `packet`, which must be logged and must arrive at the primary.
+    #[track_caller]
+    fn passes(&mut self, what: &str, packet: &[u8]) {
+        let mut at_primary = Tap::on(&self.lan.primary, "eth0");
+        self.put_as(&self.lan.client, packet);
+        eventually(&format!("{what} arrives at the primary"), || {
+            at_primary.take().filter(|arrived| arrived == packet)
+        });
+    }
+}
+
+/// An IPv4 packet with `options` behind its header.
+fn with_ip_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
+    let mut changed = packet[..20].to_vec();
+    changed[0] += u8::try_from(options.len() / 4).expect("few");
+    let len = u16::try_from(packet.len() + options.len()).expect("short");
+    changed[2..4].copy_from_slice(&len.to_be_bytes());
+    changed.extend(options);
+    fix_ipv4_header(&mut changed);
+    changed.extend(&packet[20..]);
+    changed
+}
+
+/// An IPv6 packet with an extension header of type `kind`, whose bytes behind the first are `body`.
+fn with_extension(packet: &[u8], kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut changed = packet[..40].to_vec();
+    let len = u16::try_from(packet.len() - 40 + 1 + body.len()).expect("short");
+    changed[4..6].copy_from_slice(&len.to_be_bytes());
+    let next = std::mem::replace(&mut changed[6], kind);
+    changed.push(next);
+    changed.extend(body);
+    changed.extend(&packet[40..]);
+    changed
+}
+
+const HOP_BY_HOP: u8 = 0;
+const FRAGMENT: u8 = 44;
+const DESTINATION_OPTIONS: u8 = 60;
+/// The rest of an 8-byte options header: its length, and an option that pads.
+const PADDING: [u8; 7] = [0, 1, 4, 0, 0, 0, 0];
+
+/// The rest of a fragment header.
+fn fragment_header(offset: u16, more: bool) -> [u8; 7] {
+    let [high, low] = (offset << 3 | u16::from(more)).to_be_bytes();
+    [0, high, low, 0, 0, 0, 7]
+}
+
+#[test]
+fn packets_without_a_whole_header_are_dropped() {
+    for family in Family::BOTH {
+        let Some(mut scene) = Scene::new("packets_without_a_whole_header_are_dropped", family) else { return };
+        let client = scene.lan.client.clone();
+        let headers = if family == Family::V4 { 40 } else { 60 };
+        for kept in [headers - 20, headers - 17, headers - 1] {
+            let packet = &scene.bystander.forged(&scene.reading, b"evil").emit()[..kept];
+            let what = format!("{family:?} cut off after {kept} bytes");
+            scene.is_dropped(&what, &client, packet, "dropped_malformed");
+        }
+        if family == Family::V4 {
+            let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
+            packet[0] = 0x4f;
+            scene.is_dropped("an IP header longer than the packet", &client, &packet, "dropped_malformed");
+        }
+    }
+}
+
+#[test]
+fn fragments_are_dropped() {
+    for family in Family::BOTH {
+        let Some(mut scene) = Scene::new("fragments_are_dropped", family) else { return };
+        let client = scene.lan.client.clone();
+        for (offset, more) in [(0, true), (3, true), (3, false)] {
+            let whole = scene.bystander.forged(&scene.reading, b"evil evil evil").emit();
+            let packet = if family == Family::V4 {
+                let mut packet = whole;
+                packet[6..8].copy_from_slice(&(offset | u16::from(more) << 13).to_be_bytes());
+                fix_ipv4_header(&mut packet);
+                packet
+            } else {
+                with_extension(&whole, FRAGMENT, &fragment_header(offset, more))
+            };
+            let what = format!("{family:?} fragment at {offset}, more: {more}");
+            scene.is_dropped(&what, &client, &packet, "dropped_fragment");
+        }
+    }
+}
+
+#[test]
+fn only_the_primary_speaks_for_the_vip() {
+    for family in Family::BOTH {
+        let Some(mut scene) = Scene::new("only_the_primary_speaks_for_the_vip", family) else { return };
+        let mut at_client = Tap::on(&scene.lan.client, "port2");
+        let stranger = Host::new(9);
+        for flags in [Flags::RST, Flags::FIN_ACK] {
+            // exact: the client would believe it
+            let forged = scene.bystander.forged(&scene.reading, b"");
+            let voice = Segment {
+                source: forged.destination,
+                destination: forged.source,
+                seq: forged.ack,
+                ack: forged.seq,
+                flags,
+                ..forged
+            };
+            let packet = voice.emit();
+            scene.is_dropped("a stranger's voice", &stranger, &packet, "dropped_foreign_voice");
+            while let Some(arrived) = at_client.take() {
+                assert_ne!(arrived, packet, "the client heard it");
+            }
+        }
+    }
+}
+
+/// Changes that make a good packet one that no kernel takes. The IPv4 header is made right again afterwards.
+fn spoilt(family: Family) -> Vec<(&'static str, Malformed, fn(&mut Vec<u8>))> {
+    let mut all: Vec<(&'static str, Malformed, fn(&mut Vec<u8>))> = vec![
+        ("a flipped bit", Malformed::Checksum, |packet| *packet.last_mut().expect("long") ^= 1),
+        ("no checksum", Malformed::Checksum, |packet| set_checksum(packet, 0)),
+        ("a header longer than the packet", Malformed::Tcp, |packet| {
+            let tcp = packet.len() - 24;
+            packet[tcp + 12] = 0xf0;
+        }),
+        ("a header shorter than possible", Malformed::Tcp, |packet| {
+            let tcp = packet.len() - 24;
+            packet[tcp + 12] = 0x40;
+        }),
+        ("a packet shorter than it says", Malformed::Ip, |packet| {
+            packet.pop();
+        }),
+    ];
+    if family == Family::V4 {
+        all.push(("a length shorter than the header", Malformed::Ip, |packet| {
+            packet[2..4].copy_from_slice(&10_u16.to_be_bytes());
+            fix_ipv4_header(packet);
+        }));
+        all.push(("a wrong checksum of the IP header", Malformed::Ip, |packet| packet[10] ^= 1));
+    }
+    all
+}
+
+#[test]
+fn what_the_primary_will_not_take_is_not_taken_into_the_log() {
+    for family in Family::BOTH {
+        let test = "what_the_primary_will_not_take_is_not_taken_into_the_log";
+        let Some(mut scene) = Scene::new(test, family) else { return };
+        for (what, malformed, spoil) in spoilt(family) {
+            let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
+            spoil(&mut packet);
+            scene.passes(what, &packet);
+            let seen = std::mem::take(&mut scene.reading.now().malformed);
+            assert_eq!(seen, [malformed], "{family:?}: {what}");
+            scene.bystander.assert_undisturbed(&scene.reading);
+        }
+    }
+}
+
+/// The sum over the pseudo header alone is what a sender leaves for its hardware to complete. From outside it is wrong.
+#[test]
+fn an_unfinished_checksum_from_outside_is_wrong() {
+    for family in Family::BOTH {
+        let Some(mut scene) = Scene::new("an_unfinished_checksum_from_outside_is_wrong", family) else { return };
+        let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
+        let addresses = if family == Family::V4 { 12..20 } else { 8..40 };
+        let pairs = packet[addresses].chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+        let tcp_and_len = 6 + 24;
+        let sum = !fold(pairs.sum::<u32>() + tcp_and_len);
+        set_checksum(&mut packet, sum);
+        scene.passes("an unfinished checksum", &packet);
+        assert_eq!(scene.reading.now().malformed, [Malformed::Checksum]);
+        scene.bystander.assert_undisturbed(&scene.reading);
+    }
+}
+
+/// Unusual, but right: the primary takes them, so the log must.
+#[test]
+fn options_and_extension_headers_are_logged_and_forwarded() {
+    for family in Family::BOTH {
+        let test = "options_and_extension_headers_are_logged_and_forwarded";
+        let Some(mut scene) = Scene::new(test, family) else { return };
+        type Wrap = fn(&[u8]) -> Vec<u8>;
+        let wraps: Vec<(&str, Wrap)> = match family {
+            Family::V4 => vec![
+                ("no operation", |packet| with_ip_options(packet, &[1, 1, 1, 0])),
+                ("router alert", |packet| with_ip_options(packet, &[0x94, 4, 0, 0])),
+                ("padding behind the packet", |packet| [packet, &[0; 6]].concat()),
+            ],
+            Family::V6 => vec![
+                ("hop by hop", |packet| with_extension(packet, HOP_BY_HOP, &PADDING)),
+                ("destination options", |packet| with_extension(packet, DESTINATION_OPTIONS, &PADDING)),
+                ("both", |packet| {
+                    with_extension(&with_extension(packet, DESTINATION_OPTIONS, &PADDING), HOP_BY_HOP, &PADDING)
+                }),
+                ("a fragment that is the whole", |packet| with_extension(packet, FRAGMENT, &fragment_header(0, false))),
+            ],
+        };
+        for (what, wrap) in wraps {
+            let packet = wrap(&scene.bystander.forged(&scene.reading, b"good").emit());
+            scene.passes(what, &packet);
+            let mut received = [0; 4];
+            scene.bystander.server.read_exact(&mut received).expect(what);
+            assert_eq!(&received, b"good", "{what}");
+            scene.bystander.input.extend(received);
+            let log = scene.reading.now();
+            assert_same_stream(what, &log.transcript(scene.bystander.address()).input, &scene.bystander.input);
+            assert_eq!(log.malformed, [], "{what}");
+        }
+        assert_eq!(scene.wire.drops(family), []);
+    }
+}
+
+/// An ICMP error that a router (…9) sends about `quoted`.
+fn icmp_error(family: Family, (kind, code): (u8, u8), rest: u32, quoted: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, code, 0, 0];
+    message.extend(rest.to_be_bytes());
+    message.extend(quoted);
+    icmp(family, family.address(9), family.vip().ip(), message)
+}
+
+/// An ICMP message as an IP packet.
+fn icmp(family: Family, from: IpAddr, to: IpAddr, mut message: Vec<u8>) -> Vec<u8> {
+    let octets = |address| match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    let addresses = [octets(from), octets(to)].concat();
+    let len = u16::try_from(message.len()).expect("short");
+    let mut summed = message.clone();
+    if family == Family::V6 {
+        summed.extend(&addresses);
+        summed.extend([len.to_be_bytes(), [0, 58]].concat());
+    }
+    let pairs = summed.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)])));
+    message[2..4].copy_from_slice(&fold(pairs.sum()).to_be_bytes());
+    let mut packet = match family {
+        Family::V4 => [&[0x45, 0][..], &(len + 20).to_be_bytes(), &[0, 0, 0, 0, 64, 1, 0, 0]].concat(),
+        Family::V6 => [&[0x60, 0, 0, 0][..], &len.to_be_bytes(), &[58, 64]].concat(),
+    };
+    packet.extend(addresses);
+    if family == Family::V4 {
+        fix_ipv4_header(&mut packet);
+    }
+    packet.extend(message);
+    packet
+}
+
+/// Sends an echo request from `host` and waits for the reply.
+fn ping(host: &Host, to: IpAddr) -> bool {
+    let (domain, protocol, request, reply) = match to {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8, 0),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128, 129),
+    };
+    let header = if to.is_ipv4() { 20 } else { 0 };
+    host.run(|| {
+        let socket = Socket::new(domain, Type::RAW, Some(protocol)).expect("a raw socket");
+        socket.set_read_timeout(Some(PATIENCE.min(Duration::from_secs(2)))).expect("a timeout");
+        let mut message = vec![request, 0, 0, 0, 0x12, 0x34, 0, 1];
+        if to.is_ipv4() {
+            let sum = u32::from(request) << 8;
+            message[2..4].copy_from_slice(&fold(sum + 0x1234 + 1).to_be_bytes());
+        }
+        socket.send_to(&message, &SocketAddr::new(to, 0).into()).expect("send");
+        let mut received = [0; 200];
+        while let Ok(count) = (&socket).read(&mut received) {
+            if received[..count].get(header) == Some(&reply) {
+                return true;
+            }
+        }
+        false
+    })
+}
+
+#[test]
+fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
+    for family in Family::BOTH {
+        let test = "a_smaller_path_mtu_reaches_the_primary_and_pings_do_not";
+        let Some(mut scene) = Scene::new(test, family) else { return };
+        assert!(ping(&scene.lan.client, family.vip().ip()), "the VIP answers pings");
+        assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 0);
+
+        let forged = scene.bystander.forged(&scene.reading, b"");
+        let sent = Segment {
+            source: forged.destination,
+            destination: forged.source,
+            seq: forged.ack,
+            ack: forged.seq,
+            ..forged
+        };
+        let (quoted, (kind, mtu)) = match family {
+            Family::V4 => (&sent.emit()[..28], ((3, 4), 1200)),
+            Family::V6 => (&sent.emit()[..], ((2, 0), 1300)),
+        };
+        assert_eq!(tcp_info(&scene.bystander.server).tcpi_pmtu, 1500);
+        scene.passes("too big", &icmp_error(family, kind, mtu, quoted));
+        eventually("the path MTU takes effect", || {
+            (tcp_info(&scene.bystander.server).tcpi_pmtu == mtu).then_some(())
+        });
+        assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
+        scene.bystander.assert_undisturbed(&scene.reading);
+
+        // About somebody else's connection: not the primary's business.
+        let other = Segment {
+            source: (family.vip().ip(), 81).into(),
+            ..sent
+        };
+        scene.put_as(&scene.lan.client, &icmp_error(family, kind, mtu, &other.emit()[..]));
+        assert!(ping(&scene.lan.client, family.vip().ip()), "the VIP still answers");
+        assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
+    }
+}
+
+/// The server answers through a smaller path: the client gets all of it.
+#[test]
+fn a_transfer_goes_on_over_a_smaller_path() {
+    let Some(mut scene) = Scene::new("a_transfer_goes_on_over_a_smaller_path", Family::V4) else { return };
+    let forged = scene.bystander.forged(&scene.reading, b"");
+    let sent = Segment {
+        source: forged.destination,
+        destination: forged.source,
+        seq: forged.ack,
+        ack: forged.seq,
+        ..forged
+    };
+    scene.passes("too big", &icmp_error(Family::V4, (3, 4), 1000, &sent.emit()[..28]));
+    let reply = stream(7, 1 << 20);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (&scene.bystander.server).write_all(&reply).expect("reply"));
+        let mut received = vec![0; reply.len()];
+        (&scene.bystander.client).read_exact(&mut received).expect("reply");
+        assert_same_stream("reply", &received, &reply);
+    });
+    assert_eq!(tcp_info(&scene.bystander.server).tcpi_snd_mss, 1000 - 40);
+    scene.bystander.output.extend(&reply);
+    scene.bystander.assert_undisturbed(&scene.reading);
+}
