@@ -343,11 +343,20 @@ impl Completeness {
                 "one-voice and through-wire: they need every packet of both nodes and the router".into(),
             );
         }
-        for one in evidence.iter().filter(|one| one.unreadable > 0) {
-            let (count, place) = (one.unreadable, one.point.name());
-            unproven.push(format!(
-                "{count} TCP segments at {place} whose headers cannot be read"
-            ));
+        for one in evidence {
+            let place = one.point.name();
+            if one.unreadable > 0 {
+                let count = one.unreadable;
+                unproven.push(format!(
+                    "{count} TCP segments at {place} whose headers cannot be read"
+                ));
+            }
+            if one.frames != one.frames_captured {
+                let (there, captured) = (one.frames, one.frames_captured);
+                unproven.push(format!(
+                    "the file of {place} has {there} packets of {captured} captured"
+                ));
+            }
         }
         unproven
     }
