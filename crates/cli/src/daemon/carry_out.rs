@@ -12,8 +12,8 @@ use proto::action::{Action, Gate, Report, ServiceIndex};
 use proto::connection::Endpoint;
 use proto::node::Node;
 use proto::role::Role;
-use proto::takeover;
 use proto::table::ConnectionId;
+use proto::takeover;
 
 use super::Rings;
 use super::peer::Peer;
@@ -62,7 +62,10 @@ impl Executor {
             services.push(Service {
                 name: service.name.clone(),
                 vip,
-                mac: interface.mac.map(|mac| mac.0).with_context(|| format!("{} has no MAC address", interface.name))?,
+                mac: interface
+                    .mac
+                    .map(|mac| mac.0)
+                    .with_context(|| format!("{} has no MAC address", interface.name))?,
                 pool: Pool::new(vip),
             });
         }
@@ -152,7 +155,11 @@ impl Executor {
         peer: &Peer,
     ) -> anyhow::Result<()> {
         match action {
-            Action::Assume { service, role, peer_mac } => return self.assume(service, role, peer_mac),
+            Action::Assume {
+                service,
+                role,
+                peer_mac,
+            } => return self.assume(service, role, peer_mac),
             Action::SetGate { service, gate } => self.wire.set_mode(service, mode_of(gate)),
             Action::Drain { service } => {
                 rings.drain(node, usize::MAX, true);
@@ -160,7 +167,9 @@ impl Executor {
             }
             Action::Restore { service, connection } => self.restore(node, service, connection),
             Action::MakeReady { service, connection } => {
-                self.step(node, service, connection, |restoring, _| restoring.socket.make_ready());
+                self.step(node, service, connection, |restoring, _| {
+                    restoring.socket.make_ready()
+                });
             }
             Action::Activate { service, connection } => self.activate(node, service, connection),
             Action::HandOver { service, connection } => self.hand_over(node, service, connection),
@@ -171,7 +180,11 @@ impl Executor {
                 }
             }
             Action::Send(heartbeat) => peer.send(&heartbeat),
-            Action::OpenReplica { service, connection, client } => {
+            Action::OpenReplica {
+                service,
+                connection,
+                client,
+            } => {
                 self.replicas.open(node, service, connection, client);
             }
             Action::FeedReplica { service, connection } => self.replicas.feed(node, service, connection),
@@ -202,14 +215,17 @@ impl Executor {
     }
 
     fn restore(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-        let Some(connection) = node.table(service).get(id) else { return }; // it ended meanwhile
+        let Some(connection) = node.table(service).get(id) else {
+            return;
+        }; // it ended meanwhile
         let now = linux::clock::now();
         let endpoint = connection.endpoint();
         let output = connection.output().slices(endpoint.unacknowledged.clone());
         let pool = &mut self.services[usize::from(service)].pool;
         match Restored::new(pool, &endpoint, output, now) {
             Ok(socket) => {
-                self.restoring.insert((service, id), Restoring { endpoint, socket });
+                self.restoring
+                    .insert((service, id), Restoring { endpoint, socket });
             }
             Err(error) => node.handle_unrestorable(now, service, id, error.to_string()),
         }
@@ -222,7 +238,9 @@ impl Executor {
         id: ConnectionId,
         step: impl FnOnce(&Restoring, &Node) -> Result<(), E>,
     ) {
-        let Some(restoring) = self.restoring.get(&(service, id)) else { return };
+        let Some(restoring) = self.restoring.get(&(service, id)) else {
+            return;
+        };
         if let Err(error) = step(restoring, node) {
             self.restoring.remove(&(service, id));
             node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
@@ -231,11 +249,18 @@ impl Executor {
 
     fn activate(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
         self.step(node, service, id, |restoring, node| {
-            let Some(connection) = node.table(service).get(id) else { return Ok(()) };
+            let Some(connection) = node.table(service).get(id) else {
+                return Ok(());
+            };
             let late = restoring.endpoint.input_frontier..connection.input().frontier();
-            connection.input().slices(late).try_for_each(|slice| restoring.socket.feed(slice))
+            connection
+                .input()
+                .slices(late)
+                .try_for_each(|slice| restoring.socket.feed(slice))
         });
-        let Some(Restoring { endpoint, socket }) = self.restoring.remove(&(service, id)) else { return };
+        let Some(Restoring { endpoint, socket }) = self.restoring.remove(&(service, id)) else {
+            return;
+        };
         let socket = match socket.activate() {
             Ok(socket) => socket,
             Err(error) => {
@@ -254,21 +279,42 @@ impl Executor {
     }
 
     fn hand_over(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-        let Some(Live { id: number, endpoint, socket }) = self.relay.take_live(service, id) else { return };
+        let Some(Live {
+            id: number,
+            endpoint,
+            socket,
+        }) = self.relay.take_live(service, id)
+        else {
+            return;
+        };
         let replica = self.replicas.take(service, id);
         let connection = node.hand_over(linux::clock::now(), service, id);
         if let Some(connection) = connection {
-            self.relay.hand_over(Handover { id: number, service, connection, endpoint, socket, replica });
+            self.relay.hand_over(Handover {
+                id: number,
+                service,
+                connection,
+                endpoint,
+                socket,
+                replica,
+            });
         }
     }
 
     fn report(&self, node: &Node, report: &Report) {
         match report {
-            Report::Role { service, from, to, epoch } => {
+            Report::Role {
+                service,
+                from,
+                to,
+                epoch,
+            } => {
                 tracing::info!(service = self.service_name(*service), ?from, ?to, epoch, "role");
             }
             Report::TakenOver { service } => {
-                let Some(taken) = node.takeovers(*service).last() else { return };
+                let Some(taken) = node.takeovers(*service).last() else {
+                    return;
+                };
                 let took = taken.first_live.map(|live| live.since(taken.declared));
                 tracing::info!(
                     service = self.service_name(*service),
@@ -280,11 +326,19 @@ impl Executor {
                     "taken over"
                 );
             }
-            Report::Unrestorable { service, client, reason } => {
+            Report::Unrestorable {
+                service,
+                client,
+                reason,
+            } => {
                 tracing::warn!(service = self.service_name(*service), %client, reason, "connection lost");
             }
             Report::Contradiction { service, what } => {
-                tracing::error!(service = self.service_name(*service), what, "configurations contradict each other");
+                tracing::error!(
+                    service = self.service_name(*service),
+                    what,
+                    "configurations contradict each other"
+                );
             }
         }
     }
@@ -298,7 +352,10 @@ impl Executor {
         let lowered = self.network.lower();
         let wire = self.wire.remove();
         let network = self.network.remove();
-        lowered.map_err(anyhow::Error::from).and(wire.map_err(Into::into)).and(network.map_err(Into::into))
+        lowered
+            .map_err(anyhow::Error::from)
+            .and(wire.map_err(Into::into))
+            .and(network.map_err(Into::into))
     }
 }
 

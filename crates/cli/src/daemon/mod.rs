@@ -66,7 +66,11 @@ impl Rings {
     fn drain(&mut self, node: &mut Node, records_max: usize, wait: bool) -> usize {
         let end = self.connections.end();
         let mut handle = |record: &wire::Record, packet: &[u8]| {
-            let direction = if record.direction == 0 { Direction::In } else { Direction::Out };
+            let direction = if record.direction == 0 {
+                Direction::In
+            } else {
+                Direction::Out
+            };
             let time = proto::Instant::from_nanos(record.time_ns);
             node.handle_packet(time, record.service, direction, packet, wire::checksum_of(record));
         };
@@ -109,9 +113,22 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     };
     let (server, calls) = control::Server::open(&config.node.state_dir, wake)?;
     executor.start_keeper(config)?;
-    let peer_status =
-        control::PeerStatus { name: config.peer.name.clone(), address: config.peer.address, alive: false };
-    let mut agent = Agent { node, executor, rings, peer, calls, wakeups, stop, idle_naps: 0, peer_status };
+    let peer_status = control::PeerStatus {
+        name: config.peer.name.clone(),
+        address: config.peer.address,
+        alive: false,
+    };
+    let mut agent = Agent {
+        node,
+        executor,
+        rings,
+        peer,
+        calls,
+        wakeups,
+        stop,
+        idle_naps: 0,
+        peer_status,
+    };
     tracing::info!(node = config.node.name, peer = config.peer.name, "ready");
     let outcome = agent.run();
     drop(server);
@@ -123,8 +140,11 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 /// Guard first, then the wire; the VIPs come up when the roles are agreed.
 fn set_up(config: &Config) -> anyhow::Result<(Executor, Rings)> {
     let journal = network::journal(&config.node.state_dir);
-    let mut crash_exit_codes: Vec<u8> =
-        config.services.iter().flat_map(|service| service.crash_exit_codes.iter().copied()).collect();
+    let mut crash_exit_codes: Vec<u8> = config
+        .services
+        .iter()
+        .flat_map(|service| service.crash_exit_codes.iter().copied())
+        .collect();
     crash_exit_codes.dedup();
     let options = WireOptions {
         ring_bytes: config.log.ring_bytes,
@@ -145,7 +165,10 @@ fn set_up(config: &Config) -> anyhow::Result<(Executor, Rings)> {
         }
     };
     let (connections, opening) = wire.rings()?;
-    Ok((Executor::new(config, wire, network)?, Rings { connections, opening }))
+    Ok((
+        Executor::new(config, wire, network)?,
+        Rings { connections, opening },
+    ))
 }
 
 fn attach(config: &Config, wire: &mut Wire) -> anyhow::Result<()> {
@@ -156,7 +179,10 @@ fn attach(config: &Config, wire: &mut Wire) -> anyhow::Result<()> {
             address: service.address,
             port: service.port,
             ifindex: interface.index,
-            own_mac: interface.mac.map(|mac| mac.0).with_context(|| format!("interface {} has no MAC address", interface.name))?,
+            own_mac: interface
+                .mac
+                .map(|mac| mac.0)
+                .with_context(|| format!("interface {} has no MAC address", interface.name))?,
         };
         wire.add_service(index, &service)?;
     }
@@ -181,7 +207,10 @@ fn plan(config: &Config) -> network::Plan {
             application: service.application,
         })
         .collect();
-    network::Plan { node: config.node.name.clone(), services }
+    network::Plan {
+        node: config.node.name.clone(),
+        services,
+    }
 }
 
 fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfig> {
@@ -204,8 +233,15 @@ fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfi
             mac,
         })
         .collect();
-    let detector = DetectorConfig { interval: config.detector.heartbeat, missed: config.detector.missed };
-    Ok(NodeConfig { name: config.node.name.clone(), detector, services })
+    let detector = DetectorConfig {
+        interval: config.detector.heartbeat,
+        missed: config.detector.missed,
+    };
+    Ok(NodeConfig {
+        name: config.node.name.clone(),
+        detector,
+        services,
+    })
 }
 
 impl Agent {
@@ -238,7 +274,8 @@ impl Agent {
     /// Does what the node wants, until it wants nothing more.
     fn carry_out(&mut self) -> anyhow::Result<()> {
         while let Some(action) = self.node.poll_action() {
-            self.executor.carry_out(action, &mut self.node, &mut self.rings, &self.peer)?;
+            self.executor
+                .carry_out(action, &mut self.node, &mut self.rings, &self.peer)?;
         }
         Ok(())
     }
@@ -246,7 +283,12 @@ impl Agent {
     fn answer(&self, call: Call) {
         let ring_fill = self.rings.fill();
         match call {
-            Call::Status(reply) => reply.send(report::status(&self.node, &self.executor, &self.peer_status, ring_fill)),
+            Call::Status(reply) => reply.send(report::status(
+                &self.node,
+                &self.executor,
+                &self.peer_status,
+                ring_fill,
+            )),
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
         }
     }
@@ -261,7 +303,11 @@ impl Agent {
             self.executor.set_asleep(true);
             if self.rings.fill() == 0 {
                 let rings = [self.rings.connections.as_fd(), self.rings.opening.as_fd()];
-                let others = [self.peer.as_fd(), self.wakeups.as_fd(), self.executor.replicas_fd()];
+                let others = [
+                    self.peer.as_fd(),
+                    self.wakeups.as_fd(),
+                    self.executor.replicas_fd(),
+                ];
                 wait(&[rings.as_slice(), &others].concat(), SLEEP_MAX.min(due));
             }
             self.executor.set_asleep(false);

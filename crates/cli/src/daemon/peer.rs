@@ -1,8 +1,14 @@
 //! Heartbeats to and from the peer: one JSON object per UDP datagram.
+//!
+//! They are sent by a thread of their own, in real time, so that neither a busy CPU nor a slow step of the agent (putting up an
+//! address) makes a living node look dead. An agent that hangs stops them all the same: what it said last goes out again
+//! only for so long.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use proto::action::Heartbeat;
 
@@ -10,15 +16,34 @@ use crate::config::Config;
 
 /// Larger than any heartbeat of 64 services.
 const DATAGRAM_MAX: usize = 32 * 1024;
+/// Datagrams taken at a time: a flood of them must not keep the agent from its work.
+const RECEIVE_MAX: usize = 64;
 
 /// The heartbeat socket. It takes datagrams of the peer's address and port only.
 pub struct Peer {
-    socket: UdpSocket,
+    socket: Arc<UdpSocket>,
     name: String,
+    said: Arc<Said>,
+}
+
+/// What the agent said last.
+#[derive(Default)]
+struct Said {
+    word: Mutex<Word>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Word {
+    bytes: Vec<u8>,
+    at: Option<Instant>,
+    /// The thread has not sent it yet.
+    fresh: bool,
+    over: bool,
 }
 
 impl Peer {
-    /// Opens the socket.
+    /// Opens the socket and starts the thread.
     pub fn open(config: &Config) -> io::Result<Self> {
         let any: IpAddr = match config.peer.address {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -27,15 +52,33 @@ impl Peer {
         let socket = UdpSocket::bind(SocketAddr::new(any, config.peer.port))?;
         socket.connect(SocketAddr::new(config.peer.address, config.peer.port))?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, name: config.peer.name.clone() })
+        let (socket, said) = (Arc::new(socket), Arc::<Said>::default());
+        let (rhythm, patience) = (config.detector.heartbeat, config.node.agent_timeout);
+        let (theirs, heard) = (Arc::clone(&socket), Arc::clone(&said));
+        std::thread::Builder::new()
+            .name("heartbeat".into())
+            .spawn(move || {
+                if let Err(error) = linux::process::run_in_real_time() {
+                    tracing::warn!(%error, "heartbeats at ordinary priority: false alarms are more likely");
+                }
+                heard.repeat(&theirs, rhythm, patience);
+            })?;
+        Ok(Self {
+            socket,
+            name: config.peer.name.clone(),
+            said,
+        })
     }
 
-    /// Sends a heartbeat. A peer that is away is no error.
+    /// Sends a heartbeat at once, and again in its rhythm.
     pub fn send(&self, heartbeat: &Heartbeat) {
         let bytes = serde_json::to_vec(heartbeat).expect("a heartbeat has a JSON form");
-        if let Err(error) = self.socket.send(&bytes) {
-            tracing::trace!(%error, "heartbeat not sent");
-        }
+        let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
+        // A repetition will do, unless there is something new in it.
+        word.fresh |= meaning(&word.bytes) != meaning(&bytes);
+        word.bytes = bytes;
+        word.at = Some(Instant::now());
+        self.said.changed.notify_one();
     }
 
     /// The heartbeats that have arrived.
@@ -47,7 +90,9 @@ impl Peer {
             match self.socket.recv(&mut buffer) {
                 Ok(count) => match serde_json::from_slice::<Heartbeat>(&buffer[..count]) {
                     Ok(heartbeat) if heartbeat.node == self.name => heartbeats.push(heartbeat),
-                    Ok(heartbeat) => tracing::warn!(from = heartbeat.node, expected = self.name, "foreign heartbeat"),
+                    Ok(heartbeat) => {
+                        tracing::warn!(from = heartbeat.node, expected = self.name, "foreign heartbeat");
+                    }
                     Err(error) => tracing::warn!(%error, "unreadable heartbeat"),
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -58,8 +103,49 @@ impl Peer {
     }
 }
 
-/// Datagrams taken at a time: a flood of them must not keep the agent from its work.
-const RECEIVE_MAX: usize = 64;
+/// A heartbeat without its sequence number.
+fn meaning(bytes: &[u8]) -> Option<&[u8]> {
+    let start = bytes
+        .windows(SERVICES.len())
+        .position(|window| window == SERVICES)?;
+    Some(&bytes[start..])
+}
+
+const SERVICES: &[u8] = b"\"services\"";
+
+impl Said {
+    /// The thread: sends what was said last every `rhythm`, news at once; nothing when the last word is older than
+    /// `patience`.
+    fn repeat(&self, socket: &UdpSocket, rhythm: Duration, patience: Duration) {
+        let mut due = Instant::now();
+        let mut word = self.word.lock().unwrap_or_else(PoisonError::into_inner);
+        while !word.over {
+            let now = Instant::now();
+            if word.fresh || now >= due {
+                word.fresh = false;
+                due = now + rhythm;
+                if word.at.is_some_and(|at| now.duration_since(at) < patience)
+                    && let Err(error) = socket.send(&word.bytes)
+                {
+                    tracing::trace!(%error, "heartbeat not sent"); // a peer that is away is no error
+                }
+            }
+            let wait = due.saturating_duration_since(Instant::now());
+            word = self
+                .changed
+                .wait_timeout(word, wait)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.said.word.lock().unwrap_or_else(PoisonError::into_inner).over = true;
+        self.said.changed.notify_one();
+    }
+}
 
 impl AsFd for Peer {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -92,7 +92,11 @@ impl Relay {
         Ok(Self {
             live: HashMap::new(),
             taken: Vec::new(),
-            names: config.services.iter().map(|service| service.name.clone()).collect(),
+            names: config
+                .services
+                .iter()
+                .map(|service| service.name.clone())
+                .collect(),
             status: Arc::default(),
             keeper: None,
             services,
@@ -135,8 +139,19 @@ impl Relay {
         live: Instant,
     ) {
         let number = self.taken.len() as u64;
-        self.taken.push(Taken { service, client: endpoint.client, live });
-        self.live.insert((service, id), Live { id: number, endpoint, socket });
+        self.taken.push(Taken {
+            service,
+            client: endpoint.client,
+            live,
+        });
+        self.live.insert(
+            (service, id),
+            Live {
+                id: number,
+                endpoint,
+                socket,
+            },
+        );
     }
 
     /// The socket again.
@@ -163,13 +178,21 @@ impl Relay {
     pub fn ended(&self, service: ServiceIndex) -> u64 {
         let status = self.status();
         let sums = status.services.get(&self.names[usize::from(service)]);
-        sums.map_or(0, |sums| sums.ended.iter().filter(|(ending, _)| ending.is_reset()).map(|(_, count)| count).sum())
+        sums.map_or(0, |sums| {
+            sums.ended
+                .iter()
+                .filter(|(ending, _)| ending.is_reset())
+                .map(|(_, count)| count)
+                .sum()
+        })
     }
 
     /// What the keeper has counted.
     pub fn counters(&self, service: ServiceIndex) -> BTreeMap<String, u64> {
         let status = self.status();
-        let Some(sums) = status.services.get(&self.names[usize::from(service)]) else { return BTreeMap::new() };
+        let Some(sums) = status.services.get(&self.names[usize::from(service)]) else {
+            return BTreeMap::new();
+        };
         let mut counters: BTreeMap<String, u64> = sums
             .ended
             .iter()
@@ -183,9 +206,14 @@ impl Relay {
     /// The connections that were taken over.
     pub fn connections(&self, service: ServiceIndex, name: &str) -> Vec<ConnectionStatus> {
         let status = self.status();
-        let ended: HashMap<u64, &str> =
-            status.ended.iter().map(|ended| (ended.id, ended.reason.as_str())).collect();
-        let taken = (0_u64..).zip(&self.taken).filter(|(_, taken)| taken.service == service);
+        let ended: HashMap<u64, &str> = status
+            .ended
+            .iter()
+            .map(|ended| (ended.id, ended.reason.as_str()))
+            .collect();
+        let taken = (0_u64..)
+            .zip(&self.taken)
+            .filter(|(_, taken)| taken.service == service);
         taken
             .map(|(id, taken)| {
                 let passed = status.connections.iter().find(|connection| connection.id == id);
@@ -210,7 +238,10 @@ impl Relay {
 }
 
 fn name_of(ending: linux::keeper::Ending) -> String {
-    serde_json::to_value(ending).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+    serde_json::to_value(ending)
+        .ok()
+        .and_then(|name| name.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 /// The keeper is a process of its own, in a session of its own: it outlives the agent.
@@ -219,7 +250,12 @@ fn spawn_keeper(state_dir: &Path, socket: &Path) -> anyhow::Result<()> {
     let log = state_dir.join("keeper.log");
     let log = std::fs::File::create(&log).with_context(|| format!("creating {}", log.display()))?;
     let mut command = Command::new(program);
-    command.arg("keeper").arg("--socket").arg(socket).arg("--state-dir").arg(state_dir);
+    command
+        .arg("keeper")
+        .arg("--socket")
+        .arg(socket)
+        .arg("--state-dir")
+        .arg(state_dir);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut child = command.spawn().context("starting the keeper")?;
     // Waits for it, so that no zombie stays if it ends before the agent does.
@@ -254,13 +290,24 @@ fn serve(mut client: Client, handovers: &Receiver<Handover>, services: &[Service
 }
 
 fn adopt(client: &mut Client, service: &Service, handover: Handover) {
-    let Handover { id, connection, endpoint, socket, replica, .. } = handover;
+    let Handover {
+        id,
+        connection,
+        endpoint,
+        socket,
+        replica,
+        ..
+    } = handover;
     let restart = connection.follower().restart();
     let (plan, input_from) = match restart {
         _ if endpoint.output != OutputEnd::Open => (Plan::Silent, endpoint.input_frontier),
-        Ok(Restart::Http { input_from, resume }) => {
-            (Plan::Http { resume, volatile: service.volatile.clone() }, input_from)
-        }
+        Ok(Restart::Http { input_from, resume }) => (
+            Plan::Http {
+                resume,
+                volatile: service.volatile.clone(),
+            },
+            input_from,
+        ),
         Ok(Restart::Replica { input_from, resume }) => (Plan::Replica { resume }, input_from),
         Err(reason) => {
             // It could be restarted when the takeover began; what arrived since has changed that.

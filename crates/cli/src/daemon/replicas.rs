@@ -45,7 +45,11 @@ impl Replicas {
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("making an epoll instance")?,
-            applications: config.services.iter().map(|service| service.application).collect(),
+            applications: config
+                .services
+                .iter()
+                .map(|service| service.application)
+                .collect(),
             by_key: HashMap::new(),
             by_token: HashMap::new(),
             paused: Vec::new(),
@@ -72,7 +76,14 @@ impl Replicas {
             Ok((token, stream)) => {
                 self.next_token += 1;
                 self.by_key.insert((service, id), token);
-                self.by_token.insert(token, Replica { key: (service, id), stream, blocked: true });
+                self.by_token.insert(
+                    token,
+                    Replica {
+                        key: (service, id),
+                        stream,
+                        blocked: true,
+                    },
+                );
             }
             Err(error) => {
                 let reason = format!("connecting the replica to {application}: {error}");
@@ -83,7 +94,9 @@ impl Replicas {
 
     /// Gives a replica what the primary has accepted since the last time.
     pub fn feed(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-        let Some(&token) = self.by_key.get(&(service, id)) else { return };
+        let Some(&token) = self.by_key.get(&(service, id)) else {
+            return;
+        };
         let replica = self.by_token.get_mut(&token).expect("both maps hold it");
         if replica.blocked {
             return; // epoll says when it goes on
@@ -123,7 +136,10 @@ impl Replicas {
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
             let token = event.data();
-            if event.events().intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
+            if event
+                .events()
+                .intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR)
+            {
                 self.read(node, token);
             }
             if event.events().contains(EpollFlags::EPOLLOUT)
@@ -139,7 +155,9 @@ impl Replicas {
     }
 
     fn read(&mut self, node: &mut Node, token: u64) {
-        let Some(replica) = self.by_token.get_mut(&token) else { return };
+        let Some(replica) = self.by_token.get_mut(&token) else {
+            return;
+        };
         let (service, id) = replica.key;
         match replica.stream.read(&mut self.buffer) {
             Ok(0) => {
@@ -162,7 +180,9 @@ impl Replicas {
     /// The primary may have caught up.
     fn unpause(&mut self, node: &mut Node) {
         for token in std::mem::take(&mut self.paused) {
-            let Some(replica) = self.by_token.get(&token) else { continue };
+            let Some(replica) = self.by_token.get(&token) else {
+                continue;
+            };
             let (service, id) = replica.key;
             if node.handle_replica_output(service, id, Some(&[])) > AHEAD_MAX / 2 {
                 self.paused.push(token);
@@ -174,14 +194,21 @@ impl Replicas {
     }
 
     fn watch(&self, token: u64, readable: bool, writable: bool) {
-        let Some(replica) = self.by_token.get(&token) else { return };
-        if let Err(error) = self.epoll.modify(&replica.stream, &mut event(token, readable, writable)) {
+        let Some(replica) = self.by_token.get(&token) else {
+            return;
+        };
+        if let Err(error) = self
+            .epoll
+            .modify(&replica.stream, &mut event(token, readable, writable))
+        {
             tracing::warn!(%error, "watching a replica");
         }
     }
 
     fn fail(&mut self, node: &mut Node, token: u64, reason: &str) {
-        let Some(replica) = self.by_token.get(&token) else { return };
+        let Some(replica) = self.by_token.get(&token) else {
+            return;
+        };
         let (service, id) = replica.key;
         node.handle_replica_failure(service, id, reason.to_owned());
         self.close(service, id);
@@ -196,9 +223,18 @@ fn event(token: u64, readable: bool, writable: bool) -> EpollEvent {
 }
 
 /// Writes what is new; false if the replica takes no more for now.
-fn feed(stream: &mut TcpStream, node: &mut Node, service: ServiceIndex, id: ConnectionId) -> io::Result<bool> {
-    let Some(connection) = node.table(service).get(id) else { return Ok(true) };
-    let Some(replica) = connection.follower().replica() else { return Ok(true) };
+fn feed(
+    stream: &mut TcpStream,
+    node: &mut Node,
+    service: ServiceIndex,
+    id: ConnectionId,
+) -> io::Result<bool> {
+    let Some(connection) = node.table(service).get(id) else {
+        return Ok(true);
+    };
+    let Some(replica) = connection.follower().replica() else {
+        return Ok(true);
+    };
     let (from, to) = (replica.fed(), connection.input_acknowledged());
     let mut written = 0;
     let mut outcome = Ok(true);
@@ -212,7 +248,11 @@ fn feed(stream: &mut TcpStream, node: &mut Node, service: ServiceIndex, id: Conn
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    outcome = if error.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(error) };
+                    outcome = if error.kind() == io::ErrorKind::WouldBlock {
+                        Ok(false)
+                    } else {
+                        Err(error)
+                    };
                     break 'slices;
                 }
             }

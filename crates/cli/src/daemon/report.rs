@@ -11,7 +11,9 @@ use proto::role::Role;
 
 use super::carry_out::Executor;
 use crate::config::{self, Policy};
-use crate::control::{self, ConnectionCounts, ConnectionStatus, Connections, ServiceStatus, Status, TakeoverReport};
+use crate::control::{
+    self, ConnectionCounts, ConnectionStatus, Connections, ServiceStatus, Status, TakeoverReport,
+};
 
 /// The whole node.
 pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, ring_fill_bytes: u64) -> Status {
@@ -19,8 +21,13 @@ pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, ring
     let services = (0..).take(node.config().services.len());
     Status {
         node: node.config().name.clone(),
-        peer: control::PeerStatus { alive: node.peer_is_alive(now), ..peer.clone() },
-        services: services.map(|index| service(node, executor, now, index, ring_fill_bytes)).collect(),
+        peer: control::PeerStatus {
+            alive: node.peer_is_alive(now),
+            ..peer.clone()
+        },
+        services: services
+            .map(|index| service(node, executor, now, index, ring_fill_bytes))
+            .collect(),
     }
 }
 
@@ -42,12 +49,20 @@ fn service(
             proto::follower::Policy::Replica => Policy::Replica,
         },
         role: role_of(role, node.config().services[usize::from(index)].is_primary),
-        mode: if node.is_duplex(now, index) { control::Mode::Duplex } else { control::Mode::Simplex },
+        mode: if node.is_duplex(now, index) {
+            control::Mode::Duplex
+        } else {
+            control::Mode::Simplex
+        },
         epoch,
         connections: counts(node, index),
         log_bytes: node.table(index).memory(),
         ring_fill_bytes,
-        takeovers: node.takeovers(index).iter().map(|report| takeover(report, executor, index)).collect(),
+        takeovers: node
+            .takeovers(index)
+            .iter()
+            .map(|report| takeover(report, executor, index))
+            .collect(),
         counters: counters(node, executor, index),
     }
 }
@@ -74,7 +89,11 @@ fn counts(node: &Node, index: ServiceIndex) -> ConnectionCounts {
     counts
 }
 
-fn takeover(report: &proto::takeover::TakeoverReport, executor: &Executor, index: ServiceIndex) -> TakeoverReport {
+fn takeover(
+    report: &proto::takeover::TakeoverReport,
+    executor: &Executor,
+    index: ServiceIndex,
+) -> TakeoverReport {
     TakeoverReport {
         declared_ns: report.declared.as_nanos(),
         gate_closed_ns: report.gate_closed.as_nanos(),
@@ -110,7 +129,10 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
         for (_, connection) in node.table(index).iter() {
             let (protection, reason) = match connection.protection() {
                 Protection::Protected => (control::Protection::Protected, String::new()),
-                Protection::Ambiguous => (control::Protection::Ambiguous, "conflicting copies were seen".into()),
+                Protection::Ambiguous => (
+                    control::Protection::Ambiguous,
+                    "conflicting copies were seen".into(),
+                ),
                 Protection::Unprotected(cause) => (control::Protection::Unprotected, cause.to_string()),
             };
             connections.push(ConnectionStatus {
