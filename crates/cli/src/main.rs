@@ -8,6 +8,6 @@ use steadfast::daemon;
 fn main() -> ExitCode {
     command::main(&Program {
         run: daemon::run,
-        features: |_| Vec::new(),
+        features: |_| linux::features::missing(),
     })
 }

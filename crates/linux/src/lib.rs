@@ -2,6 +2,7 @@
 //! what `proto` decides. Unsafe code lives here and nowhere else.
 
 pub mod clock;
+pub mod features;
 pub mod keeper;
 pub mod netns;
 pub mod network;

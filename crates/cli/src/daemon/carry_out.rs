@@ -1,10 +1,11 @@
 //! Carrying out what the node wants, on the kernel.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use anyhow::Context;
-use linux::network::Network;
+use linux::network::{Announcer, Interface, Network};
 use linux::raw::RawSender;
 use linux::repair::{Pool, Restored};
 use linux::wire::{Mode, Wire};
@@ -40,7 +41,8 @@ pub struct Executor {
 
 struct Service {
     name: String,
-    vip: std::net::SocketAddr,
+    vip: SocketAddr,
+    interface: Interface,
     mac: [u8; 6],
     pool: Pool,
 }
@@ -56,7 +58,7 @@ impl Executor {
     pub fn new(config: &Config, wire: Wire, network: Network) -> anyhow::Result<Self> {
         let mut services = Vec::new();
         for service in &config.services {
-            let interface = linux::network::Interface::find(&service.interface)?
+            let interface = Interface::find(&service.interface)?
                 .with_context(|| format!("interface {} is gone", service.interface))?;
             let vip = (service.address, service.port).into();
             services.push(Service {
@@ -67,6 +69,7 @@ impl Executor {
                     .map(|mac| mac.0)
                     .with_context(|| format!("{} has no MAC address", interface.name))?,
                 pool: Pool::new(vip),
+                interface,
             });
         }
         Ok(Self {
@@ -204,7 +207,19 @@ impl Executor {
         if !std::mem::replace(&mut self.raised, true) {
             self.network.raise().context("putting up the VIPs")?;
         }
+        if role == Role::Backup {
+            self.announce(service);
+        }
         Ok(())
+    }
+
+    /// Says that the VIP is here now. Neighbours that miss it ask when their entry has grown old.
+    fn announce(&self, service: ServiceIndex) {
+        let Service { vip, interface, .. } = &self.services[usize::from(service)];
+        let announced = Announcer::open(interface).and_then(|announcer| announcer.announce(vip.ip()));
+        if let Err(error) = announced {
+            tracing::warn!(%error, %vip, "the VIP is not announced");
+        }
     }
 
     fn set_speak(&self, service: ServiceIndex, may: bool) {

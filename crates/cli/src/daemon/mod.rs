@@ -199,10 +199,7 @@ fn plan(config: &Config) -> network::Plan {
         .map(|service| network::Service {
             address: (service.address, service.port).into(),
             interface: service.interface.clone(),
-            role: match service.role {
-                Role::Primary => network::Role::Primary,
-                Role::Backup => network::Role::Backup,
-            },
+            role: service.role,
             peer: service.peer_address,
             application: service.application,
         })
