@@ -46,9 +46,9 @@ pub struct Report {
     detection_ms: Option<Spread>,
     /// From the declaration until a connection could go on.
     takeover_ms: Option<Spread>,
-    /// From then until the client's wait was over; 0 if the client did not wait so long.
+    /// The part of the stall after that; 0 if the client's wait was over before, because bytes were still on the way.
     restart_gap_ms: Option<Spread>,
-    /// The longest wait of any connection before the fault.
+    /// The longest wait of any connection before the fault; none if all waits were too short to be remembered.
     baseline_gap_ms: Option<f64>,
     /// Connections that were under way when the fault hit.
     connections_at_fault: usize,
@@ -228,9 +228,7 @@ impl Durations {
         for connection in &facts.client.connections {
             let gap = |fault: usize| connection.stalls.get(fault).map(|stall| stall.gap);
             durations.stall.extend(gap(0).map(|gap| gap.map_or(0.0, Gap::ms)));
-            durations
-                .baseline_gap
-                .extend(gap(1).map(|gap| gap.map_or(0.0, Gap::ms)));
+            durations.baseline_gap.extend(gap(1).flatten().map(Gap::ms));
             let Some(takeover) = facts.takeover else {
                 continue;
             };
@@ -239,10 +237,11 @@ impl Durations {
             let live = facts.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
             let Some(live) = live else { continue };
             durations.takeover.push(ms(takeover.declared_ns, live));
-            if let Some(gap) = gap(0) {
-                let waited_until = gap.map_or(live, |gap| gap.start_ns + gap.length_ns);
-                durations.restart_gap.push(ms(live, waited_until).max(0.0));
-            }
+            let waited = gap(0).flatten().map_or(0.0, |gap| {
+                let able = gap.start_ns.max(live);
+                ms(able, gap.start_ns + gap.length_ns).max(0.0)
+            });
+            durations.restart_gap.push(waited);
         }
         durations
     }
