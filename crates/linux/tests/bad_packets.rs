@@ -189,7 +189,9 @@ fn fragment_header(offset: u16, more: bool) -> [u8; 7] {
 #[test]
 fn packets_without_a_whole_header_are_dropped() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("packets_without_a_whole_header_are_dropped", family) else { return };
+        let Some(mut scene) = Scene::new("packets_without_a_whole_header_are_dropped", family) else {
+            return;
+        };
         let client = scene.lan.client.clone();
         let headers = if family == Family::V4 { 40 } else { 60 };
         for kept in [headers - 20, headers - 17, headers - 1] {
@@ -200,7 +202,12 @@ fn packets_without_a_whole_header_are_dropped() {
         if family == Family::V4 {
             let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
             packet[0] = 0x4f;
-            scene.is_dropped("an IP header longer than the packet", &client, &packet, "dropped_malformed");
+            scene.is_dropped(
+                "an IP header longer than the packet",
+                &client,
+                &packet,
+                "dropped_malformed",
+            );
         }
     }
 }
@@ -208,7 +215,9 @@ fn packets_without_a_whole_header_are_dropped() {
 #[test]
 fn fragments_are_dropped() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("fragments_are_dropped", family) else { return };
+        let Some(mut scene) = Scene::new("fragments_are_dropped", family) else {
+            return;
+        };
         let client = scene.lan.client.clone();
         for (offset, more) in [(0, true), (3, true), (3, false)] {
             let whole = scene.bystander.forged(&scene.reading, b"evil evil evil").emit();
@@ -229,7 +238,9 @@ fn fragments_are_dropped() {
 #[test]
 fn only_the_primary_speaks_for_the_vip() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("only_the_primary_speaks_for_the_vip", family) else { return };
+        let Some(mut scene) = Scene::new("only_the_primary_speaks_for_the_vip", family) else {
+            return;
+        };
         let mut at_client = Tap::on(&scene.lan.client, "port2");
         let stranger = Host::new(9);
         for flags in [Flags::RST, Flags::FIN_ACK] {
@@ -255,8 +266,12 @@ fn only_the_primary_speaks_for_the_vip() {
 /// Changes that make a good packet one that no kernel takes. The IPv4 header is made right again afterwards.
 fn spoilt(family: Family) -> Vec<(&'static str, Malformed, fn(&mut Vec<u8>))> {
     let mut all: Vec<(&'static str, Malformed, fn(&mut Vec<u8>))> = vec![
-        ("a flipped bit", Malformed::Checksum, |packet| *packet.last_mut().expect("long") ^= 1),
-        ("no checksum", Malformed::Checksum, |packet| set_checksum(packet, 0)),
+        ("a flipped bit", Malformed::Checksum, |packet| {
+            *packet.last_mut().expect("long") ^= 1
+        }),
+        ("no checksum", Malformed::Checksum, |packet| {
+            set_checksum(packet, 0)
+        }),
         ("a header longer than the packet", Malformed::Tcp, |packet| {
             let tcp = packet.len() - 24;
             packet[tcp + 12] = 0xf0;
@@ -274,7 +289,9 @@ fn spoilt(family: Family) -> Vec<(&'static str, Malformed, fn(&mut Vec<u8>))> {
             packet[2..4].copy_from_slice(&10_u16.to_be_bytes());
             fix_ipv4_header(packet);
         }));
-        all.push(("a wrong checksum of the IP header", Malformed::Ip, |packet| packet[10] ^= 1));
+        all.push(("a wrong checksum of the IP header", Malformed::Ip, |packet| {
+            packet[10] ^= 1
+        }));
     }
     all
 }
@@ -283,7 +300,9 @@ fn spoilt(family: Family) -> Vec<(&'static str, Malformed, fn(&mut Vec<u8>))> {
 fn what_the_primary_will_not_take_is_not_taken_into_the_log() {
     for family in Family::BOTH {
         let test = "what_the_primary_will_not_take_is_not_taken_into_the_log";
-        let Some(mut scene) = Scene::new(test, family) else { return };
+        let Some(mut scene) = Scene::new(test, family) else {
+            return;
+        };
         for (what, malformed, spoil) in spoilt(family) {
             let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
             spoil(&mut packet);
@@ -299,10 +318,14 @@ fn what_the_primary_will_not_take_is_not_taken_into_the_log() {
 #[test]
 fn an_unfinished_checksum_from_outside_is_wrong() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("an_unfinished_checksum_from_outside_is_wrong", family) else { return };
+        let Some(mut scene) = Scene::new("an_unfinished_checksum_from_outside_is_wrong", family) else {
+            return;
+        };
         let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
         let addresses = if family == Family::V4 { 12..20 } else { 8..40 };
-        let pairs = packet[addresses].chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+        let pairs = packet[addresses]
+            .chunks_exact(2)
+            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
         let tcp_and_len = 6 + 24;
         let sum = !fold(pairs.sum::<u32>() + tcp_and_len);
         set_checksum(&mut packet, sum);
@@ -317,7 +340,9 @@ fn an_unfinished_checksum_from_outside_is_wrong() {
 fn options_and_extension_headers_are_logged_and_forwarded() {
     for family in Family::BOTH {
         let test = "options_and_extension_headers_are_logged_and_forwarded";
-        let Some(mut scene) = Scene::new(test, family) else { return };
+        let Some(mut scene) = Scene::new(test, family) else {
+            return;
+        };
         type Wrap = fn(&[u8]) -> Vec<u8>;
         let wraps: Vec<(&str, Wrap)> = match family {
             Family::V4 => vec![
@@ -326,12 +351,22 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
                 ("padding behind the packet", |packet| [packet, &[0; 6]].concat()),
             ],
             Family::V6 => vec![
-                ("hop by hop", |packet| with_extension(packet, HOP_BY_HOP, &PADDING)),
-                ("destination options", |packet| with_extension(packet, DESTINATION_OPTIONS, &PADDING)),
-                ("both", |packet| {
-                    with_extension(&with_extension(packet, DESTINATION_OPTIONS, &PADDING), HOP_BY_HOP, &PADDING)
+                ("hop by hop", |packet| {
+                    with_extension(packet, HOP_BY_HOP, &PADDING)
                 }),
-                ("a fragment that is the whole", |packet| with_extension(packet, FRAGMENT, &fragment_header(0, false))),
+                ("destination options", |packet| {
+                    with_extension(packet, DESTINATION_OPTIONS, &PADDING)
+                }),
+                ("both", |packet| {
+                    with_extension(
+                        &with_extension(packet, DESTINATION_OPTIONS, &PADDING),
+                        HOP_BY_HOP,
+                        &PADDING,
+                    )
+                }),
+                ("a fragment that is the whole", |packet| {
+                    with_extension(packet, FRAGMENT, &fragment_header(0, false))
+                }),
             ],
         };
         for (what, wrap) in wraps {
@@ -342,7 +377,11 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
             assert_eq!(&received, b"good", "{what}");
             scene.bystander.input.extend(received);
             let log = scene.reading.now();
-            assert_same_stream(what, &log.transcript(scene.bystander.address()).input, &scene.bystander.input);
+            assert_same_stream(
+                what,
+                &log.transcript(scene.bystander.address()).input,
+                &scene.bystander.input,
+            );
             assert_eq!(log.malformed, [], "{what}");
         }
         assert_eq!(scene.wire.drops(family), []);
@@ -370,10 +409,17 @@ fn icmp(family: Family, from: IpAddr, to: IpAddr, mut message: Vec<u8>) -> Vec<u
         summed.extend(&addresses);
         summed.extend([len.to_be_bytes(), [0, 58]].concat());
     }
-    let pairs = summed.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)])));
+    let pairs = summed
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)])));
     message[2..4].copy_from_slice(&fold(pairs.sum()).to_be_bytes());
     let mut packet = match family {
-        Family::V4 => [&[0x45, 0][..], &(len + 20).to_be_bytes(), &[0, 0, 0, 0, 64, 1, 0, 0]].concat(),
+        Family::V4 => [
+            &[0x45, 0][..],
+            &(len + 20).to_be_bytes(),
+            &[0, 0, 0, 0, 64, 1, 0, 0],
+        ]
+        .concat(),
         Family::V6 => [&[0x60, 0, 0, 0][..], &len.to_be_bytes(), &[58, 64]].concat(),
     };
     packet.extend(addresses);
@@ -393,13 +439,17 @@ fn ping(host: &Host, to: IpAddr) -> bool {
     let header = if to.is_ipv4() { 20 } else { 0 };
     host.run(|| {
         let socket = Socket::new(domain, Type::RAW, Some(protocol)).expect("a raw socket");
-        socket.set_read_timeout(Some(PATIENCE.min(Duration::from_secs(2)))).expect("a timeout");
+        socket
+            .set_read_timeout(Some(PATIENCE.min(Duration::from_secs(2))))
+            .expect("a timeout");
         let mut message = vec![request, 0, 0, 0, 0x12, 0x34, 0, 1];
         if to.is_ipv4() {
             let sum = u32::from(request) << 8;
             message[2..4].copy_from_slice(&fold(sum + 0x1234 + 1).to_be_bytes());
         }
-        socket.send_to(&message, &SocketAddr::new(to, 0).into()).expect("send");
+        socket
+            .send_to(&message, &SocketAddr::new(to, 0).into())
+            .expect("send");
         let mut received = [0; 200];
         while let Ok(count) = (&socket).read(&mut received) {
             if received[..count].get(header) == Some(&reply) {
@@ -414,8 +464,13 @@ fn ping(host: &Host, to: IpAddr) -> bool {
 fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
     for family in Family::BOTH {
         let test = "a_smaller_path_mtu_reaches_the_primary_and_pings_do_not";
-        let Some(mut scene) = Scene::new(test, family) else { return };
-        assert!(ping(&scene.lan.client, family.vip().ip()), "the VIP answers pings");
+        let Some(mut scene) = Scene::new(test, family) else {
+            return;
+        };
+        assert!(
+            ping(&scene.lan.client, family.vip().ip()),
+            "the VIP answers pings"
+        );
         assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 0);
 
         let forged = scene.bystander.forged(&scene.reading, b"");
@@ -443,8 +498,14 @@ fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
             source: (family.vip().ip(), 81).into(),
             ..sent
         };
-        scene.put_as(&scene.lan.client, &icmp_error(family, kind, mtu, &other.emit()[..]));
-        assert!(ping(&scene.lan.client, family.vip().ip()), "the VIP still answers");
+        scene.put_as(
+            &scene.lan.client,
+            &icmp_error(family, kind, mtu, &other.emit()[..]),
+        );
+        assert!(
+            ping(&scene.lan.client, family.vip().ip()),
+            "the VIP still answers"
+        );
         assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
     }
 }
@@ -452,7 +513,9 @@ fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
 /// The server answers through a smaller path: the client gets all of it.
 #[test]
 fn a_transfer_goes_on_over_a_smaller_path() {
-    let Some(mut scene) = Scene::new("a_transfer_goes_on_over_a_smaller_path", Family::V4) else { return };
+    let Some(mut scene) = Scene::new("a_transfer_goes_on_over_a_smaller_path", Family::V4) else {
+        return;
+    };
     let forged = scene.bystander.forged(&scene.reading, b"");
     let sent = Segment {
         source: forged.destination,
@@ -461,12 +524,17 @@ fn a_transfer_goes_on_over_a_smaller_path() {
         ack: forged.seq,
         ..forged
     };
-    scene.passes("too big", &icmp_error(Family::V4, (3, 4), 1000, &sent.emit()[..28]));
+    scene.passes(
+        "too big",
+        &icmp_error(Family::V4, (3, 4), 1000, &sent.emit()[..28]),
+    );
     let reply = stream(7, 1 << 20);
     std::thread::scope(|scope| {
         scope.spawn(|| (&scene.bystander.server).write_all(&reply).expect("reply"));
         let mut received = vec![0; reply.len()];
-        (&scene.bystander.client).read_exact(&mut received).expect("reply");
+        (&scene.bystander.client)
+            .read_exact(&mut received)
+            .expect("reply");
         assert_same_stream("reply", &received, &reply);
     });
     assert_eq!(tcp_info(&scene.bystander.server).tcpi_snd_mss, 1000 - 40);

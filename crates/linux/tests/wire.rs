@@ -46,8 +46,14 @@ fn load_attach_remove(name: &str, chunks_only: bool) {
         wire.remove().expect("remove");
         let pins = std::path::Path::new(PIN_ROOT).join(&node);
         assert!(!pins.exists());
-        let qdiscs = std::process::Command::new("tc").args(["qdisc", "show", "dev", "lo"]).output().expect("tc");
-        assert!(!String::from_utf8_lossy(&qdiscs.stdout).contains("clsact"), "{qdiscs:?}");
+        let qdiscs = std::process::Command::new("tc")
+            .args(["qdisc", "show", "dev", "lo"])
+            .output()
+            .expect("tc");
+        assert!(
+            !String::from_utf8_lossy(&qdiscs.stdout).contains("clsact"),
+            "{qdiscs:?}"
+        );
     });
 }
 
@@ -77,19 +83,26 @@ fn receive(mut stream: &TcpStream, expected: &[u8], check: impl Fn(usize)) {
 /// Both directions at once; what an application has read must be in the log by then.
 fn transfer(family: Family, (client, server): (&TcpStream, &TcpStream), reading: &Reading, megabytes: usize) {
     let address = client.local_addr().expect("connected");
-    let [upload, download] = [1, 2].map(|seed| stream(seed ^ u64::from(family.service()) << 8, megabytes * MEGABYTE));
+    let [upload, download] =
+        [1, 2].map(|seed| stream(seed ^ u64::from(family.service()) << 8, megabytes * MEGABYTE));
     std::thread::scope(|scope| {
         scope.spawn(|| { client }.write_all(&upload).expect("upload"));
         scope.spawn(|| { server }.write_all(&download).expect("download"));
         scope.spawn(|| {
             receive(server, &upload, |count| {
                 let logged = reading.now().transcript(address).input.len();
-                assert!(logged >= count, "the server read {count} bytes, {logged} are in the log");
+                assert!(
+                    logged >= count,
+                    "the server read {count} bytes, {logged} are in the log"
+                );
             });
         });
         receive(client, &download, |count| {
             let logged = reading.now().transcript(address).output.len();
-            assert!(logged >= count, "the client read {count} bytes, {logged} are in the log");
+            assert!(
+                logged >= count,
+                "the client read {count} bytes, {logged} are in the log"
+            );
         });
     });
     let log = reading.now();
@@ -112,8 +125,15 @@ fn everything_is_logged_before_it_arrives(test: &str, family: Family, chunks_onl
     transfer(family, (&client, &server), &reading, 16);
 
     let mut log = reading.now();
-    assert!(log.longest > 10_000, "no large GSO packet passed: {}", log.longest);
-    assert_eq!(log.records[1], 2, "one SYN, one SYN-ACK, nothing else in the ring of SYNs");
+    assert!(
+        log.longest > 10_000,
+        "no large GSO packet passed: {}",
+        log.longest
+    );
+    assert_eq!(
+        log.records[1], 2,
+        "one SYN, one SYN-ACK, nothing else in the ring of SYNs"
+    );
     assert_eq!(log.malformed, []);
     assert_eq!(wire.drops(family), []);
     let counted = || {
@@ -193,11 +213,17 @@ fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>
 
 #[test]
 fn both_ways_to_copy_give_the_same_records() {
-    let Some(lan) = Lan::new("both_ways_to_copy_give_the_same_records") else { return };
+    let Some(lan) = Lan::new("both_ways_to_copy_give_the_same_records") else {
+        return;
+    };
     lan.power_off_primary(); // it would answer
-    let lengths = [60, 61, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3000, 10_240, 40_001, 65_520, 65_521];
-    let packets: Vec<_> =
-        Family::BOTH.into_iter().flat_map(|family| lengths.map(|len| packet_of(family, len))).collect();
+    let lengths = [
+        60, 61, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3000, 10_240, 40_001, 65_520, 65_521,
+    ];
+    let packets: Vec<_> = Family::BOTH
+        .into_iter()
+        .flat_map(|family| lengths.map(|len| packet_of(family, len)))
+        .collect();
     let [by_dynptr, in_chunks] = [false, true].map(|chunks_only| logged(&lan, chunks_only, &packets));
     for ((packet, (_, copied)), (_, chunked)) in packets.iter().zip(&by_dynptr).zip(&in_chunks) {
         assert_same_stream("copied at once", copied, packet);
@@ -208,7 +234,9 @@ fn both_ways_to_copy_give_the_same_records() {
 
 #[test]
 fn a_full_ring_drops_and_nothing_is_lost() {
-    let Some(lan) = Lan::new("a_full_ring_drops_and_nothing_is_lost") else { return };
+    let Some(lan) = Lan::new("a_full_ring_drops_and_nothing_is_lost") else {
+        return;
+    };
     let options = WireOptions {
         ring_bytes: 256 << 10,
         ..options()
@@ -228,12 +256,18 @@ fn a_full_ring_drops_and_nothing_is_lost() {
         wire.wait_for(Family::V4, "dropped_ring_full", 3);
         reading.resume();
     });
-    assert!(wire.drops(Family::V4).iter().all(|&(reason, _)| reason == "dropped_ring_full"));
+    assert!(
+        wire.drops(Family::V4)
+            .iter()
+            .all(|&(reason, _)| reason == "dropped_ring_full")
+    );
 }
 
 #[test]
 fn a_flood_of_syns_costs_protected_connections_nothing() {
-    let Some(lan) = Lan::new("a_flood_of_syns_costs_protected_connections_nothing") else { return };
+    let Some(lan) = Lan::new("a_flood_of_syns_costs_protected_connections_nothing") else {
+        return;
+    };
     let options = WireOptions {
         ring_open_bytes: 64 << 10,
         ..options()

@@ -18,7 +18,9 @@ impl Tap {
     /// At `interface` of `host`: what is put in leaves there; what is taken arrived there.
     pub fn on(host: &Host, interface: &str) -> Self {
         Self {
-            socket: host.run(|| PacketSocket::open(interface)).expect("a packet socket"),
+            socket: host
+                .run(|| PacketSocket::open(interface))
+                .expect("a packet socket"),
             buffer: vec![0; FRAME_MAX],
         }
     }
@@ -79,7 +81,10 @@ pub fn set_checksum(packet: &mut [u8], value: u16) {
 pub fn fix_ipv4_header(packet: &mut [u8]) {
     let len = usize::from(packet[0] & 15) * 4;
     packet[10..12].fill(0);
-    let sum = packet[..len].chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = packet[..len]
+        .chunks_exact(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
     packet[10..12].copy_from_slice(&fold(sum).to_be_bytes());
 }
 

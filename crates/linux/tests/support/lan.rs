@@ -34,7 +34,9 @@ impl Family {
     pub fn address(self, last: u8) -> IpAddr {
         match self {
             Self::V4 => [10, 0, 0, last].into(),
-            Self::V6 => format!("fd00::{last}").parse().expect("the digits stand as they are"),
+            Self::V6 => format!("fd00::{last}")
+                .parse()
+                .expect("the digits stand as they are"),
         }
     }
 
@@ -83,7 +85,9 @@ impl Host {
                 setns(&*self.netns, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
                 work()
             });
-            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            inside
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -128,7 +132,12 @@ impl Host {
                 .stderr(Stdio::piped())
                 .spawn()
                 .expect("ip can be run");
-            child.stdin.take().expect("piped").write_all(batch.as_bytes()).expect("ip reads");
+            child
+                .stdin
+                .take()
+                .expect("piped")
+                .write_all(batch.as_bytes())
+                .expect("ip reads");
             child.wait_with_output().expect("ip ends")
         });
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -149,15 +158,22 @@ impl Host {
     fn wait_for_addresses(&self) {
         const TENTATIVE: u8 = 0x40;
         eventually("all addresses are in use", || {
-            let listing = self.run(|| fs::read_to_string("/proc/thread-self/net/if_inet6")).expect("addresses");
+            let listing = self
+                .run(|| fs::read_to_string("/proc/thread-self/net/if_inet6"))
+                .expect("addresses");
             let flags = |line: &str| u8::from_str_radix(line.split_ascii_whitespace().nth(4)?, 16).ok();
-            listing.lines().all(|line| flags(line).is_some_and(|flags| flags & TENTATIVE == 0)).then_some(())
+            listing
+                .lines()
+                .all(|line| flags(line).is_some_and(|flags| flags & TENTATIVE == 0))
+                .then_some(())
         });
     }
 
     /// Connects to `to`. When it is closed, nothing of it stays in the kernel.
     pub fn connect(&self, to: SocketAddr) -> TcpStream {
-        let stream = self.run(|| TcpStream::connect_timeout(&to, PATIENCE)).expect("connect");
+        let stream = self
+            .run(|| TcpStream::connect_timeout(&to, PATIENCE))
+            .expect("connect");
         patient(&stream);
         stream
     }
@@ -227,13 +243,19 @@ impl Lan {
         primary.ip("addr add 10.0.0.100/32 dev lo
              rule add from 10.0.0.100 lookup 100
              route add default via 10.0.0.2 dev eth0 table 100");
-        primary.ip6("addr add fd00::100/128 dev lo nodad
+        primary.ip6(
+            "addr add fd00::100/128 dev lo nodad
              rule add from fd00::100 lookup 100
-             route add default via fd00::2 dev eth0 table 100");
+             route add default via fd00::2 dev eth0 table 100",
+        );
         for host in [&client, &backup, &primary] {
             host.wait_for_addresses();
         }
-        Some(Self { client, backup, primary })
+        Some(Self {
+            client,
+            backup,
+            primary,
+        })
     }
 
     /// Cuts the primary's cable.

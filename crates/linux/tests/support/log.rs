@@ -71,8 +71,13 @@ impl Log {
         let end = self.connections.end();
         let mut batch: Vec<(usize, Record, Vec<u8>)> = Vec::new();
         let opening_end = self.opening.end();
-        self.opening.drain(opening_end, usize::MAX, true, |record, packet| batch.push((1, *record, packet.to_vec())));
-        self.connections.drain(end, usize::MAX, true, |record, packet| batch.push((0, *record, packet.to_vec())));
+        self.opening
+            .drain(opening_end, usize::MAX, true, |record, packet| {
+                batch.push((1, *record, packet.to_vec()))
+            });
+        self.connections.drain(end, usize::MAX, true, |record, packet| {
+            batch.push((0, *record, packet.to_vec()))
+        });
         for (ring, record, packet) in batch {
             self.handle(ring, &record, &packet);
         }
@@ -92,13 +97,19 @@ impl Log {
         };
         let table = &mut self.tables[usize::from(record.service)];
         if vip != table.config().vip {
-            self.faults.push(format!("service {} has {segment:?}", record.service));
+            self.faults
+                .push(format!("service {} has {segment:?}", record.service));
         }
         if segment.flags.syn != (ring == 1) {
             self.faults.push(format!("in the wrong ring: {segment:?}"));
         }
-        let frontiers = |connection: &Connection| (connection.input().frontier(), connection.output().frontier());
-        let before = table.find(client).and_then(|id| table.get(id)).map(frontiers).unwrap_or_default();
+        let frontiers =
+            |connection: &Connection| (connection.input().frontier(), connection.output().frontier());
+        let before = table
+            .find(client)
+            .and_then(|id| table.get(id))
+            .map(frontiers)
+            .unwrap_or_default();
         let id = match table.on_packet(Instant::from_nanos(record.time_ns), direction, &segment) {
             Change::Connection(id) | Change::Opened(id) => id,
             Change::Handshake | Change::Ended(_) | Change::Old | Change::Unknown => return,
@@ -107,8 +118,16 @@ impl Log {
         let memory = connection.memory();
         let transcript = self.transcripts.entry(client).or_default();
         let (input, output) = frontiers(connection);
-        connection.input().slices(before.0..input).for_each(|bytes| transcript.input.extend(bytes));
-        let said: Vec<u8> = connection.output().slices(before.1..output).flatten().copied().collect();
+        connection
+            .input()
+            .slices(before.0..input)
+            .for_each(|bytes| transcript.input.extend(bytes));
+        let said: Vec<u8> = connection
+            .output()
+            .slices(before.1..output)
+            .flatten()
+            .copied()
+            .collect();
         transcript.output.extend(&said);
         let (acknowledged, ended) = (connection.input_acknowledged(), connection.input().is_complete());
         if let Some(replica) = connection.follower_mut().replica_mut() {
@@ -135,7 +154,9 @@ impl Log {
     /// Both streams of `client`'s connection.
     #[track_caller]
     pub fn transcript(&self, client: SocketAddr) -> &Transcript {
-        self.transcripts.get(&client).unwrap_or_else(|| panic!("nothing of {client} was logged"))
+        self.transcripts
+            .get(&client)
+            .unwrap_or_else(|| panic!("nothing of {client} was logged"))
     }
 
     /// Fails if the log contradicts itself, or `client`'s connection could not be continued.
@@ -172,7 +193,12 @@ impl Reading {
                 }
             })
         };
-        Self { log, paused, stopped, thread: Some(thread) }
+        Self {
+            log,
+            paused,
+            stopped,
+            thread: Some(thread),
+        }
     }
 
     /// The log, with all that is in the rings now.

@@ -25,10 +25,20 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
     }
 }
 
+/// From now on this thread's packets are handled by one CPU, so in order.
+pub fn stay_on_this_cpu() {
+    let cpu = nix::sched::sched_getcpu().expect("a CPU");
+    let mut set = nix::sched::CpuSet::new();
+    set.set(cpu).expect("its number");
+    nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).expect("affinity");
+}
+
 /// `len` bytes that only `seed` determines, different at every position.
 pub fn stream(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed);
-    let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+    let mut bytes: Vec<u8> = (0..len.div_ceil(8))
+        .flat_map(|_| random.next().to_le_bytes())
+        .collect();
     bytes.truncate(len);
     bytes
 }

@@ -9,12 +9,16 @@ use socket2::SockRef;
 
 /// Closing sends a RST, and nothing stays in the kernel. A FIN is sent by `shutdown`.
 pub fn abort_on_close(socket: &impl std::os::fd::AsFd) {
-    SockRef::from(socket).set_linger(Some(Duration::ZERO)).expect("SO_LINGER");
+    SockRef::from(socket)
+        .set_linger(Some(Duration::ZERO))
+        .expect("SO_LINGER");
 }
 
 /// Congestion control as most hosts have it; this machine's default may be a paced one.
 pub fn use_cubic(socket: &impl std::os::fd::AsFd) {
-    SockRef::from(socket).set_tcp_congestion(b"cubic").expect("TCP_CONGESTION");
+    SockRef::from(socket)
+        .set_tcp_congestion(b"cubic")
+        .expect("TCP_CONGESTION");
 }
 
 /// What the kernel tells of a TCP socket.
@@ -41,7 +45,13 @@ pub fn set_tcp(socket: &impl AsRawFd, option: c_int, value: c_int) {
     let len = socklen_t::try_from(size_of_val(&value)).expect("small");
     // SAFETY: the kernel reads `len` bytes of `value`.
     let outcome = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, (&raw const value).cast(), len)
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            option,
+            (&raw const value).cast(),
+            len,
+        )
     };
     assert_eq!(outcome, 0, "TCP option {option}: {}", io::Error::last_os_error());
 }

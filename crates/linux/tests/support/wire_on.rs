@@ -61,21 +61,28 @@ impl WireOn {
 
     /// The counter called `reason`, one of [`REASONS`].
     pub fn counter(&self, family: Family, reason: &str) -> u64 {
-        let index = REASONS.iter().position(|&name| name == reason).expect("a counter");
+        let index = REASONS
+            .iter()
+            .position(|&name| name == reason)
+            .expect("a counter");
         self.counters(family.service()).expect("counters")[index]
     }
 
     /// Waits until a counter has reached `at_least`.
     #[track_caller]
     pub fn wait_for(&self, family: Family, reason: &str, at_least: u64) {
-        eventually(reason, || (self.counter(family, reason) >= at_least).then_some(()));
+        eventually(reason, || {
+            (self.counter(family, reason) >= at_least).then_some(())
+        });
     }
 
     /// The counters of packets that were not let through, all that are not zero.
     pub fn drops(&self, family: Family) -> Vec<(&'static str, u64)> {
         let counters = self.counters(family.service()).expect("counters");
         let drops = REASONS.into_iter().zip(counters);
-        drops.filter(|&(name, count)| name.starts_with("dropped") && count > 0).collect()
+        drops
+            .filter(|&(name, count)| name.starts_with("dropped") && count > 0)
+            .collect()
     }
 }
 

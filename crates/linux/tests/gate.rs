@@ -1,0 +1,324 @@
+//! Who may speak for the VIP in which mode, and how a connection is switched from the log to its socket.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use proto::packet::{Checksum, Flags, Options, Segment};
+use proto::{Seq, takeover};
+use steadfast_linux::clock;
+use steadfast_linux::raw::RawSender;
+use steadfast_linux::repair::{Pool, Restored};
+use steadfast_linux::wire::{Mode, REASONS};
+
+use support::frame::Tap;
+use support::lan::{Family, Lan, accept, patient};
+use support::log::Reading;
+use support::wire_on::{WireOn, options};
+use support::{assert_same_stream, eventually, stay_on_this_cpu, stream};
+
+/// The packets that meet the wire of the backup in [`fates`], told apart by their sequence numbers.
+const CLIENTS: u32 = 1;
+const PRIMARYS: u32 = 2;
+const STRANGERS: u32 = 3;
+const OWN: u32 = 4;
+const FENCE: u32 = 5;
+
+/// A packet that asks for no answer.
+fn word(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
+    let segment = Segment {
+        source,
+        destination,
+        seq: Seq(number),
+        ack: Seq(0),
+        flags: Flags::RST,
+        window: 0,
+        options: Options::default(),
+        payload: &[],
+    };
+    segment.emit()
+}
+
+/// The numbers of the words that arrived before the fence.
+fn heard(tap: &mut Tap) -> Vec<u32> {
+    let mut numbers = Vec::new();
+    eventually("the fence", || {
+        while let Some(packet) = tap.take() {
+            match Segment::parse(&packet, Checksum::Trusted) {
+                Ok(segment) if segment.flags.rst && segment.seq == Seq(FENCE) => return Some(()),
+                Ok(segment) if segment.flags.rst => numbers.push(segment.seq.0),
+                _ => {}
+            }
+        }
+        None
+    });
+    numbers
+}
+
+/// What became of the four packets.
+#[derive(Debug, PartialEq, Eq)]
+struct Fates {
+    counted: Vec<(&'static str, u64)>,
+    at_primary: Vec<u32>,
+    at_client: Vec<u32>,
+}
+
+/// A word of each party meets the wire of the backup in `mode`.
+fn fates(mode: Mode, family: Family, lan: &Lan, wire: &WireOn) -> Fates {
+    wire.set_modes(mode);
+    let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
+    let tap = Tap::on(&lan.client, "port2");
+    let (mut at_client, mut at_primary) = (Tap::on(&lan.client, "lan"), Tap::on(&lan.primary, "eth0"));
+    let sender = lan.backup.run(RawSender::open).expect("raw sockets");
+    let before = wire.counters(family.service()).expect("counters");
+    tap.put(lan.backup.mac(), lan.client.mac(), &word(CLIENTS, client, vip));
+    tap.put(lan.backup.mac(), lan.primary.mac(), &word(PRIMARYS, vip, client));
+    tap.put(lan.backup.mac(), [2, 0, 0, 0, 0, 9], &word(STRANGERS, vip, client));
+    sender.send(&word(OWN, vip, client)).expect("send");
+    for other in [1, 3] {
+        let fence = word(FENCE, (family.address(2), 1).into(), (family.address(other), 1).into());
+        sender.send(&fence).expect("send");
+    }
+    let (at_client, at_primary) = (heard(&mut at_client), heard(&mut at_primary));
+    let after = wire.counters(family.service()).expect("counters");
+    let grown = REASONS.into_iter().zip(before).zip(after).map(|((name, before), after)| (name, after - before));
+    Fates {
+        counted: grown.filter(|&(_, by)| by > 0).collect(),
+        at_primary,
+        at_client,
+    }
+}
+
+#[test]
+fn every_mode_lets_through_what_it_says() {
+    let Some(lan) = Lan::new("every_mode_lets_through_what_it_says") else { return };
+    stay_on_this_cpu();
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
+    for family in Family::BOTH {
+        let bytes = if family == Family::V4 { 40 } else { 60 };
+        let expected = |mode| -> (Vec<(&str, u64)>, &[u32], &[u32]) {
+            match mode {
+                Mode::Off => (vec![], &[], &[OWN]),
+                Mode::Forward => (vec![("dropped_egress_mute", 1)], &[CLIENTS], &[PRIMARYS, STRANGERS]),
+                Mode::Wire => {
+                    let counted = vec![
+                        ("logged_in_packets", 1),
+                        ("logged_out_packets", 1),
+                        ("logged_in_bytes", bytes),
+                        ("logged_out_bytes", bytes),
+                        ("dropped_foreign_voice", 1),
+                        ("dropped_egress_mute", 1),
+                    ];
+                    (counted, &[CLIENTS], &[PRIMARYS])
+                }
+                Mode::Takeover => (vec![("dropped_gate_closed", 2), ("held_in_takeover", 1)], &[], &[OWN]),
+                Mode::Sole => (vec![("dropped_gate_closed", 2)], &[], &[OWN]),
+                Mode::Primary => (vec![("dropped_foreign_voice", 2), ("dropped_egress_unguarded", 1)], &[], &[]),
+                Mode::Mute => (vec![("dropped_egress_mute", 4)], &[], &[]),
+            }
+        };
+        for mode in [
+            Mode::Off,
+            Mode::Forward,
+            Mode::Wire,
+            Mode::Takeover,
+            Mode::Sole,
+            Mode::Primary,
+            Mode::Mute,
+        ] {
+            let (counted, at_primary, at_client) = expected(mode);
+            let (at_primary, at_client) = (at_primary.to_vec(), at_client.to_vec());
+            let expected = Fates { counted, at_primary, at_client };
+            assert_eq!(fates(mode, family, &lan, &wire), expected, "{family:?} {mode:?}");
+        }
+    }
+}
+
+/// Nothing has arrived.
+#[track_caller]
+fn assert_silent(mut stream: &TcpStream) {
+    stream.set_nonblocking(true).expect("non-blocking");
+    let got = stream.read(&mut [0; 10]);
+    assert!(got.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "{got:?}");
+    stream.set_nonblocking(false).expect("blocking");
+}
+
+#[track_caller]
+fn say(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
+    let mut received = vec![0; bytes.len()];
+    std::thread::scope(|scope| {
+        scope.spawn(move || from.write_all(bytes).expect("write"));
+        to.read_exact(&mut received).expect("read");
+    });
+    assert_same_stream("said", &received, bytes);
+}
+
+/// In a takeover: the old primary is not heard, the client's packets are held in the log until its socket is ready, and
+/// every byte reaches the socket once.
+#[test]
+fn a_connection_is_switched_from_the_log_to_its_socket() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("a_connection_is_switched_from_the_log_to_its_socket") else { return };
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let reading = Reading::of(&wire);
+        let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
+        let address = client.local_addr().expect("connected");
+        say(&client, &server, b"before");
+        say(&server, &client, b"reply before");
+        eventually("its acknowledgement is logged", || {
+            (!reading.now().connection(address).1.is_busy()).then_some(())
+        });
+
+        wire.set_modes(Mode::Takeover);
+        (&server).write_all(b"the old primary").expect("write");
+        wire.wait_for(family, "dropped_gate_closed", 1);
+        assert_silent(&client);
+
+        (&client).write_all(b"held").expect("write");
+        wire.wait_for(family, "held_in_takeover", 1);
+        let log = reading.now();
+        assert_same_stream("the in-log", &log.transcript(address).input, b"beforeheld");
+        let endpoint = log.connection(address).1.endpoint();
+        drop(log);
+        let mut pool = Pool::new(family.vip());
+        let restored = lan
+            .backup
+            .run(|| Restored::new(&mut pool, &endpoint, std::iter::empty(), clock::now()))
+            .expect("restore");
+
+        // The socket is there, but not ready: the client's repetitions are held as before.
+        let held = wire.counter(family, "held_in_takeover");
+        (&client).write_all(b" late").expect("write");
+        wire.wait_for(family, "held_in_takeover", held + 1);
+        assert_eq!(wire.counter(family, "passed_local"), 0);
+
+        restored.make_ready().expect("make ready");
+        let log = reading.now();
+        let connection = log.connection(address).1;
+        let late = endpoint.input_frontier..connection.input().frontier();
+        connection.input().slices(late).for_each(|bytes| restored.feed(bytes).expect("feed"));
+        let wake = takeover::wake(connection, clock::now());
+        drop(log);
+        let socket: TcpStream = restored.activate().expect("activate").into();
+        socket.set_nonblocking(false).expect("blocking");
+        patient(&socket);
+        lan.backup.run(RawSender::open).expect("raw sockets").send(&wake.emit()).expect("send");
+        let held = wire.counter(family, "held_in_takeover");
+
+        let mut received = [0; 5];
+        (&socket).read_exact(&mut received).expect("read");
+        assert_eq!(&received, b" late", "what came before the restoration is in the log, what came after it is here");
+        say(&socket, &client, b"the new voice");
+        say(&client, &socket, &stream(1, 1 << 20));
+        assert!(wire.counter(family, "passed_local") > 0);
+        assert_eq!(wire.counter(family, "held_in_takeover"), held, "nothing is held any more");
+
+        wire.set_modes(Mode::Sole);
+        say(&client, &socket, &stream(2, 100_000));
+        say(&socket, &client, &stream(3, 100_000));
+    }
+}
+
+/// New connections of a takeover go to the local stack from their SYN on; none of their packets is logged.
+#[test]
+fn new_connections_pass_in_a_takeover_and_after_it() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("new_connections_pass_in_a_takeover_and_after_it") else { return };
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
+        let reading = Reading::of(&wire);
+        let listener = lan.backup.listen(family.vip());
+        for mode in [Mode::Takeover, Mode::Sole, Mode::Off] {
+            wire.set_modes(mode);
+            let (client, server) = lan.client.connect_pair(&listener);
+            say(&client, &server, &stream(1, 100_000));
+            say(&server, &client, &stream(2, 100_000));
+        }
+        assert_eq!(reading.now().records, [0, 0]);
+        assert_eq!(wire.drops(family), []);
+        assert_eq!(wire.counter(family, "held_in_takeover"), 0);
+    }
+}
+
+/// A mute node hides the service without ending its connections.
+#[test]
+fn muteness_ends_no_connection() {
+    let Some(lan) = Lan::new("muteness_ends_no_connection") else { return };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let reading = Reading::of(&wire);
+    let (client, server) = lan.client.connect_pair(&lan.primary.listen(Family::V4.vip()));
+    say(&client, &server, b"before");
+    wire.set_modes(Mode::Mute);
+    (&client).write_all(b"unheard").expect("write");
+    (&server).write_all(b"unheard").expect("write");
+    wire.wait_for(Family::V4, "dropped_egress_mute", 2);
+    assert_silent(&client);
+    assert_silent(&server);
+    wire.set_modes(Mode::Wire);
+    for mut stream in [&client, &server] {
+        let mut received = [0; 7];
+        stream.read_exact(&mut received).expect("read");
+        assert_eq!(&received, b"unheard");
+    }
+    reading.now().assert_protected(client.local_addr().expect("connected"));
+}
+
+/// A primary whose route through the wire is lost falls silent instead of leaving holes in the log.
+#[test]
+fn a_primary_speaks_through_the_wire_or_not_at_all() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("a_primary_speaks_through_the_wire_or_not_at_all") else { return };
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+        let reading = Reading::of(&wire);
+        let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
+        let address = client.local_addr().expect("connected");
+        say(&server, &client, &stream(1, 1 << 20));
+        say(&client, &server, &stream(2, 1 << 20));
+        assert_eq!(guard.drops(family), []);
+
+        let rule = format!("from {} lookup 100", family.vip().ip());
+        let change = |verb: &str| match family {
+            Family::V4 => lan.primary.ip(&format!("rule {verb} {rule}")),
+            Family::V6 => lan.primary.ip6(&format!("rule {verb} {rule}")),
+        };
+        change("del");
+        (&server).write_all(b"around the wire").expect("write");
+        guard.wait_for(family, "dropped_egress_unguarded", 1);
+        assert_silent(&client);
+        change("add");
+        let mut received = [0; 15];
+        (&client).read_exact(&mut received).expect("read");
+        assert_eq!(&received, b"around the wire");
+        let log = reading.now();
+        log.assert_protected(address);
+        assert!(log.transcript(address).output.ends_with(b"around the wire"));
+    }
+}
+
+/// A listener on the VIP survives an acceptance while its node is the primary: the guard is not in its way.
+#[test]
+fn many_connections_come_and_go_under_the_guard() {
+    let Some(lan) = Lan::new("many_connections_come_and_go_under_the_guard") else { return };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+    let reading = Reading::of(&wire);
+    let listener = lan.primary.listen(Family::V4.vip());
+    for _ in 0..100 {
+        let client = lan.client.connect(Family::V4.vip());
+        let server = accept(&listener);
+        say(&client, &server, b"hello");
+        server.shutdown(std::net::Shutdown::Write).expect("shutdown");
+        assert_eq!((&client).read(&mut [0; 1]).expect("end"), 0);
+        client.shutdown(std::net::Shutdown::Write).expect("shutdown");
+        assert_eq!((&server).read(&mut [0; 1]).expect("end"), 0);
+        // Closing now would abort what the kernel still does for the ended connection.
+        for stream in [client, server] {
+            socket2::SockRef::from(&stream).set_linger(None::<Duration>).expect("SO_LINGER");
+        }
+    }
+    assert_eq!(guard.drops(Family::V4), []);
+    assert!(!guard.server_dead(Family::V4.service()));
+    eventually("the table is empty again", || (reading.now().open_connections() == 0).then_some(()));
+}
