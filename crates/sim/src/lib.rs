@@ -4,11 +4,13 @@
 //! * [`tcp`] is one end of a TCP connection.
 //! * [`world`] lets nodes send each other packets through cables, event by event, from a seed.
 //! * [`host`], [`router`] are the nodes every scenario needs; [`exchange`] is an application that checks its bytes.
+//! * [`pair`] puts two nodes, their agents and their applications into the world.
 #![forbid(unsafe_code)]
 
 pub mod exchange;
 pub mod host;
 pub mod link;
+pub mod pair;
 pub mod router;
 pub mod tcp;
 pub mod world;

@@ -89,6 +89,12 @@ impl Receiver {
         self.edge = edge.map_or(self.next, |edge| edge.max(self.next)); // behind what is here: closed, as in Linux
     }
 
+    /// Takes bytes that came another way, as the next ones (TCP_REPAIR).
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.store(self.next, bytes);
+        self.edge = self.edge.max(self.next);
+    }
+
     pub const fn next_seq(&self) -> Seq {
         self.next.to_seq(self.first)
     }

@@ -193,6 +193,22 @@ impl Endpoint {
         endpoint.receiver = receiver;
         Ok(endpoint)
     }
+
+    /// Puts bytes behind those that were received, as writing to the receive queue of a socket in repair mode does: it
+    /// does not ask whether they have come by themselves meanwhile.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.receiver.feed(bytes);
+    }
+
+    /// Probes the peer's window, as leaving repair mode does.
+    pub fn probe(&mut self) {
+        self.due.probe = true;
+    }
+
+    /// The next number expected from the peer.
+    pub const fn receive_next(&self) -> Seq {
+        self.receiver.next_seq()
+    }
 }
 
 impl Restore {

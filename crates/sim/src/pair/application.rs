@@ -1,0 +1,108 @@
+//! Programs that serve connections: on the primary behind an endpoint, on the backup as a replica or behind the relay.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use proto::Instant;
+
+use crate::host::App;
+use crate::tcp::Endpoint;
+
+/// A program that serves one connection: bytes in, bytes out.
+///
+/// What it says must not depend on how its input is cut into pieces, nor on when it comes.
+pub trait Application {
+    /// The client's next bytes.
+    fn on_input(&mut self, now: Instant, bytes: &[u8]);
+
+    /// The client has ended its stream.
+    fn on_input_end(&mut self, now: Instant);
+
+    /// Appends what it says now, at most `limit` bytes.
+    fn speak(&mut self, now: Instant, limit: usize, into: &mut Vec<u8>);
+
+    /// Whether it has said all that it will ever say.
+    fn is_finished(&self) -> bool;
+
+    /// When it may have something to say without being told more.
+    fn wakes_at(&self) -> Option<Instant>;
+}
+
+/// Starts the program for a client's connection.
+pub type Program = Rc<dyn Fn(SocketAddr) -> Box<dyn Application>>;
+
+/// How fast a program reads: so many bytes, then a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Bytes at a time.
+    pub bytes: usize,
+    /// From one time to the next.
+    pub every: Duration,
+}
+
+impl Pace {
+    /// Reads what it may; `next` is when it may again. Returns the bytes.
+    pub(super) fn read(
+        pace: Option<Self>,
+        now: Instant,
+        next: &mut Instant,
+        endpoint: &mut Endpoint,
+    ) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let Some(pace) = pace else {
+            endpoint.read(&mut bytes, usize::MAX);
+            return bytes;
+        };
+        if now >= *next && endpoint.read(&mut bytes, pace.bytes) > 0 {
+            *next = now + pace.every;
+        }
+        bytes
+    }
+}
+
+/// Lets an application use an endpoint.
+pub struct Served {
+    application: Box<dyn Application>,
+    pace: Option<Pace>,
+    next_read: Instant,
+    input_ended: bool,
+}
+
+impl Served {
+    /// `application` at an endpoint, read from at `pace`.
+    pub fn new(application: Box<dyn Application>, pace: Option<Pace>) -> Self {
+        Self {
+            application,
+            pace,
+            next_read: Instant::ZERO,
+            input_ended: false,
+        }
+    }
+}
+
+impl App for Served {
+    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+        let mut bytes = Pace::read(self.pace, now, &mut self.next_read, endpoint);
+        if !bytes.is_empty() {
+            self.application.on_input(now, &bytes);
+        }
+        if endpoint.is_read_finished() && !std::mem::replace(&mut self.input_ended, true) {
+            self.application.on_input_end(now);
+        }
+        bytes.clear();
+        self.application.speak(now, endpoint.writable(), &mut bytes);
+        endpoint.write(&bytes);
+        if self.application.is_finished() {
+            endpoint.shutdown();
+        }
+        let read_at = (endpoint.readable() > 0).then_some(self.next_read);
+        // What waits for room in the endpoint is driven by the acknowledgement that makes it.
+        self.application
+            .wakes_at()
+            .into_iter()
+            .chain(read_at)
+            .filter(|at| *at > now)
+            .min()
+    }
+}

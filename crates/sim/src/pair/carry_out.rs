@@ -1,0 +1,329 @@
+//! Carrying out what the core wants, in the simulated world: the daemon's `carry_out` and `relay`, step for step.
+
+use proto::Instant;
+use proto::action::{Action, Gate};
+use proto::connection::{Connection, Endpoint as Known, OutputEnd};
+use proto::follower::Restart;
+use proto::table::ConnectionId;
+use proto::takeover::{self, timestamp_at};
+use std::rc::Rc;
+
+use super::backup::{Backup, Defect, HEARTBEATS, Replica, Restoring};
+use super::primary::send;
+use super::relay::{Adoption, Plan, Relay};
+use super::wire::End;
+use crate::host::EndpointId;
+use crate::tcp::{Endpoint, Restore, RestoreWindow, WindowScale};
+use crate::world::Output;
+
+/// A replica that is so many bytes ahead of the primary is not read from.
+const AHEAD_MAX: usize = 1 << 20;
+const READ_SIZE: usize = 16 * 1024;
+
+impl Backup {
+    /// Does one thing; `end` is how far the log reached when it was begun.
+    pub(super) fn carry_out(&mut self, now: Instant, action: Action, end: End) {
+        if !matches!(
+            action,
+            Action::Send(_) | Action::FeedReplica { .. } | Action::Transmit(_)
+        ) {
+            self.outputs.push_back(Output::Note(format!("{action:?}")));
+        }
+        match action {
+            Action::Assume { .. } | Action::Report(_) => {}
+            Action::SetGate { gate, .. } => {
+                if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
+                    self.set_gate(gate);
+                }
+            }
+            Action::Drain { .. } => {
+                if !self.is(Defect::SkipSecondDrain) || self.restoring.is_empty() {
+                    self.read_log(end);
+                }
+                self.core.handle_drained(now, 0);
+            }
+            Action::Restore { connection, .. } => self.restore(now, connection),
+            Action::MakeReady { connection, .. } => {
+                if !self.is(Defect::ReadyLast) {
+                    self.make_ready(connection);
+                }
+            }
+            Action::Activate { connection, .. } => self.activate(now, connection),
+            Action::HandOver { connection, .. } => self.hand_over(now, connection),
+            Action::AllowSpeech { .. } => {
+                self.may_reset = true;
+                if self.is(Defect::GateLast) {
+                    self.set_gate(Gate::Takeover);
+                }
+            }
+            Action::Transmit(packet) => {
+                let output = self.speak(now, packet);
+                self.outputs.extend(output);
+            }
+            Action::Send(heartbeat) => self.outputs.push_back(send(&heartbeat, HEARTBEATS)),
+            Action::OpenReplica {
+                connection, client, ..
+            } => {
+                let application = (self.config.program)(client);
+                self.replicas.insert(
+                    connection,
+                    Replica {
+                        application,
+                        ended: false,
+                    },
+                );
+            }
+            Action::FeedReplica { connection, .. } => self.feed_replica(now, connection),
+            Action::CloseReplica { connection, .. } => {
+                self.replicas.remove(&connection);
+            }
+        }
+    }
+
+    fn is(&self, defect: Defect) -> bool {
+        self.config.defect == Some(defect)
+    }
+
+    fn set_gate(&mut self, gate: Gate) {
+        self.wire.set_gate(gate);
+        self.judge.borrow_mut().on_gate(gate);
+    }
+
+    fn restore(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.core.table(0).get(id) else {
+            return;
+        }; // it ended meanwhile
+        let endpoint = connection.endpoint();
+        let sent = connection
+            .output()
+            .slices(endpoint.unacknowledged.clone())
+            .flatten()
+            .copied()
+            .collect();
+        let restore = self.distort(restore_of(&endpoint, sent, now));
+        let made = if self.host.find(self.vip, endpoint.client).is_some() {
+            Err("the address is in use".to_owned())
+        } else {
+            Endpoint::restore(self.tcp().clone(), &restore, now).map_err(|error| error.to_string())
+        };
+        match made {
+            Ok(made) => {
+                self.deaf.insert(endpoint.client);
+                let socket = self
+                    .host
+                    .adopt(now, made, Box::new(|_: Instant, _: &mut Endpoint| None));
+                self.restoring.insert(id, Restoring { endpoint, socket });
+            }
+            Err(reason) => {
+                self.lost.push((endpoint.client, reason.clone()));
+                self.core.handle_unrestorable(now, 0, id, reason);
+            }
+        }
+    }
+
+    fn distort(&self, mut restore: Restore) -> Restore {
+        match self.config.defect {
+            Some(Defect::SendUnacknowledgedAhead) => restore.snd_una = restore.snd_una + 1,
+            Some(Defect::SendUnacknowledgedBehind) => restore.snd_una = restore.snd_una - 1,
+            Some(Defect::ForgetSentTail) => restore.sent.truncate(restore.sent.len() * 3 / 4),
+            Some(Defect::TimestampBehind) => {
+                restore.timestamp = restore.timestamp.map(|value| value.wrapping_sub(1000));
+            }
+            Some(Defect::ForgetWindow) => restore.window.rcv_wnd = 0,
+            _ => {}
+        }
+        restore
+    }
+
+    fn make_ready(&mut self, id: ConnectionId) {
+        let Some(Restoring { endpoint, .. }) = self.restoring.get(&id) else {
+            return;
+        };
+        self.deaf.remove(&endpoint.client);
+        self.judge.borrow_mut().on_ready(endpoint.client);
+    }
+
+    fn activate(&mut self, now: Instant, id: ConnectionId) {
+        let Some(restoring) = self.restoring.remove(&id) else {
+            return;
+        };
+        let Restoring { endpoint, socket } = &restoring;
+        let late = self
+            .core
+            .table(0)
+            .get(id)
+            .map(|connection| self.late_input(connection, endpoint, *socket));
+        self.host.with(now, *socket, |socket| {
+            socket.feed(&late.unwrap_or_default());
+            socket.probe();
+        });
+        self.judge.borrow_mut().on_live(endpoint.client);
+        if let Some(connection) = self.core.table(0).get(id) {
+            let wake = takeover::wake(connection, now).emit();
+            let output = self.speak(now, wake);
+            self.outputs.extend(output);
+        }
+        self.core.handle_live(now, 0, id);
+        if self.is(Defect::ReadyLast) {
+            self.deaf.remove(&endpoint.client);
+        }
+        self.live.insert(id, restoring);
+    }
+
+    /// What was logged since the socket was made and has not come to the socket by itself since it was ready.
+    fn late_input(&self, connection: &Connection, endpoint: &Known, socket: EndpointId) -> Vec<u8> {
+        if self.is(Defect::ForgetLateInput) {
+            return Vec::new();
+        }
+        let has = self
+            .host
+            .endpoint(socket)
+            .map_or(endpoint.receive_next, Endpoint::receive_next);
+        let came = u64::try_from(has.distance_from(endpoint.receive_next)).unwrap_or(0);
+        let came = if self.is(Defect::FeedTwice) { 0 } else { came };
+        let frontier = connection.input().frontier();
+        let from = (endpoint.input_frontier + came).min(frontier);
+        connection
+            .input()
+            .slices(from..frontier)
+            .flatten()
+            .copied()
+            .collect()
+    }
+
+    fn hand_over(&mut self, now: Instant, id: ConnectionId) {
+        let Some(Restoring { endpoint, socket }) = self.live.remove(&id) else {
+            return;
+        };
+        let replica = self.replicas.remove(&id);
+        let adoption = match self.core.hand_over(now, 0, id) {
+            Some(connection) => adoption(&connection, &endpoint, replica),
+            None => Err("it ended meanwhile".to_owned()),
+        };
+        let adoption = match adoption {
+            Ok(adoption) => adoption,
+            Err(reason) => {
+                self.lost.push((endpoint.client, reason));
+                self.host.with(now, socket, Endpoint::abort); // a socket that is dropped
+                return;
+            }
+        };
+        let (program, client) = (Rc::clone(&self.config.program), endpoint.client);
+        let relay = Relay::new(adoption, move || program(client));
+        if let Some((endpoint, _)) = self.host.take(socket) {
+            let socket = self.host.adopt(now, endpoint, Box::new(relay));
+            self.relayed.push(socket);
+        }
+    }
+
+    /// Takes out the endpoints that are to go without a word.
+    pub(super) fn remove_vanishing(&mut self) {
+        let host = &mut self.host;
+        self.relayed.retain(|&socket| {
+            let vanishes = host.app::<Relay>(socket).is_some_and(Relay::is_to_vanish);
+            if vanishes {
+                host.take(socket);
+            }
+            !vanishes
+        });
+    }
+
+    /// The endings of the relayed connections that have ended.
+    pub fn relay_endings(&self) -> impl Iterator<Item = &super::Ending> {
+        self.relayed
+            .iter()
+            .filter_map(|&socket| self.host.app::<Relay>(socket)?.ending())
+    }
+
+    fn feed_replica(&mut self, now: Instant, id: ConnectionId) {
+        let Some(Replica { application, .. }) = self.replicas.get_mut(&id) else {
+            return;
+        };
+        let Some(connection) = self.core.table(0).get(id) else {
+            return;
+        };
+        let Some(replica) = connection.follower().replica() else {
+            return;
+        };
+        let (from, to) = (replica.fed(), connection.input_acknowledged());
+        connection
+            .input()
+            .slices(from..to)
+            .for_each(|slice| application.on_input(now, slice));
+        let ended = connection.input().fin() == Some(to);
+        if ended {
+            application.on_input_end(now);
+        }
+        self.core.handle_fed(0, id, to, ended);
+        self.serve_replicas(now);
+    }
+
+    /// Passes on what the replicas have said.
+    pub(super) fn serve_replicas(&mut self, now: Instant) {
+        for (&id, replica) in &mut self.replicas {
+            let mut said = Vec::new();
+            let mut ahead = self.core.handle_replica_output(0, id, Some(&[]));
+            while ahead <= AHEAD_MAX {
+                said.clear();
+                replica.application.speak(now, READ_SIZE, &mut said);
+                if said.is_empty() {
+                    break;
+                }
+                ahead = self.core.handle_replica_output(0, id, Some(&said));
+            }
+            if replica.application.is_finished() && !std::mem::replace(&mut replica.ended, true) {
+                self.core.handle_replica_output(0, id, None);
+            }
+        }
+    }
+}
+
+/// What the stack is told of a connection.
+fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
+    Restore {
+        local: endpoint.vip,
+        remote: endpoint.client,
+        snd_una: endpoint.send_unacknowledged,
+        sent,
+        unsent: Vec::new(),
+        rcv_nxt: endpoint.receive_next,
+        received: Vec::new(),
+        mss: endpoint.mss,
+        window_scale: endpoint.window_scale.map(|(theirs, ours)| WindowScale {
+            send: theirs,
+            receive: ours,
+        }),
+        sack: endpoint.sack,
+        timestamp: endpoint
+            .timestamps
+            .map(|clock| timestamp_at(clock.value, clock.at, now)),
+        window: RestoreWindow {
+            snd_wl1: endpoint.send_window_seq,
+            snd_wnd: endpoint.send_window,
+            max_window: endpoint.send_window_max,
+            rcv_wnd: endpoint.receive_window,
+            rcv_wup: endpoint.receive_window_from,
+        },
+        window_probe: false, // when it leaves repair mode
+    }
+}
+
+/// How the relay goes on with a connection.
+fn adoption(connection: &Connection, endpoint: &Known, replica: Option<Replica>) -> Result<Adoption, String> {
+    let (plan, input_from) = match connection.follower().restart() {
+        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, endpoint.input_frontier),
+        Ok(Restart::Http { input_from, resume }) => (Plan::Http(resume), input_from),
+        Ok(Restart::Replica { input_from, resume }) => {
+            let replica = replica.ok_or("there is no replica")?;
+            (Plan::Replica(resume, replica.application), input_from)
+        }
+        Err(reason) => return Err(reason),
+    };
+    let logged = input_from.min(endpoint.input_frontier)..endpoint.input_frontier;
+    Ok(Adoption {
+        plan,
+        input: connection.input().slices(logged).flatten().copied().collect(),
+        input_ended: endpoint.input_ended,
+        output: endpoint.output,
+    })
+}

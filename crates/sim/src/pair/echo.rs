@@ -1,0 +1,311 @@
+//! A server that is deterministic per connection, and a client that checks it: uploads that are echoed or digested,
+//! downloads, in messages on one connection.
+//!
+//! ```text
+//!  request   "M" │ flags │ upload: u32 │ download: u32 │ seed: u32 │ the upload
+//!  reply     the upload, each byte inverted, if it is to be echoed │ the download │ FNV-1a 64 of the upload
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proto::Instant;
+
+use super::application::{Application, Pace};
+use crate::exchange::Stream;
+use crate::host::App;
+use crate::tcp::Endpoint;
+
+const HEADER: usize = 14;
+const FLAG_ECHO: u8 = 1;
+const FLAG_LAST: u8 = 2;
+const PIECE: usize = 4096;
+
+/// One message of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Bytes that the client sends.
+    pub upload: u32,
+    /// Bytes that it gets, beside the echo.
+    pub download: u32,
+    /// Both are made from this.
+    pub seed: u32,
+    /// The upload comes back.
+    pub echo: bool,
+    /// The server ends the connection after its reply.
+    pub is_last: bool,
+}
+
+impl Message {
+    fn header(&self) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        header[0] = b'M';
+        header[1] = u8::from(self.echo) * FLAG_ECHO + u8::from(self.is_last) * FLAG_LAST;
+        for (field, value) in header[2..]
+            .chunks_exact_mut(4)
+            .zip([self.upload, self.download, self.seed])
+        {
+            field.copy_from_slice(&value.to_be_bytes());
+        }
+        header
+    }
+
+    /// `None` if it is not a header.
+    fn parse(header: &[u8; HEADER]) -> Option<Self> {
+        let field = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"));
+        (header[0] == b'M').then(|| Self {
+            upload: field(2),
+            download: field(6),
+            seed: field(10),
+            echo: header[1] & FLAG_ECHO != 0,
+            is_last: header[1] & FLAG_LAST != 0,
+        })
+    }
+
+    const fn upload(&self) -> Stream {
+        Stream::new(self.seed as u64, self.upload as u64)
+    }
+
+    const fn download(&self) -> Stream {
+        Stream::new(!(self.seed as u64), self.download as u64)
+    }
+
+    /// The whole reply.
+    fn reply(&self) -> Vec<u8> {
+        let upload = self.upload().bytes(0, usize::MAX);
+        let mut reply: Vec<u8> = if self.echo {
+            upload.iter().map(|byte| !byte).collect()
+        } else {
+            Vec::new()
+        };
+        reply.extend(self.download().bytes(0, usize::MAX));
+        reply.extend(upload.iter().fold(FNV_START, fnv).to_be_bytes());
+        reply
+    }
+}
+
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+const fn fnv(hash: u64, byte: &u8) -> u64 {
+    (hash ^ *byte as u64).wrapping_mul(0x0100_0000_01b3)
+}
+
+/// Answers messages. How long it thinks is its own, what it says is not.
+#[derive(Debug)]
+pub struct Server {
+    think: Duration,
+    received: VecDeque<u8>,
+    /// The message whose upload is coming, what of it is missing, and the hash of the rest.
+    message: Option<(Message, u32, u64)>,
+    /// What is to be said, and when at the earliest.
+    to_say: VecDeque<(Instant, Piece)>,
+    input_ended: bool,
+    is_last: bool,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    /// A stream from this position on.
+    Stream(Stream, u64),
+}
+
+impl Server {
+    /// A server that thinks for so long before each download.
+    pub fn new(think: Duration) -> Self {
+        Self {
+            think,
+            received: VecDeque::new(),
+            message: None,
+            to_say: VecDeque::new(),
+            input_ended: false,
+            is_last: false,
+        }
+    }
+
+    /// Takes one header or piece of an upload; false if more must come first.
+    fn step(&mut self, now: Instant) -> bool {
+        let Some((message, missing, hash)) = &mut self.message else {
+            if self.received.len() < HEADER || self.is_last {
+                return false;
+            }
+            let header: Vec<u8> = self.received.drain(..HEADER).collect();
+            let message = Message::parse(&header.try_into().expect("as long as a header"));
+            match message {
+                Some(message) => self.message = Some((message, message.upload, FNV_START)),
+                None => self.is_last = true,
+            }
+            return true;
+        };
+        let count = self.received.len().min(*missing as usize);
+        let upload: Vec<u8> = self.received.drain(..count).collect();
+        *hash = upload.iter().fold(*hash, fnv);
+        *missing -= u32::try_from(count).expect("at most what was missing");
+        if message.echo && count > 0 {
+            let echo = upload.iter().map(|byte| !byte).collect();
+            self.to_say.push_back((now, Piece::Bytes(echo)));
+        }
+        if *missing > 0 {
+            return false;
+        }
+        let (message, hash) = (*message, *hash);
+        self.message = None;
+        self.is_last = message.is_last;
+        self.to_say
+            .push_back((now + self.think, Piece::Stream(message.download(), 0)));
+        self.to_say
+            .push_back((now, Piece::Bytes(hash.to_be_bytes().to_vec())));
+        true
+    }
+}
+
+impl Application for Server {
+    fn on_input(&mut self, now: Instant, bytes: &[u8]) {
+        self.received.extend(bytes);
+        while self.step(now) {}
+    }
+
+    fn on_input_end(&mut self, _: Instant) {
+        self.input_ended = true;
+    }
+
+    fn speak(&mut self, now: Instant, limit: usize, into: &mut Vec<u8>) {
+        let end = into.len() + limit;
+        while into.len() < end
+            && let Some((_, piece)) = self.to_say.front_mut().filter(|(at, _)| *at <= now)
+        {
+            let room = end - into.len();
+            let is_said = match piece {
+                Piece::Bytes(bytes) => {
+                    into.extend(bytes.drain(..room.min(bytes.len())));
+                    bytes.is_empty()
+                }
+                Piece::Stream(stream, at) => {
+                    let bytes = stream.bytes(*at, room.min(PIECE));
+                    *at += bytes.len() as u64;
+                    into.extend(bytes);
+                    *at == stream.len
+                }
+            };
+            if is_said {
+                self.to_say.pop_front();
+            }
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.to_say.is_empty() && (self.is_last || self.input_ended)
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        self.to_say.front().map(|(at, _)| *at)
+    }
+}
+
+/// A message and when it is sent: so long after the reply to the one before.
+pub type Planned = (Message, Duration);
+
+/// Sends messages and checks every byte of the replies.
+#[derive(Debug)]
+pub struct Client {
+    planned: VecDeque<Planned>,
+    /// Ends its stream after the last message instead of after the last reply.
+    half_closes: bool,
+    pace: Option<Pace>,
+    next_read: Instant,
+    send_at: Option<Instant>,
+    outgoing: VecDeque<u8>,
+    /// What is still to come, if a reply is.
+    expected: Option<VecDeque<u8>>,
+    wrong: Option<String>,
+    received: u64,
+}
+
+impl Client {
+    /// A client that sends `planned`, and reads at `pace`.
+    pub fn new(planned: Vec<Planned>, half_closes: bool, pace: Option<Pace>) -> Self {
+        Self {
+            planned: planned.into(),
+            half_closes,
+            pace,
+            next_read: Instant::ZERO,
+            send_at: None,
+            outgoing: VecDeque::new(),
+            expected: None,
+            wrong: None,
+            received: 0,
+        }
+    }
+
+    /// Whether every reply came as it should, and nothing else.
+    pub fn is_complete(&self) -> bool {
+        self.planned.is_empty() && self.expected.is_none() && self.wrong.is_none()
+    }
+
+    /// What came that should not, if anything did.
+    pub fn wrong(&self) -> Option<&str> {
+        self.wrong.as_deref()
+    }
+
+    fn check(&mut self, now: Instant, bytes: &[u8]) -> Result<(), String> {
+        for byte in bytes {
+            let expected = self.expected.as_mut().and_then(VecDeque::pop_front);
+            if expected != Some(*byte) {
+                return Err(format!(
+                    "byte {} is {byte} instead of {expected:?}",
+                    self.received
+                ));
+            }
+            self.received += 1;
+            if self.expected.as_ref().is_some_and(VecDeque::is_empty) {
+                self.expected = None;
+                self.send_at = self.planned.front().map(|(_, after)| now + *after);
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, now: Instant) {
+        if self.send_at.is_none() {
+            self.send_at = self.planned.front().map(|(_, after)| now + *after);
+        }
+        if self.expected.is_none()
+            && self.send_at.is_some_and(|at| now >= at)
+            && let Some((message, _)) = self.planned.pop_front()
+        {
+            self.outgoing.extend(message.header());
+            self.outgoing.extend(message.upload().bytes(0, usize::MAX));
+            self.expected = Some(message.reply().into());
+        }
+    }
+}
+
+impl App for Client {
+    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+        if self.wrong.is_some() {
+            return None;
+        }
+        let bytes = Pace::read(self.pace, now, &mut self.next_read, endpoint);
+        let mut checked = self.check(now, &bytes);
+        if checked.is_ok() && endpoint.is_read_finished() && !self.is_complete() {
+            checked = Err(format!("the stream ended after byte {}", self.received));
+        }
+        self.wrong = checked.err();
+        self.send(now);
+        let room = endpoint.writable();
+        let outgoing: Vec<u8> = self.outgoing.drain(..room.min(self.outgoing.len())).collect();
+        endpoint.write(&outgoing);
+        let all_sent = self.planned.is_empty() && self.outgoing.is_empty();
+        if all_sent && (self.half_closes || self.expected.is_none()) {
+            endpoint.shutdown();
+        }
+        let waits = self.expected.is_none();
+        let read_at = (endpoint.readable() > 0).then_some(self.next_read);
+        self.send_at
+            .filter(|_| waits)
+            .into_iter()
+            .chain(read_at)
+            .filter(|at| *at > now)
+            .min()
+    }
+}

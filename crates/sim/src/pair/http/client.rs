@@ -1,0 +1,286 @@
+//! The client's side of one connection.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proto::Instant;
+
+use super::{Framing, Request, take_head};
+use crate::host::App;
+use crate::pair::application::Pace;
+use crate::tcp::Endpoint;
+
+/// A request and when it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// What is asked for.
+    pub request: Request,
+    /// So long after the reply to the one before.
+    pub after: Duration,
+    /// It is sent at once after the one before, without waiting for the reply.
+    pub pipelined: bool,
+}
+
+/// Sends requests and checks every byte of the replies.
+#[derive(Debug)]
+pub struct Client {
+    planned: VecDeque<Planned>,
+    /// Ends its stream after the last request instead of after the last reply.
+    half_closes: bool,
+    pace: Option<Pace>,
+    next_read: Instant,
+    /// When the next request is sent, if nothing is unanswered.
+    send_at: Option<Instant>,
+    outgoing: VecDeque<u8>,
+    unanswered: VecDeque<Request>,
+    received: Vec<u8>,
+    reply: Option<Reply>,
+    is_over: bool,
+    wrong: Option<String>,
+    replies: usize,
+}
+
+/// A reply whose header is complete.
+#[derive(Debug)]
+struct Reply {
+    request: Request,
+    /// Payload bytes that came.
+    at: u64,
+    /// What of the current chunk is to come; `None` before a size line.
+    chunk: Option<u64>,
+}
+
+impl Client {
+    /// A client that sends `planned`, and reads at `pace`.
+    pub fn new(planned: Vec<Planned>, half_closes: bool, pace: Option<Pace>) -> Self {
+        Self {
+            planned: planned.into(),
+            half_closes,
+            pace,
+            next_read: Instant::ZERO,
+            send_at: None,
+            outgoing: VecDeque::new(),
+            unanswered: VecDeque::new(),
+            received: Vec::new(),
+            reply: None,
+            is_over: false,
+            wrong: None,
+            replies: 0,
+        }
+    }
+
+    /// Whether every reply came as it should, and nothing else.
+    pub fn is_complete(&self) -> bool {
+        let nothing_left = self.planned.is_empty() && self.unanswered.is_empty() && self.reply.is_none();
+        nothing_left && self.received.is_empty() && self.wrong.is_none()
+    }
+
+    /// What came that should not, if anything did.
+    pub fn wrong(&self) -> Option<&str> {
+        self.wrong.as_deref()
+    }
+
+    /// How many replies were complete.
+    pub const fn replies(&self) -> usize {
+        self.replies
+    }
+
+    fn send(&mut self, now: Instant) {
+        while let Some(next) = self.planned.front()
+            && (self.unanswered.is_empty()
+                && self.reply.is_none()
+                && self.send_at.is_some_and(|at| now >= at)
+                || next.pipelined)
+            && !self.is_over
+        {
+            self.outgoing.extend(next.request.text().bytes());
+            self.unanswered.push_back(next.request);
+            self.planned.pop_front();
+        }
+    }
+
+    /// Reads what it can of `received`; an error says what is wrong.
+    fn check(&mut self, now: Instant) -> Result<(), String> {
+        loop {
+            let Some(reply) = &mut self.reply else {
+                let Some(head) = take_head(&mut self.received) else {
+                    return Ok(());
+                };
+                let request = self.unanswered.pop_front().ok_or("a reply to nothing")?;
+                check_head(&request, &head)?;
+                let is_empty =
+                    request.head_only || request.framing == Framing::Length && request.body.len == 0;
+                self.reply = Some(Reply {
+                    request,
+                    at: 0,
+                    chunk: None,
+                });
+                if is_empty {
+                    self.on_reply(now);
+                }
+                continue;
+            };
+            match reply.take(&mut self.received)? {
+                Taken::All => self.on_reply(now),
+                Taken::Some => {}
+                Taken::Nothing => return Ok(()),
+            }
+        }
+    }
+
+    fn on_reply(&mut self, now: Instant) {
+        let reply = self.reply.take().expect("just read");
+        self.is_over |= reply.request.is_last();
+        self.replies += 1;
+        self.send_at = self.planned.front().map(|next| now + next.after);
+    }
+
+    fn on_end(&mut self, now: Instant) -> Result<(), String> {
+        if let Some(Reply { request, at, .. }) = &self.reply
+            && request.framing == Framing::Close
+            && *at == request.body.len
+        {
+            self.on_reply(now);
+        }
+        let missing = self.unanswered.len() + usize::from(self.reply.is_some());
+        match missing {
+            0 => Ok(()),
+            _ => Err(format!("the stream ended with {missing} replies missing")),
+        }
+    }
+}
+
+enum Taken {
+    /// The reply is complete.
+    All,
+    /// There may be more.
+    Some,
+    /// More must come first.
+    Nothing,
+}
+
+impl Reply {
+    fn take(&mut self, received: &mut Vec<u8>) -> Result<Taken, String> {
+        let left = match (self.request.framing, self.chunk) {
+            (Framing::Length, _) => self.request.body.len - self.at,
+            (Framing::Close, _) => u64::MAX,
+            (Framing::Chunked, Some(left)) => left,
+            (Framing::Chunked, None) => return self.take_size(received),
+        };
+        if left == 0 {
+            return take_line(received).map_or(Ok(Taken::Nothing), |line| {
+                self.chunk = None;
+                if line.is_empty() {
+                    Ok(Taken::Some)
+                } else {
+                    Err("no line end after a chunk".into())
+                }
+            });
+        }
+        let count = received.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let expected = self.request.body.bytes(self.at, count);
+        if received[..count] != expected {
+            let same = expected
+                .iter()
+                .zip(received.iter())
+                .take_while(|(one, other)| one == other)
+                .count();
+            return Err(format!(
+                "body byte {} of {} is wrong",
+                self.at + same as u64,
+                self.request.body.len
+            ));
+        }
+        received.drain(..count);
+        self.at += count as u64;
+        self.chunk = self.chunk.map(|left| left - count as u64);
+        let is_all = self.request.framing == Framing::Length && self.at == self.request.body.len;
+        Ok(match count {
+            _ if is_all => Taken::All,
+            0 => Taken::Nothing,
+            _ => Taken::Some,
+        })
+    }
+
+    fn take_size(&mut self, received: &mut Vec<u8>) -> Result<Taken, String> {
+        // The last chunk has no data and no trailer: two line ends follow its size.
+        if received.starts_with(b"0\r\n") {
+            if received.len() < 5 {
+                return Ok(Taken::Nothing);
+            }
+            if &received[3..5] != b"\r\n" || self.at != self.request.body.len {
+                return Err(format!(
+                    "the body ended after {} of {} bytes",
+                    self.at, self.request.body.len
+                ));
+            }
+            received.drain(..5);
+            return Ok(Taken::All);
+        }
+        let Some(line) = take_line(received) else {
+            return Ok(Taken::Nothing);
+        };
+        let size = u64::from_str_radix(&line, 16).map_err(|_| format!("chunk size {line:?}"))?;
+        if size == 0 {
+            return Err(format!("last chunk written as {line:?}"));
+        }
+        self.chunk = Some(size);
+        Ok(Taken::Some)
+    }
+}
+
+fn take_line(received: &mut Vec<u8>) -> Option<String> {
+    let end = received.windows(2).position(|window| window == b"\r\n")?;
+    let line = String::from_utf8_lossy(&received[..end]).into_owned();
+    received.drain(..end + 2);
+    Some(line)
+}
+
+/// Every line but `Date` must be the expected one, and `Date` one node's.
+fn check_head(request: &Request, head: &str) -> Result<(), String> {
+    let mut lines: Vec<&str> = head.split("\r\n").collect();
+    let expected = [vec!["HTTP/1.1 200 OK".to_owned()], request.reply_lines()].concat();
+    let date = lines.iter().position(|line| line.starts_with("Date: node "));
+    let date = date
+        .map(|at| lines.remove(at))
+        .ok_or_else(|| format!("no date in {head:?}"))?;
+    if lines != expected || date.len() != "Date: node 0123456789abcdef at 012345678901".len() {
+        return Err(format!("header {head:?} instead of {expected:?}"));
+    }
+    Ok(())
+}
+
+impl App for Client {
+    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+        if self.wrong.is_some() {
+            return None;
+        }
+        let bytes = Pace::read(self.pace, now, &mut self.next_read, endpoint);
+        self.received.extend_from_slice(&bytes);
+        let mut checked = self.check(now);
+        if checked.is_ok() && endpoint.is_read_finished() && !self.is_complete() {
+            checked = self.on_end(now);
+        }
+        self.wrong = checked.err();
+        if self.send_at.is_none() {
+            self.send_at = self.planned.front().map(|first| now + first.after);
+        }
+        self.send(now);
+        let room = endpoint.writable();
+        let outgoing: Vec<u8> = self.outgoing.drain(..room.min(self.outgoing.len())).collect();
+        endpoint.write(&outgoing);
+        let all_sent = self.planned.is_empty() && self.outgoing.is_empty();
+        let may_close = self.half_closes || self.unanswered.is_empty() && self.reply.is_none();
+        if all_sent && may_close || self.is_over {
+            endpoint.shutdown();
+        }
+        let waits = !self.planned.is_empty() && self.unanswered.is_empty() && self.reply.is_none();
+        let read_at = (endpoint.readable() > 0).then_some(self.next_read);
+        self.send_at
+            .filter(|_| waits)
+            .into_iter()
+            .chain(read_at)
+            .filter(|at| *at > now)
+            .min()
+    }
+}

@@ -1,0 +1,376 @@
+//! What the pair promises, checked on packets: at the client, and where they enter and leave the backup. The judge has its own
+//! books and never asks the core.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use proto::action::Gate;
+use proto::packet::{Checksum, Segment};
+use proto::table::Direction;
+use proto::{Instant, Seq};
+
+/// So many violations are kept; the first ones tell most.
+const VIOLATIONS_MAX: usize = 20;
+
+/// Watches one service.
+///
+/// | promise | is broken when |
+/// |---|---|
+/// | input commit | an acknowledgement reaches the client for a byte that the backup has not logged |
+/// | output commit | a byte reaches the client that the backup has neither logged nor said |
+/// | one stream | two different bytes are said for the same place, or two ends |
+/// | one voice | something is released behind a closed gate, or for a client to whom the survivor has spoken |
+/// | no step back | the survivor's acknowledgement, right edge or timestamp is behind what was released |
+/// | no leap | the survivor numbers a segment beyond the output that is known |
+/// | nothing asked twice | a live connection's acknowledgement is behind what was logged before its socket was ready |
+#[derive(Debug)]
+pub struct Judge {
+    vip: SocketAddr,
+    gate: Gate,
+    flows: BTreeMap<SocketAddr, Flow>,
+    violations: Vec<String>,
+    resets: Vec<(Instant, SocketAddr)>,
+}
+
+/// One connection, from its SYN on.
+#[derive(Debug)]
+struct Flow {
+    input_first: Seq,
+    /// Known once the client has got a SYN-ACK.
+    output_first: Option<Seq>,
+    /// Of the server's windows.
+    shift: u8,
+    input: Known,
+    output: Known,
+    /// What was released or spoken at the most.
+    acknowledged: u64,
+    right_edge: u64,
+    timestamp: Option<u32>,
+    /// The survivor has said something.
+    is_spoken_for: bool,
+    /// What was logged when its socket became ready.
+    logged_before_ready: u64,
+    is_live: bool,
+}
+
+/// The bytes of a stream that were seen.
+#[derive(Debug, Default)]
+struct Known {
+    bytes: Vec<Option<u8>>,
+    contiguous: usize,
+    fin: Option<u64>,
+}
+
+impl Known {
+    /// Notes a segment's contents; the place of the first byte that contradicts, or of another end.
+    fn note(&mut self, at: i64, payload: &[u8], fin: bool) -> Result<(), u64> {
+        let end = at + payload.len() as i64;
+        for (position, byte) in (at..end).zip(payload) {
+            let Ok(position) = usize::try_from(position) else {
+                continue;
+            };
+            if position >= self.bytes.len() {
+                self.bytes.resize(position + 1, None);
+            }
+            let known = self.bytes[position].get_or_insert(*byte);
+            if known != byte || self.fin.is_some_and(|fin| position as u64 >= fin) {
+                return Err(position as u64);
+            }
+        }
+        while self.bytes.get(self.contiguous).is_some_and(Option::is_some) {
+            self.contiguous += 1;
+        }
+        if let Some(end) = u64::try_from(end).ok().filter(|_| fin) {
+            let is_first = self.fin.is_none() && end >= self.bytes.len() as u64;
+            if !is_first && self.fin != Some(end) {
+                return Err(end);
+            }
+            self.fin = Some(end);
+        }
+        Ok(())
+    }
+
+    /// What follows all that is known without a gap, the FIN included.
+    fn end(&self) -> u64 {
+        let contiguous = self.contiguous as u64;
+        contiguous + u64::from(self.fin == Some(contiguous))
+    }
+
+    fn has(&self, at: i64, payload: &[u8]) -> bool {
+        (at..).zip(payload).all(|(position, byte)| {
+            let known = usize::try_from(position).map(|position| self.bytes.get(position).copied().flatten());
+            known.is_err() || known == Ok(Some(*byte))
+        })
+    }
+}
+
+/// A segment's place in both streams.
+#[derive(Clone, Copy)]
+struct Place {
+    at: i64,
+    acknowledges: i64,
+}
+
+impl Flow {
+    fn new(input_first: Seq) -> Self {
+        Self {
+            input_first,
+            output_first: None,
+            shift: 0,
+            input: Known::default(),
+            output: Known::default(),
+            acknowledged: 0,
+            right_edge: 0,
+            timestamp: None,
+            is_spoken_for: false,
+            logged_before_ready: 0,
+            is_live: false,
+        }
+    }
+
+    /// Of a segment of the server; `None` before the client has got a SYN-ACK.
+    fn place(&self, segment: &Segment<'_>) -> Option<Place> {
+        Some(Place {
+            at: segment.seq.distance_from(self.output_first?).into(),
+            acknowledges: segment.ack.distance_from(self.input_first).into(),
+        })
+    }
+
+    /// Notes what the server says at the most. Returns what is less than before.
+    fn advance(&mut self, segment: &Segment<'_>, place: Place) -> Vec<String> {
+        let mut behind = Vec::new();
+        let acknowledges = u64::try_from(place.acknowledges).unwrap_or(0);
+        if acknowledges < self.acknowledged {
+            behind.push(format!("acknowledges {acknowledges} after {}", self.acknowledged));
+        }
+        let edge = acknowledges + (u64::from(segment.window) << self.shift);
+        if edge < self.right_edge {
+            behind.push(format!("right edge {edge} after {}", self.right_edge));
+        }
+        self.acknowledged = self.acknowledged.max(acknowledges);
+        self.right_edge = self.right_edge.max(edge);
+        if let Some(value) = segment.options.timestamps.map(|timestamps| timestamps.value) {
+            let before = *self.timestamp.get_or_insert(value);
+            if value.wrapping_sub(before).cast_signed() < 0 {
+                behind.push(format!("timestamp {value} after {before}"));
+            } else {
+                self.timestamp = Some(value);
+            }
+        }
+        behind
+    }
+}
+
+impl Judge {
+    /// A judge of the service at `vip`.
+    pub const fn new(vip: SocketAddr) -> Self {
+        Self {
+            vip,
+            gate: Gate::Off,
+            flows: BTreeMap::new(),
+            violations: Vec::new(),
+            resets: Vec::new(),
+        }
+    }
+
+    /// What was broken, in the order in which it happened.
+    pub fn violations(&self) -> &[String] {
+        &self.violations
+    }
+
+    /// The resets that reached clients.
+    pub fn resets(&self) -> &[(Instant, SocketAddr)] {
+        &self.resets
+    }
+
+    fn violation(&mut self, now: Instant, client: SocketAddr, what: &str) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            let micros = now.as_nanos() / 1000;
+            self.violations.push(format!(
+                "{}.{:06} {client}: {what}",
+                micros / 1_000_000,
+                micros % 1_000_000
+            ));
+        }
+    }
+
+    /// A client sends a packet.
+    pub fn on_sent(&mut self, packet: &[u8]) {
+        let Some(segment) = self.parse(packet) else { return };
+        if segment.flags.syn {
+            let first = segment.seq + 1;
+            let flow = self
+                .flows
+                .entry(segment.source)
+                .or_insert_with(|| Flow::new(first));
+            if flow.input_first != first {
+                *flow = Flow::new(first);
+            }
+        }
+    }
+
+    /// A packet has reached a client.
+    pub fn on_delivered(&mut self, now: Instant, packet: &[u8]) {
+        let Some(segment) = self.parse(packet) else { return };
+        let client = segment.destination;
+        if segment.flags.rst {
+            self.resets.push((now, client));
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(&client) else {
+            return;
+        };
+        if segment.flags.syn {
+            if flow.output_first.is_none() && segment.ack == flow.input_first {
+                flow.output_first = Some(segment.seq + 1);
+                flow.shift = segment.options.window_scale.unwrap_or(0);
+            }
+            return;
+        }
+        let Some(place) = flow.place(&segment) else { return };
+        let logged = flow.input.end();
+        let is_committed = flow.output.has(place.at, segment.payload);
+        if u64::try_from(place.acknowledges).is_ok_and(|acknowledges| acknowledges > logged) {
+            let what = format!(
+                "input commit: {} acknowledged, {logged} logged",
+                place.acknowledges
+            );
+            self.violation(now, client, &what);
+        }
+        if !is_committed {
+            self.violation(
+                now,
+                client,
+                &format!("output commit: bytes at {} are not in the log", place.at),
+            );
+        }
+    }
+
+    /// The backup has logged a packet, or its stack has taken one of a client.
+    pub fn on_logged(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
+        let Some(segment) = self.parse(packet) else { return };
+        if segment.flags.syn || segment.flags.rst {
+            return;
+        }
+        let client = match direction {
+            Direction::In => segment.source,
+            Direction::Out => segment.destination,
+        };
+        let Some(flow) = self.flows.get_mut(&client) else {
+            return;
+        };
+        let noted = match direction {
+            Direction::In => {
+                let at = segment.seq.distance_from(flow.input_first).into();
+                flow.input.note(at, segment.payload, segment.flags.fin)
+            }
+            Direction::Out => match flow.place(&segment) {
+                Some(Place { at, .. }) => flow.output.note(at, segment.payload, segment.flags.fin),
+                None => return,
+            },
+        };
+        if let Err(at) = noted {
+            self.violation(
+                now,
+                client,
+                &format!("one stream: {direction:?} contradicts itself at {at}"),
+            );
+        }
+    }
+
+    /// The wire has sent a packet on.
+    pub fn on_released(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
+        let Some(segment) = self.parse(packet) else { return };
+        let client = if direction == Direction::In {
+            segment.source
+        } else {
+            segment.destination
+        };
+        if self.gate != Gate::Wire {
+            self.violation(now, client, "one voice: released behind a closed gate");
+        }
+        let Some(flow) = self
+            .flows
+            .get_mut(&client)
+            .filter(|_| direction == Direction::Out)
+        else {
+            return;
+        };
+        let place = flow
+            .place(&segment)
+            .filter(|_| !segment.flags.syn && !segment.flags.rst);
+        if let Some(place) = place {
+            flow.advance(&segment, place); // packets of the primary may overtake each other
+        }
+        if flow.is_spoken_for {
+            self.violation(
+                now,
+                client,
+                "one voice: the old primary speaks after the survivor",
+            );
+        }
+    }
+
+    /// The backup itself says something.
+    pub fn on_spoken(&mut self, now: Instant, packet: &[u8]) {
+        let Some(segment) = self.parse(packet) else { return };
+        let client = segment.destination;
+        let Some(flow) = self.flows.get_mut(&client) else {
+            return;
+        };
+        flow.is_spoken_for = true;
+        let Some(place) = flow
+            .place(&segment)
+            .filter(|_| !segment.flags.syn && !segment.flags.rst)
+        else {
+            return;
+        };
+        let mut wrong: Vec<String> = flow
+            .advance(&segment, place)
+            .into_iter()
+            .map(|what| format!("no step back: {what}"))
+            .collect();
+        let known = flow.output.end();
+        if u64::try_from(place.at).is_ok_and(|at| at > known) {
+            wrong.push(format!(
+                "no leap: a segment at {}, known is output up to {known}",
+                place.at
+            ));
+        }
+        if let Err(at) = flow.output.note(place.at, segment.payload, segment.flags.fin) {
+            wrong.push(format!("one stream: the survivor says something else at {at}"));
+        }
+        let logged = i64::try_from(flow.logged_before_ready).expect("small");
+        if flow.is_live && place.acknowledges < logged {
+            wrong.push(format!(
+                "nothing asked twice: acknowledges {}, {logged} was logged",
+                place.acknowledges
+            ));
+        }
+        wrong.iter().for_each(|what| self.violation(now, client, what));
+    }
+
+    /// The gate is set.
+    pub const fn on_gate(&mut self, gate: Gate) {
+        self.gate = gate;
+    }
+
+    /// A client's packets go to its restored socket from now on.
+    pub fn on_ready(&mut self, client: SocketAddr) {
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.logged_before_ready = flow.input.contiguous as u64;
+        }
+    }
+
+    /// A restored socket speaks from now on.
+    pub fn on_live(&mut self, client: SocketAddr) {
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.is_live = true;
+        }
+    }
+
+    fn parse<'a>(&self, packet: &'a [u8]) -> Option<Segment<'a>> {
+        let segment = Segment::parse(packet, Checksum::Trusted).ok()?;
+        (segment.source == self.vip || segment.destination == self.vip).then_some(segment)
+    }
+}

@@ -1,0 +1,114 @@
+//! The primary: an ordinary host behind the backup's wire, with its agent beside it.
+
+use std::collections::VecDeque;
+
+use proto::Instant;
+use proto::action::{Action, Heartbeat};
+use proto::node::{Node as Core, NodeConfig};
+
+use super::wire::{Fate, Side, Wire};
+use crate::host::{Host, HostConfig};
+use crate::world::{Node, Output, Port};
+
+/// To the backup's wire.
+const LAN: Port = Port(0);
+/// To the backup's agent.
+const HEARTBEATS: Port = Port(1);
+
+/// The node that runs the application.
+pub struct Primary {
+    core: Core,
+    wire: Wire,
+    host: Host,
+    outputs: VecDeque<Output>,
+}
+
+impl Primary {
+    /// A primary; `listen` sets its host up.
+    pub fn new(
+        now: Instant,
+        core: NodeConfig,
+        host: HostConfig,
+        seed: u64,
+        listen: impl FnOnce(&mut Host),
+    ) -> Self {
+        let core = Core::new(core, now);
+        let mut host = Host::new(host, seed);
+        listen(&mut host);
+        Self {
+            wire: Wire::new(core.vip(0), 0, 0),
+            core,
+            host,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The host, to be asked how it is.
+    pub const fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The core, to be asked how it is.
+    pub const fn core(&self) -> &Core {
+        &self.core
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::SetGate { gate, .. } => self.wire.set_gate(gate),
+                Action::Send(heartbeat) => self.outputs.push_back(send(&heartbeat, HEARTBEATS)),
+                Action::Report(report) => self.outputs.push_back(Output::Note(format!("{report:?}"))),
+                _ => {} // a primary's network is as it should be
+            }
+        }
+    }
+}
+
+/// A heartbeat as a packet: no IP packet, on a cable of its own.
+pub(super) fn send(heartbeat: &Heartbeat, port: Port) -> Output {
+    let packet = serde_json::to_vec(heartbeat).expect("a heartbeat has a JSON form");
+    Output::Transmit { port, packet }
+}
+
+impl Node for Primary {
+    fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
+        if port == HEARTBEATS {
+            if let Ok(heartbeat) = serde_json::from_slice(&packet) {
+                self.core.handle_heartbeat(now, heartbeat);
+                self.carry_out();
+            }
+        } else if self.wire.on_packet(now, Side::Peer, &packet, |_| true) == Fate::Local {
+            self.host.handle(now, Port(0), packet);
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.host.handle_timeout(now);
+        if now >= self.core.poll_timeout() {
+            self.core.handle_timeout(now);
+            self.carry_out();
+        }
+    }
+
+    fn poll_output(&mut self, now: Instant) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        loop {
+            match self.host.poll_output(now)? {
+                Output::Transmit { packet, .. } if !self.wire.lets_out(&packet) => {}
+                Output::Transmit { packet, .. } => return Some(Output::Transmit { port: LAN, packet }),
+                note @ Output::Note(_) => return Some(note),
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.host
+            .poll_timeout()
+            .into_iter()
+            .chain([self.core.poll_timeout()])
+            .min()
+    }
+}

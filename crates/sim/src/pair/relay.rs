@@ -1,0 +1,282 @@
+//! The application of a restored connection: copies between the client and a local program, through the filter that drops
+//! what the client already has. It does what the keeper does with sockets (`linux::keeper`), in its order.
+//!
+//! ```text
+//!            ┌─ nothing more is to be said ──────────┐
+//!  adopted ──┼─ idle ──▶ relaying ──▶ half-closed ──▶ draining ──▶ ended
+//!            └─ replica ────┘   └─ failure ──▶ reset
+//! ```
+
+use proto::Instant;
+use proto::connection::OutputEnd;
+use proto::restart::{http, replica};
+
+use super::application::Application;
+use crate::host::App;
+use crate::tcp::{Endpoint, State};
+
+/// How the application's side of a connection goes on.
+pub(super) enum Plan {
+    /// A fresh program gets the logged input from the restart point on, then what the client sends.
+    Http(http::Resume),
+    /// The replica goes on; it gets the logged input that it has not been fed, then what the client sends.
+    Replica(replica::Resume, Box<dyn Application>),
+    /// Nothing is to be relayed any more.
+    Silent,
+}
+
+/// A connection as the relay gets it.
+pub(super) struct Adoption {
+    pub plan: Plan,
+    /// Logged bytes that the application is to get first.
+    pub input: Vec<u8>,
+    /// Input ends with them: the client's FIN was received before, and the endpoint does not know.
+    pub input_ended: bool,
+    /// The server's FIN, which the endpoint does not know of either.
+    pub output: OutputEnd,
+}
+
+/// How a relayed connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// As connections do.
+    Closed,
+    /// Reset, for this reason.
+    Reset(String),
+}
+
+/// One connection's relay.
+pub struct Relay {
+    start: Box<dyn FnOnce() -> Box<dyn Application>>,
+    phase: Phase,
+    input: Vec<u8>,
+    input_ended: bool,
+    output: OutputEnd,
+    /// The peer's end was passed on.
+    up_ended: bool,
+    /// On the way to the client.
+    outgoing: Vec<u8>,
+    ending: Option<Ending>,
+}
+
+enum Phase {
+    /// No program yet: it is started when there is input.
+    Idle(Filter),
+    Relaying(Filter, Box<dyn Application>),
+    /// The output has ended, what the client still says is dropped.
+    Draining,
+}
+
+enum Filter {
+    Http(Box<http::Resumer>),
+    Replica(replica::Resumer),
+}
+
+impl Relay {
+    /// The relay of an adopted connection; `start` starts a fresh program.
+    pub(super) fn new(adoption: Adoption, start: impl FnOnce() -> Box<dyn Application> + 'static) -> Self {
+        let Adoption {
+            plan,
+            input,
+            input_ended,
+            output,
+        } = adoption;
+        let mut outgoing = Vec::new();
+        let phase = match plan {
+            Plan::Silent | Plan::Http(http::Resume::Finished) => Phase::Draining,
+            Plan::Http(resume) => Phase::Idle(Filter::Http(Box::new(http::Resumer::new(resume)))),
+            Plan::Replica(resume, application) => {
+                let (resumer, first) = replica::Resumer::new(resume);
+                outgoing = first;
+                Phase::Relaying(Filter::Replica(resumer), application)
+            }
+        };
+        Self {
+            start: Box::new(start),
+            phase,
+            input,
+            input_ended,
+            output,
+            up_ended: false,
+            outgoing,
+            ending: None,
+        }
+    }
+
+    /// How it ended, if it has.
+    pub const fn ending(&self) -> Option<&Ending> {
+        self.ending.as_ref()
+    }
+
+    /// Whether the endpoint is to vanish without a word: its FIN was acknowledged before it was made, so it would say a
+    /// second one.
+    pub(super) fn is_to_vanish(&self) -> bool {
+        self.ending.is_some() && self.output == OutputEnd::FinAcknowledged
+    }
+
+    fn go_on(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<Option<Instant>, String> {
+        if self.output == OutputEnd::FinSent {
+            endpoint.shutdown();
+        }
+        self.leave_idle(endpoint)?;
+        match &self.phase {
+            Phase::Idle(_) => return Ok(None),
+            Phase::Relaying(..) => {
+                self.up(now, endpoint);
+                self.down(now, endpoint)?;
+            }
+            Phase::Draining => {}
+        }
+        if let Phase::Draining = self.phase {
+            self.drain(endpoint);
+        }
+        Ok(match &self.phase {
+            Phase::Relaying(_, application) => application.wakes_at().filter(|at| *at > now),
+            Phase::Idle(_) | Phase::Draining => None,
+        })
+    }
+
+    /// A program is started as soon as there is something for it.
+    fn leave_idle(&mut self, endpoint: &Endpoint) -> Result<(), String> {
+        let Phase::Idle(filter) = &self.phase else {
+            return Ok(());
+        };
+        if self.input.is_empty() && !filter.is_transparent() {
+            return Err("the unanswered request is not in the log".into());
+        }
+        let has_input = !self.input.is_empty() || !self.input_ended && endpoint.readable() > 0;
+        if has_input {
+            let start = std::mem::replace(&mut self.start, Box::new(|| unreachable!("started once")));
+            if let Phase::Idle(filter) = std::mem::replace(&mut self.phase, Phase::Draining) {
+                self.phase = Phase::Relaying(filter, start());
+            }
+        } else if self.input_ended || endpoint.is_read_finished() {
+            self.phase = Phase::Draining;
+        }
+        Ok(())
+    }
+
+    /// Passes the logged input, then what the client sends, then its end.
+    fn up(&mut self, now: Instant, endpoint: &mut Endpoint) {
+        let Phase::Relaying(_, application) = &mut self.phase else {
+            return;
+        };
+        let mut bytes = std::mem::take(&mut self.input);
+        if !self.input_ended {
+            endpoint.read(&mut bytes, usize::MAX);
+        }
+        if !bytes.is_empty() {
+            application.on_input(now, &bytes);
+        }
+        let ended = self.input_ended || endpoint.is_read_finished();
+        if ended && !std::mem::replace(&mut self.up_ended, true) {
+            application.on_input_end(now);
+        }
+    }
+
+    /// Passes what the application says and the client does not have, then its end.
+    fn down(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<(), String> {
+        loop {
+            let written = endpoint.write(&self.outgoing);
+            self.outgoing.drain(..written);
+            let Phase::Relaying(filter, application) = &mut self.phase else {
+                return Ok(());
+            };
+            if !self.outgoing.is_empty() {
+                return Ok(());
+            }
+            if filter.is_finished() {
+                self.end_output(endpoint);
+                self.phase = Phase::Draining;
+                return Ok(());
+            }
+            let mut said = Vec::new();
+            application.speak(now, READ_SIZE, &mut said);
+            if !said.is_empty() {
+                filter.on_application(&said, &mut self.outgoing)?;
+                if self.output != OutputEnd::Open {
+                    self.outgoing.clear();
+                }
+            } else if application.is_finished() {
+                filter.on_application_end()?;
+                self.end_output(endpoint);
+                if self.up_ended {
+                    self.ending = Some(Ending::Closed);
+                }
+                return Ok(());
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn end_output(&mut self, endpoint: &mut Endpoint) {
+        if self.output == OutputEnd::Open {
+            endpoint.shutdown();
+            self.output = OutputEnd::FinSent;
+        }
+    }
+
+    /// Drops what the client still says.
+    fn drain(&mut self, endpoint: &mut Endpoint) {
+        self.end_output(endpoint);
+        endpoint.read(&mut Vec::new(), usize::MAX);
+        if self.input_ended || endpoint.is_read_finished() {
+            self.ending = Some(Ending::Closed);
+        }
+    }
+}
+
+/// The most that is read from the application at once.
+const READ_SIZE: usize = 16 * 1024;
+
+impl Filter {
+    fn is_transparent(&self) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.is_transparent(),
+            Self::Replica(resumer) => resumer.is_transparent(),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.is_finished(),
+            Self::Replica(_) => false,
+        }
+    }
+
+    fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), String> {
+        match self {
+            Self::Http(resumer) => resumer
+                .on_application(bytes, to_client)
+                .map_err(|error| error.to_string()),
+            Self::Replica(resumer) => resumer
+                .on_application(bytes, to_client)
+                .map_err(|error| error.to_string()),
+        }
+    }
+
+    fn on_application_end(&mut self) -> Result<(), String> {
+        match self {
+            Self::Http(resumer) => resumer.on_application_end().map_err(|error| error.to_string()),
+            Self::Replica(resumer) => resumer.on_application_end().map_err(|error| error.to_string()),
+        }
+    }
+}
+
+impl App for Relay {
+    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+        if self.ending.is_some() {
+            return None;
+        }
+        if endpoint.state() == State::Closed {
+            self.ending = Some(Ending::Closed); // the client reset it, or was silent for too long
+            return None;
+        }
+        self.go_on(now, endpoint).unwrap_or_else(|reason| {
+            endpoint.abort();
+            self.ending = Some(Ending::Reset(reason));
+            None
+        })
+    }
+}

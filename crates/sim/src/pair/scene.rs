@@ -1,0 +1,371 @@
+//! A pair in a world, with clients that talk to it, and what happens to it.
+
+use std::cell::{Ref, RefCell};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use proto::Instant;
+use proto::detector::DetectorConfig;
+use proto::follower::Policy;
+use proto::node::{NodeConfig, ServiceConfig};
+use proto::table::TableConfig;
+
+use super::application::{Application, Pace, Program, Served};
+use super::backup::{Backup, BackupConfig, Costs, Defect};
+use super::judge::Judge;
+use super::primary::Primary;
+use super::{echo, http};
+use crate::host::{App, EndpointId, Host, HostConfig};
+use crate::link::LinkConfig;
+use crate::router::{Pass, Tap};
+use crate::tcp::{Config, Endpoint, Failure, Initial, State};
+use crate::world::{CableId, NodeId, Port, World};
+
+/// What a scene is like.
+#[derive(Clone, Debug)]
+pub struct SceneConfig {
+    /// All chance comes from it.
+    pub seed: u64,
+    /// The restart policy of the service.
+    pub policy: Policy,
+    /// Between the clients and the backup.
+    pub path: LinkConfig,
+    /// Between the backup and the primary.
+    pub lan: LinkConfig,
+    /// The clients' endpoints.
+    pub client_tcp: Config,
+    /// The servers' endpoints.
+    pub server_tcp: Config,
+    /// The numbers that endpoints start from; `None` draws them.
+    pub initial: Option<Initial>,
+    /// Heartbeats.
+    pub detector: DetectorConfig,
+    /// How long the backup's agent rests before it reads what was logged.
+    pub nap: Duration,
+    /// What its work costs.
+    pub costs: Costs,
+    /// Bytes that its log holds.
+    pub ring_bytes: usize,
+    /// How fast the primary's program reads.
+    pub pace: Option<Pace>,
+    /// How long programs think at most.
+    pub think: Duration,
+    /// Both nodes cut a chunked reply in the same places.
+    pub same_chunks: bool,
+    /// What is broken.
+    pub defect: Option<Defect>,
+}
+
+impl SceneConfig {
+    /// A pair on a quiet network, with everything that can be left out left out.
+    pub fn quiet(seed: u64, policy: Policy) -> Self {
+        let path = LinkConfig {
+            rate_bits_per_s: Some(50_000_000),
+            delay: Duration::from_millis(5),
+            ..LinkConfig::default()
+        };
+        let lan = LinkConfig {
+            rate_bits_per_s: Some(1_000_000_000),
+            delay: Duration::from_micros(50),
+            ..LinkConfig::default()
+        };
+        Self {
+            seed,
+            policy,
+            path,
+            lan,
+            client_tcp: Config::default(),
+            server_tcp: Config::default(),
+            initial: None,
+            detector: DetectorConfig {
+                interval: Duration::from_millis(10),
+                missed: 4,
+            },
+            nap: Duration::from_micros(500),
+            costs: Costs::measured(1),
+            ring_bytes: 1 << 20,
+            pace: None,
+            think: Duration::ZERO,
+            same_chunks: false,
+            defect: None,
+        }
+    }
+
+    fn core(&self, is_primary: bool) -> NodeConfig {
+        let table = TableConfig {
+            vip: vip(),
+            policy: self.policy,
+            connection_bytes_max: 16 << 20,
+            bytes_max: 256 << 20,
+            hash_seed: 7,
+        };
+        let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };
+        NodeConfig {
+            name: name.to_owned(),
+            detector: self.detector,
+            services: vec![ServiceConfig {
+                table,
+                is_primary,
+                mac: [2, 0, 0, 0, 0, mac],
+            }],
+        }
+    }
+
+    fn host(&self, address: IpAddr, tcp: &Config) -> HostConfig {
+        HostConfig {
+            addresses: vec![address],
+            tcp: tcp.clone(),
+            initial: self.initial,
+        }
+    }
+
+    /// The application as one node runs it.
+    fn program(&self, node: u64) -> Program {
+        let manner = http::Manner {
+            seed: self.seed ^ node.rotate_left(40),
+            chunk_seed: if self.same_chunks { 0 } else { node },
+            think: self.think,
+            chunk_max: 3000,
+        };
+        match self.policy {
+            Policy::Http => Rc::new(move |_| Box::new(http::Server::new(manner))),
+            Policy::Replica => {
+                let think = self.think * u32::try_from(node).expect("small") / 2;
+                Rc::new(move |_| -> Box<dyn Application> { Box::new(echo::Server::new(think)) })
+            }
+        }
+    }
+}
+
+/// The service.
+pub fn vip() -> SocketAddr {
+    SocketAddr::from(([10, 2, 0, 100], 80))
+}
+
+fn client_address() -> IpAddr {
+    IpAddr::from([10, 1, 0, 2])
+}
+
+/// What a client says on one connection.
+#[derive(Debug)]
+pub enum Talk {
+    /// Requests of HTTP.
+    Http(http::Client),
+    /// Messages to be echoed.
+    Echo(echo::Client),
+}
+
+impl Talk {
+    /// Whether every reply came as it should, and nothing else.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Self::Http(client) => client.is_complete(),
+            Self::Echo(client) => client.is_complete(),
+        }
+    }
+
+    /// What came that should not.
+    pub fn wrong(&self) -> Option<&str> {
+        match self {
+            Self::Http(client) => client.wrong(),
+            Self::Echo(client) => client.wrong(),
+        }
+    }
+}
+
+impl App for Talk {
+    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+        match self {
+            Self::Http(client) => client.drive(now, endpoint),
+            Self::Echo(client) => client.drive(now, endpoint),
+        }
+    }
+}
+
+/// A pair and its clients.
+pub struct Scene {
+    /// Where it all happens.
+    pub world: World,
+    /// The clients' host.
+    pub client: NodeId,
+    /// The backup.
+    pub backup: NodeId,
+    /// The primary.
+    pub primary: NodeId,
+    /// Between the two nodes' stacks.
+    pub lan: CableId,
+    /// Between the two nodes' agents.
+    pub heartbeats: CableId,
+    judge: Rc<RefCell<Judge>>,
+    connections: Rc<RefCell<Vec<Option<EndpointId>>>>,
+}
+
+impl Scene {
+    /// A pair that has begun to agree on roles.
+    ///
+    /// # Panics
+    /// If the configuration describes no links or endpoints.
+    pub fn new(config: &SceneConfig) -> Self {
+        let mut world = World::new(config.seed);
+        let judge = Rc::new(RefCell::new(Judge::new(vip())));
+        let seeds = [world.random(), world.random(), world.random()];
+        let client = Host::new(config.host(client_address(), &config.client_tcp), seeds[0]);
+        let client = world.add("client", Box::new(client));
+        let watching = Rc::clone(&judge);
+        let tap = Tap::new(move |now, port, packet| {
+            match port {
+                Port(0) => watching.borrow_mut().on_sent(packet),
+                _ => watching.borrow_mut().on_delivered(now, packet),
+            }
+            Pass::Forward
+        });
+        let tap = world.add("tap", Box::new(tap));
+        let server = config.host(vip().ip(), &config.server_tcp);
+        let backup = BackupConfig {
+            core: config.core(false),
+            host: server.clone(),
+            ring_bytes: config.ring_bytes,
+            opening_bytes: 64 << 10,
+            nap: config.nap,
+            costs: config.costs,
+            program: config.program(2),
+            defect: config.defect,
+        };
+        let backup = Backup::new(world.now(), backup, seeds[1], Rc::clone(&judge));
+        let backup = world.add("backup", Box::new(backup));
+        let (program, pace) = (config.program(1), config.pace);
+        let primary = Primary::new(world.now(), config.core(true), server, seeds[2], |host| {
+            host.listen(vip().port(), move |client| {
+                Box::new(Served::new(program(client), pace))
+            });
+        });
+        let primary = world.add("primary", Box::new(primary));
+        let beats = LinkConfig {
+            delay: Duration::from_micros(100),
+            ..LinkConfig::default()
+        };
+        let mut plug = |a, b, link: &LinkConfig| {
+            world
+                .connect(a, b, link)
+                .expect("the caller has checked the links")
+        };
+        let none = LinkConfig::default();
+        plug(client, tap, &none);
+        plug(tap, backup, &config.path);
+        let lan = plug(backup, primary, &config.lan);
+        let heartbeats = plug(backup, primary, &beats);
+        let connections = Rc::default();
+        Self {
+            world,
+            client,
+            backup,
+            primary,
+            lan,
+            heartbeats,
+            judge,
+            connections,
+        }
+    }
+
+    /// Opens a connection at `at`; connections are numbered from 0.
+    pub fn connect(&mut self, at: Instant, talk: Talk) {
+        let (client, connections) = (self.client, Rc::clone(&self.connections));
+        let index = connections.borrow().len();
+        connections.borrow_mut().push(None);
+        let port = 40_000 + u16::try_from(index).expect("few connections");
+        let local = SocketAddr::new(client_address(), port);
+        self.world.at(at, move |world| {
+            let id = world.with(client, |host: &mut Host, now| {
+                host.connect(now, local, vip(), Box::new(talk))
+            });
+            connections.borrow_mut()[index] = Some(id);
+        });
+    }
+
+    /// The primary loses power at `at`.
+    pub fn power_off(&mut self, at: Instant) {
+        let primary = self.primary;
+        self.world.at(at, move |world| world.power_off(primary));
+    }
+
+    /// A cable is cut at `at` and mended at `mended`.
+    pub fn cut(&mut self, cable: CableId, at: Instant, mended: Instant) {
+        self.world.at(at, move |world| world.set_up(cable, false));
+        self.world.at(mended, move |world| world.set_up(cable, true));
+    }
+
+    /// The backup's agent does not run from `at` for so long.
+    pub fn pause_agent(&mut self, at: Instant, time: Duration) {
+        let backup = self.backup;
+        self.world.at(at, move |world| {
+            world.with(backup, |backup: &mut Backup, _| backup.pause(at + time))
+        });
+    }
+
+    /// The judge.
+    pub fn judge(&self) -> Ref<'_, Judge> {
+        self.judge.borrow()
+    }
+
+    /// The backup.
+    pub fn backup(&self) -> &Backup {
+        self.world.node(self.backup)
+    }
+
+    /// A connection's client and its endpoint, once it was opened.
+    pub fn talk(&self, index: usize) -> Option<(&Talk, &Endpoint)> {
+        let id = self.connections.borrow()[index]?;
+        let host: &Host = self.world.node(self.client);
+        Some((host.app(id)?, host.endpoint(id)?))
+    }
+
+    /// Lets it all happen until every connection is closed at its client's end, at most until `limit`; and a little
+    /// longer, for what comes after the end. Returns what went wrong.
+    pub fn run(&mut self, limit: Instant) -> Vec<String> {
+        let (client, connections) = (self.client, Rc::clone(&self.connections));
+        let is_over = |world: &World, id: EndpointId| {
+            let endpoint = world.node::<Host>(client).endpoint(id);
+            endpoint.is_some_and(|endpoint| matches!(endpoint.state(), State::Closed | State::TimeWait))
+        };
+        let mut asked_at = Instant::ZERO;
+        self.world.run_while(limit, |world| {
+            if world.now().since(asked_at) < Duration::from_millis(10) {
+                return true;
+            }
+            asked_at = world.now();
+            !connections
+                .borrow()
+                .iter()
+                .all(|id| id.is_some_and(|id| is_over(world, id)))
+        });
+        let after = self.world.now() + Duration::from_secs(1);
+        self.world.run_until(after);
+        self.complaints()
+    }
+
+    /// What is wrong: broken promises, and connections that are not complete.
+    pub fn complaints(&self) -> Vec<String> {
+        let mut complaints: Vec<String> = self.judge.borrow().violations().to_vec();
+        let count = self.connections.borrow().len();
+        for index in 0..count {
+            let Some((talk, endpoint)) = self.talk(index) else {
+                complaints.push(format!("connection {index} was never opened"));
+                continue;
+            };
+            let failed = endpoint
+                .failure()
+                .filter(|failure| *failure != Failure::Reset || !talk.is_complete());
+            if !talk.is_complete() || failed.is_some() {
+                complaints.push(format!(
+                    "connection {index} ({}): {:?}, {failed:?}, {talk:?}",
+                    endpoint.local(),
+                    endpoint.state()
+                ));
+            }
+        }
+        let lost = self.backup().lost().iter();
+        complaints.extend(lost.map(|(client, reason)| format!("{client} was lost: {reason}")));
+        complaints
+    }
+}

@@ -1,0 +1,221 @@
+//! Scenes whose options are drawn from a seed.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::time::Duration;
+
+use proto::detector::DetectorConfig;
+use proto::follower::Policy;
+use proto::{Instant, Seq};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use steadfast_sim::exchange::Stream;
+use steadfast_sim::link::LinkConfig;
+use steadfast_sim::pair::application::Pace;
+use steadfast_sim::pair::http::{self, Framing, Request};
+use steadfast_sim::pair::{Costs, Scene, SceneConfig, Talk, echo};
+use steadfast_sim::tcp::{Config, Initial};
+
+pub const MS: Duration = Duration::from_millis(1);
+
+/// The pair has agreed on roles by then, and clients may come.
+pub const START: Duration = Duration::from_millis(50);
+
+/// Whoever is not done by then hangs.
+pub const LIMIT: Duration = Duration::from_secs(300);
+
+pub fn at(duration: Duration) -> Instant {
+    Instant::ZERO + duration
+}
+
+/// Choices from a seed.
+pub struct Draw(Xoshiro256PlusPlus);
+
+impl Draw {
+    pub fn new(seed: u64) -> Self {
+        Self(Xoshiro256PlusPlus::seed_from_u64(seed))
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0.random_range(0..limit)
+    }
+
+    pub fn chance(&mut self, probability: f64) -> bool {
+        self.0.random_bool(probability)
+    }
+
+    pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.0.random_range(0..choices.len())].clone()
+    }
+
+    pub fn time(&mut self, limit: Duration) -> Duration {
+        limit.mul_f64(self.0.random::<f64>())
+    }
+
+    /// 0 or up to `largest`, each as often.
+    fn now_and_then(&mut self, largest: f64) -> f64 {
+        if self.chance(0.5) {
+            largest * self.0.random::<f64>()
+        } else {
+            0.0
+        }
+    }
+
+    /// A bad link, a quiet one now and then.
+    pub fn link(&mut self, rate: Option<u64>, delay: Duration) -> LinkConfig {
+        LinkConfig {
+            rate_bits_per_s: rate,
+            delay,
+            queue_packets: self.chance(0.3).then_some(40),
+            queue_bytes: None,
+            loss: self.now_and_then(0.03),
+            reorder: self.now_and_then(0.1),
+            reorder_delay: (delay * 2).max(MS),
+            duplicate: self.now_and_then(0.05),
+        }
+    }
+
+    pub fn tcp(&mut self) -> Config {
+        Config {
+            mss: self.pick(&[1460, 1400, 536]),
+            window_scale: self.pick(&[None, Some(0), Some(4), Some(7)]),
+            sack: self.chance(0.7),
+            timestamps: self.chance(0.7),
+            send_buffer: self.pick(&[4_000, 65_536, 500_000]),
+            receive_buffer: self.pick(&[3_000, 65_535, 300_000]),
+            ..Config::default()
+        }
+    }
+
+    pub fn config(&mut self, seed: u64, policy: Policy) -> SceneConfig {
+        let path_rate = self.pick(&[None, Some(10_000_000), Some(100_000_000)]);
+        let path_delay = self.pick(&[MS / 10, MS, 10 * MS]);
+        let path = self.link(path_rate, path_delay);
+        let lan = self.link(Some(1_000_000_000), MS / 20);
+        let initial = Initial {
+            seq: Seq(u32::MAX - 20_000),
+            timestamp: u32::MAX - 200,
+        };
+        SceneConfig {
+            path,
+            lan,
+            client_tcp: self.tcp(),
+            server_tcp: self.tcp(),
+            initial: self.chance(0.3).then_some(initial),
+            detector: DetectorConfig {
+                interval: self.pick(&[5 * MS, 10 * MS, 20 * MS]),
+                missed: 4,
+            },
+            nap: self.pick(&[MS / 10, MS / 2, 5 * MS]),
+            costs: Costs::measured(self.pick(&[1, 10, 100])),
+            ring_bytes: self.pick(&[30_000, 200_000, 4_000_000]),
+            pace: self.pace(),
+            think: self.pick(&[Duration::ZERO, MS, 20 * MS]),
+            same_chunks: false,
+            ..SceneConfig::quiet(seed, policy)
+        }
+    }
+
+    fn pace(&mut self) -> Option<Pace> {
+        self.chance(0.2).then(|| Pace {
+            bytes: self.pick(&[500, 2_000]),
+            every: 4 * MS,
+        })
+    }
+
+    fn pause(&mut self) -> Duration {
+        if self.chance(0.5) {
+            Duration::ZERO
+        } else {
+            self.time(100 * MS)
+        }
+    }
+
+    pub fn requests(&mut self, count: u64, len_max: u64) -> Vec<http::Planned> {
+        let mut planned = Vec::new();
+        for index in 0..count {
+            let is_last = index + 1 == count;
+            let framings = [Framing::Length, Framing::Chunked, Framing::Close];
+            let request = Request {
+                head_only: self.chance(0.1),
+                framing: self.pick(&framings[..if is_last { 3 } else { 2 }]),
+                body: Stream::new(self.below(1 << 30), self.below(len_max)),
+                close: is_last && self.chance(0.2),
+            };
+            let pipelined = index > 0 && self.chance(0.2);
+            planned.push(http::Planned {
+                request,
+                after: self.pause(),
+                pipelined,
+            });
+        }
+        planned
+    }
+
+    pub fn messages(&mut self, count: u64, len_max: u64) -> Vec<echo::Planned> {
+        let mut planned = Vec::new();
+        for index in 0..count {
+            let [upload, download] = [self.below(len_max), self.below(len_max)];
+            let small = self.pick(&[(1, 1), (0, 1), (1, 0)]);
+            let message = echo::Message {
+                upload: u32::try_from(upload * small.0).expect("small"),
+                download: u32::try_from(download * small.1).expect("small"),
+                seed: u32::try_from(self.below(1 << 30)).expect("small"),
+                echo: self.chance(0.3),
+                is_last: index + 1 == count && self.chance(0.3),
+            };
+            planned.push((message, self.pause()));
+        }
+        planned
+    }
+
+    pub fn talk(&mut self, policy: Policy) -> Talk {
+        let count = 1 + self.below(4);
+        let half_closes = self.chance(0.2);
+        let len_max = self.pick(&[300, 5_000, 60_000]);
+        match policy {
+            Policy::Http => {
+                let requests = self.requests(count, len_max);
+                Talk::Http(http::Client::new(requests, half_closes, self.pace()))
+            }
+            Policy::Replica => {
+                let messages = self.messages(count, len_max);
+                Talk::Echo(echo::Client::new(messages, half_closes, self.pace()))
+            }
+        }
+    }
+}
+
+/// A scene with connections that begin within `spread`.
+pub fn scene(draw: &mut Draw, config: &SceneConfig, connections: u64, spread: Duration) -> Scene {
+    let mut scene = Scene::new(config);
+    for _ in 0..connections {
+        let begin = at(START + draw.time(spread));
+        let talk = draw.talk(config.policy);
+        scene.connect(begin, talk);
+    }
+    scene
+}
+
+/// Plays `test` with each seed, or with the one that the environment names, whose trace is then printed. It returns what is
+/// wrong.
+pub fn for_seeds(
+    name: &str,
+    seeds: std::ops::Range<u64>,
+    mut test: impl FnMut(u64, bool) -> (Scene, Vec<String>),
+) {
+    let one = std::env::var("SEED")
+        .ok()
+        .map(|seed| seed.parse().expect("SEED is a number"));
+    let seeds = one.map_or(seeds, |seed| seed..seed + 1);
+    for seed in seeds {
+        let (scene, complaints) = test(seed, one.is_some());
+        if one.is_some() {
+            println!("{}", scene.world.trace());
+        }
+        assert!(
+            complaints.is_empty(),
+            "seed {seed}: {complaints:#?}\nreplay: SEED={seed} cargo test -p steadfast-sim --test takeover {name} -- \
+             --exact --nocapture"
+        );
+    }
+}
