@@ -42,6 +42,7 @@ struct Cli {
 enum Command {
     Bench(bench::Options),
     Crash(crash::Options),
+    Demo(crash::DemoOptions),
     Network(net::hold::Options),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Bench(options) => bench::run(&options),
         Command::Crash(options) => crash::run(&options),
+        Command::Demo(options) => crash::demo(&options),
         Command::Load(options) => bench::load::run(&options).map(|()| Outcome::Held),
         Command::Network(options) => net::hold::run(&options),
         Command::Client | Command::Watchdog => unreachable!("handled above"),

@@ -1,6 +1,7 @@
 //! `steadfast-lab crash`: real clients, a real server, and its power goes off in the middle.
 
 mod baseline;
+mod demo;
 mod fault;
 mod play;
 mod preflight;
@@ -21,6 +22,7 @@ use crate::emulator::Way;
 use crate::node::Application;
 use crate::{Outcome, WrongUse};
 
+pub use demo::{DemoOptions, demo};
 pub use sample::{Sample, sample};
 
 /// Turn the primary's power off under load, and say whether every connection survived.
@@ -80,6 +82,29 @@ pub struct Options {
     /// The daemon under test; default: `steadfast` beside this program.
     #[arg(long, value_name = "PATH")]
     steadfast: Option<PathBuf>,
+}
+
+impl Options {
+    /// One run behind nginx whose primary does not come back with live servers.
+    fn single(workload: Workload, connections: u32, seed: u64, steadfast: Option<PathBuf>) -> Self {
+        Self {
+            policy: Policy::Http,
+            workload,
+            fault: Fault::PowerOff,
+            returning: Returning::Killed,
+            connections,
+            megabytes: None,
+            way: Way::default(),
+            ipv6: false,
+            repeat: 1,
+            seed: Some(seed),
+            json: true,
+            baseline: false,
+            keep: None,
+            snap: capture::SNAP_DEFAULT,
+            steadfast,
+        }
+    }
 }
 
 /// How the server starts again after a takeover.

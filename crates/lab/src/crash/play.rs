@@ -212,14 +212,15 @@ fn order_measurements(client: &mut ClientProcess, flowing_at: Instant, fault_at:
 
 /// How the survivor took over.
 #[derive(Default)]
-struct Survival {
-    takeover: Option<Takeover>,
+pub struct Survival {
+    /// What it reports of its takeover.
+    pub takeover: Option<Takeover>,
     taken_over: Vec<Connection>,
     problem: Option<String>,
 }
 
 /// Waits until node b has decided every connection. Without steadfast: moves the address to it.
-fn survive(stage: &Stage) -> Result<Survival> {
+pub fn survive(stage: &Stage) -> Result<Survival> {
     let node = &stage.network.nodes[1];
     let Some([_, agent]) = &stage.agents else {
         std::thread::sleep(stage.pair.detection());

@@ -6,9 +6,7 @@ use anyhow::{Context, Result, ensure};
 use proto::Instant;
 
 use super::play::play;
-use super::{Fault, Options, Policy, Returning, Workload, preflight};
-use crate::capture;
-use crate::emulator::Way;
+use super::{Options, Workload, preflight};
 
 /// When connections were live after their primary was declared dead, in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -26,23 +24,7 @@ pub struct Sample {
 /// # Errors
 /// If the run could not be played, or a connection was lost.
 pub fn sample(workload: Workload, connections: u32, seed: u64, steadfast: Option<PathBuf>) -> Result<Sample> {
-    let options = Options {
-        policy: Policy::Http,
-        workload,
-        fault: Fault::PowerOff,
-        returning: Returning::Killed,
-        connections,
-        megabytes: None,
-        way: Way::default(),
-        ipv6: false,
-        repeat: 1,
-        seed: Some(seed),
-        json: true,
-        baseline: false,
-        keep: None,
-        snap: capture::SNAP_DEFAULT,
-        steadfast,
-    };
+    let options = Options::single(workload, connections, seed, steadfast);
     preflight::check(&options)?;
     let run = format!("{}-s{seed}", std::process::id());
     let facts = play(&options, seed, &run, &|_| {})?;

@@ -34,6 +34,8 @@ pub struct Stage {
     pub network: Topology,
     /// What the nodes agree on.
     pub pair: Pair,
+    /// Where the run's files are.
+    pub directory: PathBuf,
 }
 
 /// The address of the service that `options` describe.
@@ -81,6 +83,7 @@ impl Stage {
             emulator,
             network,
             pair,
+            directory,
         })
     }
 }

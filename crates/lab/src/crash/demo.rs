@@ -1,0 +1,405 @@
+//! `steadfast-lab demo`: the main job, seen by a person: a download goes on when its server's power goes off.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use proto::Instant;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::fault::power_off;
+use super::play::survive;
+use super::stage::{Stage, service};
+use super::work::Work;
+use super::{Options, Returning, Workload, preflight};
+use crate::capture::{Capture, Point};
+use crate::clock::ClockOffset;
+use crate::emulator::Way;
+use crate::net::address::CLIENT;
+use crate::node::Takeover;
+use crate::pattern;
+use crate::teardown::Teardown;
+use crate::timeline::{self, Curves, Panel, Part, PartKind, Timeline};
+use crate::{Outcome, WrongUse};
+
+/// A person should see it move: about five seconds.
+const RATE_MBIT: f64 = 400.0;
+const RTT_MS: f64 = 4.0;
+const MEGABYTES: u32 = 250;
+/// curl's port, so that its connection is found in the captures.
+const CLIENT_PORT: u16 = 40_000;
+/// A download without a byte for so long after the fault counts as hanging.
+const HANGING: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(20);
+const SEED: u64 = 1;
+
+/// Download a file with curl from nginx while the server's power goes off, with and without steadfast.
+///
+/// The way to the client is 400 Mbit/s with a round trip of 4 ms. Halfway through, the primary's cable is cut and its
+/// processes are killed. Prints the stall in its parts and writes a timeline to look at.
+#[derive(Clone, Debug, Args)]
+pub struct DemoOptions {
+    /// Where the timeline goes.
+    #[arg(long, value_name = "DIR", default_value = "out/demo")]
+    out: PathBuf,
+    /// Size of the download in megabytes (10⁶ bytes).
+    #[arg(long, value_name = "MB", default_value_t = MEGABYTES, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    megabytes: u32,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// The daemon under test; default: `steadfast` beside this program.
+    #[arg(long, value_name = "PATH")]
+    steadfast: Option<PathBuf>,
+}
+
+/// One of the two downloads.
+#[derive(Debug, Serialize)]
+struct Shown {
+    complete: bool,
+    bytes: u64,
+    bytes_expected: u64,
+    sha256: String,
+    sha256_match: bool,
+    /// What curl said, if it failed.
+    error: Option<String>,
+    /// From the last byte before the fault to the first one after it.
+    stall_ms: Option<f64>,
+    detection_ms: Option<f64>,
+    takeover_ms: Option<f64>,
+    restart_gap_ms: Option<f64>,
+    /// The longest gap before the fault.
+    baseline_gap_ms: Option<f64>,
+    #[serde(skip)]
+    panel: Panel,
+}
+
+/// Both.
+#[derive(Debug, Serialize)]
+struct Report {
+    ok: bool,
+    without: Shown,
+    with: Shown,
+    timeline: PathBuf,
+}
+
+/// Shows it.
+///
+/// # Errors
+/// If it could not be shown; that a download failed is no error.
+pub fn demo(options: &DemoOptions) -> Result<Outcome> {
+    fs::create_dir_all(&options.out)
+        .map_err(|error| WrongUse(format!("--out {}: {error}", options.out.display())))?;
+    let run = |baseline: bool| {
+        let options = Options {
+            megabytes: Some(options.megabytes),
+            way: Way { rtt_ms: Some(RTT_MS), rate_mbit: Some(RATE_MBIT), loss_percent: None },
+            baseline,
+            ..Options::single(Workload::Download, 1, SEED, options.steadfast.clone())
+        };
+        preflight::check(&options)?;
+        show(&options)
+    };
+    if !options.json {
+        println!(
+            "curl downloads {} MB from nginx at {RATE_MBIT} Mbit/s; halfway, the server's power goes off.\n",
+            options.megabytes
+        );
+    }
+    let without = run(true)?;
+    let with = run(false)?;
+    let timeline = options.out.join("timeline.html");
+    fs::write(&timeline, page(options, &with, &without)).with_context(|| timeline.display().to_string())?;
+    let report = Report { ok: with.complete && with.sha256_match && !without.complete, without, with, timeline };
+    if options.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        report.print();
+    }
+    Ok(if report.ok { Outcome::Held } else { Outcome::DidNotHold })
+}
+
+fn show(options: &Options) -> Result<Shown> {
+    let run = format!("{}-{}", std::process::id(), if options.baseline { "p" } else { "s" });
+    let teardown = Teardown::start()?;
+    let shown = show_with(options, &run, &teardown);
+    teardown.finish()?;
+    shown
+}
+
+fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown> {
+    let clock = ClockOffset::measure();
+    let service = service(options);
+    let work = Work::new(options, SEED, service);
+    let stage = Stage::set(options, &work, run, teardown)?;
+    let (seed, length) = work.files()[0];
+    let received = stage.directory.join("received");
+    let mut curl = Curl::start(&stage, service, &pattern::file_name(seed, length), &received)?;
+    let progress = Progress::new(options.baseline, length);
+    while curl.received() < length / 2 && curl.is_running()? {
+        progress.at(curl.received());
+        std::thread::sleep(POLL);
+    }
+    let (node, cable) = (&stage.network.nodes[0], &stage.network.cables[0]);
+    let fault_at = power_off(node, cable, &stage.servers[0], &stage.captures.pids(), Returning::Killed)?;
+    progress.say("the primary's power is off");
+    let takeover = survive(&stage)?.takeover;
+    let mut moved = (curl.received(), Deadline::now());
+    while curl.is_running()? && moved.1.elapsed() < HANGING {
+        let now = curl.received();
+        progress.at(now);
+        if now > moved.0 {
+            moved = (now, Deadline::now());
+        }
+        std::thread::sleep(POLL);
+    }
+    progress.finish();
+    let error = curl.end()?;
+    let captures = stage.captures.stop()?;
+    let client = SocketAddr::new(IpAddr::V4(CLIENT.v4), CLIENT_PORT);
+    let capture = captures.iter().find(|capture| capture.point == Point::Client).context("no capture")?;
+    let facts = Facts { clock, fault_at, takeover, error, length };
+    facts.shown(options.baseline, &received, capture, service, client)
+}
+
+/// The real program.
+struct Curl {
+    child: Child,
+    output: PathBuf,
+}
+
+impl Curl {
+    fn start(stage: &Stage, service: SocketAddr, file: &str, output: &Path) -> Result<Self> {
+        let mut command: Command = stage.network.client.command("curl")?;
+        command.args(["--silent", "--show-error", "--fail", "--local-port", &CLIENT_PORT.to_string()]);
+        command.arg("--output").arg(output).arg(format!("http://{service}/{file}"));
+        let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("start curl")?;
+        Ok(Self { child, output: output.to_owned() })
+    }
+
+    fn received(&self) -> u64 {
+        fs::metadata(&self.output).map_or(0, |file| file.len())
+    }
+
+    fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// What it said if it failed, or that it was still waiting.
+    fn end(mut self) -> Result<Option<String>> {
+        let hung = self.is_running()?;
+        if hung {
+            self.child.kill()?;
+        }
+        let output = self.child.wait_with_output()?;
+        Ok(match (hung, output.status.success()) {
+            (true, _) => Some(format!("curl waits in vain: not a byte for {} s", HANGING.as_secs())),
+            (false, true) => None,
+            (false, false) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        })
+    }
+}
+
+/// What is known of a download when it is over.
+struct Facts {
+    clock: ClockOffset,
+    fault_at: Instant,
+    takeover: Option<Takeover>,
+    error: Option<String>,
+    length: u64,
+}
+
+impl Facts {
+    fn shown(
+        self,
+        baseline: bool,
+        received: &Path,
+        capture: &Capture,
+        service: SocketAddr,
+        client: SocketAddr,
+    ) -> Result<Shown> {
+        let curves = Curves::read(capture, service, client)?;
+        let fault_ns = self.clock.realtime_ns(self.fault_at);
+        let (bytes, sha256) = digest(received)?;
+        let sha256_match = bytes == self.length && sha256 == pattern::sha256(SEED, self.length, self.length);
+        let complete = self.error.is_none() && bytes == self.length;
+        let stall = complete.then(|| Stall::find(&curves, fault_ns)).flatten();
+        let parts = self.takeover.filter(|_| complete).map_or_else(Vec::new, |takeover| {
+            self.parts(&takeover, fault_ns, stall.map_or(fault_ns, |stall| stall.to_ns))
+        });
+        let part = |kind| {
+            let part = parts.iter().find(|part: &&Part| part.kind == kind)?;
+            Some(milliseconds(part.from_ns, part.to_ns))
+        };
+        let outcome = match &self.error {
+            None if sha256_match => "complete, sha256 matches".to_owned(),
+            None => "complete, but the contents differ".to_owned(),
+            Some(error) => error.clone(),
+        };
+        Ok(Shown {
+            complete,
+            bytes,
+            bytes_expected: self.length,
+            sha256,
+            sha256_match,
+            stall_ms: stall.map(|stall| milliseconds(stall.from_ns, stall.to_ns)),
+            detection_ms: part(PartKind::Detection),
+            takeover_ms: part(PartKind::Takeover),
+            restart_gap_ms: part(PartKind::RestartGap),
+            baseline_gap_ms: longest_gap(&curves, fault_ns),
+            panel: Panel {
+                heading: if baseline { "without Steadfast" } else { "with Steadfast" }.to_owned(),
+                outcome,
+                good: sha256_match,
+                fault_ns,
+                stall: parts.clone(),
+                curves,
+            },
+            error: self.error,
+        })
+    }
+
+    /// The stall's parts that the daemon's times divide.
+    fn parts(&self, takeover: &Takeover, fault_ns: u64, end_ns: u64) -> Vec<Part> {
+        let wall = |at_ns: u64| self.clock.realtime_ns(Instant::from_nanos(at_ns));
+        let declared = wall(takeover.declared_ns);
+        let Some(live) = takeover.first_live_ns.map(wall) else { return Vec::new() };
+        let part = |kind, from_ns, to_ns| Part { kind, from_ns, to_ns };
+        vec![
+            part(PartKind::Detection, fault_ns, declared),
+            part(PartKind::Takeover, declared, live),
+            part(PartKind::RestartGap, live, end_ns.max(live)),
+        ]
+    }
+}
+
+/// The client's wait: from the last new byte before the fault to the first one that came after it all.
+#[derive(Clone, Copy)]
+struct Stall {
+    from_ns: u64,
+    to_ns: u64,
+}
+
+impl Stall {
+    /// The longest wait that began around the fault.
+    fn find(curves: &Curves, fault_ns: u64) -> Option<Self> {
+        let pairs = curves.sent.windows(2).map(|pair| Self { from_ns: pair[0].at_ns, to_ns: pair[1].at_ns });
+        let around = fault_ns.saturating_sub(AROUND_NS)..fault_ns + AROUND_NS;
+        pairs
+            .filter(|wait| around.contains(&wait.from_ns) && wait.to_ns > fault_ns)
+            .max_by_key(|wait| wait.to_ns - wait.from_ns)
+    }
+}
+
+/// Packets that were under way at the fault still arrive; later waits are not its doing.
+const AROUND_NS: u64 = 200_000_000;
+
+fn longest_gap(curves: &Curves, fault_ns: u64) -> Option<f64> {
+    let before = curves.sent.windows(2).filter(|pair| pair[1].at_ns < fault_ns);
+    before.map(|pair| milliseconds(pair[0].at_ns, pair[1].at_ns)).max_by(f64::total_cmp)
+}
+
+fn milliseconds(from_ns: u64, to_ns: u64) -> f64 {
+    to_ns.saturating_sub(from_ns) as f64 / 1e6
+}
+
+fn digest(path: &Path) -> Result<(u64, String)> {
+    let mut hash = Sha256::new();
+    let mut file = File::open(path).with_context(|| path.display().to_string())?;
+    let mut block = vec![0; BLOCK];
+    let mut bytes = 0;
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok((bytes, pattern::hex(&hash.finalize()))),
+            count => {
+                hash.update(&block[..count]);
+                bytes += count as u64;
+            }
+        }
+    }
+}
+
+const BLOCK: usize = 1 << 20;
+
+/// A line that moves.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new(baseline: bool, length: u64) -> Self {
+        let bar = ProgressBar::new(length);
+        let style = "{prefix:18} {bar:40} {percent:>3} %  {bytes_per_sec:>12}  {msg}";
+        bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
+        bar.set_prefix(if baseline { "without steadfast" } else { "with steadfast" });
+        Self(bar)
+    }
+
+    fn at(&self, bytes: u64) {
+        self.0.set_position(bytes);
+    }
+
+    fn say(&self, text: &str) {
+        self.0.set_message(text.to_owned());
+        self.0.tick();
+    }
+
+    fn finish(&self) {
+        self.0.abandon();
+    }
+}
+
+impl Report {
+    fn print(&self) {
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let Shown { bytes, bytes_expected, .. } = self.without;
+        println!("\nwithout steadfast: lost after {:.0} of {:.0} MB", megabytes(bytes), megabytes(bytes_expected));
+        println!("  {}", self.without.error.as_deref().unwrap_or("it was complete: nothing was shown"));
+        let with = &self.with;
+        match &with.error {
+            Some(error) => println!("with steadfast: LOST: {error}"),
+            None => println!("with steadfast: complete, {:.0} MB", megabytes(with.bytes)),
+        }
+        let verdict = if with.sha256_match { "as on the server" } else { "DIFFERENT from the server's" };
+        println!("  sha256 {} ({verdict})", with.sha256);
+        if let Self { with: Shown { stall_ms: Some(stall), .. }, .. } = self {
+            let of = |part: Option<f64>| part.unwrap_or_default();
+            println!(
+                "  stall {stall:.1} ms: detection {:.1}, takeover {:.2}, restart gap {:.1} (longest gap before: {:.1})",
+                of(with.detection_ms),
+                of(with.takeover_ms),
+                of(with.restart_gap_ms),
+                of(with.baseline_gap_ms)
+            );
+        }
+        println!("\ntimeline: {}", self.timeline.display());
+    }
+}
+
+fn page(options: &DemoOptions, with: &Shown, without: &Shown) -> String {
+    let number = |value: Option<f64>, digits: usize| value.map_or("–".into(), |ms| format!("{ms:.digits$} ms"));
+    timeline::render(&Timeline {
+        title: "A download survives its server".into(),
+        summary: format!(
+            "curl fetches {} MB from nginx at {RATE_MBIT} Mbit/s. Halfway, the primary's cable is cut and its processes \
+             are killed.",
+            options.megabytes
+        ),
+        facts: vec![
+            ("stall".into(), number(with.stall_ms, 1)),
+            ("detection".into(), number(with.detection_ms, 1)),
+            ("takeover".into(), number(with.takeover_ms, 2)),
+            ("restart gap".into(), number(with.restart_gap_ms, 1)),
+            ("longest gap before".into(), number(with.baseline_gap_ms, 1)),
+        ],
+        panels: vec![with.panel.clone(), without.panel.clone()],
+        footnote: "Positions are of a capture at the client; the stall's parts are divided by the survivor's clock \
+                   (the same machine)."
+            .into(),
+    })
+}
