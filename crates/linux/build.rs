@@ -17,5 +17,7 @@ fn main() {
         .obj(out_dir.join("steadfast.bpf.o"))
         .clang_args([include.as_str(), "-Wall", "-Wextra", "-Wno-unused-parameter"])
         .build()
-        .unwrap_or_else(|error| panic!("compiling bpf/steadfast.bpf.c needs clang and libbpf's headers: {error:#}"));
+        .unwrap_or_else(|error| {
+            panic!("compiling bpf/steadfast.bpf.c needs clang and libbpf's headers: {error:#}")
+        });
 }

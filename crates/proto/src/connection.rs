@@ -1,11 +1,9 @@
 //! One protected connection as the backup knows it: two logged streams, and what each side said last.
 
 use std::net::SocketAddr;
-use std::ops::Range;
-
-use serde::{Deserialize, Serialize};
 
 use crate::accept::{self, Receiver, Rejected, Verdict};
+pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
 use crate::follower::Follower;
 use crate::packet::{Options, Segment};
 use crate::stream::{Inserted, StreamLog};
@@ -111,68 +109,6 @@ struct Agreed {
     window_scale: bool,
     sack: bool,
     timestamps: bool,
-}
-
-/// Everything that a kernel needs to go on with the server's end of a connection, exactly.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// The client.
-    pub client: SocketAddr,
-    /// The VIP and port.
-    pub vip: SocketAddr,
-    /// First number that the client has not acknowledged (SND.UNA).
-    pub send_unacknowledged: Seq,
-    /// The output to be loaded as already sent.
-    pub unacknowledged: Range<Offset>,
-    /// Next number expected from the client (RCV.NXT).
-    pub receive_next: Seq,
-    /// The input that `receive_next` stands for: all before it is in the log.
-    pub input_frontier: Offset,
-    /// Payload bytes per segment, timestamps not counted.
-    pub mss: u16,
-    /// Window scale shifts: the client's, the server's.
-    pub window_scale: Option<(u8, u8)>,
-    /// Selective acknowledgements are in use.
-    pub sack: bool,
-    /// The server's latest timestamp, when it was seen, and the client's.
-    pub timestamps: Option<EndpointTimestamps>,
-    /// The client's window.
-    pub send_window: u32,
-    /// The largest one that it ever offered.
-    pub send_window_max: u32,
-    /// The number of the segment that offered it (SND.WL1).
-    pub send_window_seq: Seq,
-    /// The window that the server offered last, counted from `receive_window_from`.
-    pub receive_window: u32,
-    /// The acknowledgement that offered it (RCV.WUP).
-    pub receive_window_from: Seq,
-    /// The client's stream has ended, and `receive_next` includes its FIN.
-    pub input_ended: bool,
-    /// The server's FIN.
-    pub output: OutputEnd,
-}
-
-/// Clocks of both sides (RFC 7323).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndpointTimestamps {
-    /// The server's latest value.
-    pub value: u32,
-    /// When it was seen.
-    pub at: Instant,
-    /// The client's latest value, to be echoed.
-    pub echo: u32,
-}
-
-/// How far the server's stream has been closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OutputEnd {
-    /// Not at all.
-    Open,
-    /// Its FIN was sent, not acknowledged.
-    FinSent,
-    /// Its FIN was acknowledged.
-    FinAcknowledged,
 }
 
 /// A connection.
@@ -470,7 +406,6 @@ impl Connection {
             (true, true) => OutputEnd::FinAcknowledged,
         };
         let fin = u32::from(output == OutputEnd::FinAcknowledged);
-        let mss = self.client.mss.min(self.server.mss);
         Endpoint {
             client: self.client_address,
             vip: self.vip,
@@ -478,11 +413,7 @@ impl Connection {
             unacknowledged: acknowledged..frontier,
             receive_next: self.input.next_seq(),
             input_frontier: self.input.frontier(),
-            mss: if self.agreed.timestamps {
-                mss.saturating_sub(TIMESTAMP_BYTES)
-            } else {
-                mss
-            },
+            mss: self.client.mss.min(self.server.mss),
             window_scale: self
                 .agreed
                 .window_scale
@@ -506,8 +437,6 @@ impl Connection {
 
 /// RFC 9293 §3.7.1: without the option, 536 bytes.
 const MSS_DEFAULT: u16 = 536;
-/// The timestamps option with its padding.
-const TIMESTAMP_BYTES: u16 = 12;
 
 /// Calls `take` with the bytes between `before` and the log's frontier, from `payload` itself where that is all.
 fn new_bytes(log: &StreamLog, before: Offset, at: Offset, payload: &[u8], mut take: impl FnMut(&[u8])) {

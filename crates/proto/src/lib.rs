@@ -9,6 +9,7 @@ pub mod accept;
 pub mod action;
 pub mod connection;
 pub mod detector;
+pub mod endpoint;
 pub mod follower;
 pub mod node;
 pub mod packet;

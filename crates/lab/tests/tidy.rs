@@ -1,0 +1,125 @@
+//! The house rules that no other tool holds: files fit a head, unsafe code has one room, nothing is left unfinished.
+//! (Functions fit a screen: clippy's `too_many_lines`, set in `clippy.toml`.)
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a file, its unit tests not counted.
+const LINES_MAX: usize = 500;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the repository")
+}
+
+/// The sources below `directory` with these endings.
+fn sources(directory: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a readable directory") {
+        let path = entry.expect("an entry").path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            sources(&path, endings, found);
+        } else if endings.iter().any(|ending| name.ends_with(ending)) {
+            found.push(path);
+        }
+    }
+}
+
+fn all(endings: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut paths = Vec::new();
+    sources(&root(), endings, &mut paths);
+    paths.sort();
+    let read = |path: PathBuf| {
+        (
+            path.strip_prefix(root()).expect("below it").to_owned(),
+            fs::read_to_string(path),
+        )
+    };
+    paths
+        .into_iter()
+        .map(read)
+        .map(|(path, text)| (path, text.expect("UTF-8")))
+        .collect()
+}
+
+fn is_test(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    text.contains("/tests/") || text.ends_with("tests.rs")
+}
+
+#[test]
+fn files_fit_a_head() {
+    let mut too_long = Vec::new();
+    for (path, text) in all(&[".rs", ".c", ".h"]) {
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let lines = code.lines().count();
+        if !is_test(&path) && lines > LINES_MAX {
+            too_long.push(format!("{}: {lines} lines", path.display()));
+        }
+    }
+    assert!(
+        too_long.is_empty(),
+        "split by room, not by size:\n{}",
+        too_long.join("\n")
+    );
+}
+
+fn opens_unsafe_block(line: &str) -> bool {
+    let is_word = |before: &str| !before.ends_with(|last: char| last.is_alphanumeric() || last == '_');
+    !line.trim_start().starts_with("//")
+        && line
+            .split_once(concat!("unsafe", " {"))
+            .is_some_and(|(before, _)| is_word(before))
+}
+
+#[test]
+fn unsafe_code_has_one_room() {
+    let outside: Vec<_> = all(&[".rs"])
+        .into_iter()
+        .filter(|(path, _)| !path.starts_with("crates/linux"))
+        .filter(|(_, text)| text.lines().any(opens_unsafe_block))
+        .map(|(path, _)| path)
+        .collect();
+    assert!(outside.is_empty(), "{outside:?}");
+}
+
+#[test]
+fn every_unsafe_block_says_why_it_is_sound() {
+    let mut bare = Vec::new();
+    for (path, text) in all(&[".rs"]) {
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, line) in lines.iter().enumerate() {
+            if opens_unsafe_block(line) {
+                let before = &lines[number.saturating_sub(REASON_WITHIN)..number];
+                if !before.iter().any(|line| line.contains("SAFETY:")) {
+                    bare.push(format!("{}:{}", path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(bare.is_empty(), "{}", bare.join("\n"));
+}
+
+/// A reason stands within so many lines before its block.
+const REASON_WITHIN: usize = 4;
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let marks = [
+        concat!("to", "do!("),
+        concat!("unimple", "mented!("),
+        concat!("FIX", "ME"),
+        concat!("XX", "X"),
+    ];
+    let unfinished: Vec<_> = all(&[".rs", ".c", ".h"])
+        .into_iter()
+        .filter(|(_, text)| marks.iter().any(|mark| text.contains(mark)))
+        .map(|(path, _)| path)
+        .collect();
+    assert!(unfinished.is_empty(), "{unfinished:?}");
+}
