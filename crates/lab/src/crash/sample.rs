@@ -29,7 +29,10 @@ pub fn sample(workload: Workload, connections: u32, seed: u64, steadfast: Option
     let run = format!("{}-s{seed}", std::process::id());
     let facts = play(&options, seed, &run, &|_| {})?;
     let takeover = facts.takeover.context("no takeover was seen")?;
-    ensure!(facts.client.survivors() == facts.client.connections.len(), "a connection was lost");
+    ensure!(
+        facts.client.survivors() == facts.client.connections.len(),
+        "a connection was lost"
+    );
     let since = |at_ns: Option<u64>| {
         let declared = Instant::from_nanos(takeover.declared_ns);
         let after = at_ns.map(|at_ns| Instant::from_nanos(at_ns).since(declared).as_secs_f64() * 1e3);

@@ -1,4 +1,4 @@
-//! `steadfast-lab demo`: the main job, seen by a person: a download goes on when its server's power goes off.
+//! One download with its fault, and what a capture at the client shows of it.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,126 +8,71 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant as Deadline};
 
 use anyhow::{Context, Result};
-use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use proto::Instant;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::fault::power_off;
-use super::play::survive;
-use super::stage::{Stage, service};
-use super::work::Work;
-use super::{Options, Returning, Workload, preflight};
+use super::SEED;
 use crate::capture::{Capture, Point};
 use crate::clock::ClockOffset;
-use crate::emulator::Way;
+use crate::crash::fault::power_off;
+use crate::crash::play::survive;
+use crate::crash::stage::{Stage, service};
+use crate::crash::work::Work;
+use crate::crash::{Options, Returning};
 use crate::net::address::CLIENT;
 use crate::node::Takeover;
 use crate::pattern;
 use crate::teardown::Teardown;
-use crate::timeline::{self, Curves, Panel, Part, PartKind, Timeline};
-use crate::{Outcome, WrongUse};
+use crate::timeline::{Curves, Panel, Part, PartKind};
 
-/// A person should see it move: about five seconds.
-const RATE_MBIT: f64 = 400.0;
-const RTT_MS: f64 = 4.0;
-const MEGABYTES: u32 = 250;
 /// curl's port, so that its connection is found in the captures.
 const CLIENT_PORT: u16 = 40_000;
 /// A download without a byte for so long after the fault counts as hanging.
 const HANGING: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(20);
-const SEED: u64 = 1;
-
-/// Download a file with curl from nginx while the server's power goes off, with and without steadfast.
-///
-/// The way to the client is 400 Mbit/s with a round trip of 4 ms. Halfway through, the primary's cable is cut and its
-/// processes are killed. Prints the stall in its parts and writes a timeline to look at.
-#[derive(Clone, Debug, Args)]
-pub struct DemoOptions {
-    /// Where the timeline goes.
-    #[arg(long, value_name = "DIR", default_value = "out/demo")]
-    out: PathBuf,
-    /// Size of the download in megabytes (10⁶ bytes).
-    #[arg(long, value_name = "MB", default_value_t = MEGABYTES, value_parser = clap::value_parser!(u32).range(10..=10_000))]
-    megabytes: u32,
-    /// Print one JSON object instead of text.
-    #[arg(long)]
-    json: bool,
-    /// The daemon under test; default: `steadfast` beside this program.
-    #[arg(long, value_name = "PATH")]
-    steadfast: Option<PathBuf>,
-}
 
 /// One of the two downloads.
 #[derive(Debug, Serialize)]
-struct Shown {
-    complete: bool,
-    bytes: u64,
-    bytes_expected: u64,
-    sha256: String,
-    sha256_match: bool,
+pub struct Shown {
+    /// Every byte came.
+    pub complete: bool,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// Bytes of the file.
+    pub bytes_expected: u64,
+    /// Of what came.
+    pub sha256: String,
+    /// It is the file's.
+    pub sha256_match: bool,
     /// What curl said, if it failed.
-    error: Option<String>,
+    pub error: Option<String>,
     /// From the last byte before the fault to the first one after it.
-    stall_ms: Option<f64>,
-    detection_ms: Option<f64>,
-    takeover_ms: Option<f64>,
-    restart_gap_ms: Option<f64>,
+    pub stall_ms: Option<f64>,
+    /// Fault to declaration.
+    pub detection_ms: Option<f64>,
+    /// Declaration until the survivor could go on.
+    pub takeover_ms: Option<f64>,
+    /// From then to the first byte.
+    pub restart_gap_ms: Option<f64>,
     /// The longest gap before the fault.
-    baseline_gap_ms: Option<f64>,
+    pub baseline_gap_ms: Option<f64>,
+    /// Its part of the page.
     #[serde(skip)]
-    panel: Panel,
+    pub panel: Panel,
 }
 
-/// Both.
-#[derive(Debug, Serialize)]
-struct Report {
-    ok: bool,
-    without: Shown,
-    with: Shown,
-    timeline: PathBuf,
-}
-
-/// Shows it.
+/// Plays and shows it.
 ///
 /// # Errors
-/// If it could not be shown; that a download failed is no error.
-pub fn demo(options: &DemoOptions) -> Result<Outcome> {
-    fs::create_dir_all(&options.out)
-        .map_err(|error| WrongUse(format!("--out {}: {error}", options.out.display())))?;
-    let run = |baseline: bool| {
-        let options = Options {
-            megabytes: Some(options.megabytes),
-            way: Way { rtt_ms: Some(RTT_MS), rate_mbit: Some(RATE_MBIT), loss_percent: None },
-            baseline,
-            ..Options::single(Workload::Download, 1, SEED, options.steadfast.clone())
-        };
-        preflight::check(&options)?;
-        show(&options)
-    };
-    if !options.json {
-        println!(
-            "curl downloads {} MB from nginx at {RATE_MBIT} Mbit/s; halfway, the server's power goes off.\n",
-            options.megabytes
-        );
-    }
-    let without = run(true)?;
-    let with = run(false)?;
-    let timeline = options.out.join("timeline.html");
-    fs::write(&timeline, page(options, &with, &without)).with_context(|| timeline.display().to_string())?;
-    let report = Report { ok: with.complete && with.sha256_match && !without.complete, without, with, timeline };
-    if options.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        report.print();
-    }
-    Ok(if report.ok { Outcome::Held } else { Outcome::DidNotHold })
-}
-
-fn show(options: &Options) -> Result<Shown> {
-    let run = format!("{}-{}", std::process::id(), if options.baseline { "p" } else { "s" });
+/// If it could not be played; that the download failed is no error.
+pub fn show(options: &Options) -> Result<Shown> {
+    let run = format!(
+        "{}-{}",
+        std::process::id(),
+        if options.baseline { "p" } else { "s" }
+    );
     let teardown = Teardown::start()?;
     let shown = show_with(options, &run, &teardown);
     teardown.finish()?;
@@ -148,7 +93,13 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
         std::thread::sleep(POLL);
     }
     let (node, cable) = (&stage.network.nodes[0], &stage.network.cables[0]);
-    let fault_at = power_off(node, cable, &stage.servers[0], &stage.captures.pids(), Returning::Killed)?;
+    let fault_at = power_off(
+        node,
+        cable,
+        &stage.servers[0],
+        &stage.captures.pids(),
+        Returning::Killed,
+    )?;
     progress.say("the primary's power is off");
     let takeover = survive(&stage)?.takeover;
     let mut moved = (curl.received(), Deadline::now());
@@ -164,8 +115,17 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
     let error = curl.end()?;
     let captures = stage.captures.stop()?;
     let client = SocketAddr::new(IpAddr::V4(CLIENT.v4), CLIENT_PORT);
-    let capture = captures.iter().find(|capture| capture.point == Point::Client).context("no capture")?;
-    let facts = Facts { clock, fault_at, takeover, error, length };
+    let capture = captures
+        .iter()
+        .find(|capture| capture.point == Point::Client)
+        .context("no capture")?;
+    let facts = Facts {
+        clock,
+        fault_at,
+        takeover,
+        error,
+        length,
+    };
     facts.shown(options.baseline, &received, capture, service, client)
 }
 
@@ -178,10 +138,26 @@ struct Curl {
 impl Curl {
     fn start(stage: &Stage, service: SocketAddr, file: &str, output: &Path) -> Result<Self> {
         let mut command: Command = stage.network.client.command("curl")?;
-        command.args(["--silent", "--show-error", "--fail", "--local-port", &CLIENT_PORT.to_string()]);
-        command.arg("--output").arg(output).arg(format!("http://{service}/{file}"));
-        let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("start curl")?;
-        Ok(Self { child, output: output.to_owned() })
+        command.args([
+            "--silent",
+            "--show-error",
+            "--fail",
+            "--local-port",
+            &CLIENT_PORT.to_string(),
+        ]);
+        command
+            .arg("--output")
+            .arg(output)
+            .arg(format!("http://{service}/{file}"));
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("start curl")?;
+        Ok(Self {
+            child,
+            output: output.to_owned(),
+        })
     }
 
     fn received(&self) -> u64 {
@@ -200,7 +176,10 @@ impl Curl {
         }
         let output = self.child.wait_with_output()?;
         Ok(match (hung, output.status.success()) {
-            (true, _) => Some(format!("curl waits in vain: not a byte for {} s", HANGING.as_secs())),
+            (true, _) => Some(format!(
+                "curl waits in vain: not a byte for {} s",
+                HANGING.as_secs()
+            )),
             (false, true) => None,
             (false, false) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         })
@@ -231,9 +210,12 @@ impl Facts {
         let sha256_match = bytes == self.length && sha256 == pattern::sha256(SEED, self.length, self.length);
         let complete = self.error.is_none() && bytes == self.length;
         let stall = complete.then(|| Stall::find(&curves, fault_ns)).flatten();
-        let parts = self.takeover.filter(|_| complete).map_or_else(Vec::new, |takeover| {
-            self.parts(&takeover, fault_ns, stall.map_or(fault_ns, |stall| stall.to_ns))
-        });
+        let parts = self
+            .takeover
+            .filter(|_| complete)
+            .map_or_else(Vec::new, |takeover| {
+                self.parts(&takeover, fault_ns, stall.map_or(fault_ns, |stall| stall.to_ns))
+            });
         let part = |kind| {
             let part = parts.iter().find(|part: &&Part| part.kind == kind)?;
             Some(milliseconds(part.from_ns, part.to_ns))
@@ -255,7 +237,12 @@ impl Facts {
             restart_gap_ms: part(PartKind::RestartGap),
             baseline_gap_ms: longest_gap(&curves, fault_ns),
             panel: Panel {
-                heading: if baseline { "without Steadfast" } else { "with Steadfast" }.to_owned(),
+                heading: if baseline {
+                    "without Steadfast"
+                } else {
+                    "with Steadfast"
+                }
+                .to_owned(),
                 outcome,
                 good: sha256_match,
                 fault_ns,
@@ -270,7 +257,9 @@ impl Facts {
     fn parts(&self, takeover: &Takeover, fault_ns: u64, end_ns: u64) -> Vec<Part> {
         let wall = |at_ns: u64| self.clock.realtime_ns(Instant::from_nanos(at_ns));
         let declared = wall(takeover.declared_ns);
-        let Some(live) = takeover.first_live_ns.map(wall) else { return Vec::new() };
+        let Some(live) = takeover.first_live_ns.map(wall) else {
+            return Vec::new();
+        };
         let part = |kind, from_ns, to_ns| Part { kind, from_ns, to_ns };
         vec![
             part(PartKind::Detection, fault_ns, declared),
@@ -290,7 +279,10 @@ struct Stall {
 impl Stall {
     /// The longest wait that began around the fault.
     fn find(curves: &Curves, fault_ns: u64) -> Option<Self> {
-        let pairs = curves.sent.windows(2).map(|pair| Self { from_ns: pair[0].at_ns, to_ns: pair[1].at_ns });
+        let pairs = curves.sent.windows(2).map(|pair| Self {
+            from_ns: pair[0].at_ns,
+            to_ns: pair[1].at_ns,
+        });
         let around = fault_ns.saturating_sub(AROUND_NS)..fault_ns + AROUND_NS;
         pairs
             .filter(|wait| around.contains(&wait.from_ns) && wait.to_ns > fault_ns)
@@ -303,7 +295,9 @@ const AROUND_NS: u64 = 200_000_000;
 
 fn longest_gap(curves: &Curves, fault_ns: u64) -> Option<f64> {
     let before = curves.sent.windows(2).filter(|pair| pair[1].at_ns < fault_ns);
-    before.map(|pair| milliseconds(pair[0].at_ns, pair[1].at_ns)).max_by(f64::total_cmp)
+    before
+        .map(|pair| milliseconds(pair[0].at_ns, pair[1].at_ns))
+        .max_by(f64::total_cmp)
 }
 
 fn milliseconds(from_ns: u64, to_ns: u64) -> f64 {
@@ -336,7 +330,11 @@ impl Progress {
         let bar = ProgressBar::new(length);
         let style = "{prefix:18} {bar:40} {percent:>3} %  {bytes_per_sec:>12}  {msg}";
         bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
-        bar.set_prefix(if baseline { "without steadfast" } else { "with steadfast" });
+        bar.set_prefix(if baseline {
+            "without steadfast"
+        } else {
+            "with steadfast"
+        });
         Self(bar)
     }
 
@@ -352,54 +350,4 @@ impl Progress {
     fn finish(&self) {
         self.0.abandon();
     }
-}
-
-impl Report {
-    fn print(&self) {
-        let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        let Shown { bytes, bytes_expected, .. } = self.without;
-        println!("\nwithout steadfast: lost after {:.0} of {:.0} MB", megabytes(bytes), megabytes(bytes_expected));
-        println!("  {}", self.without.error.as_deref().unwrap_or("it was complete: nothing was shown"));
-        let with = &self.with;
-        match &with.error {
-            Some(error) => println!("with steadfast: LOST: {error}"),
-            None => println!("with steadfast: complete, {:.0} MB", megabytes(with.bytes)),
-        }
-        let verdict = if with.sha256_match { "as on the server" } else { "DIFFERENT from the server's" };
-        println!("  sha256 {} ({verdict})", with.sha256);
-        if let Self { with: Shown { stall_ms: Some(stall), .. }, .. } = self {
-            let of = |part: Option<f64>| part.unwrap_or_default();
-            println!(
-                "  stall {stall:.1} ms: detection {:.1}, takeover {:.2}, restart gap {:.1} (longest gap before: {:.1})",
-                of(with.detection_ms),
-                of(with.takeover_ms),
-                of(with.restart_gap_ms),
-                of(with.baseline_gap_ms)
-            );
-        }
-        println!("\ntimeline: {}", self.timeline.display());
-    }
-}
-
-fn page(options: &DemoOptions, with: &Shown, without: &Shown) -> String {
-    let number = |value: Option<f64>, digits: usize| value.map_or("–".into(), |ms| format!("{ms:.digits$} ms"));
-    timeline::render(&Timeline {
-        title: "A download survives its server".into(),
-        summary: format!(
-            "curl fetches {} MB from nginx at {RATE_MBIT} Mbit/s. Halfway, the primary's cable is cut and its processes \
-             are killed.",
-            options.megabytes
-        ),
-        facts: vec![
-            ("stall".into(), number(with.stall_ms, 1)),
-            ("detection".into(), number(with.detection_ms, 1)),
-            ("takeover".into(), number(with.takeover_ms, 2)),
-            ("restart gap".into(), number(with.restart_gap_ms, 1)),
-            ("longest gap before".into(), number(with.baseline_gap_ms, 1)),
-        ],
-        panels: vec![with.panel.clone(), without.panel.clone()],
-        footnote: "Positions are of a capture at the client; the stall's parts are divided by the survivor's clock \
-                   (the same machine)."
-            .into(),
-    })
 }
