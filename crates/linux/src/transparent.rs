@@ -15,7 +15,11 @@ use crate::repair::set_transparent;
 /// # Errors
 /// What the kernel says.
 pub fn connect_as(client: SocketAddr, application: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(application), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(application),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_nonblocking(true)?;
     socket.set_mark(RELAY_MARK)?;
     set_transparent(&socket, application)?;

@@ -77,7 +77,11 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
     }
     if segment.flags.rst {
         let exact = at == receiver.next;
-        return if exact { Verdict::Reset } else { Verdict::Reject(Rejected::BlindReset) };
+        return if exact {
+            Verdict::Reset
+        } else {
+            Verdict::Reject(Rejected::BlindReset)
+        };
     }
     if segment.flags.syn {
         return Verdict::Reject(Rejected::UnexpectedSyn);
@@ -106,7 +110,10 @@ fn acknowledged(receiver: &Receiver, ack: Seq) -> Option<Offset> {
         None if ack == receiver.output_first - 1 => Offset::ZERO, // of the handshake, before our SYN was received
         None => return None,
     };
-    let oldest = receiver.send_unacknowledged.0.saturating_sub(receiver.send_window_max);
+    let oldest = receiver
+        .send_unacknowledged
+        .0
+        .saturating_sub(receiver.send_window_max);
     (oldest <= acknowledges.0 && acknowledges <= receiver.send_next).then_some(acknowledges)
 }
 
@@ -135,7 +142,10 @@ mod tests {
             ack: Offset(ack).to_seq(RECEIVER.output_first),
             flags,
             window: 1,
-            options: Options { timestamps: Some(Timestamps { value: 77, echo: 0 }), ..Options::default() },
+            options: Options {
+                timestamps: Some(Timestamps { value: 77, echo: 0 }),
+                ..Options::default()
+            },
             payload,
         }
     }
@@ -147,39 +157,72 @@ mod tests {
     #[test]
     fn in_order_ahead_and_overlapping_data_is_taken() {
         for at in [150, 120, 160, 1100] {
-            let expected = Verdict::Accept { at: Offset(at), acknowledges: Offset(6000) };
+            let expected = Verdict::Accept {
+                at: Offset(at),
+                acknowledges: Offset(6000),
+            };
             assert_eq!(verdict(at, 6000, Flags::ACK, b"data"), expected, "{at}");
         }
     }
 
     #[test]
     fn a_keepalive_probe_below_what_was_acknowledged_is_old() {
-        assert_eq!(verdict(98, 5000, Flags::ACK, b"x"), Verdict::Reject(Rejected::OutOfWindow));
-        assert_eq!(verdict(1101, 5000, Flags::ACK, b"x"), Verdict::Reject(Rejected::OutOfWindow));
+        assert_eq!(
+            verdict(98, 5000, Flags::ACK, b"x"),
+            Verdict::Reject(Rejected::OutOfWindow)
+        );
+        assert_eq!(
+            verdict(1101, 5000, Flags::ACK, b"x"),
+            Verdict::Reject(Rejected::OutOfWindow)
+        );
     }
 
     #[test]
     fn a_blind_reset_does_nothing() {
         assert_eq!(verdict(150, 0, Flags::RST, b""), Verdict::Reset);
         for at in [120, 151, 1000] {
-            assert_eq!(verdict(at, 0, Flags::RST, b""), Verdict::Reject(Rejected::BlindReset), "{at}");
+            assert_eq!(
+                verdict(at, 0, Flags::RST, b""),
+                Verdict::Reject(Rejected::BlindReset),
+                "{at}"
+            );
         }
-        assert_eq!(verdict(1200, 0, Flags::RST, b""), Verdict::Reject(Rejected::OutOfWindow));
+        assert_eq!(
+            verdict(1200, 0, Flags::RST, b""),
+            Verdict::Reject(Rejected::OutOfWindow)
+        );
     }
 
     #[test]
     fn blind_data_needs_a_credible_acknowledgement() {
         for ack in [1999, 9001, 4_000_000] {
-            assert_eq!(verdict(150, ack, Flags::ACK, b"evil"), Verdict::Reject(Rejected::Acknowledgement), "{ack}");
+            assert_eq!(
+                verdict(150, ack, Flags::ACK, b"evil"),
+                Verdict::Reject(Rejected::Acknowledgement),
+                "{ack}"
+            );
         }
-        assert!(matches!(verdict(150, 2000, Flags::ACK, b""), Verdict::Accept { .. }));
-        let without_ack = Flags { psh: true, ack: false, ..Flags::ACK };
-        assert_eq!(verdict(150, 5000, without_ack, b"x"), Verdict::Reject(Rejected::NoAck));
+        assert!(matches!(
+            verdict(150, 2000, Flags::ACK, b""),
+            Verdict::Accept { .. }
+        ));
+        let without_ack = Flags {
+            psh: true,
+            ack: false,
+            ..Flags::ACK
+        };
+        assert_eq!(
+            verdict(150, 5000, without_ack, b"x"),
+            Verdict::Reject(Rejected::NoAck)
+        );
     }
 
     #[test]
     fn a_syn_in_a_connection_changes_nothing() {
-        assert_eq!(verdict(160, 5000, Flags::SYN, b""), Verdict::Reject(Rejected::UnexpectedSyn));
+        assert_eq!(
+            verdict(160, 5000, Flags::SYN, b""),
+            Verdict::Reject(Rejected::UnexpectedSyn)
+        );
     }
 
     #[test]

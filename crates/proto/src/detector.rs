@@ -35,7 +35,11 @@ pub struct Detector {
 impl Detector {
     /// A detector that has never heard of the peer; it declares nothing before it has.
     pub fn new(config: DetectorConfig, now: Instant) -> Self {
-        Self { config, heard: None, checked: now }
+        Self {
+            config,
+            heard: None,
+            checked: now,
+        }
     }
 
     /// The peer gave a sign of life.
@@ -58,13 +62,16 @@ impl Detector {
 
     /// Whether the peer was heard of and is not overdue.
     pub fn is_alive(&self, now: Instant) -> bool {
-        self.heard.is_some_and(|heard| now.since(heard) < self.config.patience())
+        self.heard
+            .is_some_and(|heard| now.since(heard) < self.config.patience())
     }
 
     /// When to ask next.
     pub fn poll_timeout(&self) -> Instant {
         let half = self.checked + self.config.interval / 2;
-        self.heard.map_or(half, |heard| half.min(heard + self.config.patience()))
+        let overdue = self.heard.map(|heard| heard + self.config.patience());
+        // Of a peer that is known to be silent there is nothing to be found out in a hurry.
+        overdue.filter(|at| *at > self.checked).map_or(half, |at| at.min(half))
     }
 }
 
@@ -72,7 +79,10 @@ impl Detector {
 mod tests {
     use super::*;
 
-    const CONFIG: DetectorConfig = DetectorConfig { interval: Duration::from_millis(20), missed: 4 };
+    const CONFIG: DetectorConfig = DetectorConfig {
+        interval: Duration::from_millis(20),
+        missed: 4,
+    };
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)

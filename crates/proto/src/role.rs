@@ -51,8 +51,14 @@ pub enum Event {
 
 impl Role {
     /// All roles, for tables.
-    pub const ALL: [Self; 6] =
-        [Self::Joining, Self::Primary, Self::Backup, Self::TakingOver, Self::Sole, Self::Standby];
+    pub const ALL: [Self; 6] = [
+        Self::Joining,
+        Self::Primary,
+        Self::Backup,
+        Self::TakingOver,
+        Self::Sole,
+        Self::Standby,
+    ];
 
     /// The role after `event`; `None` if it changes nothing.
     pub fn after(self, event: Event) -> Option<Self> {
@@ -71,7 +77,10 @@ impl Role {
             (Self::Backup, PairedAsPrimary | PairedAsBackup | PeerSpeaks | Decided) => None,
 
             (Self::TakingOver, Decided) => Some(Self::Sole),
-            (Self::TakingOver, PairedAsPrimary | PairedAsBackup | PeerSpeaks | PeerSilent | PeerServerDead) => None,
+            (
+                Self::TakingOver,
+                PairedAsPrimary | PairedAsBackup | PeerSpeaks | PeerSilent | PeerServerDead,
+            ) => None,
 
             (
                 Self::Sole,
@@ -144,7 +153,10 @@ mod tests {
         for role in Role::ALL {
             for event in Event::ALL {
                 if role.after(event).is_some_and(Role::speaks_alone) {
-                    assert!(matches!(role, Role::Backup | Role::TakingOver), "{role:?} {event:?}");
+                    assert!(
+                        matches!(role, Role::Backup | Role::TakingOver),
+                        "{role:?} {event:?}"
+                    );
                 }
             }
         }

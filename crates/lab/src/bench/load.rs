@@ -65,7 +65,10 @@ fn connect(server: SocketAddr) -> Result<TcpStream> {
 fn download(server: SocketAddr, path: &str) -> Result<Transfer> {
     let mut stream = connect(server)?;
     let start = Instant::now();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
+    )?;
     let mut reader = BufReader::with_capacity(BLOCK, stream);
     let (status, length) = read_head(&mut reader)?;
     if status != 200 {
@@ -80,13 +83,19 @@ fn download(server: SocketAddr, path: &str) -> Result<Transfer> {
         }
         bytes += count as u64;
     }
-    Ok(Transfer { bytes, seconds: start.elapsed().as_secs_f64() })
+    Ok(Transfer {
+        bytes,
+        seconds: start.elapsed().as_secs_f64(),
+    })
 }
 
 fn upload(server: SocketAddr, bytes: u64) -> Result<Transfer> {
     let mut stream = connect(server)?;
     let start = Instant::now();
-    write!(stream, "PUT / HTTP/1.1\r\nHost: bench\r\nContent-Length: {bytes}\r\n\r\n")?;
+    write!(
+        stream,
+        "PUT / HTTP/1.1\r\nHost: bench\r\nContent-Length: {bytes}\r\n\r\n"
+    )?;
     let block = vec![0; BLOCK];
     let mut left = bytes;
     while left > 0 {
@@ -98,7 +107,10 @@ fn upload(server: SocketAddr, bytes: u64) -> Result<Transfer> {
     if status != 200 {
         bail!("PUT: status {status}");
     }
-    Ok(Transfer { bytes, seconds: start.elapsed().as_secs_f64() })
+    Ok(Transfer {
+        bytes,
+        seconds: start.elapsed().as_secs_f64(),
+    })
 }
 
 /// Status and Content-Length of a reply, or nothing and Content-Length of a request.

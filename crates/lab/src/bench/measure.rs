@@ -44,21 +44,38 @@ pub fn upload(client: &Netns, server: SocketAddr, bytes: u64) -> Result<Bulk> {
 fn bulk(client: &Netns, arguments: &[&str]) -> Result<Bulk> {
     let mut command = client.command(std::env::current_exe()?)?;
     let before = busy_seconds()?;
-    let output = command.arg(LOAD).args(arguments).output().context("start the load")?;
+    let output = command
+        .arg(LOAD)
+        .args(arguments)
+        .output()
+        .context("start the load")?;
     let after = busy_seconds()?;
-    ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    ensure!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     let transfer: Transfer = serde_json::from_slice(&output.stdout).context("the load's report")?;
     let gigabytes = transfer.bytes as f64 / 1e9;
-    Ok(Bulk { gb_per_s: gigabytes / transfer.seconds, cpu_s_per_gb: (after - before) / gigabytes })
+    Ok(Bulk {
+        gb_per_s: gigabytes / transfer.seconds,
+        cpu_s_per_gb: (after - before) / gigabytes,
+    })
 }
 
 /// CPU time that was not idle, of all processors since the machine started, in seconds.
 fn busy_seconds() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat").context("read /proc/stat")?;
     let line = text.lines().next().unwrap_or_default();
-    let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let ticks: Vec<f64> = line
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|word| word.parse().ok())
+        .collect();
     // user nice system idle iowait irq softirq
-    let [user, nice, system, _, _, irq, softirq, ..] = ticks[..] else { bail!("/proc/stat begins with {line:?}") };
+    let [user, nice, system, _, _, irq, softirq, ..] = ticks[..] else {
+        bail!("/proc/stat begins with {line:?}")
+    };
     Ok((user + nice + system + irq + softirq) / TICKS_PER_SECOND)
 }
 
@@ -69,19 +86,46 @@ const TICKS_PER_SECOND: f64 = 100.0;
 ///
 /// # Errors
 /// If wrk fails, or if a request does.
-pub fn requests(client: &Netns, server: SocketAddr, path: &str, connections: u32, seconds: u32) -> Result<Requests> {
+pub fn requests(
+    client: &Netns,
+    server: SocketAddr,
+    path: &str,
+    connections: u32,
+    seconds: u32,
+) -> Result<Requests> {
     let mut command = client.command("wrk")?;
-    command.args(["--threads", "1", "--latency", "--connections", &connections.to_string()]);
-    command.args(["--duration", &format!("{seconds}s"), &format!("http://{server}{path}")]);
+    command.args([
+        "--threads",
+        "1",
+        "--latency",
+        "--connections",
+        &connections.to_string(),
+    ]);
+    command.args([
+        "--duration",
+        &format!("{seconds}s"),
+        &format!("http://{server}{path}"),
+    ]);
     let output = command.output().context("start wrk")?;
     let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "wrk: {}", String::from_utf8_lossy(&output.stderr).trim());
-    ensure!(!text.contains("Socket errors") && !text.contains("Non-2xx"), "requests failed:\n{text}");
+    ensure!(
+        output.status.success(),
+        "wrk: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    ensure!(
+        !text.contains("Socket errors") && !text.contains("Non-2xx"),
+        "requests failed:\n{text}"
+    );
     parse_wrk(&text).with_context(|| format!("wrk's report:\n{text}"))
 }
 
 fn parse_wrk(text: &str) -> Option<Requests> {
-    let value = |prefix: &str| text.lines().find_map(|line| line.trim().strip_prefix(prefix)).map(str::trim);
+    let value = |prefix: &str| {
+        text.lines()
+            .find_map(|line| line.trim().strip_prefix(prefix))
+            .map(str::trim)
+    };
     let latency = value("50%")?;
     let median_us = if let Some(number) = latency.strip_suffix("us") {
         number.parse::<f64>().ok()?
@@ -90,7 +134,10 @@ fn parse_wrk(text: &str) -> Option<Requests> {
     } else {
         latency.strip_suffix('s')?.parse::<f64>().ok()? * 1e6
     };
-    Some(Requests { per_s: value("Requests/sec:")?.parse().ok()?, median_us })
+    Some(Requests {
+        per_s: value("Requests/sec:")?.parse().ok()?,
+        median_us,
+    })
 }
 
 #[cfg(test)]
@@ -99,10 +146,14 @@ mod tests {
 
     #[test]
     fn wrk_is_understood() {
-        let text = "  Latency Distribution\n     50%   93.00us\n     75%  111.00us\nRequests/sec:  80123.45\n";
+        let text =
+            "  Latency Distribution\n     50%   93.00us\n     75%  111.00us\nRequests/sec:  80123.45\n";
         let requests = parse_wrk(text).unwrap();
         assert_eq!((requests.median_us, requests.per_s), (93.0, 80123.45));
-        assert_eq!(parse_wrk(&text.replace("93.00us", "1.50ms")).unwrap().median_us, 1500.0);
+        assert_eq!(
+            parse_wrk(&text.replace("93.00us", "1.50ms")).unwrap().median_us,
+            1500.0
+        );
         assert!(parse_wrk("nothing").is_none());
     }
 

@@ -114,7 +114,11 @@ pub fn run(options: &Options) -> Result<Outcome> {
     } else {
         report.print();
     }
-    Ok(if report.ok { Outcome::Held } else { Outcome::DidNotHold })
+    Ok(if report.ok {
+        Outcome::Held
+    } else {
+        Outcome::DidNotHold
+    })
 }
 
 /// Both variants stand side by side and take turns.
@@ -123,13 +127,21 @@ fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[
     teardown.will_create(&Resource::Path(directory.clone()))?;
     let sizes = [BULK_BYTES, SMALL_BYTES];
     let shaped_sizes = SHAPES_MBIT.map(|mbit| SHAPED_BYTES_PER_MBIT * u64::from(mbit));
-    let files: Vec<(u64, u64)> = sizes.iter().chain(&shaped_sizes).map(|&size| (SEED, size)).collect();
+    let files: Vec<(u64, u64)> = sizes
+        .iter()
+        .chain(&shaped_sizes)
+        .map(|&size| (SEED, size))
+        .collect();
     let content = Content::generate(&directory, &files)?;
     let mut samples = [Samples::default(), Samples::default()];
     let progress = ProgressBar::new(u64::from(rounds) * 2);
     for serving in [Serving::Files, Serving::Sink] {
         let set = |variant: Variant, name: &str| {
-            let run = format!("{}{name}{}", std::process::id(), if serving == Serving::Sink { "u" } else { "d" });
+            let run = format!(
+                "{}{name}{}",
+                std::process::id(),
+                if serving == Serving::Sink { "u" } else { "d" }
+            );
             Scene::set(&run, variant, serving, &content, daemon, teardown)
         };
         let scenes = [set(Variant::Forwarding, "f")?, set(Variant::Steadfast, "s")?];
@@ -149,9 +161,11 @@ fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[
 fn take_round(scene: &Scene, serving: Serving, samples: &mut Samples) -> Result<()> {
     let client = &scene.network.client;
     let transfer = |bytes: u64| match serving {
-        Serving::Files => {
-            measure::download(client, scene.service, &format!("/{}", pattern::file_name(SEED, bytes)))
-        }
+        Serving::Files => measure::download(
+            client,
+            scene.service,
+            &format!("/{}", pattern::file_name(SEED, bytes)),
+        ),
         Serving::Sink => measure::upload(client, scene.service, bytes),
     };
     let bulk = transfer(BULK_BYTES)?;
@@ -159,7 +173,13 @@ fn take_round(scene: &Scene, serving: Serving, samples: &mut Samples) -> Result<
         Serving::Files => {
             samples.download.push(bulk);
             let path = format!("/{}", pattern::file_name(SEED, SMALL_BYTES));
-            samples.requests.push(measure::requests(client, scene.service, &path, CLIENTS, REQUEST_SECONDS)?);
+            samples.requests.push(measure::requests(
+                client,
+                scene.service,
+                &path,
+                CLIENTS,
+                REQUEST_SECONDS,
+            )?);
         }
         Serving::Sink => samples.upload.push(bulk),
     }
@@ -181,15 +201,31 @@ struct Takeovers {
 fn takeovers(common: &Common) -> Result<Takeovers> {
     let mut busy_ms = Vec::new();
     for round in 0..common.rounds {
-        let sample = crash::sample(crash::Workload::Download, 1, u64::from(round), common.steadfast.clone())
-            .context("a takeover of one busy connection")?;
+        let sample = crash::sample(
+            crash::Workload::Download,
+            1,
+            u64::from(round),
+            common.steadfast.clone(),
+        )
+        .context("a takeover of one busy connection")?;
         busy_ms.push(sample.first_live_ms);
     }
-    let Sample { first_live_ms, last_live_ms, restored } =
-        crash::sample(crash::Workload::Idle, IDLE_CONNECTIONS, SEED, common.steadfast.clone())
-            .context("a takeover of many idle connections")?;
+    let Sample {
+        first_live_ms,
+        last_live_ms,
+        restored,
+    } = crash::sample(
+        crash::Workload::Idle,
+        IDLE_CONNECTIONS,
+        SEED,
+        common.steadfast.clone(),
+    )
+    .context("a takeover of many idle connections")?;
     let others = restored.saturating_sub(1).max(1);
-    Ok(Takeovers { busy_ms, restore_us: (last_live_ms - first_live_ms) * 1000.0 / others as f64 })
+    Ok(Takeovers {
+        busy_ms,
+        restore_us: (last_live_ms - first_live_ms) * 1000.0 / others as f64,
+    })
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -227,13 +263,20 @@ impl Report {
         let shaped: Vec<Shaped> = (0..SHAPES_MBIT.len())
             .map(|index| {
                 let ratio = |way: usize| {
-                    median(steadfast.shaped[index][way].clone()) / median(forwarding.shaped[index][way].clone())
+                    median(steadfast.shaped[index][way].clone())
+                        / median(forwarding.shaped[index][way].clone())
                 };
-                Shaped { mbit: SHAPES_MBIT[index], download_ratio: ratio(0), upload_ratio: ratio(1) }
+                Shaped {
+                    mbit: SHAPES_MBIT[index],
+                    download_ratio: ratio(0),
+                    upload_ratio: ratio(1),
+                }
             })
             .collect();
-        let shaped_ratio =
-            shaped.iter().flat_map(|one| [one.download_ratio, one.upload_ratio]).fold(f64::INFINITY, f64::min);
+        let shaped_ratio = shaped
+            .iter()
+            .flat_map(|one| [one.download_ratio, one.upload_ratio])
+            .fold(f64::INFINITY, f64::min);
         let (plain, wire) = (forwarding.absolute(), steadfast.absolute());
         let cpu_download = wire.download_cpu_s_per_gb / plain.download_cpu_s_per_gb;
         let cpu_upload = wire.upload_cpu_s_per_gb / plain.upload_cpu_s_per_gb;
@@ -256,8 +299,12 @@ impl Report {
             steadfast: wire,
             missed: Vec::new(),
         };
-        report.missed =
-            report.promises().iter().filter(|promise| !promise.holds()).map(ToString::to_string).collect();
+        report.missed = report
+            .promises()
+            .iter()
+            .filter(|promise| !promise.holds())
+            .map(ToString::to_string)
+            .collect();
         report.ok = report.missed.is_empty();
         report
     }
@@ -266,34 +313,90 @@ impl Report {
         use Bound::{AtLeast, AtMost};
         let promise = |name, value, bound| Promise { name, value, bound };
         [
-            promise("takeover of one busy connection, ms", self.takeover_ms_median, AtMost(1.5)),
-            promise("download throughput", self.download_ratio_vs_forwarding, AtLeast(0.75)),
-            promise("upload throughput", self.upload_ratio_vs_forwarding, AtLeast(0.75)),
-            promise("download CPU seconds per GB", self.cpu_per_gb_ratio_download, AtMost(1.45)),
-            promise("upload CPU seconds per GB", self.cpu_per_gb_ratio_upload, AtMost(1.45)),
-            promise("1 KB requests per second, 8 clients", self.rr_ratio_vs_forwarding, AtLeast(0.88)),
+            promise(
+                "takeover of one busy connection, ms",
+                self.takeover_ms_median,
+                AtMost(1.5),
+            ),
+            promise(
+                "download throughput",
+                self.download_ratio_vs_forwarding,
+                AtLeast(0.75),
+            ),
+            promise(
+                "upload throughput",
+                self.upload_ratio_vs_forwarding,
+                AtLeast(0.75),
+            ),
+            promise(
+                "download CPU seconds per GB",
+                self.cpu_per_gb_ratio_download,
+                AtMost(1.45),
+            ),
+            promise(
+                "upload CPU seconds per GB",
+                self.cpu_per_gb_ratio_upload,
+                AtMost(1.45),
+            ),
+            promise(
+                "1 KB requests per second, 8 clients",
+                self.rr_ratio_vs_forwarding,
+                AtLeast(0.88),
+            ),
             promise("added median latency, µs", self.rr_added_us_median, AtMost(10.0)),
-            promise("throughput at 1 and 2.5 Gbit/s, worst", self.shaped_ratio, AtLeast(0.98)),
-            promise("restoring one idle connection, µs", self.restore_us_per_connection, AtMost(50.0)),
+            promise(
+                "throughput at 1 and 2.5 Gbit/s, worst",
+                self.shaped_ratio,
+                AtLeast(0.98),
+            ),
+            promise(
+                "restoring one idle connection, µs",
+                self.restore_us_per_connection,
+                AtMost(50.0),
+            ),
         ]
     }
 
     fn print(&self) {
-        let Calibration { memcpy_gb_per_s, syscall_ns, cpus } = self.calibration;
-        println!("this machine: {cpus} CPUs, memcpy {memcpy_gb_per_s:.1} GB/s, system call {syscall_ns:.0} ns");
-        println!("medians of {} rounds; ratios are steadfast / forwarding\n", self.rounds);
+        let Calibration {
+            memcpy_gb_per_s,
+            syscall_ns,
+            cpus,
+        } = self.calibration;
+        println!(
+            "this machine: {cpus} CPUs, memcpy {memcpy_gb_per_s:.1} GB/s, system call {syscall_ns:.0} ns"
+        );
+        println!(
+            "medians of {} rounds; ratios are steadfast / forwarding\n",
+            self.rounds
+        );
         for promise in self.promises() {
-            println!("  {} {promise}", if promise.holds() { "held  " } else { "MISSED" });
+            println!(
+                "  {} {promise}",
+                if promise.holds() { "held  " } else { "MISSED" }
+            );
         }
         println!("\n{:<28}{:>12}{:>12}", "", "forwarding", "steadfast");
         let (plain, wire) = (&self.forwarding, &self.steadfast);
         for (name, plain, wire) in [
             ("download, GB/s", plain.download_gb_per_s, wire.download_gb_per_s),
             ("upload, GB/s", plain.upload_gb_per_s, wire.upload_gb_per_s),
-            ("download, CPU s/GB", plain.download_cpu_s_per_gb, wire.download_cpu_s_per_gb),
-            ("upload, CPU s/GB", plain.upload_cpu_s_per_gb, wire.upload_cpu_s_per_gb),
+            (
+                "download, CPU s/GB",
+                plain.download_cpu_s_per_gb,
+                wire.download_cpu_s_per_gb,
+            ),
+            (
+                "upload, CPU s/GB",
+                plain.upload_cpu_s_per_gb,
+                wire.upload_cpu_s_per_gb,
+            ),
             ("requests/s", plain.requests_per_s, wire.requests_per_s),
-            ("median latency, µs", plain.latency_us_median, wire.latency_us_median),
+            (
+                "median latency, µs",
+                plain.latency_us_median,
+                wire.latency_us_median,
+            ),
         ] {
             println!("{name:<28}{plain:>12.2}{wire:>12.2}");
         }
@@ -327,6 +430,10 @@ impl std::fmt::Display for Promise {
             Bound::AtLeast(bound) => ("≥", bound),
             Bound::AtMost(bound) => ("≤", bound),
         };
-        write!(f, "{:<40}{:>8.3}  (promised {relation} {bound})", self.name, self.value)
+        write!(
+            f,
+            "{:<40}{:>8.3}  (promised {relation} {bound})",
+            self.name, self.value
+        )
     }
 }

@@ -76,7 +76,13 @@ impl Scene {
             match serving {
                 Serving::Files => {
                     let label = format!("nginx-{name}");
-                    servers.push(Server::start(Application::Nginx, node, &directory, &label, content)?);
+                    servers.push(Server::start(
+                        Application::Nginx,
+                        node,
+                        &directory,
+                        &label,
+                        content,
+                    )?);
                 }
                 Serving::Sink => sinks.push(start_sink(node, name, &directory)?),
             }
@@ -89,7 +95,13 @@ impl Scene {
             }
             Variant::Steadfast => Some(protect(run, service, daemon, &network, &directory, teardown)?),
         };
-        Ok(Self { network, service, _agents: agents, _servers: servers, _sinks: sinks })
+        Ok(Self {
+            network,
+            service,
+            _agents: agents,
+            _servers: servers,
+            _sinks: sinks,
+        })
     }
 
     /// Limits the way between client and router to `mbit` Mbit/s in both directions; `None`: no limit.
@@ -100,13 +112,15 @@ impl Scene {
         for (host, interface) in [(&self.network.client, INTERFACE), (&self.network.router, "wan")] {
             let mut command = host.command("tc")?;
             match mbit {
-                Some(mbit) => command.args(["qdisc", "replace", "dev", interface, "root", "tbf", "rate"]).args([
-                    format!("{mbit}mbit"),
-                    "burst".into(),
-                    "512k".into(),
-                    "limit".into(),
-                    "4m".into(),
-                ]),
+                Some(mbit) => command
+                    .args(["qdisc", "replace", "dev", interface, "root", "tbf", "rate"])
+                    .args([
+                        format!("{mbit}mbit"),
+                        "burst".into(),
+                        "512k".into(),
+                        "limit".into(),
+                        "4m".into(),
+                    ]),
                 None => command.args(["qdisc", "del", "dev", interface, "root"]),
             };
             let output = command.output().context("start tc")?;
@@ -127,7 +141,10 @@ fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<Process> {
     let address = SocketAddr::from(([127, 0, 0, 1], SINK_PORT));
     let listens = |_: &Process| {
         let limit = std::time::Duration::from_millis(100);
-        matches!(node.run(|| std::net::TcpStream::connect_timeout(&address, limit)), Ok(Ok(_)))
+        matches!(
+            node.run(|| std::net::TcpStream::connect_timeout(&address, limit)),
+            Ok(Ok(_))
+        )
     };
     process.wait_until("listen", std::time::Duration::from_secs(5), listens)?;
     Ok(process)
@@ -137,7 +154,11 @@ fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<Process> {
 fn forward(network: &Topology) -> Result<()> {
     let [a, b] = NODES;
     network.nodes[1].run(|| -> std::io::Result<()> {
-        for (key, value) in [("ip_forward", "1"), ("conf/all/send_redirects", "0"), ("conf/eth0/send_redirects", "0")] {
+        for (key, value) in [
+            ("ip_forward", "1"),
+            ("conf/all/send_redirects", "0"),
+            ("conf/eth0/send_redirects", "0"),
+        ] {
             std::fs::write(format!("/proc/sys/net/ipv4/{key}"), value)?;
         }
         Ok(())
@@ -145,8 +166,17 @@ fn forward(network: &Topology) -> Result<()> {
     network.nodes[0].run(|| std::fs::write("/proc/sys/net/ipv4/conf/eth0/arp_ignore", "1"))??;
     network.nodes[0].run(|| std::fs::write("/proc/sys/net/ipv4/conf/eth0/arp_announce", "2"))??;
     let on = |host: &Netns, commands: &[String]| batch(Some(host.name()), commands);
-    on(&network.router, &[format!("route add {VIP_V4}/32 via {} dev {ROUTER_LAN_INTERFACE}", b.v4)])?;
-    on(&network.nodes[1], &[format!("route add {VIP_V4}/32 via {} dev {INTERFACE}", a.v4)])?;
+    on(
+        &network.router,
+        &[format!(
+            "route add {VIP_V4}/32 via {} dev {ROUTER_LAN_INTERFACE}",
+            b.v4
+        )],
+    )?;
+    on(
+        &network.nodes[1],
+        &[format!("route add {VIP_V4}/32 via {} dev {INTERFACE}", a.v4)],
+    )?;
     on(
         &network.nodes[0],
         &[

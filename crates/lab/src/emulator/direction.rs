@@ -35,6 +35,8 @@ pub struct Passed {
     pub queue_full: u64,
     /// Frames that the emulator itself could not keep up with: not asked for.
     pub overrun: u64,
+    /// By how much the latest frame came too late, in microseconds: the machine was busy with something else.
+    pub late_us_max: u64,
 }
 
 /// One direction.
@@ -80,6 +82,8 @@ impl Direction {
     pub fn carry(mut self, stop: &AtomicBool) -> Result<Passed> {
         // The default, 50 µs, would be added to every delay.
         set_timerslack(1).context("PR_SET_TIMERSLACK")?;
+        // A cable does not wait for a CPU.
+        linux::process::take_precedence().context("raise the emulator's priority")?;
         while !stop.load(Ordering::Relaxed) {
             self.send_due()?;
             if !self.take_in()? {
@@ -95,9 +99,11 @@ impl Direction {
         while let Some(Reverse(next)) = self.flight.peek()
             && next.at <= now
         {
-            let Some(Reverse(Flight { frame, .. })) = self.flight.pop() else {
+            let Some(Reverse(Flight { at, frame, .. })) = self.flight.pop() else {
                 break;
             };
+            let late = now.since(at).as_micros() as u64;
+            self.passed.late_us_max = self.passed.late_us_max.max(late);
             let wire = on_the_wire(&frame);
             if unless_down(self.to.send(&frame), true).context("send")? {
                 self.passed.packets += wire.packets as u64;
