@@ -1,7 +1,7 @@
 //! One TCP connection of a client: asks, compares what comes, keeps account of time.
 
 use std::cell::{Cell, RefCell};
-use std::io;
+use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 
@@ -166,8 +166,10 @@ impl Connection {
     /// What is wrong with bytes that the server sent before it broke off: they tell more than the break.
     fn last_words(&self, stream: &TcpStream) -> Option<Failure> {
         let mut buffer = self.shared.buffer.borrow_mut();
+        // Not by `try_read`: the event loop need not know yet that there is something to read.
+        let socket = SockRef::from(stream);
         loop {
-            match stream.try_read(&mut buffer) {
+            match (&*socket).read(&mut buffer) {
                 Ok(0) | Err(_) => return None,
                 Ok(count) => {
                     if let Err(wrong) = self.compare(&buffer[..count]) {

@@ -21,6 +21,7 @@ enum Fault {
     Silence { after: usize },
     WrongByte { after: usize },
     ExtraByte,
+    ResetAtClose,
 }
 
 /// Starts a server that handles every connection by `serve` in a thread of its own.
@@ -82,6 +83,11 @@ fn break_reply(
         }
         Fault::Reset { after } => {
             output.write_all(&reply[..head + after])?;
+            SockRef::from(&*output).set_linger(Some(Duration::ZERO))?;
+        }
+        Fault::ResetAtClose => {
+            output.write_all(reply)?;
+            output.read_to_end(&mut Vec::new())?;
             SockRef::from(&*output).set_linger(Some(Duration::ZERO))?;
         }
         Fault::Fin { after } => output.write_all(&reply[..head + after])?,
@@ -230,6 +236,27 @@ fn a_byte_too_many_is_found() {
         matches!(failed.failure, Failure::Wrong(Wrong::Unasked { .. })),
         "{failed}"
     );
+}
+
+#[test]
+fn a_reset_instead_of_the_last_fin_is_not_survived() {
+    let report = download(Fault::ResetAtClose);
+    let failed = report.failure.clone().unwrap();
+    assert_eq!((failed.phase, failed.failure), (Phase::Close, Failure::Reset));
+    assert!(report.hash_matches() && !report.survived());
+}
+
+#[test]
+fn what_a_server_says_before_it_breaks_off_is_told() {
+    let server = listen(|mut stream| {
+        let mut command = [0; 1000];
+        stream.read_exact(&mut command)?;
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+        stream.write_all(b"-ERR out of memory\r\n")
+    });
+    let plan = Plan::new(server, Protocol::Redis, Workload::Upload { bytes: 8 << 20 });
+    let failed = run_plan(plan, &[]).connections[0].failure.clone().unwrap();
+    assert!(failed.to_string().contains("-ERR out of memory"), "{failed}");
 }
 
 #[test]
