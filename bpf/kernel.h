@@ -4,6 +4,7 @@
 #define STEADFAST_KERNEL_H
 
 #include <linux/bpf.h>
+#include <linux/in6.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_core_read.h>
@@ -15,13 +16,12 @@ struct task_struct {
 	int exit_code;
 } RELOCATED;
 
-
 struct sock_common {
 	__be32 skc_rcv_saddr;
-	__be16 skc_dport;
 	__u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	struct in6_addr skc_v6_rcv_saddr;
 } RELOCATED;
 
 struct sock {
@@ -32,6 +32,7 @@ struct sk_buff {
 	__u8 ip_summed : 2;
 } RELOCATED;
 
+#define AF_INET6 10
 #define PF_EXITING 4
 #define CHECKSUM_UNNECESSARY 1
 #define CHECKSUM_PARTIAL 3

@@ -269,6 +269,22 @@ static __always_inline _Bool is_crash(int exit_code, struct node_state *state) {
 	return state->crash_codes[code / 32 & 7] >> (code & 31) & 1;
 }
 
+/* The address that a socket is bound to, as in a service's key; false if it is bound to all. */
+static __always_inline _Bool bound_to(struct sock *sk, __u8 *address) {
+	struct sock_common *common = &sk->__sk_common;
+	__be32 words[4] = {};
+	if (common->skc_family == AF_INET6 && bpf_core_field_exists(common->skc_v6_rcv_saddr)) {
+		words[0] = common->skc_v6_rcv_saddr.in6_u.u6_addr32[0];
+		words[1] = common->skc_v6_rcv_saddr.in6_u.u6_addr32[1];
+		words[2] = common->skc_v6_rcv_saddr.in6_u.u6_addr32[2];
+		words[3] = common->skc_v6_rcv_saddr.in6_u.u6_addr32[3];
+		__builtin_memcpy(address, words, 16);
+		return words[0] | words[1] | words[2] | words[3];
+	}
+	map_v4(address, common->skc_rcv_saddr);
+	return common->skc_rcv_saddr;
+}
+
 SEC("cgroup/sock_release")
 int death(struct bpf_sock *sk) {
 	__u32 zero = 0;
@@ -279,12 +295,16 @@ int death(struct bpf_sock *sk) {
 	if (!(task->flags & PF_EXITING) || !is_crash(task->exit_code, state) || !bpf_ksym_exists(bpf_cast_to_kern_ctx))
 		return 1;
 	struct sock *kernel_sk = bpf_cast_to_kern_ctx(sk);
-	__be16 port = bpf_htons(kernel_sk->__sk_common.skc_num);
+	struct service_key key = {.port = bpf_htons(kernel_sk->__sk_common.skc_num)};
 	_Bool listener = kernel_sk->__sk_common.skc_state == BPF_TCP_LISTEN;
+	_Bool anywhere = !bound_to(kernel_sk, key.address);
+	__u32 *owner = bpf_map_lookup_elem(&services, &key);
 	for (__u32 i = 0; i < SERVICES_MAX; i++) {
-		__u32 key = i;
-		struct service_state *service = bpf_map_lookup_elem(&states, &key);
-		if (!service || service->mode != MODE_PRIMARY || service->port != port)
+		__u32 index = i;
+		if (!anywhere && (!owner || *owner != i))
+			continue;
+		struct service_state *service = bpf_map_lookup_elem(&states, &index);
+		if (!service || service->mode != MODE_PRIMARY || service->port != key.port)
 			continue;
 		__sync_fetch_and_add(&service->deaths, 1);
 		if (listener)

@@ -75,15 +75,27 @@ fn fates(mode: Mode, family: Family, lan: &Lan, wire: &WireOn) -> Fates {
     let before = wire.counters(family.service()).expect("counters");
     tap.put(lan.backup.mac(), lan.client.mac(), &word(CLIENTS, client, vip));
     tap.put(lan.backup.mac(), lan.primary.mac(), &word(PRIMARYS, vip, client));
-    tap.put(lan.backup.mac(), [2, 0, 0, 0, 0, 9], &word(STRANGERS, vip, client));
+    tap.put(
+        lan.backup.mac(),
+        [2, 0, 0, 0, 0, 9],
+        &word(STRANGERS, vip, client),
+    );
     sender.send(&word(OWN, vip, client)).expect("send");
     for other in [1, 3] {
-        let fence = word(FENCE, (family.address(2), 1).into(), (family.address(other), 1).into());
+        let fence = word(
+            FENCE,
+            (family.address(2), 1).into(),
+            (family.address(other), 1).into(),
+        );
         sender.send(&fence).expect("send");
     }
     let (at_client, at_primary) = (heard(&mut at_client), heard(&mut at_primary));
     let after = wire.counters(family.service()).expect("counters");
-    let grown = REASONS.into_iter().zip(before).zip(after).map(|((name, before), after)| (name, after - before));
+    let grown = REASONS
+        .into_iter()
+        .zip(before)
+        .zip(after)
+        .map(|((name, before), after)| (name, after - before));
     Fates {
         counted: grown.filter(|&(_, by)| by > 0).collect(),
         at_primary,
@@ -93,7 +105,9 @@ fn fates(mode: Mode, family: Family, lan: &Lan, wire: &WireOn) -> Fates {
 
 #[test]
 fn every_mode_lets_through_what_it_says() {
-    let Some(lan) = Lan::new("every_mode_lets_through_what_it_says") else { return };
+    let Some(lan) = Lan::new("every_mode_lets_through_what_it_says") else {
+        return;
+    };
     stay_on_this_cpu();
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
     for family in Family::BOTH {
@@ -101,7 +115,11 @@ fn every_mode_lets_through_what_it_says() {
         let expected = |mode| -> (Vec<(&str, u64)>, &[u32], &[u32]) {
             match mode {
                 Mode::Off => (vec![], &[], &[OWN]),
-                Mode::Forward => (vec![("dropped_egress_mute", 1)], &[CLIENTS], &[PRIMARYS, STRANGERS]),
+                Mode::Forward => (
+                    vec![("dropped_egress_mute", 1)],
+                    &[CLIENTS],
+                    &[PRIMARYS, STRANGERS],
+                ),
                 Mode::Wire => {
                     let counted = vec![
                         ("logged_in_packets", 1),
@@ -113,9 +131,17 @@ fn every_mode_lets_through_what_it_says() {
                     ];
                     (counted, &[CLIENTS], &[PRIMARYS])
                 }
-                Mode::Takeover => (vec![("dropped_gate_closed", 2), ("held_in_takeover", 1)], &[], &[OWN]),
+                Mode::Takeover => (
+                    vec![("dropped_gate_closed", 2), ("held_in_takeover", 1)],
+                    &[],
+                    &[OWN],
+                ),
                 Mode::Sole => (vec![("dropped_gate_closed", 2)], &[], &[OWN]),
-                Mode::Primary => (vec![("dropped_foreign_voice", 2), ("dropped_egress_unguarded", 1)], &[], &[]),
+                Mode::Primary => (
+                    vec![("dropped_foreign_voice", 2), ("dropped_egress_unguarded", 1)],
+                    &[],
+                    &[],
+                ),
                 Mode::Mute => (vec![("dropped_egress_mute", 4)], &[], &[]),
             }
         };
@@ -130,7 +156,11 @@ fn every_mode_lets_through_what_it_says() {
         ] {
             let (counted, at_primary, at_client) = expected(mode);
             let (at_primary, at_client) = (at_primary.to_vec(), at_client.to_vec());
-            let expected = Fates { counted, at_primary, at_client };
+            let expected = Fates {
+                counted,
+                at_primary,
+                at_client,
+            };
             assert_eq!(fates(mode, family, &lan, &wire), expected, "{family:?} {mode:?}");
         }
     }
@@ -141,7 +171,11 @@ fn every_mode_lets_through_what_it_says() {
 fn assert_silent(mut stream: &TcpStream) {
     stream.set_nonblocking(true).expect("non-blocking");
     let got = stream.read(&mut [0; 10]);
-    assert!(got.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "{got:?}");
+    assert!(
+        got.as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+        "{got:?}"
+    );
     stream.set_nonblocking(false).expect("blocking");
 }
 
@@ -160,7 +194,9 @@ fn say(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
 #[test]
 fn a_connection_is_switched_from_the_log_to_its_socket() {
     for family in Family::BOTH {
-        let Some(lan) = Lan::new("a_connection_is_switched_from_the_log_to_its_socket") else { return };
+        let Some(lan) = Lan::new("a_connection_is_switched_from_the_log_to_its_socket") else {
+            return;
+        };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
         let reading = Reading::of(&wire);
         let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
@@ -198,22 +234,36 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
         let log = reading.now();
         let connection = log.connection(address).1;
         let late = endpoint.input_frontier..connection.input().frontier();
-        connection.input().slices(late).for_each(|bytes| restored.feed(bytes).expect("feed"));
+        connection
+            .input()
+            .slices(late)
+            .for_each(|bytes| restored.feed(bytes).expect("feed"));
         let wake = takeover::wake(connection, clock::now());
         drop(log);
         let socket: TcpStream = restored.activate().expect("activate").into();
         socket.set_nonblocking(false).expect("blocking");
         patient(&socket);
-        lan.backup.run(RawSender::open).expect("raw sockets").send(&wake.emit()).expect("send");
+        lan.backup
+            .run(RawSender::open)
+            .expect("raw sockets")
+            .send(&wake.emit())
+            .expect("send");
         let held = wire.counter(family, "held_in_takeover");
 
         let mut received = [0; 5];
         (&socket).read_exact(&mut received).expect("read");
-        assert_eq!(&received, b" late", "what came before the restoration is in the log, what came after it is here");
+        assert_eq!(
+            &received, b" late",
+            "what came before the restoration is in the log, what came after it is here"
+        );
         say(&socket, &client, b"the new voice");
         say(&client, &socket, &stream(1, 1 << 20));
         assert!(wire.counter(family, "passed_local") > 0);
-        assert_eq!(wire.counter(family, "held_in_takeover"), held, "nothing is held any more");
+        assert_eq!(
+            wire.counter(family, "held_in_takeover"),
+            held,
+            "nothing is held any more"
+        );
 
         wire.set_modes(Mode::Sole);
         say(&client, &socket, &stream(2, 100_000));
@@ -225,7 +275,9 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
 #[test]
 fn new_connections_pass_in_a_takeover_and_after_it() {
     for family in Family::BOTH {
-        let Some(lan) = Lan::new("new_connections_pass_in_a_takeover_and_after_it") else { return };
+        let Some(lan) = Lan::new("new_connections_pass_in_a_takeover_and_after_it") else {
+            return;
+        };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
         let reading = Reading::of(&wire);
         let listener = lan.backup.listen(family.vip());
@@ -244,7 +296,9 @@ fn new_connections_pass_in_a_takeover_and_after_it() {
 /// A mute node hides the service without ending its connections.
 #[test]
 fn muteness_ends_no_connection() {
-    let Some(lan) = Lan::new("muteness_ends_no_connection") else { return };
+    let Some(lan) = Lan::new("muteness_ends_no_connection") else {
+        return;
+    };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
     let reading = Reading::of(&wire);
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(Family::V4.vip()));
@@ -261,14 +315,18 @@ fn muteness_ends_no_connection() {
         stream.read_exact(&mut received).expect("read");
         assert_eq!(&received, b"unheard");
     }
-    reading.now().assert_protected(client.local_addr().expect("connected"));
+    reading
+        .now()
+        .assert_protected(client.local_addr().expect("connected"));
 }
 
 /// A primary whose route through the wire is lost falls silent instead of leaving holes in the log.
 #[test]
 fn a_primary_speaks_through_the_wire_or_not_at_all() {
     for family in Family::BOTH {
-        let Some(lan) = Lan::new("a_primary_speaks_through_the_wire_or_not_at_all") else { return };
+        let Some(lan) = Lan::new("a_primary_speaks_through_the_wire_or_not_at_all") else {
+            return;
+        };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
         let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
         let reading = Reading::of(&wire);
@@ -300,7 +358,9 @@ fn a_primary_speaks_through_the_wire_or_not_at_all() {
 /// A listener on the VIP survives an acceptance while its node is the primary: the guard is not in its way.
 #[test]
 fn many_connections_come_and_go_under_the_guard() {
-    let Some(lan) = Lan::new("many_connections_come_and_go_under_the_guard") else { return };
+    let Some(lan) = Lan::new("many_connections_come_and_go_under_the_guard") else {
+        return;
+    };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
     let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
     let reading = Reading::of(&wire);
@@ -315,10 +375,14 @@ fn many_connections_come_and_go_under_the_guard() {
         assert_eq!((&server).read(&mut [0; 1]).expect("end"), 0);
         // Closing now would abort what the kernel still does for the ended connection.
         for stream in [client, server] {
-            socket2::SockRef::from(&stream).set_linger(None::<Duration>).expect("SO_LINGER");
+            socket2::SockRef::from(&stream)
+                .set_linger(None::<Duration>)
+                .expect("SO_LINGER");
         }
     }
     assert_eq!(guard.drops(Family::V4), []);
     assert!(!guard.server_dead(Family::V4.service()));
-    eventually("the table is empty again", || (reading.now().open_connections() == 0).then_some(()));
+    eventually("the table is empty again", || {
+        (reading.now().open_connections() == 0).then_some(())
+    });
 }

@@ -1,0 +1,415 @@
+//! The FIN and RST that a kernel sends for a process that died are not speech; those of an ordinary end are.
+
+mod support;
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, kill, raise, signal};
+use nix::unistd::Pid;
+use steadfast_linux::wire::{Mode, WireOptions};
+
+use support::frame::Tap;
+use support::lan::{Family, Host, Lan};
+use support::log::Reading;
+use support::wire_on::{WireOn, options};
+use support::{assert_same_stream, eventually, stream};
+
+const ADDRESS: &str = "STEADFAST_TEST_SERVER";
+const CRASH_CODE: u8 = 3;
+
+/// The server, when this binary runs as one: obeys the lines of its standard input, each after the one before.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn server_process() {
+    let Ok(address) = std::env::var(ADDRESS) else {
+        return;
+    };
+    setrlimit(Resource::RLIMIT_CORE, 0, 0).expect("no core files");
+    nix::unistd::alarm::set(60); // whoever gives the orders hangs
+    for deadly in [Signal::SIGSEGV, Signal::SIGINT, Signal::SIGHUP] {
+        // The standard library has a handler of its own for the first; a shell in the background ignores the others.
+        // SAFETY: the default action runs no code of ours.
+        unsafe { signal(deadly, SigHandler::SigDfl) }.expect("signal");
+    }
+    let listener = TcpListener::bind(address.parse::<SocketAddr>().expect("an address")).expect("bind");
+    println!("listening");
+    let mut connection: Option<TcpStream> = None;
+    for line in std::io::stdin().lines() {
+        let line = line.expect("text");
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let stream = connection.as_mut();
+        match word {
+            "accept" => connection = Some(listener.accept().expect("accept").0),
+            "say" => stream
+                .expect("accepted")
+                .write_all(rest.as_bytes())
+                .expect("write"),
+            "fill" => println!("{}", fill(stream.expect("accepted"))),
+            "close" => drop(connection.take()),
+            "exit" => std::process::exit(rest.parse().expect("a code")),
+            "raise" => raise(rest.parse().expect("a signal")).expect("raise"),
+            _ => panic!("{line}?"),
+        }
+        println!("done");
+    }
+    std::process::exit(0); // whoever gave the orders is gone
+}
+
+/// Writes until the kernel takes no more; returns how much it took.
+fn fill(stream: &mut TcpStream) -> usize {
+    let bytes = stream_of_fill();
+    stream.set_nonblocking(true).expect("non-blocking");
+    let mut written = 0;
+    loop {
+        match stream.write(&bytes[written..]) {
+            Ok(count) => written += count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return written,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn stream_of_fill() -> Vec<u8> {
+    stream(5, 64 << 20)
+}
+
+/// A server process; it ends with this value at the latest.
+struct Server {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn start(host: &Host, address: SocketAddr) -> Self {
+        let mut child = host
+            .run(|| {
+                Command::new(std::env::current_exe().expect("this binary"))
+                    .args(["--ignored", "--exact", "server_process", "--nocapture"])
+                    .env(ADDRESS, address.to_string())
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .spawn()
+            })
+            .expect("spawn");
+        let orders = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("piped"));
+        let mut server = Self {
+            child,
+            orders,
+            answers,
+        };
+        server.read_until("listening");
+        server
+    }
+
+    /// The last answer before `end`.
+    fn read_until(&mut self, end: &str) -> String {
+        let mut before = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(
+                self.answers.read_line(&mut line).expect("text") > 0,
+                "the server ended early"
+            );
+            let line = line.trim_end().rsplit(' ').next().unwrap_or_default(); // the harness puts a word before
+            if line == end {
+                return before;
+            }
+            line.clone_into(&mut before);
+        }
+    }
+
+    /// Gives an order that ends the process, or not.
+    fn order(&mut self, order: &str) {
+        writeln!(self.orders.as_mut().expect("until the end"), "{order}").expect("the server listens");
+    }
+
+    /// Gives an order and waits until it was obeyed.
+    fn obey(&mut self, order: &str) -> String {
+        self.order(order);
+        self.read_until("done")
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("kill");
+    }
+
+    #[track_caller]
+    fn wait_for_end(&mut self) {
+        eventually("the server process ends", || self.child.try_wait().expect("our child"));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+}
+
+/// How a server ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Signal(Signal),
+    Order(&'static str),
+}
+
+/// A client's connection to a server process on the primary, through the wire.
+struct Scene {
+    family: Family,
+    wire: WireOn,
+    guard: WireOn,
+    reading: Reading,
+    server: Server,
+    client: TcpStream,
+    /// At the primary's cable.
+    tap: Tap,
+}
+
+impl Scene {
+    /// The server listens at `bound`.
+    fn at(lan: &Lan, family: Family, bound: IpAddr) -> Self {
+        let guarding = WireOptions {
+            crash_exit_codes: vec![CRASH_CODE, 255],
+            ..options()
+        };
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let guard = WireOn::new(&lan.primary, &lan.backup, &guarding, Mode::Primary);
+        let reading = Reading::of(&wire);
+        let mut server = Server::start(&lan.primary, (bound, family.vip().port()).into());
+        let client = lan.client.connect(family.vip());
+        server.obey("accept");
+        let tap = Tap::on(&lan.client, "port3");
+        Self {
+            family,
+            wire,
+            guard,
+            reading,
+            server,
+            client,
+            tap,
+        }
+    }
+
+    fn new(lan: &Lan, family: Family) -> Self {
+        Self::at(lan, family, family.vip().ip())
+    }
+
+    /// Nothing but `expected` is heard by the client, and the connection is open.
+    #[track_caller]
+    fn hears(&self, expected: &[u8], what: &str) {
+        let mut received = vec![0; expected.len()];
+        (&self.client).read_exact(&mut received).expect(what);
+        assert_same_stream(what, &received, expected);
+        self.client.set_nonblocking(true).expect("non-blocking");
+        let more = (&self.client).read(&mut [0; 10]);
+        let nothing = more
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(nothing, "{what}: the client heard {more:?}");
+        self.client.set_nonblocking(false).expect("blocking");
+    }
+
+    fn end(&mut self, end: End) {
+        match end {
+            End::Signal(signal) => self.server.signal(signal),
+            End::Order(order) => self.server.order(order),
+        }
+    }
+
+    /// The server's end, after the process is gone, is kept from the client.
+    #[track_caller]
+    fn assert_silenced(&mut self, what: &str) {
+        self.server.wait_for_end();
+        self.guard.wait_for(self.family, "dropped_dying_process", 1);
+        assert!(self.guard.server_dead(self.family.service()), "{what}");
+        let vip = self.family.vip();
+        self.tap.take_segments(|segment| {
+            let ends = segment.flags.fin || segment.flags.rst;
+            assert!(
+                segment.source != vip || !ends,
+                "{what}: on the cable: {segment:?}"
+            );
+        });
+        assert_eq!(self.guard.drops(self.family).len(), 1, "{what}");
+        self.reading
+            .now()
+            .assert_protected(self.client.local_addr().expect("connected"));
+    }
+
+    /// The client hears the server's end.
+    #[track_caller]
+    fn assert_ended(&mut self, what: &str) {
+        assert_eq!((&self.client).read(&mut [0; 10]).expect(what), 0, "{what}");
+        assert_eq!(self.guard.drops(self.family), [], "{what}");
+        assert!(!self.guard.server_dead(self.family.service()), "{what}");
+    }
+}
+
+#[test]
+fn the_fin_of_a_process_that_died_is_not_heard() {
+    let Some(lan) = Lan::new("the_fin_of_a_process_that_died_is_not_heard") else {
+        return;
+    };
+    let crashes = [
+        End::Signal(Signal::SIGKILL),
+        End::Signal(Signal::SIGSEGV),
+        End::Order("raise SIGSEGV"),
+        End::Order("raise SIGABRT"),
+        End::Order("exit 3"),
+        End::Order("exit 255"),
+    ];
+    for (end, family) in crashes.into_iter().zip(Family::BOTH.into_iter().cycle()) {
+        let mut scene = Scene::new(&lan, family);
+        scene.server.obey("say hello");
+        scene.end(end);
+        scene.assert_silenced(&format!("{end:?}"));
+        scene.hears(b"hello", &format!("{end:?}"));
+    }
+}
+
+/// A server is found dead whether it listened at the VIP, at every address, or at every one of both families.
+#[test]
+fn a_server_is_known_wherever_it_listens() {
+    let Some(lan) = Lan::new("a_server_is_known_wherever_it_listens") else { return };
+    let cases: [(Family, IpAddr); 3] = [
+        (Family::V4, Ipv4Addr::UNSPECIFIED.into()),
+        (Family::V6, Ipv6Addr::UNSPECIFIED.into()),
+        (Family::V4, Ipv6Addr::UNSPECIFIED.into()),
+    ];
+    for (family, bound) in cases {
+        let mut scene = Scene::at(&lan, family, bound);
+        scene.end(End::Signal(Signal::SIGKILL));
+        scene.assert_silenced(&format!("{family:?} at {bound}"));
+        scene.hears(b"", "the end");
+    }
+}
+
+#[test]
+fn an_ordinary_end_is_heard() {
+    let Some(lan) = Lan::new("an_ordinary_end_is_heard") else {
+        return;
+    };
+    let ends = [
+        End::Order("close"),
+        End::Order("exit 0"),
+        End::Order("exit 1"),
+        End::Signal(Signal::SIGTERM),
+        End::Signal(Signal::SIGINT),
+        End::Signal(Signal::SIGHUP),
+    ];
+    for (end, family) in ends.into_iter().zip(Family::BOTH.into_iter().cycle()) {
+        let mut scene = Scene::new(&lan, family);
+        scene.end(end);
+        scene.assert_ended(&format!("{end:?}"));
+    }
+}
+
+/// With unread input the kernel would send a RST; so it would for what comes after the socket is gone.
+#[test]
+fn the_rst_of_a_process_that_died_is_not_heard() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("the_rst_of_a_process_that_died_is_not_heard") else {
+            return;
+        };
+        let mut scene = Scene::new(&lan, family);
+        (&scene.client).write_all(b"never read").expect("write");
+        eventually("it is acknowledged", || {
+            let log = scene.reading.now();
+            let (_, connection) = log.connection(scene.client.local_addr().expect("connected"));
+            (connection.input_acknowledged().0 == 10).then_some(())
+        });
+        scene.end(End::Signal(Signal::SIGKILL));
+        scene.assert_silenced("unread input");
+        let dropped = scene.guard.counter(family, "dropped_dying_process");
+        (&scene.client).write_all(b"to nobody").expect("write");
+        scene.guard.wait_for(family, "dropped_dying_process", dropped + 1);
+        scene.assert_silenced("a segment for a socket that is gone");
+        scene.hears(b"", "after both");
+    }
+}
+
+/// What the process had said is still said by its kernel; the end that is glued to it is not.
+#[test]
+fn a_fin_glued_to_data_loses_the_bit_and_nothing_else() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("a_fin_glued_to_data_loses_the_bit_and_nothing_else") else {
+            return;
+        };
+        let mut scene = Scene::new(&lan, family);
+        let taken: usize = scene.server.obey("fill").parse().expect("a number");
+        scene.end(End::Signal(Signal::SIGKILL));
+        scene.server.wait_for_end();
+        let mut received = vec![0; taken];
+        (&scene.client)
+            .read_exact(&mut received)
+            .expect("all that the kernel took");
+        assert_same_stream("the output", &received, &stream_of_fill()[..taken]);
+        scene.assert_silenced("glued");
+        scene.hears(b"", "behind it");
+        let log = scene.reading.now();
+        let transcript = log.transcript(scene.client.local_addr().expect("connected"));
+        assert_eq!(transcript.output.len(), taken);
+        assert_eq!(scene.wire.drops(family), []);
+    }
+}
+
+/// One worker's death is not the service's: another process has the listener.
+#[test]
+fn a_workers_death_leaves_the_service_alive() {
+    let Some(lan) = Lan::new("a_workers_death_leaves_the_service_alive") else {
+        return;
+    };
+    let family = Family::V4;
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+    let reading = Reading::of(&wire);
+    let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
+    // The worker's only link to the world is the connection, as its input.
+    let mut worker = lan
+        .primary
+        .run(|| {
+            Command::new("cat")
+                .stdin(Stdio::from(std::os::fd::OwnedFd::from(server)))
+                .spawn()
+        })
+        .expect("spawn");
+    worker.kill().expect("kill");
+    worker.wait().expect("it ends");
+    guard.wait_for(family, "dropped_dying_process", 1);
+    assert!(!guard.server_dead(family.service()));
+    reading
+        .now()
+        .assert_protected(client.local_addr().expect("connected"));
+}
+
+/// Who dies elsewhere, or at another address, is not this service's server.
+#[test]
+fn a_strangers_death_is_nothing() {
+    let Some(lan) = Lan::new("a_strangers_death_is_nothing") else {
+        return;
+    };
+    let family = Family::V4;
+    let mut scene = Scene::new(&lan, family);
+    for (host, address) in [
+        (&lan.primary, family.address(3)),
+        (&lan.client, family.address(1)),
+    ] {
+        let address = (address, family.vip().port()).into();
+        let mut stranger = Server::start(host, address);
+        let connection = lan.backup.connect(address);
+        stranger.obey("accept");
+        stranger.signal(Signal::SIGKILL);
+        stranger.wait_for_end();
+        assert_eq!((&connection).read(&mut [0; 1]).expect("its end is heard"), 0);
+    }
+    assert!(!scene.guard.server_dead(family.service()));
+    scene.server.obey("say alive");
+    scene.hears(b"alive", "the service");
+    scene.end(End::Order("close"));
+    scene.assert_ended("the service");
+}
