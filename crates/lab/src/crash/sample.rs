@@ -19,12 +19,21 @@ pub struct Sample {
     pub restored: u64,
 }
 
+/// A busy connection: about three seconds.
+const RATE_MBIT: f64 = 1000.0;
+const MEGABYTES: u32 = 350;
+
 /// Plays one power-off of `connections` connections behind nginx.
 ///
 /// # Errors
 /// If the run could not be played, or a connection was lost.
 pub fn sample(workload: Workload, connections: u32, seed: u64, steadfast: Option<PathBuf>) -> Result<Sample> {
-    let options = Options::single(workload, connections, seed, steadfast);
+    let mut options = Options::single(workload, connections, seed, steadfast);
+    if workload == Workload::Download {
+        // At full speed one connection would be over before the fault.
+        options.way.rate_mbit = Some(RATE_MBIT);
+        options.megabytes = Some(MEGABYTES);
+    }
     preflight::check(&options)?;
     let run = format!("{}-s{seed}", std::process::id());
     let facts = play(&options, seed, &run, &|_| {})?;
@@ -36,7 +45,7 @@ pub fn sample(workload: Workload, connections: u32, seed: u64, steadfast: Option
     let since = |at_ns: Option<u64>| {
         let declared = Instant::from_nanos(takeover.declared_ns);
         let after = at_ns.map(|at_ns| Instant::from_nanos(at_ns).since(declared).as_secs_f64() * 1e3);
-        after.context("no connection was live")
+        after.with_context(|| format!("no connection was live: {takeover:?}"))
     };
     Ok(Sample {
         first_live_ms: since(takeover.first_live_ns)?,
