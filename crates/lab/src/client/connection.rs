@@ -299,3 +299,50 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
+    use crate::client::replies::{Head, Reply};
+
+    #[test]
+    fn a_failed_write_tells_what_the_server_had_said() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = Connection::new(Rc::new(Shared::new()), 10, false);
+        let reply = Reply {
+            head: Head::Exactly(b"+OK\r\n".to_vec()),
+            content: None,
+            tail: b"",
+            confirms: 0,
+        };
+        let request = Request {
+            bytes: b"?".to_vec(),
+            replies: vec![reply],
+        };
+        let conversation = async {
+            connection.connect(listener.local_addr().unwrap()).await.unwrap();
+            let (mut server, _) = listener.accept().unwrap();
+            SockRef::from(&server).set_linger(Some(Duration::ZERO)).unwrap();
+            server.write_all(b"-ERR out of memory\r\n").unwrap();
+            drop(server);
+            // The reset has arrived, and the event loop does not know.
+            let stream = connection.stream();
+            let mut broken = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+            poll(&mut broken, PollTimeout::NONE).unwrap();
+            connection.send(request).await
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let failure = runtime.block_on(conversation).unwrap_err();
+        assert!(failure.to_string().contains("-ERR out of memory"), "{failure}");
+    }
+}

@@ -247,19 +247,6 @@ fn a_reset_instead_of_the_last_fin_is_not_survived() {
 }
 
 #[test]
-fn what_a_server_says_before_it_breaks_off_is_told() {
-    let server = listen(|mut stream| {
-        let mut command = [0; 1000];
-        stream.read_exact(&mut command)?;
-        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
-        stream.write_all(b"-ERR out of memory\r\n")
-    });
-    let plan = Plan::new(server, Protocol::Redis, Workload::Upload { bytes: 8 << 20 });
-    let failed = run_plan(plan, &[]).connections[0].failure.clone().unwrap();
-    assert!(failed.to_string().contains("-ERR out of memory"), "{failed}");
-}
-
-#[test]
 fn a_closed_port_is_refused() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let report = run_plan(

@@ -798,25 +798,34 @@ fn when_the_wire_dies_the_primary_may_speak_alone() {
     expected.wires[0].until_ns = fault;
     let verdict = run.judge(&expected);
     assert!(verdict.holds(), "{verdict:#?}");
-    // Node b comes back as the wire; it need not have seen what was said without it, even if that is said again.
-    expected.wires[0].until_ns = START_NS;
+    // Node b comes back as the wire, while something said without it is still on its way to the client.
+    let said = Say {
+        at: 6,
+        data: b"ful",
+        ack: 10,
+        ..SAY
+    };
+    run.say(true, &PAST_THE_WIRE[..2], said);
     expected.wires.push(Wire {
         node: 1,
         from_ns: run.now_ns,
         until_ns: u64::MAX,
     });
+    run.say(true, &PAST_THE_WIRE[2..], said);
+    let verdict = run.judge(&expected);
+    assert!(verdict.holds(), "{verdict:#?}");
+    // From then on it must have seen everything.
     run.say(
         true,
-        FROM_PRIMARY,
+        &FROM_PRIMARY[3..],
         Say {
-            at: 3,
-            data: b"derful",
+            at: 9,
+            data: b"!",
             ack: 10,
             ..SAY
         },
     );
-    let verdict = run.judge(&expected);
-    assert!(verdict.holds(), "{verdict:#?}");
+    assert_eq!(run.broken(&expected), [Rule::OutputCommit]);
 }
 
 #[test]
