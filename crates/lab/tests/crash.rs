@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
 use serde_json::Value;
@@ -46,6 +47,75 @@ fn without_steadfast_connections_are_reset_and_the_judge_sees_it() {
         assert!(command.contains("--seed 1 "), "{command}");
         let capture = report["captures"][0]["path"].as_str().unwrap();
         assert!(!Path::new(capture).exists(), "{capture} is left behind");
+    }
+}
+
+#[test]
+fn with_steadfast_every_connection_survives() {
+    let name = "with_steadfast_every_connection_survives";
+    if skipped(name) {
+        return;
+    }
+    let steadfast = Path::new(env!("CARGO_BIN_EXE_steadfast-lab")).with_file_name("steadfast");
+    if !steadfast.exists() {
+        eprintln!(
+            "skipped: {name} needs {}: cargo build -p steadfast",
+            steadfast.display()
+        );
+        return;
+    }
+    for (policy, workload) in [
+        ("http", "download"),
+        ("http", "idle"),
+        ("replica", "upload"),
+        ("replica", "request"),
+    ] {
+        let options = ["--policy", policy, "--workload", workload, "--megabytes", "40"];
+        let output = crash(&[&options[..], &["--connections", "4", "--rtt", "2", "--json"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{policy} {workload}: {report}{said}"
+        );
+    }
+}
+
+#[test]
+fn nothing_remains_of_a_run_that_is_killed() {
+    if skipped("nothing_remains_of_a_run_that_is_killed") {
+        return;
+    }
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_steadfast-lab"))
+        .args(["crash", "--baseline", "--workload", "request"])
+        .spawn()
+        .unwrap();
+    let run = format!("{}-0", lab.id());
+    let files = Path::new("/dev/shm").join(format!("steadfast-lab-{run}"));
+    // The server of node b is the last thing before the clients.
+    wait_until("the servers run", || files.join("nginx-b").exists());
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    wait_until("the files are removed", || !files.exists());
+    let remaining = || {
+        let namespaces = std::fs::read_dir("/run/netns").unwrap().flatten();
+        let names = namespaces.map(|one| one.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.contains(&run)).collect::<Vec<_>>()
+    };
+    wait_until("the namespaces are removed", || remaining().is_empty());
+    let commands = std::fs::read_dir("/proc").unwrap().flatten();
+    for command in commands.filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok())
+    {
+        assert!(!command.contains(&run), "{command} survived");
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 use thiserror::Error;
 
@@ -48,11 +49,29 @@ pub fn check(options: &Options) -> Result<()> {
             ));
         }
     }
+    missing.extend(raise_descriptors(u64::from(options.connections) + DESCRIPTORS)?);
     if missing.is_empty() {
         Ok(())
     } else {
         Err(Missing(missing).into())
     }
+}
+
+/// Descriptors that a process uses besides its connections.
+const DESCRIPTORS: u64 = 100;
+
+/// Lets this process and its children have `least` descriptors open; or says that the machine does not allow it.
+fn raise_descriptors(least: u64) -> Result<Option<String>> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
+    if hard < least {
+        return Ok(Some(format!(
+            "open files: {least} are needed and {hard} allowed (ulimit -Hn {least}, or fewer --connections)"
+        )));
+    }
+    if soft < least {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")?;
+    }
+    Ok(None)
 }
 
 /// The daemon's binary.

@@ -35,6 +35,8 @@ pub struct Report {
     connections_survived: usize,
     /// RSTs, in either direction, as captured at the client.
     resets_seen: u64,
+    /// Those, the first few.
+    resets: Vec<Finding>,
     /// What broke the judge's rules, the first few.
     violations: Vec<Finding>,
     violations_more: u64,
@@ -106,6 +108,7 @@ impl Report {
             connections: client.connections.len(),
             connections_survived: client.survivors(),
             resets_seen: verdict.resets_seen(),
+            resets: verdict.resets.iter().take(SHOWN).cloned().collect(),
             violations: Vec::new(),
             violations_more: verdict.violations_more,
             unproven: verdict.unproven.clone(),
@@ -136,6 +139,7 @@ impl Report {
         self.connections_at_fault += other.connections_at_fault;
         self.connections_at_return += other.connections_at_return;
         self.resets_seen += other.resets_seen;
+        append(&mut self.resets, other.resets);
         self.violations_more += other.violations_more;
         self.add_violations(other.violations);
         append(&mut self.unproven, other.unproven);
@@ -178,7 +182,7 @@ impl Report {
                     &format!("\n  {name:<14} median {median:8.2} ms   p99 {p99:8.2} ms   max {max:8.2} ms");
             }
         }
-        let violations = self.violations.iter().map(|found| {
+        let found = self.resets.iter().chain(&self.violations).map(|found| {
             let at = found.point.name();
             format!(
                 "{:?} at {at}, {}: {} ({} times): {}",
@@ -186,7 +190,7 @@ impl Report {
             )
         });
         let unproven = self.unproven.iter().map(|what| format!("not proven: {what}"));
-        for problem in violations.chain(unproven).chain(self.failures.iter().cloned()) {
+        for problem in found.chain(unproven).chain(self.failures.iter().cloned()) {
             text += &format!("\n  {problem}");
         }
         text
