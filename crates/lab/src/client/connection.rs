@@ -5,7 +5,6 @@ use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 
-use nix::time::{ClockId, clock_gettime};
 use proto::Instant;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
@@ -15,6 +14,7 @@ use super::progress::Progress;
 use super::replies::Replies;
 use super::report::{Failure, Phase};
 use super::requests::Request;
+use crate::clock::monotonic as now;
 
 /// What the connections of a process share.
 pub struct Shared {
@@ -50,12 +50,6 @@ pub struct Connection {
 const BUFFER_SIZE: usize = 128 << 10;
 /// The peer of every published measurement; the machine's default may be another one.
 const CONGESTION_CONTROL: &[u8] = b"cubic";
-
-/// Now, by `CLOCK_MONOTONIC`.
-pub fn now() -> Instant {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has this clock");
-    Instant::from_nanos(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
-}
 
 impl Shared {
     /// For a new process.

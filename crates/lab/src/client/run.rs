@@ -11,10 +11,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::connection::{Connection, Shared, now};
+use super::connection::{Connection, Shared};
 use super::plan::{Event, Order, Plan, Workload};
 use super::report::{ConnectionReport, Failed, Failure, Phase, Report, Sha256Pair, Stall};
 use super::workload::{self, Due, Task};
+use crate::clock::monotonic as now;
 use crate::pattern;
 
 /// Between two [`Event::Progress`].

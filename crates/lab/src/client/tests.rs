@@ -174,7 +174,7 @@ fn download(fault: Fault) -> ConnectionReport {
         plan.deadline_ms = 300;
     }
     let order = Order::Fault {
-        at_ns: connection::now().as_nanos(),
+        at_ns: crate::clock::monotonic().as_nanos(),
         window_ms: 10_000,
     };
     run_plan(plan, &[order]).connections.remove(0)

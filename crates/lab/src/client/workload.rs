@@ -7,11 +7,12 @@ use hdrhistogram::Histogram;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::connection::{Connection, now};
+use super::connection::Connection;
 use super::plan::{Plan, Protocol, Until, Workload};
 use super::replies::Content;
 use super::report::{Failure, Latency, Phase};
 use super::requests::{self, Request};
+use crate::clock::monotonic as now;
 
 /// What one connection has to do.
 pub struct Task<'a> {
