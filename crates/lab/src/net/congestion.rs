@@ -14,8 +14,9 @@ use super::{NetError, set};
 const CHOICE: &str = "ipv4/tcp_congestion_control";
 const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
 const CUBIC: &str = "cubic";
-/// Serialises the change of the machine's list between labs that start at the same time.
-const LOCK: &str = "/run/steadfast-lab.lock";
+/// Locked to serialise the change of the machine's list between labs that start at the same time: a directory that is there
+/// anyway once a namespace is.
+const LOCK: &str = "/run/netns";
 
 /// Makes cubic the default in each of `hosts`.
 ///
@@ -28,7 +29,7 @@ pub fn use_cubic(hosts: [&Netns; 3]) -> Result<(), NetError> {
         value: format!("the list with {CUBIC}"),
         source,
     };
-    let lock = File::create(LOCK).map_err(machine)?;
+    let lock = File::open(LOCK).map_err(machine)?;
     let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| machine(errno.into()))?;
     let list = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}")).map_err(machine)?;
     let change = !list.split_whitespace().any(|name| name == CUBIC);
