@@ -237,6 +237,8 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 SEC("tc")
 int guard(struct __sk_buff *skb) {
 	struct parsed packet = {};
+	if (skb->mark == MARK_RELEASED)
+		return TC_ACT_OK; /* the wire has just let it pass */
 	if (parse(skb, &packet) != PARSE_SEGMENT || packet.direction != DIRECTION_OUT)
 		return TC_ACT_OK;
 	__u32 service = packet.service;
@@ -247,7 +249,7 @@ int guard(struct __sk_buff *skb) {
 	switch (mode_now(state)) {
 	case MODE_WIRE:
 	case MODE_FORWARD:
-		return skb->mark == MARK_RELEASED ? TC_ACT_OK : dropped(service, REASON_EGRESS_MUTE);
+		return dropped(service, REASON_EGRESS_MUTE);
 	case MODE_PRIMARY:
 		if (bpf_skb_load_bytes(skb, 0, destination, sizeof(destination)) ||
 		    !same_mac(destination, state->peer_mac))

@@ -34,10 +34,11 @@ use peer::Peer;
 
 /// Records handled between two looks at the clock.
 const BATCH: usize = 4096;
-/// Between two looks at the rings while there is traffic. The ring holds tens of milliseconds of it.
-const NAP: Duration = Duration::from_micros(500);
+/// Between two looks at the rings while there is traffic: long, since waking costs, and short enough that the ring, which
+/// holds tens of milliseconds of traffic at full speed, stays nearly empty.
+const NAP: Duration = Duration::from_millis(1);
 /// So many naps without a record, and the agent goes to sleep.
-const NAPS_MAX: u32 = 20;
+const NAPS_MAX: u32 = 10;
 /// The longest sleep: a wake-up could be lost in the gap between the last look and the sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use xxhash_rust::xxh3::Xxh3Default;
+use twox_hash::xxhash3_128;
 
 use super::body::{Body, Piece, SizeLine, take};
 use super::resume::{BodyPrefix, ChunkPosition, Position};
@@ -26,7 +26,7 @@ enum Client {
 
 struct Ahead {
     bytes: u64,
-    hash: Xxh3Default,
+    hash: xxhash3_128::Hasher,
     prefix: BodyPrefix,
 }
 
@@ -47,7 +47,7 @@ impl Continued {
         }
         let ahead = Ahead {
             bytes: 0,
-            hash: Xxh3Default::new(),
+            hash: xxhash3_128::Hasher::new(),
             prefix,
         };
         let mut continued = Self {
@@ -162,13 +162,13 @@ impl Ahead {
     fn take(&mut self, payload: &mut &[u8]) {
         let mut missing = self.prefix.bytes - self.bytes;
         let regenerated = take(&mut missing, payload);
-        self.hash.update(regenerated);
+        self.hash.write(regenerated);
         self.bytes += regenerated.len() as u64;
     }
 
     /// All that the client has is regenerated: if it is the same, what comes is the client's.
     fn arrive(&self, to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
-        if self.hash.digest128().to_be_bytes() != self.prefix.digest {
+        if self.hash.finish_128().to_be_bytes() != self.prefix.digest {
             return Err(Mismatch::Body { bytes: self.bytes });
         }
         Ok(match &self.prefix.position {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use thiserror::Error;
-use xxhash_rust::xxh3::Xxh3Default;
+use twox_hash::xxhash3_128;
 
 use super::body::{Body, Piece};
 use super::head::{Fault, Method, ReplyHead, RequestHead, take_section};
@@ -117,9 +117,9 @@ struct ReplyBody {
     hash: Hash,
 }
 
-/// [`Xxh3Default`] with the traits that it lacks.
+/// XXH3-128 with the trait that it lacks.
 #[derive(Clone)]
-struct Hash(Xxh3Default);
+struct Hash(xxhash3_128::Hasher);
 
 impl std::fmt::Debug for Hash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -379,7 +379,7 @@ impl Tracker {
             _ if reply.is_interim() => {}
             None => self.on_reply_end(reply.persists),
             Some(body) => {
-                let (persists, hash) = (reply.persists, Hash(Xxh3Default::new()));
+                let (persists, hash) = (reply.persists, Hash(xxhash3_128::Hasher::new()));
                 self.replying = Replying::Body(Box::new(ReplyBody {
                     head,
                     persists,
@@ -416,7 +416,7 @@ impl ReplyBody {
             *bytes = &bytes[usize::try_from(*left).unwrap_or(bytes.len())..];
             *left = 0;
         } else if let Some(Piece::Payload(payload)) = self.body.next(bytes)? {
-            self.hash.0.update(payload);
+            self.hash.0.write(payload);
             self.bytes += payload.len() as u64;
         }
         Ok(())
@@ -430,7 +430,7 @@ impl ReplyBody {
         };
         BodyPrefix {
             bytes: self.bytes,
-            digest: self.hash.0.digest128().to_be_bytes(),
+            digest: self.hash.0.finish_128().to_be_bytes(),
             position,
         }
     }
