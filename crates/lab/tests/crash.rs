@@ -1,9 +1,11 @@
 //! `steadfast-lab crash` judges what really happens. Needs root, nginx and tcpdump; says so and passes without.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use linux::netns::Netns;
 use nix::unistd::geteuid;
 use serde_json::Value;
 
@@ -95,6 +97,8 @@ fn nothing_remains_of_a_run_that_is_killed() {
     let files = Path::new("/dev/shm").join(format!("steadfast-lab-{run}"));
     // The server of node b is the last thing before the clients.
     wait_until("the servers run", || files.join("nginx-b").exists());
+    let nodes = ["a", "b"].map(|node| Netns::open(&format!("sf-{run}-{node}")).unwrap().inode());
+    assert_ne!(inside(&nodes), Vec::<String>::new());
     lab.kill().unwrap();
     lab.wait().unwrap();
     wait_until("the files are removed", || !files.exists());
@@ -104,11 +108,18 @@ fn nothing_remains_of_a_run_that_is_killed() {
         names.filter(|name| name.contains(&run)).collect::<Vec<_>>()
     };
     wait_until("the namespaces are removed", || remaining().is_empty());
-    let commands = std::fs::read_dir("/proc").unwrap().flatten();
-    for command in commands.filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok())
-    {
-        assert!(!command.contains(&run), "{command} survived");
-    }
+    assert_eq!(inside(&nodes), Vec::<String>::new());
+}
+
+/// The processes in the network namespaces with these inode numbers.
+fn inside(namespaces: &[u64]) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let lives_there = |process: &std::fs::DirEntry| {
+        let namespace = std::fs::metadata(process.path().join("ns/net"));
+        namespace.is_ok_and(|link| namespaces.contains(&link.ino()))
+    };
+    let name = |process: std::fs::DirEntry| process.file_name().to_string_lossy().into_owned();
+    processes.filter(lives_there).map(name).collect()
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {

@@ -126,11 +126,14 @@ fn an_emulated_way_delays_limits_and_loses() {
         return;
     }
     let far = Lab::start_with(&["--rtt", "30"]);
-    let begun = Instant::now();
-    talk(&far, "a", "10.2.0.10").unwrap();
-    talk(&far, "b", "fd02::11").unwrap();
-    let each = begun.elapsed() / 2;
-    assert!(each >= Duration::from_millis(30), "a handshake took {each:?}");
+    let quickest = (0..5).map(|_| {
+        let begun = Instant::now();
+        talk(&far, "a", "10.2.0.10").unwrap();
+        begun.elapsed()
+    });
+    // A handshake of one round trip, and data that take half of one.
+    let quickest = quickest.min().unwrap();
+    assert!(quickest >= Duration::from_millis(45), "{quickest:?}");
 
     let broken = Lab::start_with(&["--loss", "100"]);
     talk(&broken, "a", "10.2.0.10").unwrap_err();
