@@ -182,15 +182,26 @@ impl Connection {
         let stream = self.stream();
         loop {
             stream.readable().await.map_err(|error| self.failure(&error))?;
-            let mut buffer = self.shared.buffer.borrow_mut();
-            match stream.try_read(&mut buffer) {
-                Ok(0) => {
-                    return Err(Failure::EndOfStream { due: self.due() });
+            match self.receive_now(&stream) {
+                Ok(None) => {}
+                Ok(Some(())) => {
+                    // A stream that always has more would keep the others waiting: reading costs no turn by itself.
+                    tokio::task::yield_now().await;
+                    return Ok(());
                 }
-                Ok(count) => return self.compare(&buffer[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(self.failure(&error)),
+                Err(failure) => return Err(failure),
             }
+        }
+    }
+
+    /// Reads and compares what is there; `None` if nothing is.
+    fn receive_now(&self, stream: &TcpStream) -> Result<Option<()>, Failure> {
+        let mut buffer = self.shared.buffer.borrow_mut();
+        match stream.try_read(&mut buffer) {
+            Ok(0) => Err(Failure::EndOfStream { due: self.due() }),
+            Ok(count) => self.compare(&buffer[..count]).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(self.failure(&error)),
         }
     }
 
