@@ -263,9 +263,12 @@ fn only_the_primary_speaks_for_the_vip() {
     }
 }
 
+/// What is done to a packet, what that is, and how it is done.
+type Spoilt = (&'static str, Malformed, fn(&mut Vec<u8>));
+
 /// Changes that make a good packet one that no kernel takes. The IPv4 header is made right again afterwards.
-fn spoilt(family: Family) -> Vec<(&'static str, Malformed, fn(&mut Vec<u8>))> {
-    let mut all: Vec<(&'static str, Malformed, fn(&mut Vec<u8>))> = vec![
+fn spoilt(family: Family) -> Vec<Spoilt> {
+    let mut all: Vec<Spoilt> = vec![
         ("a flipped bit", Malformed::Checksum, |packet| {
             *packet.last_mut().expect("long") ^= 1
         }),

@@ -224,7 +224,7 @@ impl Lan {
             return None;
         }
         let [client, backup, primary] = [1, 2, 3].map(Host::new);
-        let ports: String = [&backup, &primary].into_iter().map(|node| port(node)).collect();
+        let ports: String = [&backup, &primary].into_iter().map(port).collect();
         client.leave_bridges_alone();
         client.ip(&format!(
             "link set lo up
