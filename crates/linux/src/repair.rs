@@ -17,6 +17,7 @@
 //!                                                    │ primary      │ by us at once    │ client
 //! ```
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -93,6 +94,8 @@ fn prepare(vip: SocketAddr) -> Result<Socket, RestoreError> {
 /// A socket of a connection that is not live yet.
 pub struct Restored {
     socket: Socket,
+    /// Number of the next byte to be fed.
+    fed: Cell<Seq>,
 }
 
 impl Restored {
@@ -107,7 +110,10 @@ impl Restored {
         unacknowledged: impl Iterator<Item = &'a [u8]>,
         now: Instant,
     ) -> Result<Self, RestoreError> {
-        let restored = Self { socket: pool.take()? };
+        let restored = Self {
+            socket: pool.take()?,
+            fed: Cell::new(endpoint.receive_next),
+        };
         let socket = &restored.socket;
         let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
         make_room(socket, sent, endpoint.receive_window)?;
@@ -136,6 +142,13 @@ impl Restored {
     fn set_queue_seq(&self, queue: c_int, seq: Seq) -> Result<(), RestoreError> {
         self.select_queue(queue)?;
         set(&self.socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, &seq.0).at("TCP_QUEUE_SEQ")
+    }
+
+    /// The number behind the selected queue.
+    fn queue_seq(&self) -> Result<Seq, RestoreError> {
+        get_u32(&self.socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)
+            .map(Seq)
+            .at("asking for TCP_QUEUE_SEQ")
     }
 
     fn set_options(&self, endpoint: &Endpoint) -> Result<(), RestoreError> {
@@ -207,16 +220,23 @@ impl Restored {
         self.socket.set_mark(0).at("clearing SO_MARK")
     }
 
-    /// Adds input that was logged after the endpoint was taken.
+    /// Adds the next bytes of input that were logged after the endpoint was taken. What came to the socket itself since it is
+    /// ready, because the client repeated it, is left out.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn feed(&self, bytes: &[u8]) -> Result<(), RestoreError> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
+        let start = self.fed.get();
         self.select_queue(RECEIVE_QUEUE)?;
-        self.load(bytes, RECEIVE_PIECE, "loading the receive queue")
+        let received = self.queue_seq()?.distance_from(start);
+        let has = usize::try_from(received)
+            .map_err(|_| io::ErrorKind::InvalidInput.into())
+            .at("feeding out of order")?;
+        if let Some(missing) = bytes.get(has..) {
+            self.load(missing, RECEIVE_PIECE, "loading the receive queue")?;
+        }
+        self.fed.set(start + u32::try_from(bytes.len()).expect("less than a window"));
+        Ok(())
     }
 
     /// Lets the socket speak.
@@ -311,6 +331,19 @@ pub fn set_transparent(socket: &impl AsRawFd, address: SocketAddr) -> io::Result
             set(socket, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, &one)?;
             set(socket, libc::SOL_IPV6, libc::IPV6_FREEBIND, &one)
         }
+    }
+}
+
+fn get_u32(socket: &impl AsRawFd, level: c_int, option: c_int) -> io::Result<u32> {
+    let mut value = 0_u32;
+    let mut len = socklen_t::try_from(size_of_val(&value)).expect("a few bytes");
+    // SAFETY: the kernel writes at most `len` bytes into `value`.
+    let outcome =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len) };
+    if outcome == 0 {
+        Ok(value)
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

@@ -16,6 +16,7 @@ use steadfast_linux::wire::{Mode, REASONS};
 use support::frame::Tap;
 use support::lan::{Family, Lan, accept, patient};
 use support::log::Reading;
+use support::socket::tcp_info;
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stay_on_this_cpu, stream};
 
@@ -269,6 +270,50 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
         say(&client, &socket, &stream(2, 100_000));
         say(&socket, &client, &stream(3, 100_000));
     }
+}
+
+/// A client that repeats itself just when its socket is ready is heard once: what was logged is not fed as well.
+#[test]
+fn what_came_by_itself_is_not_fed_again() {
+    let Some(lan) = Lan::new("what_came_by_itself_is_not_fed_again") else {
+        return;
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let reading = Reading::of(&wire);
+    let (client, server) = lan.client.connect_pair(&lan.primary.listen(Family::V4.vip()));
+    let address = client.local_addr().expect("connected");
+    say(&client, &server, b"before");
+    wire.set_modes(Mode::Takeover);
+    let endpoint = reading.now().connection(address).1.endpoint();
+    let mut pool = Pool::new(Family::V4.vip());
+    let restored = lan
+        .backup
+        .run(|| Restored::new(&mut pool, &endpoint, std::iter::empty(), clock::now()))
+        .expect("restore");
+    (&client).write_all(b"first and ").expect("write");
+    wire.wait_for(Family::V4, "held_in_takeover", 1);
+    restored.make_ready().expect("make ready");
+    wire.wait_for(Family::V4, "passed_local", 1);
+    eventually("the client is answered", || {
+        (tcp_info(&client).tcpi_unacked == 0).then_some(())
+    });
+    let log = reading.now();
+    let connection = log.connection(address).1;
+    assert_eq!(connection.input().frontier().since(endpoint.input_frontier), 10);
+    let late = endpoint.input_frontier..connection.input().frontier();
+    connection
+        .input()
+        .slices(late)
+        .for_each(|bytes| restored.feed(bytes).expect("feed"));
+    drop(log);
+    let socket: TcpStream = restored.activate().expect("activate").into();
+    socket.set_nonblocking(false).expect("blocking");
+    patient(&socket);
+    (&client).write_all(b"last").expect("write");
+    let mut received = [0; 14];
+    (&socket).read_exact(&mut received).expect("read");
+    assert_eq!(&received, b"first and last");
+    assert_silent(&socket);
 }
 
 /// New connections of a takeover go to the local stack from their SYN on; none of their packets is logged.
