@@ -152,17 +152,18 @@ impl Restored {
     }
 
     fn set_options(&self, endpoint: &Endpoint) -> Result<(), RestoreError> {
-        let mut options = vec![RepairOption {
-            code: OPTION_MSS,
-            value: endpoint.mss.into(),
-        }];
-        if let Some((theirs, ours)) = endpoint.window_scale {
-            let value = u32::from(theirs) | u32::from(ours) << 16;
-            options.push(RepairOption {
+        // Without this option the kernel would go on scaling its window as it meant to offer it at `connect`.
+        let (theirs, ours) = endpoint.window_scale.unwrap_or((0, 0));
+        let mut options = vec![
+            RepairOption {
+                code: OPTION_MSS,
+                value: endpoint.mss.into(),
+            },
+            RepairOption {
                 code: OPTION_WINDOW_SCALE,
-                value,
-            });
-        }
+                value: u32::from(theirs) | u32::from(ours) << 16,
+            },
+        ];
         if endpoint.sack {
             options.push(RepairOption {
                 code: OPTION_SACK_PERMITTED,
@@ -314,6 +315,32 @@ fn make_room(socket: &Socket, sent: u64, promised: u32) -> Result<(), RestoreErr
         .at("SO_RCVBUFFORCE")?;
     }
     Ok(())
+}
+
+/// The window that a live socket offers now, in bytes; 0 where the kernel does not tell (before Linux 6.2). A restored socket
+/// offers what it has room for as soon as it is live, but the segment that says so is one that clients ignore.
+///
+/// # Errors
+/// What `getsockopt(2)` says.
+pub fn offered_window(socket: &impl AsRawFd) -> io::Result<u32> {
+    // SAFETY: plain integers, for which zeroes are valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = socklen_t::try_from(size_of_val(&info)).expect("a few bytes");
+    // SAFETY: the kernel writes at most `len` bytes into `info`.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    if outcome == 0 {
+        Ok(info.tcpi_rcv_wnd)
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Lets a socket use an address that is not this machine's, or not yet.

@@ -5,6 +5,7 @@ pub mod frame;
 pub mod lan;
 pub mod log;
 pub mod socket;
+pub mod takeover;
 pub mod wire_on;
 
 use std::time::{Duration, Instant};

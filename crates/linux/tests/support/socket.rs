@@ -55,3 +55,19 @@ pub fn set_tcp(socket: &impl AsRawFd, option: c_int, value: c_int) {
     };
     assert_eq!(outcome, 0, "TCP option {option}: {}", io::Error::last_os_error());
 }
+
+/// Sends no faster than `bytes_per_second`.
+pub fn pace(socket: &impl AsRawFd, bytes_per_second: u32) {
+    let len = socklen_t::try_from(size_of_val(&bytes_per_second)).expect("small");
+    // SAFETY: the kernel reads `len` bytes of the number.
+    let outcome = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const bytes_per_second).cast(),
+            len,
+        )
+    };
+    assert_eq!(outcome, 0, "SO_MAX_PACING_RATE: {}", io::Error::last_os_error());
+}

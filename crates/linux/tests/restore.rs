@@ -1,0 +1,607 @@
+//! Connections whose server loses its power in the middle go on, byte for byte, from a socket that was made of the log.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proto::Seq;
+use proto::connection::OutputEnd;
+use proto::packet::Segment;
+use socket2::{Domain, Protocol, Socket, Type};
+use steadfast_linux::wire::Mode;
+
+use support::frame::Tap;
+use support::lan::{Family, Lan, accept, patient};
+use support::log::Reading;
+use support::socket::{pace, set_tcp, tcp_info};
+use support::takeover::{TakenOver, take_over};
+use support::wire_on::{WireOn, options};
+use support::{PATIENCE, assert_same_stream, eventually, stream};
+
+const MEGABYTE: usize = 1 << 20;
+/// TCPI_OPT_TIMESTAMPS.
+const TIMESTAMPS: u8 = 1;
+
+/// What the client's kernel offers in its SYN.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    timestamps: bool,
+    sack: bool,
+    scaling: bool,
+}
+
+impl Offer {
+    const ALL: Self = Self {
+        timestamps: true,
+        sack: true,
+        scaling: true,
+    };
+}
+
+/// A connection from the client through the wire to the primary.
+struct Scene {
+    lan: Lan,
+    family: Family,
+    wire: WireOn,
+    reading: Reading,
+    listener: TcpListener,
+    client: TcpStream,
+    server: TcpStream,
+    /// What comes from the backup.
+    tap: Tap,
+}
+
+impl Scene {
+    fn new(test: &str, family: Family, offer: Offer) -> Option<Self> {
+        let lan = Lan::new(test)?;
+        for (name, on) in [("timestamps", offer.timestamps), ("sack", offer.sack), ("window_scaling", offer.scaling)] {
+            lan.client.sysctl(&format!("ipv4/tcp_{name}"), if on { "1" } else { "0" });
+        }
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let reading = Reading::of(&wire);
+        let tap = Tap::on(&lan.client, "port2");
+        let listener = lan.primary.listen(family.vip());
+        let (client, server) = lan.client.connect_pair(&listener);
+        Some(Self {
+            lan,
+            family,
+            wire,
+            reading,
+            listener,
+            client,
+            server,
+            tap,
+        })
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.client.local_addr().expect("connected")
+    }
+
+    /// Everything that was said is acknowledged, and the log knows it.
+    #[track_caller]
+    fn settle(&self) {
+        eventually("all is acknowledged", || {
+            let log = self.reading.now();
+            let (_, connection) = log.connection(self.address());
+            let endpoint = connection.endpoint();
+            let (input, output) = (connection.input_acknowledged(), endpoint.unacknowledged);
+            (input == endpoint.input_frontier && output.is_empty()).then_some(())
+        });
+    }
+
+    /// The primary loses its power; its application notices nothing, nor anybody of it.
+    fn power_off(&self) {
+        self.lan.power_off_primary();
+        self.server.shutdown(Shutdown::Both).expect("shutdown");
+    }
+
+    fn take_over(&self) -> TakenOver {
+        take_over(&self.lan.backup, &self.wire, &self.reading, self.address(), self.family)
+    }
+
+    /// The client's words do not reach anybody any more.
+    fn gag_client(&self) {
+        self.change_route("add");
+    }
+
+    fn ungag_client(&self) {
+        self.change_route("del");
+    }
+
+    fn change_route(&self, verb: &str) {
+        let route = format!("route {verb} blackhole {}", self.family.vip().ip());
+        match self.family {
+            Family::V4 => self.lan.client.ip(&route),
+            Family::V6 => self.lan.client.ip6(&route),
+        }
+    }
+
+    /// What the backup releases does not reach the client any more; `true`: it does again.
+    fn deliver(&self, delivered: bool) {
+        let last = if delivered { 1 } else { 99 };
+        let client = self.family.address(1);
+        let neighbour = format!("neigh replace {client} lladdr 02:00:00:00:00:{last:02x} dev eth0 nud permanent");
+        self.lan.backup.ip(&neighbour);
+    }
+
+    /// The window that the client may use has never been pulled back, whoever offered it.
+    #[track_caller]
+    fn assert_window_kept(&mut self) {
+        let (client, vip) = (self.address(), self.family.vip());
+        let shift = self.shift();
+        let mut view: Option<View> = None;
+        self.tap.take_segments(|segment| {
+            if (segment.source, segment.destination) == (vip, client) && !segment.flags.syn && segment.flags.ack {
+                match &mut view {
+                    Some(view) => view.hear(segment, shift),
+                    None => view = Some(View::beginning_with(segment, shift)),
+                }
+            }
+        });
+        let view = view.expect("the client heard something");
+        assert_eq!(view.pulled_back, [] as [String; 0]);
+    }
+
+    /// Window scale of the server.
+    fn shift(&self) -> u8 {
+        let endpoint = self.reading.now().connection(self.address()).1.endpoint();
+        endpoint.window_scale.map_or(0, |(_, ours)| ours)
+    }
+}
+
+/// The window as a client knows it (RFC 9293 §3.10.7.4): segments below what it expects, and old acknowledgements, say nothing.
+struct View {
+    expected: Seq,
+    acknowledged: Seq,
+    edge: Seq,
+    pulled_back: Vec<String>,
+}
+
+impl View {
+    fn edge_of(segment: &Segment<'_>, shift: u8) -> Seq {
+        segment.ack + (u32::from(segment.window) << shift)
+    }
+
+    fn beginning_with(segment: &Segment<'_>, shift: u8) -> Self {
+        Self {
+            expected: segment.seq + segment.seq_len(),
+            acknowledged: segment.ack,
+            edge: Self::edge_of(segment, shift),
+            pulled_back: Vec::new(),
+        }
+    }
+
+    fn hear(&mut self, segment: &Segment<'_>, shift: u8) {
+        let end = segment.seq + segment.seq_len();
+        if end.distance_from(self.expected) < 0 || segment.ack.distance_from(self.acknowledged) < 0 {
+            return;
+        }
+        (self.expected, self.acknowledged) = (end, segment.ack);
+        let edge = Self::edge_of(segment, shift);
+        if edge.distance_from(self.edge) < 0 {
+            self.pulled_back.push(format!("from {:?} by {segment:?}", self.edge));
+        }
+        self.edge = edge;
+    }
+}
+
+/// What the kernel agreed on with the client: MSS, both window scales, timestamps and SACK.
+fn terms(socket: &TcpStream) -> (u32, u8, u8) {
+    const SACK: u8 = 2;
+    let info = tcp_info(socket);
+    (info.tcpi_snd_mss, info.tcpi_snd_rcv_wscale, info.tcpi_options & (TIMESTAMPS | SACK))
+}
+
+/// Ends a connection's transfers with the one who waits for them, if that fails.
+struct EndOnDrop<'a>(&'a TcpStream);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both); // it may be over
+    }
+}
+
+/// Sends all of `bytes`, unless the socket is shut down on the way.
+fn send_while_alive(mut to: &TcpStream, bytes: &[u8]) {
+    if let Err(error) = to.write_all(bytes) {
+        assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
+    }
+}
+
+/// Reads until the end of the stream or of the socket.
+fn drain(mut from: &TcpStream) {
+    let mut buffer = vec![0; 64 << 10];
+    while from.read(&mut buffer).is_ok_and(|count| count > 0) {}
+}
+
+/// A transfer of `upload` and `download` megabytes, in the middle of which the primary loses its power.
+fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
+    const PACE: u32 = 40 << 20; // or all would be over before the fault
+    let [input, output] = [(1, upload), (2, download)].map(|(seed, megabytes)| stream(seed, megabytes * MEGABYTE));
+    pace(&scene.client, PACE);
+    pace(&scene.server, PACE);
+    let before = terms(&scene.server);
+    let received = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let Scene { client, server, .. } = &*scene;
+        let _end = EndOnDrop(client);
+        let (input, output, received) = (&input, &output, &received);
+        scope.spawn(move || { client }.write_all(input).expect("upload"));
+        scope.spawn(move || {
+            let mut bytes = vec![0; output.len()];
+            for chunk in bytes.chunks_mut(64 << 10) {
+                { client }.read_exact(chunk).expect("download");
+                received.fetch_add(chunk.len(), Ordering::SeqCst);
+            }
+            assert_same_stream("the output", &bytes, output);
+        });
+        scope.spawn(move || send_while_alive(server, output));
+        scope.spawn(move || drain(server));
+        eventually("a quarter is over", || {
+            let log = scene.reading.now();
+            let logged = log.transcript(scene.address()).input.len();
+            (received.load(Ordering::SeqCst) >= output.len() / 4 && logged >= input.len() / 4).then_some(())
+        });
+        scene.power_off();
+        let taken = scene.take_over();
+        assert!(taken.input.len() < input.len() || upload == 0, "too late");
+        assert!(!taken.rest_of(&output).is_empty() || download == 0, "too late");
+        let (mut mss, scales, options) = terms(&taken.socket);
+        if options & TIMESTAMPS == 0 {
+            // The kernel has made room for timestamps at connect(), and TCP_REPAIR_OPTIONS cannot take it back.
+            mss += 12;
+        }
+        assert_eq!((mss, scales, options), before, "MSS, window scales, options");
+        std::thread::scope(|scope| {
+            scope.spawn(|| (&taken.socket).write_all(taken.rest_of(output)).expect("the rest of the output"));
+            taken.read_input(input);
+        });
+        eventually("the client has all", || (received.load(Ordering::SeqCst) == output.len()).then_some(()));
+    });
+    scene.assert_window_kept();
+}
+
+#[test]
+fn a_download_goes_on() {
+    for family in Family::BOTH {
+        let Some(mut scene) = Scene::new("a_download_goes_on", family, Offer::ALL) else { return };
+        transfer_with_a_fault(&mut scene, 0, 8);
+    }
+}
+
+#[test]
+fn an_upload_goes_on() {
+    for family in Family::BOTH {
+        let Some(mut scene) = Scene::new("an_upload_goes_on", family, Offer::ALL) else { return };
+        transfer_with_a_fault(&mut scene, 8, 0);
+    }
+}
+
+#[test]
+fn both_directions_go_on_whatever_the_client_offers() {
+    for family in Family::BOTH {
+        for off in 0..5 {
+            let offer = Offer {
+                timestamps: off != 1 && off != 4,
+                sack: off != 2 && off != 4,
+                scaling: off != 3 && off != 4,
+            };
+            let test = "both_directions_go_on_whatever_the_client_offers";
+            let Some(mut scene) = Scene::new(test, family, offer) else { return };
+            eprintln!("{family:?} {offer:?}");
+            transfer_with_a_fault(&mut scene, 4, 4);
+        }
+    }
+}
+
+/// `bytes` from one end to the other.
+#[track_caller]
+fn say(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
+    let mut received = vec![0; bytes.len()];
+    std::thread::scope(|scope| {
+        scope.spawn(move || from.write_all(bytes).expect("write"));
+        to.read_exact(&mut received).expect("read");
+    });
+    assert_same_stream("said", &received, bytes);
+}
+
+#[test]
+fn an_idle_connection_goes_on() {
+    for family in Family::BOTH {
+        for said_before in [true, false] {
+            let Some(mut scene) = Scene::new("an_idle_connection_goes_on", family, Offer::ALL) else { return };
+            if said_before {
+                say(&scene.client, &scene.server, &stream(1, 5000));
+                say(&scene.server, &scene.client, &stream(2, 5000));
+            }
+            scene.settle();
+            scene.power_off();
+            let taken = scene.take_over();
+            assert!(taken.endpoint.unacknowledged.is_empty());
+            say(&taken.socket, &scene.client, &stream(3, 100_000));
+            say(&scene.client, &taken.socket, &stream(4, 100_000));
+            scene.assert_window_kept();
+        }
+    }
+}
+
+/// The client's retransmission timer has backed off; it is woken up instead of being waited for.
+#[test]
+fn a_client_that_has_backed_off_is_woken() {
+    for family in Family::BOTH {
+        let Some(scene) = Scene::new("a_client_that_has_backed_off_is_woken", family, Offer::ALL) else { return };
+        say(&scene.client, &scene.server, b"before");
+        scene.settle();
+        scene.power_off();
+        let input = stream(1, 5000);
+        (&scene.client).write_all(&input).expect("write");
+        eventually("the timer backs off", || (tcp_info(&scene.client).tcpi_backoff >= 2).then_some(()));
+        let timeouts = tcp_info(&scene.client).tcpi_total_rto;
+        let taken = scene.take_over();
+        taken.read_input(&[b"before", &input[..]].concat());
+        eventually("all is acknowledged", || (tcp_info(&scene.client).tcpi_unacked == 0).then_some(()));
+        assert_eq!(tcp_info(&scene.client).tcpi_total_rto, timeouts, "it waited for its timer");
+    }
+}
+
+/// Several megabytes are out and not acknowledged: the client has them all, or none of them.
+#[test]
+fn megabytes_of_unacknowledged_output_are_said_again() {
+    for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
+        let test = "megabytes_of_unacknowledged_output_are_said_again";
+        let Some(mut scene) = Scene::new(test, family, Offer::ALL) else { return };
+        for (host, table) in [(&scene.lan.client, ""), (&scene.lan.primary, "table 100")] {
+            host.sysctl("ipv4/tcp_rmem", "4096 16777216 16777216");
+            host.sysctl("ipv4/tcp_wmem", "4096 16777216 16777216");
+            if table.is_empty() {
+                continue;
+            }
+            let via = family.address(2);
+            let route = format!("route replace default via {via} dev eth0 {table} initcwnd 5000");
+            if family == Family::V4 { host.ip(&route) } else { host.ip6(&route) }
+        }
+        (scene.client, scene.server) = scene.lan.client.connect_pair(&scene.listener);
+        let output = stream(1, 24 * MEGABYTE);
+        let (warm, rest) = output.split_at(16 * MEGABYTE);
+        say(&scene.server, &scene.client, warm); // opens the client's window
+        scene.settle();
+        if !delivered {
+            scene.deliver(false);
+        }
+        scene.gag_client();
+        scene.server.set_nonblocking(true).expect("non-blocking");
+        let sent = (&scene.server).write(&rest[..5 * MEGABYTE]).expect("write");
+        eventually("megabytes are out", || {
+            let log = scene.reading.now();
+            let unacknowledged = log.connection(scene.address()).1.endpoint().unacknowledged;
+            (unacknowledged.end.since(unacknowledged.start) >= 3 << 20).then_some(())
+        });
+        scene.power_off();
+        scene.deliver(true);
+        scene.ungag_client();
+        let taken = scene.take_over();
+        let unacknowledged = &taken.endpoint.unacknowledged;
+        eprintln!("{sent} written, {unacknowledged:?} loaded");
+        std::thread::scope(|scope| {
+            scope.spawn(|| (&taken.socket).write_all(taken.rest_of(&output)).expect("the rest"));
+            let mut received = vec![0; rest.len()];
+            (&scene.client).read_exact(&mut received).expect("read");
+            assert_same_stream("the output", &received, rest);
+        });
+        say(&scene.client, &taken.socket, &stream(2, MEGABYTE));
+    }
+}
+
+#[test]
+fn a_client_that_has_closed_gets_the_rest() {
+    for (family, acknowledged) in [(Family::V4, true), (Family::V6, false)] {
+        let Some(scene) = Scene::new("a_client_that_has_closed_gets_the_rest", family, Offer::ALL) else { return };
+        let output = stream(1, 2 * MEGABYTE);
+        say(&scene.server, &scene.client, &output[..MEGABYTE]);
+        scene.settle();
+        if !acknowledged {
+            scene.power_off();
+        }
+        (&scene.client).write_all(b"last words").expect("write");
+        scene.client.shutdown(Shutdown::Write).expect("shutdown");
+        eventually("its end is logged", || {
+            let log = scene.reading.now();
+            let (_, connection) = log.connection(scene.address());
+            let heard = connection.input_acknowledged() == connection.input().frontier() || !acknowledged;
+            (connection.endpoint().input_ended && heard).then_some(())
+        });
+        if acknowledged {
+            scene.power_off();
+        }
+        let taken = scene.take_over();
+        assert!(taken.endpoint.input_ended);
+        assert_eq!(taken.input, b"last words");
+        say(&taken.socket, &scene.client, taken.rest_of(&output));
+        taken.socket.shutdown(Shutdown::Write).expect("shutdown");
+        assert_eq!((&scene.client).read(&mut [0; 1]).expect("end"), 0);
+    }
+}
+
+/// The server's FIN is out: the client has it and its acknowledgement was lost, or the FIN itself was.
+#[test]
+fn a_server_that_has_closed_hears_the_rest() {
+    for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
+        let Some(scene) = Scene::new("a_server_that_has_closed_hears_the_rest", family, Offer::ALL) else { return };
+        let input = stream(1, MEGABYTE);
+        say(&scene.client, &scene.server, &input[..1000]);
+        scene.settle();
+        scene.gag_client();
+        scene.deliver(delivered);
+        (&scene.server).write_all(b"the end").expect("write");
+        scene.server.shutdown(Shutdown::Write).expect("shutdown");
+        eventually("its end is logged", || {
+            (scene.reading.now().connection(scene.address()).1.endpoint().output == OutputEnd::FinSent).then_some(())
+        });
+        if delivered {
+            let mut received = [0; 8];
+            let count = (&scene.client).read(&mut received).expect("read");
+            assert_eq!(&received[..count], b"the end");
+            assert_eq!((&scene.client).read(&mut received).expect("end"), 0);
+        }
+        scene.power_off();
+        scene.deliver(true);
+        scene.ungag_client();
+        let taken = scene.take_over();
+        assert_eq!(taken.endpoint.output, OutputEnd::FinSent);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (&scene.client).write_all(&input[1000..]).expect("upload"));
+            taken.read_input(&input);
+        });
+        if !delivered {
+            let mut received = Vec::new();
+            (&scene.client).read_to_end(&mut received).expect("the end");
+            assert_eq!(received, b"the end");
+        }
+        scene.client.shutdown(Shutdown::Write).expect("shutdown");
+        assert_eq!((&taken.socket).read(&mut [0; 1]).expect("end"), 0);
+    }
+}
+
+/// The client knows that the server has closed. It is not told again.
+#[test]
+fn a_fin_that_was_acknowledged_is_not_repeated() {
+    for family in Family::BOTH {
+        let test = "a_fin_that_was_acknowledged_is_not_repeated";
+        let Some(mut scene) = Scene::new(test, family, Offer::ALL) else { return };
+        let input = stream(1, MEGABYTE);
+        say(&scene.client, &scene.server, &input[..1000]);
+        say(&scene.server, &scene.client, b"the end");
+        scene.server.shutdown(Shutdown::Write).expect("shutdown");
+        assert_eq!((&scene.client).read(&mut [0; 1]).expect("end"), 0);
+        eventually("the acknowledgement is logged", || {
+            let output = scene.reading.now().connection(scene.address()).1.endpoint().output;
+            (output == OutputEnd::FinAcknowledged).then_some(())
+        });
+        scene.power_off();
+        while scene.tap.take().is_some() {}
+        let taken = scene.take_over();
+        assert_eq!(taken.endpoint.output, OutputEnd::FinAcknowledged);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (&scene.client).write_all(&input[1000..]).expect("upload"));
+            taken.read_input(&input);
+        });
+        scene.client.shutdown(Shutdown::Write).expect("shutdown");
+        assert_eq!((&taken.socket).read(&mut [0; 1]).expect("end"), 0);
+        set_tcp(&taken.socket, libc::TCP_REPAIR, 1); // as the keeper closes such a socket: silently
+        drop(taken);
+        let vip = scene.family.vip();
+        scene.tap.take_segments(|segment| {
+            assert!(segment.source != vip || !(segment.flags.fin || segment.flags.rst), "{segment:?}");
+        });
+    }
+}
+
+/// A connection to `listener` whose sequence numbers wrap within `within` bytes, in both directions.
+fn connect_near_the_wrap(scene: &Scene, within: u32) -> (TcpStream, TcpStream) {
+    const SEND_QUEUE: i32 = 2;
+    const OFF_WITHOUT_PROBE: i32 = -1;
+    let near = |first: u32| first > within.wrapping_neg();
+    let domain = Domain::for_address(scene.family.vip());
+    for attempt in 0..20_000_u32 {
+        let socket = scene.lan.client.run(|| Socket::new(domain, Type::STREAM, Some(Protocol::TCP))).expect("socket");
+        // The client's first number can be chosen,
+        set_tcp(&socket, libc::TCP_REPAIR, 1);
+        set_tcp(&socket, libc::TCP_REPAIR_QUEUE, SEND_QUEUE);
+        set_tcp(&socket, libc::TCP_QUEUE_SEQ, (within / 2).wrapping_neg().wrapping_sub(attempt).cast_signed());
+        set_tcp(&socket, libc::TCP_REPAIR, OFF_WITHOUT_PROBE);
+        socket.connect_timeout(&scene.family.vip().into(), PATIENCE).expect("connect");
+        let client = TcpStream::from(socket);
+        patient(&client);
+        let server = accept(&scene.listener);
+        // the server's comes with luck.
+        let address = client.local_addr().expect("connected");
+        let log = scene.reading.now();
+        let connection = log.connection(address).1;
+        assert!(near(connection.input().first().0));
+        if near(connection.output().first().0) {
+            return (client, server);
+        }
+    }
+    panic!("no luck");
+}
+
+#[test]
+fn sequence_numbers_wrap_on_the_way() {
+    for family in Family::BOTH {
+        let Some(mut scene) = Scene::new("sequence_numbers_wrap_on_the_way", family, Offer::ALL) else { return };
+        (scene.client, scene.server) = connect_near_the_wrap(&scene, 12 << 20);
+        transfer_with_a_fault(&mut scene, 13, 13);
+    }
+}
+
+/// The client's application does not read, so its window is closed; it opens after the takeover.
+#[test]
+fn a_closed_window_of_the_client_opens_again() {
+    for family in Family::BOTH {
+        let Some(scene) = Scene::new("a_closed_window_of_the_client_opens_again", family, Offer::ALL) else { return };
+        let output = stream(1, 20 * MEGABYTE);
+        scene.server.set_nonblocking(true).expect("non-blocking");
+        let mut written = 0;
+        eventually("the window is closed", || {
+            while let Ok(count) = (&scene.server).write(&output[written..]) {
+                written += count;
+            }
+            let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
+            (endpoint.send_window == 0 && endpoint.unacknowledged.is_empty()).then_some(())
+        });
+        scene.power_off();
+        let taken = scene.take_over();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (&taken.socket).write_all(taken.rest_of(&output)).expect("the rest"));
+            let mut received = vec![0; output.len()];
+            (&scene.client).read_exact(&mut received).expect("read");
+            assert_same_stream("the output", &received, &output);
+        });
+    }
+}
+
+/// The old primary's application did not read, so the client had to stop. Here there is room: the client is told, and need not
+/// find out by itself. It says nothing meanwhile.
+#[test]
+fn a_closed_window_of_the_server_opens_unasked() {
+    for family in Family::BOTH {
+        let Some(mut scene) = Scene::new("a_closed_window_of_the_server_opens_unasked", family, Offer::ALL) else {
+            return;
+        };
+        let input = stream(1, 20 * MEGABYTE);
+        scene.client.set_nonblocking(true).expect("non-blocking");
+        let mut written = 0;
+        eventually("the window is closed", || {
+            while let Ok(count) = (&scene.client).write(&input[written..]) {
+                written += count;
+            }
+            let log = scene.reading.now();
+            let connection = log.connection(scene.address()).1;
+            let acknowledged = connection.input_acknowledged() == connection.input().frontier();
+            (connection.endpoint().receive_window == 0 && acknowledged).then_some(())
+        });
+        scene.gag_client();
+        scene.power_off();
+        while scene.tap.take().is_some() {}
+        let taken = scene.take_over();
+        let (client, vip) = (scene.address(), scene.family.vip());
+        let expected = taken.endpoint.send_unacknowledged;
+        eventually("the window is opened", || {
+            let mut opened = false;
+            scene.tap.take_segments(|segment| {
+                let heard = (segment.source, segment.destination, segment.seq) == (vip, client, expected);
+                opened |= heard && segment.window > 0;
+            });
+            opened.then_some(())
+        });
+        scene.ungag_client();
+        scene.client.set_nonblocking(false).expect("blocking");
+        std::thread::scope(|scope| {
+            scope.spawn(|| (&scene.client).write_all(&input[written..]).expect("the rest"));
+            taken.read_input(&input);
+        });
+    }
+}

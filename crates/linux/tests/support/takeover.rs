@@ -1,0 +1,81 @@
+//! The steps by which the daemon continues a connection, in its order.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+
+use proto::connection::{Endpoint, OutputEnd};
+use proto::takeover;
+use socket2::SockRef;
+use steadfast_linux::clock;
+use steadfast_linux::raw::RawSender;
+use steadfast_linux::repair::{Pool, Restored, offered_window};
+use steadfast_linux::wire::Mode;
+
+use super::assert_same_stream;
+use super::lan::{Family, Host, patient};
+use super::log::Reading;
+use super::wire_on::WireOn;
+
+/// A connection that goes on here.
+pub struct TakenOver {
+    pub socket: TcpStream,
+    /// What it was made of.
+    pub endpoint: Endpoint,
+    /// The input that the old primary may have had; the socket begins behind it.
+    pub input: Vec<u8>,
+}
+
+/// Closes the gate, and continues `client`'s connection on `backup`.
+pub fn take_over(backup: &Host, wire: &WireOn, reading: &Reading, client: SocketAddr, family: Family) -> TakenOver {
+    let mut pool = Pool::new(family.vip());
+    backup.run(|| pool.fill(1, 1)).expect("a socket");
+    let raw = backup.run(RawSender::open).expect("raw sockets");
+
+    wire.set_modes(Mode::Takeover);
+    let log = reading.now();
+    log.assert_protected(client);
+    let connection = log.connection(client).1;
+    let endpoint = connection.endpoint();
+    let unacknowledged = connection.output().slices(endpoint.unacknowledged.clone());
+    let restored = Restored::new(&mut pool, &endpoint, unacknowledged, clock::now()).expect("restore");
+    let at = usize::try_from(endpoint.input_frontier.0).expect("fits memory");
+    let input = log.transcript(client).input[..at].to_vec();
+    drop(log);
+
+    restored.make_ready().expect("make ready");
+    let log = reading.now();
+    let connection = log.connection(client).1;
+    let late = endpoint.input_frontier..connection.input().frontier();
+    connection.input().slices(late).for_each(|bytes| restored.feed(bytes).expect("feed"));
+    let socket = TcpStream::from(restored.activate().expect("activate"));
+    let mut wake = takeover::wake(connection, clock::now());
+    let shift = endpoint.window_scale.map_or(0, |(_, ours)| ours);
+    let offered = offered_window(&socket).expect("a window") >> shift;
+    wake.window = wake.window.max(u16::try_from(offered).unwrap_or(u16::MAX));
+    raw.send(&wake.emit()).expect("wake");
+    drop(log);
+
+    socket.set_nonblocking(false).expect("blocking");
+    patient(&socket);
+    if endpoint.output == OutputEnd::FinSent {
+        SockRef::from(&socket).shutdown(std::net::Shutdown::Write).expect("shutdown");
+    }
+    TakenOver { socket, endpoint, input }
+}
+
+impl TakenOver {
+    /// The part of the whole output that is still to be said.
+    pub fn rest_of<'a>(&self, output: &'a [u8]) -> &'a [u8] {
+        &output[usize::try_from(self.endpoint.unacknowledged.end.0).expect("fits memory")..]
+    }
+
+    /// Reads until the whole input is there, and compares it.
+    #[track_caller]
+    pub fn read_input(&self, expected: &[u8]) {
+        let mut input = self.input.clone();
+        let mut rest = vec![0; expected.len() - input.len()];
+        (&self.socket).read_exact(&mut rest).expect("the rest of the input");
+        input.extend(rest);
+        assert_same_stream("the input", &input, expected);
+    }
+}
