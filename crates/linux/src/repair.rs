@@ -236,7 +236,8 @@ impl Restored {
         if let Some(missing) = bytes.get(has..) {
             self.load(missing, RECEIVE_PIECE, "loading the receive queue")?;
         }
-        self.fed.set(start + u32::try_from(bytes.len()).expect("less than a window"));
+        self.fed
+            .set(start + u32::try_from(bytes.len()).expect("less than a window"));
         Ok(())
     }
 
@@ -365,8 +366,15 @@ fn get_u32(socket: &impl AsRawFd, level: c_int, option: c_int) -> io::Result<u32
     let mut value = 0_u32;
     let mut len = socklen_t::try_from(size_of_val(&value)).expect("a few bytes");
     // SAFETY: the kernel writes at most `len` bytes into `value`.
-    let outcome =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len) };
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
     if outcome == 0 {
         Ok(value)
     } else {

@@ -11,7 +11,7 @@ use proto::packet::{Flags, Malformed, Options, Segment};
 use socket2::{Domain, Protocol, Socket, Type};
 use steadfast_linux::wire::Mode;
 
-use support::frame::{Tap, fix_ipv4_header, fold, set_checksum};
+use support::frame::{Tap, fix_ipv4_header, fold, icmp, set_checksum};
 use support::lan::{Family, Host, Lan};
 use support::log::Reading;
 use support::socket::tcp_info;
@@ -396,41 +396,7 @@ fn icmp_error(family: Family, (kind, code): (u8, u8), rest: u32, quoted: &[u8]) 
     let mut message = vec![kind, code, 0, 0];
     message.extend(rest.to_be_bytes());
     message.extend(quoted);
-    icmp(family, family.address(9), family.vip().ip(), message)
-}
-
-/// An ICMP message as an IP packet.
-fn icmp(family: Family, from: IpAddr, to: IpAddr, mut message: Vec<u8>) -> Vec<u8> {
-    let octets = |address| match address {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    };
-    let addresses = [octets(from), octets(to)].concat();
-    let len = u16::try_from(message.len()).expect("short");
-    let mut summed = message.clone();
-    if family == Family::V6 {
-        summed.extend(&addresses);
-        summed.extend([len.to_be_bytes(), [0, 58]].concat());
-    }
-    let pairs = summed
-        .chunks(2)
-        .map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)])));
-    message[2..4].copy_from_slice(&fold(pairs.sum()).to_be_bytes());
-    let mut packet = match family {
-        Family::V4 => [
-            &[0x45, 0][..],
-            &(len + 20).to_be_bytes(),
-            &[0, 0, 0, 0, 64, 1, 0, 0],
-        ]
-        .concat(),
-        Family::V6 => [&[0x60, 0, 0, 0][..], &len.to_be_bytes(), &[58, 64]].concat(),
-    };
-    packet.extend(addresses);
-    if family == Family::V4 {
-        fix_ipv4_header(&mut packet);
-    }
-    packet.extend(message);
-    packet
+    icmp(family.address(9), family.vip().ip(), message)
 }
 
 /// Sends an echo request from `host` and waits for the reply.

@@ -56,8 +56,13 @@ struct Scene {
 impl Scene {
     fn new(test: &str, family: Family, offer: Offer) -> Option<Self> {
         let lan = Lan::new(test)?;
-        for (name, on) in [("timestamps", offer.timestamps), ("sack", offer.sack), ("window_scaling", offer.scaling)] {
-            lan.client.sysctl(&format!("ipv4/tcp_{name}"), if on { "1" } else { "0" });
+        for (name, on) in [
+            ("timestamps", offer.timestamps),
+            ("sack", offer.sack),
+            ("window_scaling", offer.scaling),
+        ] {
+            lan.client
+                .sysctl(&format!("ipv4/tcp_{name}"), if on { "1" } else { "0" });
         }
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
         let reading = Reading::of(&wire);
@@ -99,7 +104,13 @@ impl Scene {
     }
 
     fn take_over(&self) -> TakenOver {
-        take_over(&self.lan.backup, &self.wire, &self.reading, self.address(), self.family)
+        take_over(
+            &self.lan.backup,
+            &self.wire,
+            &self.reading,
+            self.address(),
+            self.family,
+        )
     }
 
     /// The client's words do not reach anybody any more.
@@ -123,7 +134,8 @@ impl Scene {
     fn deliver(&self, delivered: bool) {
         let last = if delivered { 1 } else { 99 };
         let client = self.family.address(1);
-        let neighbour = format!("neigh replace {client} lladdr 02:00:00:00:00:{last:02x} dev eth0 nud permanent");
+        let neighbour =
+            format!("neigh replace {client} lladdr 02:00:00:00:00:{last:02x} dev eth0 nud permanent");
         self.lan.backup.ip(&neighbour);
     }
 
@@ -134,7 +146,10 @@ impl Scene {
         let shift = self.shift();
         let mut view: Option<View> = None;
         self.tap.take_segments(|segment| {
-            if (segment.source, segment.destination) == (vip, client) && !segment.flags.syn && segment.flags.ack {
+            if (segment.source, segment.destination) == (vip, client)
+                && !segment.flags.syn
+                && segment.flags.ack
+            {
                 match &mut view {
                     Some(view) => view.hear(segment, shift),
                     None => view = Some(View::beginning_with(segment, shift)),
@@ -182,7 +197,8 @@ impl View {
         (self.expected, self.acknowledged) = (end, segment.ack);
         let edge = Self::edge_of(segment, shift);
         if edge.distance_from(self.edge) < 0 {
-            self.pulled_back.push(format!("from {:?} by {segment:?}", self.edge));
+            self.pulled_back
+                .push(format!("from {:?} by {segment:?}", self.edge));
         }
         self.edge = edge;
     }
@@ -192,7 +208,11 @@ impl View {
 fn terms(socket: &TcpStream) -> (u32, u8, u8) {
     const SACK: u8 = 2;
     let info = tcp_info(socket);
-    (info.tcpi_snd_mss, info.tcpi_snd_rcv_wscale, info.tcpi_options & (TIMESTAMPS | SACK))
+    (
+        info.tcpi_snd_mss,
+        info.tcpi_snd_rcv_wscale,
+        info.tcpi_options & (TIMESTAMPS | SACK),
+    )
 }
 
 /// Ends a connection's transfers with the one who waits for them, if that fails.
@@ -207,7 +227,10 @@ impl Drop for EndOnDrop<'_> {
 /// Sends all of `bytes`, unless the socket is shut down on the way.
 fn send_while_alive(mut to: &TcpStream, bytes: &[u8]) {
     if let Err(error) = to.write_all(bytes) {
-        assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
+            "{error}"
+        );
     }
 }
 
@@ -220,7 +243,8 @@ fn drain(mut from: &TcpStream) {
 /// A transfer of `upload` and `download` megabytes, in the middle of which the primary loses its power.
 fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
     const PACE: u32 = 40 << 20; // or all would be over before the fault
-    let [input, output] = [(1, upload), (2, download)].map(|(seed, megabytes)| stream(seed, megabytes * MEGABYTE));
+    let [input, output] =
+        [(1, upload), (2, download)].map(|(seed, megabytes)| stream(seed, megabytes * MEGABYTE));
     pace(&scene.client, PACE);
     pace(&scene.server, PACE);
     let before = terms(&scene.server);
@@ -248,7 +272,7 @@ fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
         scene.power_off();
         let taken = scene.take_over();
         assert!(taken.input.len() < input.len() || upload == 0, "too late");
-        assert!(!taken.rest_of(&output).is_empty() || download == 0, "too late");
+        assert!(!taken.rest_of(output).is_empty() || download == 0, "too late");
         let (mut mss, scales, options) = terms(&taken.socket);
         if options & TIMESTAMPS == 0 {
             // The kernel has made room for timestamps at connect(), and TCP_REPAIR_OPTIONS cannot take it back.
@@ -256,10 +280,16 @@ fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
         }
         assert_eq!((mss, scales, options), before, "MSS, window scales, options");
         std::thread::scope(|scope| {
-            scope.spawn(|| (&taken.socket).write_all(taken.rest_of(output)).expect("the rest of the output"));
+            scope.spawn(|| {
+                (&taken.socket)
+                    .write_all(taken.rest_of(output))
+                    .expect("the rest of the output")
+            });
             taken.read_input(input);
         });
-        eventually("the client has all", || (received.load(Ordering::SeqCst) == output.len()).then_some(()));
+        eventually("the client has all", || {
+            (received.load(Ordering::SeqCst) == output.len()).then_some(())
+        });
     });
     scene.assert_window_kept();
 }
@@ -267,7 +297,9 @@ fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
 #[test]
 fn a_download_goes_on() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("a_download_goes_on", family, Offer::ALL) else { return };
+        let Some(mut scene) = Scene::new("a_download_goes_on", family, Offer::ALL) else {
+            return;
+        };
         transfer_with_a_fault(&mut scene, 0, 8);
     }
 }
@@ -275,7 +307,9 @@ fn a_download_goes_on() {
 #[test]
 fn an_upload_goes_on() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("an_upload_goes_on", family, Offer::ALL) else { return };
+        let Some(mut scene) = Scene::new("an_upload_goes_on", family, Offer::ALL) else {
+            return;
+        };
         transfer_with_a_fault(&mut scene, 8, 0);
     }
 }
@@ -290,7 +324,9 @@ fn both_directions_go_on_whatever_the_client_offers() {
                 scaling: off != 3 && off != 4,
             };
             let test = "both_directions_go_on_whatever_the_client_offers";
-            let Some(mut scene) = Scene::new(test, family, offer) else { return };
+            let Some(mut scene) = Scene::new(test, family, offer) else {
+                return;
+            };
             eprintln!("{family:?} {offer:?}");
             transfer_with_a_fault(&mut scene, 4, 4);
         }
@@ -312,7 +348,9 @@ fn say(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
 fn an_idle_connection_goes_on() {
     for family in Family::BOTH {
         for said_before in [true, false] {
-            let Some(mut scene) = Scene::new("an_idle_connection_goes_on", family, Offer::ALL) else { return };
+            let Some(mut scene) = Scene::new("an_idle_connection_goes_on", family, Offer::ALL) else {
+                return;
+            };
             if said_before {
                 say(&scene.client, &scene.server, &stream(1, 5000));
                 say(&scene.server, &scene.client, &stream(2, 5000));
@@ -332,18 +370,28 @@ fn an_idle_connection_goes_on() {
 #[test]
 fn a_client_that_has_backed_off_is_woken() {
     for family in Family::BOTH {
-        let Some(scene) = Scene::new("a_client_that_has_backed_off_is_woken", family, Offer::ALL) else { return };
+        let Some(scene) = Scene::new("a_client_that_has_backed_off_is_woken", family, Offer::ALL) else {
+            return;
+        };
         say(&scene.client, &scene.server, b"before");
         scene.settle();
         scene.power_off();
         let input = stream(1, 5000);
         (&scene.client).write_all(&input).expect("write");
-        eventually("the timer backs off", || (tcp_info(&scene.client).tcpi_backoff >= 2).then_some(()));
+        eventually("the timer backs off", || {
+            (tcp_info(&scene.client).tcpi_backoff >= 2).then_some(())
+        });
         let timeouts = tcp_info(&scene.client).tcpi_total_rto;
         let taken = scene.take_over();
         taken.read_input(&[b"before", &input[..]].concat());
-        eventually("all is acknowledged", || (tcp_info(&scene.client).tcpi_unacked == 0).then_some(()));
-        assert_eq!(tcp_info(&scene.client).tcpi_total_rto, timeouts, "it waited for its timer");
+        eventually("all is acknowledged", || {
+            (tcp_info(&scene.client).tcpi_unacked == 0).then_some(())
+        });
+        assert_eq!(
+            tcp_info(&scene.client).tcpi_total_rto,
+            timeouts,
+            "it waited for its timer"
+        );
     }
 }
 
@@ -352,7 +400,9 @@ fn a_client_that_has_backed_off_is_woken() {
 fn megabytes_of_unacknowledged_output_are_said_again() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
         let test = "megabytes_of_unacknowledged_output_are_said_again";
-        let Some(mut scene) = Scene::new(test, family, Offer::ALL) else { return };
+        let Some(mut scene) = Scene::new(test, family, Offer::ALL) else {
+            return;
+        };
         for (host, table) in [(&scene.lan.client, ""), (&scene.lan.primary, "table 100")] {
             host.sysctl("ipv4/tcp_rmem", "4096 16777216 16777216");
             host.sysctl("ipv4/tcp_wmem", "4096 16777216 16777216");
@@ -361,7 +411,11 @@ fn megabytes_of_unacknowledged_output_are_said_again() {
             }
             let via = family.address(2);
             let route = format!("route replace default via {via} dev eth0 {table} initcwnd 5000");
-            if family == Family::V4 { host.ip(&route) } else { host.ip6(&route) }
+            if family == Family::V4 {
+                host.ip(&route)
+            } else {
+                host.ip6(&route)
+            }
         }
         (scene.client, scene.server) = scene.lan.client.connect_pair(&scene.listener);
         let output = stream(1, 24 * MEGABYTE);
@@ -386,7 +440,11 @@ fn megabytes_of_unacknowledged_output_are_said_again() {
         let unacknowledged = &taken.endpoint.unacknowledged;
         eprintln!("{sent} written, {unacknowledged:?} loaded");
         std::thread::scope(|scope| {
-            scope.spawn(|| (&taken.socket).write_all(taken.rest_of(&output)).expect("the rest"));
+            scope.spawn(|| {
+                (&taken.socket)
+                    .write_all(taken.rest_of(&output))
+                    .expect("the rest")
+            });
             let mut received = vec![0; rest.len()];
             (&scene.client).read_exact(&mut received).expect("read");
             assert_same_stream("the output", &received, rest);
@@ -398,7 +456,9 @@ fn megabytes_of_unacknowledged_output_are_said_again() {
 #[test]
 fn a_client_that_has_closed_gets_the_rest() {
     for (family, acknowledged) in [(Family::V4, true), (Family::V6, false)] {
-        let Some(scene) = Scene::new("a_client_that_has_closed_gets_the_rest", family, Offer::ALL) else { return };
+        let Some(scene) = Scene::new("a_client_that_has_closed_gets_the_rest", family, Offer::ALL) else {
+            return;
+        };
         let output = stream(1, 2 * MEGABYTE);
         say(&scene.server, &scene.client, &output[..MEGABYTE]);
         scene.settle();
@@ -429,7 +489,9 @@ fn a_client_that_has_closed_gets_the_rest() {
 #[test]
 fn a_server_that_has_closed_hears_the_rest() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
-        let Some(scene) = Scene::new("a_server_that_has_closed_hears_the_rest", family, Offer::ALL) else { return };
+        let Some(scene) = Scene::new("a_server_that_has_closed_hears_the_rest", family, Offer::ALL) else {
+            return;
+        };
         let input = stream(1, MEGABYTE);
         say(&scene.client, &scene.server, &input[..1000]);
         scene.settle();
@@ -438,7 +500,15 @@ fn a_server_that_has_closed_hears_the_rest() {
         (&scene.server).write_all(b"the end").expect("write");
         scene.server.shutdown(Shutdown::Write).expect("shutdown");
         eventually("its end is logged", || {
-            (scene.reading.now().connection(scene.address()).1.endpoint().output == OutputEnd::FinSent).then_some(())
+            (scene
+                .reading
+                .now()
+                .connection(scene.address())
+                .1
+                .endpoint()
+                .output
+                == OutputEnd::FinSent)
+                .then_some(())
         });
         if delivered {
             let mut received = [0; 8];
@@ -470,14 +540,22 @@ fn a_server_that_has_closed_hears_the_rest() {
 fn a_fin_that_was_acknowledged_is_not_repeated() {
     for family in Family::BOTH {
         let test = "a_fin_that_was_acknowledged_is_not_repeated";
-        let Some(mut scene) = Scene::new(test, family, Offer::ALL) else { return };
+        let Some(mut scene) = Scene::new(test, family, Offer::ALL) else {
+            return;
+        };
         let input = stream(1, MEGABYTE);
         say(&scene.client, &scene.server, &input[..1000]);
         say(&scene.server, &scene.client, b"the end");
         scene.server.shutdown(Shutdown::Write).expect("shutdown");
         assert_eq!((&scene.client).read(&mut [0; 1]).expect("end"), 0);
         eventually("the acknowledgement is logged", || {
-            let output = scene.reading.now().connection(scene.address()).1.endpoint().output;
+            let output = scene
+                .reading
+                .now()
+                .connection(scene.address())
+                .1
+                .endpoint()
+                .output;
             (output == OutputEnd::FinAcknowledged).then_some(())
         });
         scene.power_off();
@@ -494,7 +572,10 @@ fn a_fin_that_was_acknowledged_is_not_repeated() {
         drop(taken);
         let vip = scene.family.vip();
         scene.tap.take_segments(|segment| {
-            assert!(segment.source != vip || !(segment.flags.fin || segment.flags.rst), "{segment:?}");
+            assert!(
+                segment.source != vip || !(segment.flags.fin || segment.flags.rst),
+                "{segment:?}"
+            );
         });
     }
 }
@@ -506,13 +587,23 @@ fn connect_near_the_wrap(scene: &Scene, within: u32) -> (TcpStream, TcpStream) {
     let near = |first: u32| first > within.wrapping_neg();
     let domain = Domain::for_address(scene.family.vip());
     for attempt in 0..20_000_u32 {
-        let socket = scene.lan.client.run(|| Socket::new(domain, Type::STREAM, Some(Protocol::TCP))).expect("socket");
+        let socket = scene
+            .lan
+            .client
+            .run(|| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))
+            .expect("socket");
         // The client's first number can be chosen,
         set_tcp(&socket, libc::TCP_REPAIR, 1);
         set_tcp(&socket, libc::TCP_REPAIR_QUEUE, SEND_QUEUE);
-        set_tcp(&socket, libc::TCP_QUEUE_SEQ, (within / 2).wrapping_neg().wrapping_sub(attempt).cast_signed());
+        set_tcp(
+            &socket,
+            libc::TCP_QUEUE_SEQ,
+            (within / 2).wrapping_neg().wrapping_sub(attempt).cast_signed(),
+        );
         set_tcp(&socket, libc::TCP_REPAIR, OFF_WITHOUT_PROBE);
-        socket.connect_timeout(&scene.family.vip().into(), PATIENCE).expect("connect");
+        socket
+            .connect_timeout(&scene.family.vip().into(), PATIENCE)
+            .expect("connect");
         let client = TcpStream::from(socket);
         patient(&client);
         let server = accept(&scene.listener);
@@ -531,7 +622,9 @@ fn connect_near_the_wrap(scene: &Scene, within: u32) -> (TcpStream, TcpStream) {
 #[test]
 fn sequence_numbers_wrap_on_the_way() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("sequence_numbers_wrap_on_the_way", family, Offer::ALL) else { return };
+        let Some(mut scene) = Scene::new("sequence_numbers_wrap_on_the_way", family, Offer::ALL) else {
+            return;
+        };
         (scene.client, scene.server) = connect_near_the_wrap(&scene, 12 << 20);
         transfer_with_a_fault(&mut scene, 13, 13);
     }
@@ -541,7 +634,9 @@ fn sequence_numbers_wrap_on_the_way() {
 #[test]
 fn a_closed_window_of_the_client_opens_again() {
     for family in Family::BOTH {
-        let Some(scene) = Scene::new("a_closed_window_of_the_client_opens_again", family, Offer::ALL) else { return };
+        let Some(scene) = Scene::new("a_closed_window_of_the_client_opens_again", family, Offer::ALL) else {
+            return;
+        };
         let output = stream(1, 20 * MEGABYTE);
         scene.server.set_nonblocking(true).expect("non-blocking");
         let mut written = 0;
@@ -555,7 +650,11 @@ fn a_closed_window_of_the_client_opens_again() {
         scene.power_off();
         let taken = scene.take_over();
         std::thread::scope(|scope| {
-            scope.spawn(|| (&taken.socket).write_all(taken.rest_of(&output)).expect("the rest"));
+            scope.spawn(|| {
+                (&taken.socket)
+                    .write_all(taken.rest_of(&output))
+                    .expect("the rest")
+            });
             let mut received = vec![0; output.len()];
             (&scene.client).read_exact(&mut received).expect("read");
             assert_same_stream("the output", &received, &output);
@@ -568,7 +667,8 @@ fn a_closed_window_of_the_client_opens_again() {
 #[test]
 fn a_closed_window_of_the_server_opens_unasked() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("a_closed_window_of_the_server_opens_unasked", family, Offer::ALL) else {
+        let Some(mut scene) = Scene::new("a_closed_window_of_the_server_opens_unasked", family, Offer::ALL)
+        else {
             return;
         };
         let input = stream(1, 20 * MEGABYTE);

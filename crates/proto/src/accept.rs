@@ -26,7 +26,8 @@ pub struct Receiver {
     pub send_next: Offset,
     /// The largest window that the client ever offered (MAX.SND.WND).
     pub send_window_max: u64,
-    /// The client's latest timestamp, if timestamps are in use (TS.Recent).
+    /// The client's timestamp that the receiver echoed last, if timestamps are in use: its TS.Recent, unless that has
+    /// moved on since. What the receiver will refuse because of a newer one is only a candidate.
     pub timestamp_recent: Option<u32>,
 }
 
@@ -103,7 +104,8 @@ fn is_old_timestamp(receiver: &Receiver, segment: &Segment<'_>) -> bool {
     recent.wrapping_sub(timestamps.value).cast_signed() > 1
 }
 
-/// RFC 5961 §5.2: SND.UNA − MAX.SND.WND ≤ SEG.ACK ≤ SND.NXT.
+/// RFC 5961 §5.2: SND.UNA − MAX.SND.WND ≤ SEG.ACK ≤ SND.NXT, with twice the window: packets may overtake each other on
+/// their way from here to the receiver, and then its SND.UNA is behind ours.
 fn acknowledged(receiver: &Receiver, ack: Seq) -> Option<Offset> {
     let acknowledges = match Offset::from_seq(ack, receiver.output_first, receiver.send_unacknowledged) {
         Some(offset) => offset,
@@ -113,7 +115,7 @@ fn acknowledged(receiver: &Receiver, ack: Seq) -> Option<Offset> {
     let oldest = receiver
         .send_unacknowledged
         .0
-        .saturating_sub(receiver.send_window_max);
+        .saturating_sub(2 * receiver.send_window_max);
     (oldest <= acknowledges.0 && acknowledges <= receiver.send_next).then_some(acknowledges)
 }
 
@@ -130,7 +132,7 @@ mod tests {
         right_edge: Offset(1100),
         send_unacknowledged: Offset(5000),
         send_next: Offset(9000),
-        send_window_max: 3000,
+        send_window_max: 1500, // twice as much is allowed
         timestamp_recent: Some(77),
     };
 

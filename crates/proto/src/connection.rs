@@ -6,40 +6,9 @@ use crate::accept::{self, Receiver, Rejected, Verdict};
 pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
 use crate::follower::Follower;
 use crate::packet::{Options, Segment};
+pub use crate::protection::{Cause, Protection};
 use crate::stream::{Inserted, StreamLog};
 use crate::{Instant, Offset, Seq};
-
-/// Whether a takeover can continue a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Protection {
-    /// It can.
-    Protected,
-    /// Two different copies of the same bytes were seen; nobody can say which one the primary took.
-    Ambiguous,
-    /// It cannot, for this reason.
-    Unprotected(Cause),
-}
-
-/// Why a connection is not protected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// A side acknowledged bytes that are not in the log.
-    Hole,
-    /// The log would have grown over its limit.
-    LogLimit,
-    /// The restart policy says so.
-    Policy(String),
-}
-
-impl std::fmt::Display for Cause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
-            Self::LogLimit => write!(f, "the log reached its limit"),
-            Self::Policy(reason) => write!(f, "{reason}"),
-        }
-    }
-}
 
 /// What a segment did to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +70,8 @@ struct Server {
     right_edge: Offset,
     timestamp: u32,
     timestamp_at: Instant,
+    /// Its TS.Recent, as it shows it.
+    echo: u32,
 }
 
 /// What both sides' SYNs agreed on.
@@ -109,6 +80,17 @@ struct Agreed {
     window_scale: bool,
     sack: bool,
     timestamps: bool,
+}
+
+/// What is done with input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// It is logged and followed.
+    All,
+    /// It is logged only: it was not released, so the primary has not seen it.
+    Unreleased,
+    /// The same, but for the stream's end, which a socket that is being restored cannot be given. The client repeats it.
+    Bytes,
 }
 
 /// A connection.
@@ -123,6 +105,8 @@ pub struct Connection {
     agreed: Agreed,
     follower: Follower,
     limit: u64,
+    heard_client: bool,
+    takes: Takes,
     /// Set once for all; what the follower says comes on top.
     spoiled: Option<Protection>,
 }
@@ -173,10 +157,13 @@ impl Connection {
                 right_edge: Offset(syn_ack.window.into()),
                 timestamp: value(ours),
                 timestamp_at: syn_ack.at,
+                echo: ours.timestamps.map_or(0, |timestamps| timestamps.echo),
             },
             agreed,
             follower,
             limit,
+            heard_client: false,
+            takes: Takes::All,
             spoiled: None,
         }
     }
@@ -225,11 +212,36 @@ impl Connection {
 
     /// Whether a takeover can continue the connection.
     pub fn protection(&self) -> Protection {
-        match (&self.spoiled, self.follower.protection()) {
-            (Some(spoiled), _) => spoiled.clone(),
-            (None, Ok(())) => Protection::Protected,
-            (None, Err(reason)) => Protection::Unprotected(Cause::Policy(reason)),
+        if let Some(spoiled) = &self.spoiled {
+            return spoiled.clone();
         }
+        match self.follower.protection().and_then(|()| self.bridges_hole()) {
+            Ok(()) => Protection::Protected,
+            Err(reason) => Protection::Unprotected(Cause::Policy(reason)),
+        }
+    }
+
+    /// What is behind a hole in the out-log was released. The client may have it, so it will acknowledge it as soon as the
+    /// hole is filled, and a socket that has not sent it yet ignores that for ever. So the socket must get past it with
+    /// what it may send unasked, and with the same bytes.
+    fn bridges_hole(&self) -> Result<(), String> {
+        if !self.output.has_holes() {
+            return Ok(());
+        }
+        let mss = u64::from(self.client.mss.min(self.server.mss));
+        let window = self.client.acknowledged + u64::from(self.client.window);
+        let is_all_acknowledged = self.client.acknowledged >= self.output.frontier();
+        let segments = if is_all_acknowledged {
+            SEGMENTS_AT_FIRST
+        } else {
+            SEGMENTS_AT_LEAST
+        };
+        let unasked = self.output.frontier() + segments * mss;
+        // It is the segment after the last one that may be too short to be sent.
+        if self.output.end() + mss > window.min(unasked) {
+            return Err("the client may be further than a restored socket may send".into());
+        }
+        self.follower.fills_holes()
     }
 
     fn spoil(&mut self, protection: Protection) {
@@ -245,6 +257,23 @@ impl Connection {
         self.release();
     }
 
+    /// Whether a segment of the client was taken since the handshake began.
+    pub fn has_heard_client(&self) -> bool {
+        self.heard_client
+    }
+
+    /// From now on nothing that comes was released to the primary: the restart policy need not know of it, since it cannot
+    /// have been answered.
+    pub fn hold_input(&mut self) {
+        self.takes = Takes::Unreleased;
+    }
+
+    /// From now on a socket is being restored: it can be given bytes, but no end of them.
+    pub fn hold_input_end(&mut self) {
+        self.takes = Takes::Bytes;
+        self.input.forget_incomplete_fin();
+    }
+
     fn receiver(&self) -> Receiver {
         Receiver {
             input_first: self.input.first(),
@@ -255,7 +284,7 @@ impl Connection {
             send_unacknowledged: self.client.acknowledged,
             send_next: self.output.end() + u64::from(self.output.fin().is_some()),
             send_window_max: self.client.window_max.into(),
-            timestamp_recent: self.agreed.timestamps.then_some(self.client.timestamp),
+            timestamp_recent: self.agreed.timestamps.then_some(self.server.echo),
         }
     }
 
@@ -265,14 +294,16 @@ impl Connection {
             Verdict::Reject(why) => Effect::Rejected(why),
             Verdict::Reset => Effect::Reset,
             Verdict::Accept { at, acknowledges } => {
+                self.heard_client = true;
                 self.note_client(segment, at, acknowledges);
                 if !segment.payload.is_empty() {
                     self.log_input(at, segment.payload);
                 }
-                if segment.flags.fin && !self.input.set_fin(at + segment.payload.len() as u64) {
+                let ends = segment.flags.fin && self.takes != Takes::Bytes;
+                if ends && !self.input.set_fin(at + segment.payload.len() as u64) {
                     self.spoil(Protection::Ambiguous);
                 }
-                if self.input.is_complete() {
+                if self.input.is_complete() && self.takes == Takes::All {
                     self.follower.on_input_end();
                 }
                 self.settle()
@@ -301,6 +332,7 @@ impl Connection {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
             // Not kept. If the server takes it all the same, its acknowledgement will show the hole.
             Inserted::TooFar | Inserted::Known => {}
+            Inserted::Stored if self.takes != Takes::All => {}
             Inserted::Stored => {
                 let follower = &mut self.follower;
                 new_bytes(&self.input, before, at, payload, |bytes| follower.on_input(bytes));
@@ -321,6 +353,7 @@ impl Connection {
         {
             self.server.timestamp = timestamps.value;
             self.server.timestamp_at = now;
+            self.server.echo = timestamps.echo;
         }
         if segment.flags.ack && !segment.flags.syn {
             self.note_server(segment);
@@ -435,6 +468,10 @@ impl Connection {
     }
 }
 
+/// A fresh socket may send ten segments (RFC 6928); options make them shorter.
+const SEGMENTS_AT_FIRST: u64 = 9;
+/// One that had to repeat what it was loaded with may send two as soon as that is acknowledged (RFC 5681 §3.1).
+const SEGMENTS_AT_LEAST: u64 = 2;
 /// RFC 9293 §3.7.1: without the option, 536 bytes.
 const MSS_DEFAULT: u16 = 536;
 

@@ -71,7 +71,9 @@ impl Detector {
         let half = self.checked + self.config.interval / 2;
         let overdue = self.heard.map(|heard| heard + self.config.patience());
         // Of a peer that is known to be silent there is nothing to be found out in a hurry.
-        overdue.filter(|at| *at > self.checked).map_or(half, |at| at.min(half))
+        overdue
+            .filter(|at| *at > self.checked)
+            .map_or(half, |at| at.min(half))
     }
 }
 

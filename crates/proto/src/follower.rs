@@ -1,8 +1,12 @@
 //! The restart policy of one connection, following its two streams while the primary lives.
 
+use std::collections::VecDeque;
+
 use crate::Offset;
-use crate::restart::http::{Resume, Tracker};
+use crate::action::{Action, ServiceIndex};
+use crate::restart::http::{Position, Reply, Resume, Tracker};
 use crate::restart::replica::{self, Comparison};
+use crate::table::{Change, Table};
 
 /// Which restart policy a service has (DESIGN.md §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -191,6 +195,27 @@ impl Follower {
         }
     }
 
+    /// Whether a restart says the same bytes at the same places as the primary did behind a hole in the out-log. Nobody
+    /// could compare them: a hole that is not filled is all that a resumer sees.
+    ///
+    /// # Errors
+    /// Why not, as a phrase.
+    pub fn fills_holes(&self) -> Result<(), String> {
+        let Self::Http(tracker) = self else { return Ok(()) };
+        match tracker.resume() {
+            // All that is not said yet is the body's, and that is the same.
+            Ok(Resume::Reply(Reply { body: Some(body), .. }))
+                if tracker.unanswered() == 1 && !matches!(body.position, Position::Chunked(_)) =>
+            {
+                Ok(())
+            }
+            Ok(Resume::Finished | Resume::Idle | Resume::Reply(_)) => {
+                Err("the client may have more of the reply than the log, in another form".into())
+            }
+            Err(reason) => Err(reason.to_string()),
+        }
+    }
+
     /// How to go on.
     ///
     /// # Errors
@@ -214,5 +239,44 @@ impl Follower {
             }
             Self::GivenUp => Err("given up".into()),
         }
+    }
+}
+
+/// Keeps a connection's replica in step with what the primary has accepted.
+pub(crate) fn follow_replica(
+    table: &mut Table,
+    index: ServiceIndex,
+    change: Change,
+    actions: &mut VecDeque<Action>,
+) {
+    match change {
+        Change::Opened(connection) => {
+            let client = table.get(connection).expect("just opened").client();
+            actions.push_back(Action::OpenReplica {
+                service: index,
+                connection,
+                client,
+            });
+        }
+        Change::Connection(connection) => {
+            let Some(entry) = table.get_mut(connection) else {
+                return;
+            };
+            let acknowledged = entry.input_acknowledged();
+            let ended = entry.input().fin() == Some(acknowledged);
+            if let Some(replica) = entry.follower_mut().replica_mut()
+                && replica.wants(acknowledged, ended)
+            {
+                actions.push_back(Action::FeedReplica {
+                    service: index,
+                    connection,
+                });
+            }
+        }
+        Change::Ended(connection) => actions.push_back(Action::CloseReplica {
+            service: index,
+            connection,
+        }),
+        Change::Handshake | Change::Old | Change::Unknown => {}
     }
 }

@@ -13,6 +13,7 @@ pub mod endpoint;
 pub mod follower;
 pub mod node;
 pub mod packet;
+pub mod protection;
 pub mod restart;
 pub mod role;
 pub mod seq;

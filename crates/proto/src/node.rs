@@ -10,11 +10,11 @@ use std::net::SocketAddr;
 use crate::action::{Action, Gate, Heartbeat, Report, ServiceBeat, ServiceIndex};
 use crate::connection::Connection;
 use crate::detector::{Detector, DetectorConfig};
-use crate::follower::Policy;
+use crate::follower::{Policy, follow_replica};
 use crate::packet::{Checksum, Malformed, Segment};
 use crate::role::{Event, Role};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
-use crate::takeover::{self, Takeover, TakeoverReport};
+use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
 use crate::{Instant, Offset};
 
 /// What a node is told at its start.
@@ -55,6 +55,7 @@ pub(crate) struct Service {
     pub(crate) table: Table,
     pub(crate) takeover: Option<Takeover>,
     pub(crate) reports: Vec<TakeoverReport>,
+    repeats: Repeats,
     peer: Option<ServiceBeat>,
     server_dead: bool,
     unfollowed: Unfollowed,
@@ -84,6 +85,7 @@ impl Node {
                 table: Table::new(service.table),
                 takeover: None,
                 reports: Vec::new(),
+                repeats: Repeats::default(),
                 peer: None,
                 server_dead: false,
                 unfollowed: Unfollowed::default(),
@@ -178,7 +180,7 @@ impl Node {
         };
         let change = service.table.on_packet(now, direction, &segment);
         if service.config.table.policy == Policy::Replica {
-            follow_replica(service, index, change, &mut self.actions);
+            follow_replica(&mut service.table, index, change, &mut self.actions);
         }
         match change {
             Change::Unknown => {
@@ -189,15 +191,12 @@ impl Node {
                 }
             }
             Change::Old if service.role.speaks_alone() && direction == Direction::In => {
-                let answer = service.table.answer_to_old(&segment);
+                let answer = service.table.answer_to_old(now, &segment);
                 self.actions
                     .extend(answer.map(|answer| Action::Transmit(answer.emit())));
             }
-            Change::Old
-            | Change::Handshake
-            | Change::Connection(_)
-            | Change::Opened(_)
-            | Change::Ended(_) => {}
+            Change::Ended(connection) => self.decide(now, index, connection),
+            Change::Old | Change::Handshake | Change::Connection(_) | Change::Opened(_) => {}
         }
     }
 
@@ -235,6 +234,9 @@ impl Node {
             self.beat_due = now + self.config.detector.interval;
             self.send_heartbeat();
         }
+        for service in &mut self.services {
+            service.repeats.on_timeout(now, &mut self.actions);
+        }
         if self.detector.is_silent(now) {
             for index in self.indices() {
                 self.transition(now, index, Event::PeerSilent);
@@ -244,7 +246,11 @@ impl Node {
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Instant {
-        self.beat_due.min(self.detector.poll_timeout())
+        let repeats = self
+            .services
+            .iter()
+            .filter_map(|service| service.repeats.poll_timeout());
+        repeats.fold(self.beat_due.min(self.detector.poll_timeout()), Instant::min)
     }
 
     /// The process that listens for the service on this node died.
@@ -361,12 +367,21 @@ impl Node {
         connection: ConnectionId,
     ) -> Option<Connection> {
         let service = &mut self.services[usize::from(index)];
-        let taken = service.table.remove(connection);
-        if let Some(takeover) = service.takeover.as_mut() {
-            takeover.on_decided();
+        let taken = service.table.hand_over(connection);
+        if let (Some(takeover), Some(taken)) = (&mut service.takeover, &taken)
+            && let Some(syn_ack) = takeover.half_open(connection, taken)
+        {
+            service.repeats.add(now, syn_ack, &mut self.actions);
+        }
+        self.decide(now, index, connection);
+        taken
+    }
+
+    fn decide(&mut self, now: Instant, index: ServiceIndex, connection: ConnectionId) {
+        if let Some(takeover) = &mut self.services[usize::from(index)].takeover {
+            takeover.on_decided(connection);
         }
         self.conclude(now, index);
-        taken
     }
 
     fn conclude(&mut self, now: Instant, index: ServiceIndex) {
@@ -374,8 +389,9 @@ impl Node {
         if let Some(takeover) = service.takeover.take_if(|takeover| takeover.is_decided()) {
             service.reports.push(takeover.report(now));
             self.actions.push_back(Action::AllowSpeech { service: index });
-            self.actions
-                .extend(takeover.into_refusals().map(Action::Transmit));
+            for refusal in takeover.into_refusals() {
+                service.repeats.add(now, refusal, &mut self.actions);
+            }
             self.actions
                 .push_back(Action::Report(Report::TakenOver { service: index }));
             self.transition(now, index, Event::Decided);
@@ -431,7 +447,13 @@ impl Node {
 
     /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        let action = self.actions.pop_front()?;
+        if let Action::Restore { service, connection } = action
+            && let Some(connection) = self.services[usize::from(service)].table.get_mut(connection)
+        {
+            connection.hold_input_end();
+        }
+        Some(action)
     }
 
     /// The address of a service's clients' peer.
@@ -451,44 +473,5 @@ fn event_of(service: &Service, beat: &ServiceBeat) -> Option<Event> {
         (Role::Joining, Role::Joining | Role::Primary | Role::Backup) => Some(Event::PairedAsBackup),
         (Role::Backup, Role::Primary) if beat.server_dead => Some(Event::PeerServerDead),
         _ => None,
-    }
-}
-
-/// Keeps a connection's replica in step with what the primary has accepted.
-fn follow_replica(
-    service: &mut Service,
-    index: ServiceIndex,
-    change: Change,
-    actions: &mut VecDeque<Action>,
-) {
-    match change {
-        Change::Opened(connection) => {
-            let client = service.table.get(connection).expect("just opened").client();
-            actions.push_back(Action::OpenReplica {
-                service: index,
-                connection,
-                client,
-            });
-        }
-        Change::Connection(connection) => {
-            let Some(entry) = service.table.get_mut(connection) else {
-                return;
-            };
-            let acknowledged = entry.input_acknowledged();
-            let ended = entry.input().fin() == Some(acknowledged);
-            if let Some(replica) = entry.follower_mut().replica_mut()
-                && replica.wants(acknowledged, ended)
-            {
-                actions.push_back(Action::FeedReplica {
-                    service: index,
-                    connection,
-                });
-            }
-        }
-        Change::Ended(connection) => actions.push_back(Action::CloseReplica {
-            service: index,
-            connection,
-        }),
-        Change::Handshake | Change::Old | Change::Unknown => {}
     }
 }

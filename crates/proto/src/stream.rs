@@ -14,6 +14,8 @@ use crate::{Offset, Seq};
 
 const CHUNK: usize = 32 * 1024;
 const AHEAD_MAX: usize = 256;
+/// Chunks kept for reuse while a log is in use.
+const SPARE_MAX: usize = 32;
 
 /// What became of a piece of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub struct StreamLog {
     /// Chunk `i` holds the bytes from `origin + i * CHUNK` on.
     chunks: VecDeque<Vec<u8>>,
     origin: Offset,
+    /// Chunks that were given up last: their memory is still in the caches.
+    spare: Vec<Vec<u8>>,
     reach: u64,
 }
 
@@ -54,6 +58,7 @@ impl StreamLog {
             fin: None,
             chunks: VecDeque::new(),
             origin: Offset::ZERO,
+            spare: Vec::new(),
             reach,
         }
     }
@@ -105,7 +110,7 @@ impl StreamLog {
 
     /// Memory held, in bytes.
     pub fn memory(&self) -> usize {
-        self.chunks.len() * CHUNK
+        (self.chunks.len() + self.spare.len()) * CHUNK
     }
 
     /// The sender said that its stream ends at `at`. False if it said otherwise before: a contradiction.
@@ -115,6 +120,11 @@ impl StreamLog {
             self.fin = Some(at);
         }
         consistent
+    }
+
+    /// Forgets the end of a stream of which bytes are missing: it is to be said again.
+    pub fn forget_incomplete_fin(&mut self) {
+        self.fin = self.fin.filter(|_| self.is_complete());
     }
 
     /// Stores `bytes`, which stand at `at` in the stream.
@@ -139,7 +149,8 @@ impl StreamLog {
 
     fn insert_overlapping(&mut self, at: Offset, bytes: &[u8]) -> Inserted {
         let end = at + bytes.len() as u64;
-        let part = |range: &Range<Offset>| &bytes[at_index(range.start.since(at))..at_index(range.end.since(at))];
+        let part =
+            |range: &Range<Offset>| &bytes[at_index(range.start.since(at))..at_index(range.end.since(at))];
         let known = std::iter::once(self.base..self.frontier).chain(self.ahead.iter().cloned());
         let mut unknown = Vec::new();
         let mut position = at.max(self.base);
@@ -193,10 +204,18 @@ impl StreamLog {
         if self.base == self.frontier && self.ahead.is_empty() {
             self.chunks.clear();
             self.chunks.shrink_to(4);
+            self.spare = Vec::new();
             self.origin = Offset(self.base.0 - self.base.0 % CHUNK as u64);
         }
-        while self.origin + CHUNK as u64 <= self.base && self.chunks.pop_front().is_some() {
+        while self.origin + CHUNK as u64 <= self.base {
+            let Some(mut chunk) = self.chunks.pop_front() else {
+                break;
+            };
             self.origin += CHUNK as u64;
+            if self.spare.len() < SPARE_MAX {
+                chunk.clear();
+                self.spare.push(chunk);
+            }
         }
     }
 
@@ -205,7 +224,10 @@ impl StreamLog {
     /// # Panics
     /// If the range is not kept and contiguous.
     pub fn slices(&self, range: Range<Offset>) -> impl Iterator<Item = &[u8]> {
-        assert!(self.base <= range.start && range.end <= self.frontier, "{range:?} of {self:?}");
+        assert!(
+            self.base <= range.start && range.end <= self.frontier,
+            "{range:?} of {self:?}"
+        );
         self.pieces(range.start, range.end.since(range.start))
     }
 
@@ -213,7 +235,10 @@ impl StreamLog {
     pub fn ahead(&self) -> impl Iterator<Item = (Offset, Vec<u8>)> {
         self.ahead.iter().map(|range| {
             let len = range.end.since(range.start);
-            (range.start, self.pieces(range.start, len).flatten().copied().collect())
+            (
+                range.start,
+                self.pieces(range.start, len).flatten().copied().collect(),
+            )
         })
     }
 
@@ -248,7 +273,7 @@ impl StreamLog {
         while !bytes.is_empty() {
             let (index, start) = self.locate(at);
             while self.chunks.len() <= index {
-                self.chunks.push_back(Vec::new());
+                self.chunks.push_back(self.spare.pop().unwrap_or_default());
             }
             let (now, later) = bytes.split_at(bytes.len().min(CHUNK - start));
             let chunk = &mut self.chunks[index];
@@ -279,7 +304,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn contents(log: &StreamLog) -> Vec<u8> {
-        log.slices(log.base()..log.frontier()).flatten().copied().collect()
+        log.slices(log.base()..log.frontier())
+            .flatten()
+            .copied()
+            .collect()
     }
 
     #[test]
@@ -287,7 +315,10 @@ mod tests {
         let mut log = StreamLog::new(Seq(0), 1 << 20);
         assert_eq!(log.insert(Offset(0), b"abc"), Inserted::Stored);
         assert_eq!(log.insert(Offset(6), b"ghi"), Inserted::Stored);
-        assert_eq!((log.frontier(), log.end(), log.has_holes()), (Offset(3), Offset(9), true));
+        assert_eq!(
+            (log.frontier(), log.end(), log.has_holes()),
+            (Offset(3), Offset(9), true)
+        );
         assert_eq!(log.insert(Offset(1), b"bX"), Inserted::Conflict);
         assert_eq!(log.insert(Offset(7), b"X"), Inserted::Conflict);
         assert_eq!(log.insert(Offset(2), b"cdefg"), Inserted::Stored);

@@ -6,21 +6,28 @@ use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
-use crate::connection::{Cause, Connection, Effect, Opening};
+use crate::connection::{Cause, Connection, Effect, EndpointTimestamps, Opening};
 use crate::follower::{Follower, Policy};
 use crate::packet::{Flags, Options, Segment, Timestamps};
+use crate::takeover::clock_at;
 use crate::{Instant, Seq};
 
 /// Handshakes remembered at a time; the oldest is forgotten first, so a flood costs this much and no more.
 pub const HANDSHAKES_MAX: usize = 65_536;
+/// Handshakes under way that a takeover continues.
+pub const PENDING_MAX: usize = 1024;
 /// Ended connections remembered at a time.
 pub const ENDED_MAX: usize = 65_536;
 /// How long an ended connection's last segment is answered again: twice the maximum segment lifetime, as Linux has it.
 pub const ENDED_FOR: Duration = Duration::from_secs(60);
 
-/// Names a connection as long as it is in the table.
+/// Names a connection, for ever: an action may be carried out when its connection has ended and another one has its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId(u32);
+pub struct ConnectionId {
+    slot: u32,
+    /// How many connections had the slot before.
+    generation: u32,
+}
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +83,7 @@ struct Ended {
     next: Seq,
     acknowledge: Seq,
     window: u16,
-    timestamp: Option<u32>,
+    timestamps: Option<EndpointTimestamps>,
 }
 
 /// The connections of one service.
@@ -84,13 +91,21 @@ struct Ended {
 pub struct Table {
     config: TableConfig,
     by_client: Map<ConnectionId>,
-    slots: Vec<Option<Connection>>,
+    slots: Vec<Slot>,
     free: Vec<u32>,
     memory: u64,
     handshakes: Map<Handshake>,
     handshake_order: VecDeque<(SocketAddr, Seq)>,
     ended: Map<Ended>,
+    /// Clients whose connections were handed over to sockets.
+    handed_over: Map<()>,
     ended_order: VecDeque<(SocketAddr, Instant)>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    connection: Option<Connection>,
 }
 
 /// By client address, with a seed: clients choose their addresses, but cannot choose collisions.
@@ -108,7 +123,8 @@ impl Table {
             memory: 0,
             handshakes: Map::with_hasher(map.clone()),
             handshake_order: VecDeque::new(),
-            ended: Map::with_hasher(map),
+            ended: Map::with_hasher(map.clone()),
+            handed_over: Map::with_hasher(map),
             ended_order: VecDeque::new(),
         }
     }
@@ -140,19 +156,28 @@ impl Table {
 
     /// The open connections, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
-        (0..)
-            .zip(&self.slots)
-            .filter_map(|(slot, connection)| Some((ConnectionId(slot), connection.as_ref()?)))
+        (0..).zip(&self.slots).filter_map(|(slot, held)| {
+            let generation = held.generation;
+            Some((ConnectionId { slot, generation }, held.connection.as_ref()?))
+        })
     }
 
     /// A connection that is still open.
     pub fn get(&self, id: ConnectionId) -> Option<&Connection> {
-        self.slots.get(id.0 as usize)?.as_ref()
+        let slot = self.slots.get(id.slot as usize)?;
+        slot.connection
+            .as_ref()
+            .filter(|_| slot.generation == id.generation)
     }
 
     /// The same, to be changed.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.slots.get_mut(id.0 as usize)?.as_mut()
+        self.slot_mut(id)?.connection.as_mut()
+    }
+
+    fn slot_mut(&mut self, id: ConnectionId) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        (slot.generation == id.generation).then_some(slot)
     }
 
     /// The open connection of this client.
@@ -178,6 +203,8 @@ impl Table {
         match self.find(client) {
             Some(id) => self.apply(now, direction, client, id, segment),
             None if self.ended.contains_key(&client) => Change::Old,
+            // An empty segment after the last word, when the socket is gone already: nobody needs a RST for it.
+            None if segment.payload.is_empty() && self.handed_over.contains_key(&client) => Change::Old,
             None => Change::Unknown,
         }
     }
@@ -263,35 +290,42 @@ impl Table {
             follower,
             self.config.connection_bytes_max,
         );
-        let id = match self.free.pop() {
-            Some(slot) => ConnectionId(slot),
-            None => {
-                self.slots.push(None);
-                ConnectionId(
-                    u32::try_from(self.slots.len() - 1).expect("2³² connections do not fit in memory"),
-                )
-            }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                generation: 0,
+                connection: None,
+            });
+            u32::try_from(self.slots.len() - 1).expect("2³² connections do not fit in memory")
+        });
+        let held = &mut self.slots[slot as usize];
+        held.connection = Some(connection);
+        let id = ConnectionId {
+            slot,
+            generation: held.generation,
         };
-        self.slots[id.0 as usize] = Some(connection);
         self.by_client.insert(client, id);
         id
     }
 
-    /// Opens the connections whose SYN-ACK is out, but not known to have arrived; returns them with that SYN-ACK.
+    /// Opens the connections whose SYN-ACK is out, but not known to have arrived; returns them with that SYN-ACK. Of a flood
+    /// the latest [`PENDING_MAX`] only: their sockets must not keep the others waiting.
     pub fn open_pending(&mut self) -> Vec<(ConnectionId, SocketAddr, Opening, Opening)> {
-        let order: Vec<_> = self.handshake_order.drain(..).collect();
-        let mut opened = Vec::new();
-        for (client, seq) in order {
-            let pending = self.handshakes.get(&client).filter(|known| known.syn.seq == seq);
+        let mut pending = Vec::new();
+        for (client, seq) in self.handshake_order.drain(..).rev() {
+            let known = self.handshakes.get(&client).filter(|known| known.syn.seq == seq);
             if let Some(Handshake {
                 syn,
                 syn_ack: Some(syn_ack),
-            }) = pending
+            }) = known
+                && pending.len() < PENDING_MAX
             {
-                let (syn, syn_ack) = (*syn, *syn_ack);
-                opened.push((self.open(client), client, syn, syn_ack));
+                pending.push((client, *syn, *syn_ack));
             }
         }
+        let opened = pending.into_iter().rev();
+        let opened = opened
+            .map(|(client, syn, syn_ack)| (self.open(client), client, syn, syn_ack))
+            .collect();
         self.handshakes.clear();
         opened
     }
@@ -305,7 +339,10 @@ impl Table {
         segment: &Segment<'_>,
     ) -> Change {
         let over = self.memory > self.config.bytes_max;
-        let connection = self.slots[id.0 as usize].as_mut().expect("found by client");
+        let connection = self.slots[id.slot as usize]
+            .connection
+            .as_mut()
+            .expect("found by client");
         let before = connection.memory();
         let effect = match direction {
             Direction::In => connection.on_client(segment),
@@ -349,19 +386,22 @@ impl Table {
             next: endpoint.send_unacknowledged,
             acknowledge: endpoint.receive_next,
             window: u16::MAX,
-            timestamp: endpoint.timestamps.map(|timestamps| timestamps.value),
+            timestamps: endpoint.timestamps,
         };
         self.ended_order.push_back((client, now));
         self.ended.insert(client, ended);
     }
 
-    /// The acknowledgement that answers a segment of a connection that ended (TIME-WAIT, RFC 9293 §3.10.7.4).
-    pub fn answer_to_old(&self, segment: &Segment<'_>) -> Option<Segment<'static>> {
-        let ended = self.ended.get(&segment.source)?;
-        if segment.flags.rst {
+    /// The acknowledgement that answers a segment of a connection that ended (TIME-WAIT, RFC 9293 §3.10.7.4): one that
+    /// says something, since it says it again.
+    pub fn answer_to_old(&self, now: Instant, segment: &Segment<'_>) -> Option<Segment<'static>> {
+        if segment.flags.rst || segment.seq_len() == 0 {
             return None;
         }
-        let timestamps = ended.timestamp.zip(segment.options.timestamps);
+        let Some(ended) = self.ended.get(&segment.source) else {
+            return segment.flags.fin.then(|| acknowledge(segment));
+        };
+        let timestamps = ended.timestamps.zip(segment.options.timestamps);
         Some(Segment {
             source: segment.destination,
             destination: segment.source,
@@ -370,8 +410,8 @@ impl Table {
             flags: Flags::ACK,
             window: ended.window,
             options: Options {
-                timestamps: timestamps.map(|(value, theirs)| Timestamps {
-                    value,
+                timestamps: timestamps.map(|(clock, theirs)| Timestamps {
+                    value: clock_at(clock.value, clock.at, now),
                     echo: theirs.value,
                 }),
                 ..Options::default()
@@ -380,12 +420,21 @@ impl Table {
         })
     }
 
+    /// Takes a connection out of the table: a socket has it now.
+    pub fn hand_over(&mut self, id: ConnectionId) -> Option<Connection> {
+        let connection = self.remove(id)?;
+        self.handed_over.insert(connection.client(), ());
+        Some(connection)
+    }
+
     /// Takes a connection out of the table.
     pub fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
-        let connection = self.slots.get_mut(id.0 as usize)?.take()?;
+        let slot = self.slot_mut(id)?;
+        let connection = slot.connection.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
         self.memory -= connection.memory() as u64;
         self.by_client.remove(&connection.client());
-        self.free.push(id.0);
+        self.free.push(id.slot);
         Some(connection)
     }
 
@@ -393,5 +442,25 @@ impl Table {
     pub fn account(&mut self, id: ConnectionId, before: usize) {
         let now = self.get(id).map_or(0, Connection::memory);
         self.memory = self.memory + now as u64 - before as u64;
+    }
+}
+
+/// Acknowledges a segment by what it says itself.
+fn acknowledge(segment: &Segment<'_>) -> Segment<'static> {
+    Segment {
+        source: segment.destination,
+        destination: segment.source,
+        seq: segment.ack,
+        ack: segment.seq + segment.seq_len(),
+        flags: Flags::ACK,
+        window: u16::MAX,
+        options: Options {
+            timestamps: segment.options.timestamps.map(|theirs| Timestamps {
+                value: theirs.echo,
+                echo: theirs.value,
+            }),
+            ..Options::default()
+        },
+        payload: &[],
     }
 }

@@ -9,11 +9,12 @@
 //! *Make ready, then drain*: from the moment a socket is ready, the wire passes packets to it; what the wire logged before
 //! is found by the drain. So every byte reaches the socket exactly by one of the two ways.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::action::{Action, Gate, Report, ServiceIndex};
 use crate::connection::{Connection, Opening, Protection};
+use crate::follower::Policy;
 use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::table::{ConnectionId, Table};
 use crate::{Instant, Seq};
@@ -46,7 +47,9 @@ pub struct TakeoverReport {
 pub(crate) struct Takeover {
     declared: Instant,
     drained: Option<Instant>,
-    undecided: usize,
+    undecided: BTreeSet<ConnectionId>,
+    /// Connections whose client may not have got the SYN-ACK, with that.
+    half_open: BTreeMap<ConnectionId, Vec<u8>>,
     connections: usize,
     reset: usize,
     live: Vec<(ConnectionId, Instant)>,
@@ -64,7 +67,8 @@ impl Takeover {
         Self {
             declared: now,
             drained: None,
-            undecided: 0,
+            undecided: BTreeSet::new(),
+            half_open: BTreeMap::new(),
             connections: 0,
             reset: 0,
             live: Vec::new(),
@@ -84,15 +88,27 @@ impl Takeover {
             return;
         }
         self.drained = Some(now);
-        let pending = table.open_pending();
+        for (connection, client, syn, syn_ack) in table.open_pending() {
+            let syn_ack = repeat(table.config().vip, client, &syn, &syn_ack).emit();
+            self.half_open.insert(connection, syn_ack);
+            if table.config().policy == Policy::Replica {
+                actions.push_back(Action::OpenReplica {
+                    service,
+                    connection,
+                    client,
+                });
+            }
+        }
         let mut order: Vec<(bool, ConnectionId)> = table
             .iter()
             .map(|(id, connection)| (!connection.is_busy(), id))
             .collect();
         order.sort_unstable();
-        (self.connections, self.undecided) = (order.len(), order.len());
+        self.connections = order.len();
+        self.undecided = order.iter().map(|&(_, id)| id).collect();
         for (_, connection) in order {
-            let entry = table.get(connection).expect("in the table");
+            let entry = table.get_mut(connection).expect("in the table");
+            entry.hold_input();
             let lost = match entry.protection() {
                 Protection::Protected => entry.follower().restart().err(),
                 Protection::Ambiguous => Some("the log is ambiguous".into()),
@@ -109,10 +125,6 @@ impl Takeover {
                 Action::Activate { service, connection },
                 Action::HandOver { service, connection },
             ]);
-        }
-        for (_, client, syn, syn_ack) in pending {
-            let vip = table.config().vip;
-            actions.push_back(Action::Transmit(repeat(vip, client, &syn, &syn_ack).emit()));
         }
     }
 
@@ -131,9 +143,12 @@ impl Takeover {
         let Some(entry) = table.remove(connection) else {
             return;
         };
-        self.refusals.push(reset_of(&entry).emit());
+        // A client that may still be waiting for the SYN-ACK is not refused: it asks again.
+        if entry.has_heard_client() || !self.half_open.contains_key(&connection) {
+            self.refusals.push(reset_of(&entry).emit());
+        }
         self.reset += 1;
-        self.undecided -= 1;
+        self.undecided.remove(&connection);
         let client = entry.client();
         actions.push_back(Action::Report(Report::Unrestorable {
             service,
@@ -142,12 +157,19 @@ impl Takeover {
         }));
     }
 
-    pub(crate) fn on_decided(&mut self) {
-        self.undecided -= 1;
+    /// The connection is the relay's, or ended by itself.
+    pub(crate) fn on_decided(&mut self, connection: ConnectionId) {
+        self.undecided.remove(&connection);
+    }
+
+    /// The SYN-ACK to be repeated for a connection that is the relay's now, if its client was not heard of since.
+    pub(crate) fn half_open(&mut self, id: ConnectionId, connection: &Connection) -> Option<Vec<u8>> {
+        let syn_ack = self.half_open.remove(&id)?;
+        (!connection.has_heard_client()).then_some(syn_ack)
     }
 
     pub(crate) fn is_decided(&self) -> bool {
-        self.drained.is_some() && self.undecided == 0
+        self.drained.is_some() && self.undecided.is_empty()
     }
 
     pub(crate) fn report(&self, now: Instant) -> TakeoverReport {
@@ -188,13 +210,60 @@ fn repeat(
     }
 }
 
-/// A RST that the client will take: exactly at the next number that it expects (RFC 5961 §3.2).
+/// What is said for connections that have no socket to repeat it: SYN-ACKs, and RSTs.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats(Vec<Repeat>);
+
+#[derive(Debug)]
+struct Repeat {
+    packet: Vec<u8>,
+    due: Instant,
+    wait: Duration,
+    left: u32,
+}
+
+/// As Linux does with a SYN-ACK: after a second, then twice as long each time, five times (`tcp_synack_retries`).
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const REPEATS: u32 = 5;
+
+impl Repeats {
+    /// Says it now, and again later.
+    pub(crate) fn add(&mut self, now: Instant, packet: Vec<u8>, actions: &mut VecDeque<Action>) {
+        actions.push_back(Action::Transmit(packet.clone()));
+        self.0.push(Repeat {
+            packet,
+            due: now + FIRST_WAIT,
+            wait: FIRST_WAIT,
+            left: REPEATS,
+        });
+    }
+
+    /// Says again what is due.
+    pub(crate) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<Action>) {
+        self.0.retain_mut(|repeat| {
+            if now >= repeat.due {
+                actions.push_back(Action::Transmit(repeat.packet.clone()));
+                repeat.wait *= 2;
+                repeat.due = now + repeat.wait;
+                repeat.left -= 1;
+            }
+            repeat.left > 0
+        });
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.0.iter().map(|repeat| repeat.due).min()
+    }
+}
+
+/// A RST at the end of all that the client may have. If it has less, it answers with the number that it expects, and that
+/// is refused (RFC 5961 §3.2); a RST behind what it has, it would ignore.
 fn reset_of(connection: &Connection) -> Segment<'static> {
     let endpoint = connection.endpoint();
     Segment {
         source: endpoint.vip,
         destination: endpoint.client,
-        seq: endpoint.send_unacknowledged,
+        seq: connection.output().next_seq(),
         ack: endpoint.receive_next,
         flags: Flags {
             ack: true,
@@ -241,7 +310,10 @@ pub fn wake(connection: &Connection, now: Instant) -> Segment<'static> {
     let endpoint = connection.endpoint();
     let shift = endpoint.window_scale.map_or(0, |(_, ours)| ours);
     let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
-    let window = endpoint.receive_window >> shift;
+    // Neither more than was promised to the client, nor less.
+    let edge = endpoint.receive_window_from + endpoint.receive_window;
+    let left = u32::try_from(edge.distance_from(endpoint.receive_next)).unwrap_or(0);
+    let window = left.div_ceil(1 << shift);
     Segment {
         source: endpoint.vip,
         destination: endpoint.client,
@@ -251,7 +323,7 @@ pub fn wake(connection: &Connection, now: Instant) -> Segment<'static> {
         window: u16::try_from(window).unwrap_or(u16::MAX),
         options: Options {
             timestamps: endpoint.timestamps.map(|clock| Timestamps {
-                value: timestamp_at(clock.value, clock.at, now),
+                value: clock_at(clock.value, clock.at, now),
                 echo: clock.echo,
             }),
             ..Options::default()
@@ -260,13 +332,19 @@ pub fn wake(connection: &Connection, now: Instant) -> Segment<'static> {
     }
 }
 
-/// The server's timestamp clock, continued to `now`: it must never fall behind what the client has seen, or PAWS drops
-/// everything (RFC 7323 §5). It ticks in milliseconds; bit 0 is kept clear, since for Linux's TCP_TIMESTAMP it
-/// means another unit.
+/// What the server's timestamp clock shows at `now`, at the least, if it showed `value` when a segment was `seen`. It must
+/// never fall behind what the client has seen, or PAWS drops everything (RFC 7323 §5). It ticks in milliseconds, at the
+/// same moments as a socket's clock, so that the two never drift apart.
 #[allow(clippy::cast_possible_truncation)] // the clock wraps
-pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
-    let elapsed = now.since(seen) + TICK;
-    (value.wrapping_add(elapsed.as_millis() as u32) + 1) & !1
+pub(crate) fn clock_at(value: u32, seen: Instant, now: Instant) -> u32 {
+    let ticks = |at: Instant| at.as_nanos() / 1_000_000;
+    value
+        .wrapping_add(ticks(now).wrapping_sub(ticks(seen)) as u32)
+        .wrapping_add(1)
 }
 
-const TICK: Duration = Duration::from_millis(1);
+/// The same for a socket that is made at `now`: never behind [`wake`], at most one tick ahead. Bit 0 is kept clear, since
+/// for Linux's TCP_TIMESTAMP it means another unit.
+pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
+    clock_at(value, seen, now).wrapping_add(1) & !1
+}

@@ -3,23 +3,101 @@ mod swarm;
 
 use proto::follower::Policy;
 use std::time::Duration;
+use steadfast_sim::pair::{Scene, SceneConfig};
 use swarm::*;
+
+/// Scenes of each kind. More can be asked for one by one: SEED=N.
+const SEEDS: u64 = 300;
+
+fn any(seed: u64, tweak: impl FnOnce(&mut Draw, &mut SceneConfig)) -> (Scene, Draw) {
+    let mut draw = Draw::new(seed);
+    let policy = draw.pick(&[Policy::Http, Policy::Replica]);
+    let mut config = draw.config(seed, policy);
+    tweak(&mut draw, &mut config);
+    let count = 1 + draw.below(8);
+    let mut scene = scene(&mut draw, &config, count, 200 * MS);
+    if std::env::var_os("SEED").is_some() {
+        scene.world.record();
+        println!("{config:#?}");
+    }
+    (scene, draw)
+}
 
 #[test]
 fn power_off() {
-    for_seeds("power_off", 0..400, |seed, record| {
-        let mut draw = Draw::new(seed);
-        let policy = draw.pick(&[Policy::Http, Policy::Replica]);
-        let config = draw.config(seed, policy);
-        let count = 1 + draw.below(8);
-        let mut scene = scene(&mut draw, &config, count, 200 * MS);
-        if record {
-            scene.world.record();
-            println!("{config:#?}");
-        }
+    for_seeds("power_off", 0..SEEDS, |seed, _| {
+        let (mut scene, mut draw) = any(seed, |_, _| {});
         let moment = START + draw.time(Duration::from_millis(500));
         scene.power_off(at(moment));
         let complaints = scene.run(at(LIMIT));
+        (scene, complaints)
+    });
+}
+
+#[test]
+fn cut() {
+    for_seeds("cut", 0..SEEDS, |seed, _| {
+        let (mut scene, mut draw) = any(seed, |_, _| {});
+        let moment = START + draw.time(Duration::from_millis(500));
+        let back = draw.time(Duration::from_secs(3)) + MS * 50;
+        let (lan, beats) = (scene.lan, scene.heartbeats);
+        scene.cut(lan, at(moment), at(moment + back));
+        scene.cut(beats, at(moment), at(moment + back));
+        let complaints = scene.run(at(LIMIT));
+        (scene, complaints)
+    });
+}
+
+#[test]
+fn false_alarm() {
+    for_seeds("false_alarm", 0..SEEDS, |seed, _| {
+        let (mut scene, mut draw) = any(seed, |_, _| {});
+        let moment = START + draw.time(Duration::from_millis(500));
+        let back = draw.time(Duration::from_secs(3)) + MS * 50;
+        let beats = scene.heartbeats;
+        scene.cut(beats, at(moment), at(moment + back));
+        let complaints = scene.run(at(LIMIT));
+        (scene, complaints)
+    });
+}
+
+#[test]
+fn paused() {
+    for_seeds("paused", 0..SEEDS, |seed, _| {
+        let (mut scene, mut draw) = any(seed, |_, _| {});
+        let moment = START + draw.time(Duration::from_millis(500)) + 100 * MS;
+        scene.power_off(at(moment));
+        scene.pause_agent(at(moment - MS * 100 + draw.time(MS * 110)), 100 * MS);
+        let complaints = scene.run(at(LIMIT));
+        (scene, complaints)
+    });
+}
+
+#[test]
+fn handshake() {
+    for_seeds("handshake", 0..SEEDS, |seed, _| {
+        let (mut scene, mut draw) = any(seed, |draw, config| {
+            config.path.loss = 0.06;
+            config.path.delay = draw.pick(&[MS, 10 * MS]);
+        });
+        let moment = START + draw.time(Duration::from_millis(220));
+        scene.power_off(at(moment));
+        let complaints = scene.run(at(LIMIT));
+        (scene, complaints)
+    });
+}
+
+#[test]
+fn clean_lan() {
+    for_seeds("clean_lan", 0..SEEDS, |seed, _| {
+        let (mut scene, mut draw) = any(seed, |_, config| {
+            config.lan = SceneConfig::quiet(0, Policy::Http).lan;
+            config.ring_bytes = 64 << 20;
+        });
+        let moment = START + draw.time(Duration::from_millis(500));
+        scene.power_off(at(moment));
+        let mut complaints = scene.run(at(LIMIT));
+        complaints.extend(scene.backup().lost().iter().map(|x| format!("{x:?}")));
         (scene, complaints)
     });
 }

@@ -1,5 +1,7 @@
 //! Frames made by hand, put on a cable and taken from it.
 
+use std::net::IpAddr;
+
 use proto::packet::{Checksum, Segment};
 use steadfast_linux::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
@@ -94,4 +96,35 @@ pub fn fold(mut sum: u32) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     !u16::try_from(sum).expect("folded")
+}
+
+/// An ICMP message, its checksum not made yet, as an IP packet.
+pub fn icmp(from: IpAddr, to: IpAddr, mut message: Vec<u8>) -> Vec<u8> {
+    let octets = |address| match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    let addresses = [octets(from), octets(to)].concat();
+    let len = u16::try_from(message.len()).expect("short");
+    let mut summed = message.clone();
+    if from.is_ipv6() {
+        summed.extend(&addresses);
+        summed.extend([len.to_be_bytes(), [0, 58]].concat());
+    }
+    let pairs = summed
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)])));
+    message[2..4].copy_from_slice(&fold(pairs.sum()).to_be_bytes());
+    let mut packet = if from.is_ipv4() {
+        let total = (len + 20).to_be_bytes();
+        [&[0x45, 0][..], &total, &[0, 0, 0, 0, 64, 1, 0, 0]].concat()
+    } else {
+        [&[0x60, 0, 0, 0][..], &len.to_be_bytes(), &[58, 64]].concat()
+    };
+    packet.extend(addresses);
+    if from.is_ipv4() {
+        fix_ipv4_header(&mut packet);
+    }
+    packet.extend(message);
+    packet
 }

@@ -155,7 +155,7 @@ impl Host {
     }
 
     /// The kernel takes a moment until it uses a new IPv6 address.
-    fn wait_for_addresses(&self) {
+    pub fn wait_for_addresses(&self) {
         const TENTATIVE: u8 = 0x40;
         eventually("all addresses are in use", || {
             let listing = self

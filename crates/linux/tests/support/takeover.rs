@@ -26,7 +26,13 @@ pub struct TakenOver {
 }
 
 /// Closes the gate, and continues `client`'s connection on `backup`.
-pub fn take_over(backup: &Host, wire: &WireOn, reading: &Reading, client: SocketAddr, family: Family) -> TakenOver {
+pub fn take_over(
+    backup: &Host,
+    wire: &WireOn,
+    reading: &Reading,
+    client: SocketAddr,
+    family: Family,
+) -> TakenOver {
     let mut pool = Pool::new(family.vip());
     backup.run(|| pool.fill(1, 1)).expect("a socket");
     let raw = backup.run(RawSender::open).expect("raw sockets");
@@ -46,7 +52,10 @@ pub fn take_over(backup: &Host, wire: &WireOn, reading: &Reading, client: Socket
     let log = reading.now();
     let connection = log.connection(client).1;
     let late = endpoint.input_frontier..connection.input().frontier();
-    connection.input().slices(late).for_each(|bytes| restored.feed(bytes).expect("feed"));
+    connection
+        .input()
+        .slices(late)
+        .for_each(|bytes| restored.feed(bytes).expect("feed"));
     let socket = TcpStream::from(restored.activate().expect("activate"));
     let mut wake = takeover::wake(connection, clock::now());
     let shift = endpoint.window_scale.map_or(0, |(_, ours)| ours);
@@ -58,9 +67,15 @@ pub fn take_over(backup: &Host, wire: &WireOn, reading: &Reading, client: Socket
     socket.set_nonblocking(false).expect("blocking");
     patient(&socket);
     if endpoint.output == OutputEnd::FinSent {
-        SockRef::from(&socket).shutdown(std::net::Shutdown::Write).expect("shutdown");
+        SockRef::from(&socket)
+            .shutdown(std::net::Shutdown::Write)
+            .expect("shutdown");
     }
-    TakenOver { socket, endpoint, input }
+    TakenOver {
+        socket,
+        endpoint,
+        input,
+    }
 }
 
 impl TakenOver {
@@ -74,7 +89,9 @@ impl TakenOver {
     pub fn read_input(&self, expected: &[u8]) {
         let mut input = self.input.clone();
         let mut rest = vec![0; expected.len() - input.len()];
-        (&self.socket).read_exact(&mut rest).expect("the rest of the input");
+        (&self.socket)
+            .read_exact(&mut rest)
+            .expect("the rest of the input");
         input.extend(rest);
         assert_same_stream("the input", &input, expected);
     }

@@ -300,12 +300,12 @@ impl Backup {
     }
 
     /// Sends what the local stack or a raw socket says, if the guards let it.
-    pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>) -> Option<Output> {
+    pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>, is_raw: bool) -> Option<Output> {
         let is_reset = Segment::parse(&packet, Checksum::Trusted).is_ok_and(|segment| segment.flags.rst);
         if !self.wire.lets_out(&packet) || is_reset && !self.may_reset {
             return None;
         }
-        self.judge.borrow_mut().on_spoken(now, &packet);
+        self.judge.borrow_mut().on_spoken(now, &packet, is_raw);
         Some(Output::Transmit {
             port: CLIENTS,
             packet,
@@ -366,7 +366,7 @@ impl Node for Backup {
         while let Some(output) = self.host.poll_output(now) {
             match output {
                 Output::Transmit { packet, .. } => {
-                    if let Some(output) = self.speak(now, packet) {
+                    if let Some(output) = self.speak(now, packet, false) {
                         return Some(output);
                     }
                 }

@@ -1,7 +1,7 @@
 //! Carrying out what the core wants, in the simulated world: the daemon's `carry_out` and `relay`, step for step.
 
 use proto::Instant;
-use proto::action::{Action, Gate};
+use proto::action::{Action, Gate, Report};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
 use proto::table::ConnectionId;
@@ -30,6 +30,7 @@ impl Backup {
             self.outputs.push_back(Output::Note(format!("{action:?}")));
         }
         match action {
+            Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
             Action::Assume { .. } | Action::Report(_) => {}
             Action::SetGate { gate, .. } => {
                 if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
@@ -57,7 +58,7 @@ impl Backup {
                 }
             }
             Action::Transmit(packet) => {
-                let output = self.speak(now, packet);
+                let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
             Action::Send(heartbeat) => self.outputs.push_back(send(&heartbeat, HEARTBEATS)),
@@ -114,10 +115,7 @@ impl Backup {
                     .adopt(now, made, Box::new(|_: Instant, _: &mut Endpoint| None));
                 self.restoring.insert(id, Restoring { endpoint, socket });
             }
-            Err(reason) => {
-                self.lost.push((endpoint.client, reason.clone()));
-                self.core.handle_unrestorable(now, 0, id, reason);
-            }
+            Err(reason) => self.core.handle_unrestorable(now, 0, id, reason),
         }
     }
 
@@ -160,7 +158,7 @@ impl Backup {
         self.judge.borrow_mut().on_live(endpoint.client);
         if let Some(connection) = self.core.table(0).get(id) {
             let wake = takeover::wake(connection, now).emit();
-            let output = self.speak(now, wake);
+            let output = self.speak(now, wake, true);
             self.outputs.extend(output);
         }
         self.core.handle_live(now, 0, id);
@@ -196,11 +194,11 @@ impl Backup {
             return;
         };
         let replica = self.replicas.remove(&id);
-        let adoption = match self.core.hand_over(now, 0, id) {
-            Some(connection) => adoption(&connection, &endpoint, replica),
-            None => Err("it ended meanwhile".to_owned()),
+        let Some(connection) = self.core.hand_over(now, 0, id) else {
+            self.host.with(now, socket, Endpoint::shutdown); // it ended meanwhile: its socket is closed
+            return;
         };
-        let adoption = match adoption {
+        let adoption = match adoption(&connection, &endpoint, replica) {
             Ok(adoption) => adoption,
             Err(reason) => {
                 self.lost.push((endpoint.client, reason));

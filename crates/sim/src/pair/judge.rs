@@ -41,11 +41,12 @@ struct Flow {
     /// Of the server's windows.
     shift: u8,
     input: Known,
+    /// Of that, what came in no segment older than others: an older one may have been refused (RFC 7323 §5).
+    input_in_time: Known,
+    latest: Option<u32>,
     output: Known,
-    /// What was released or spoken at the most.
-    acknowledged: u64,
-    right_edge: u64,
-    timestamp: Option<u32>,
+    released: Most,
+    spoken: Most,
     /// The survivor has said something.
     is_spoken_for: bool,
     /// What was logged when its socket became ready.
@@ -118,14 +119,28 @@ impl Flow {
             output_first: None,
             shift: 0,
             input: Known::default(),
+            input_in_time: Known::default(),
+            latest: None,
             output: Known::default(),
-            acknowledged: 0,
-            right_edge: 0,
-            timestamp: None,
+            released: Most::default(),
+            spoken: Most::default(),
             is_spoken_for: false,
             logged_before_ready: 0,
             is_live: false,
         }
+    }
+
+    /// Whether no segment of the client was sent later, as far as its clock tells.
+    fn is_in_time(&mut self, segment: &Segment<'_>) -> bool {
+        let Some(value) = segment.options.timestamps.map(|timestamps| timestamps.value) else {
+            return true;
+        };
+        let latest = self.latest.get_or_insert(value);
+        let is_in_time = value.wrapping_sub(*latest).cast_signed() >= 0;
+        if is_in_time {
+            *latest = value;
+        }
+        is_in_time
     }
 
     /// Of a segment of the server; `None` before the client has got a SYN-ACK.
@@ -135,29 +150,46 @@ impl Flow {
             acknowledges: segment.ack.distance_from(self.input_first).into(),
         })
     }
+}
 
-    /// Notes what the server says at the most. Returns what is less than before.
-    fn advance(&mut self, segment: &Segment<'_>, place: Place) -> Vec<String> {
-        let mut behind = Vec::new();
-        let acknowledges = u64::try_from(place.acknowledges).unwrap_or(0);
-        if acknowledges < self.acknowledged {
-            behind.push(format!("acknowledges {acknowledges} after {}", self.acknowledged));
+/// The most that one side has said.
+#[derive(Clone, Copy, Debug, Default)]
+struct Most {
+    acknowledged: u64,
+    right_edge: u64,
+    timestamp: Option<u32>,
+}
+
+impl Most {
+    /// What a segment says.
+    fn of(segment: &Segment<'_>, place: Place, shift: u8) -> Self {
+        let acknowledged = u64::try_from(place.acknowledges).unwrap_or(0);
+        Self {
+            acknowledged,
+            right_edge: acknowledged + (u64::from(segment.window) << shift),
+            timestamp: segment.options.timestamps.map(|timestamps| timestamps.value),
         }
-        let edge = acknowledges + (u64::from(segment.window) << self.shift);
-        if edge < self.right_edge {
-            behind.push(format!("right edge {edge} after {}", self.right_edge));
+    }
+
+    /// In what `later` is less.
+    fn is_more_than(self, later: Self, shift: u8) -> Option<String> {
+        let is_before = |(now, before): (u32, u32)| now.wrapping_sub(before).cast_signed() < 0;
+        let is_less = later.acknowledged < self.acknowledged
+            || later.right_edge + (1 << shift) <= self.right_edge // a window is written in whole units
+            || later.timestamp.zip(self.timestamp).is_some_and(is_before);
+        is_less.then(|| format!("{later:?} after {self:?}"))
+    }
+
+    fn or(self, other: Self) -> Self {
+        let timestamp = match (self.timestamp, other.timestamp) {
+            (Some(one), Some(other)) if other.wrapping_sub(one).cast_signed() < 0 => Some(one),
+            (one, other) => other.or(one),
+        };
+        Self {
+            acknowledged: self.acknowledged.max(other.acknowledged),
+            right_edge: self.right_edge.max(other.right_edge),
+            timestamp,
         }
-        self.acknowledged = self.acknowledged.max(acknowledges);
-        self.right_edge = self.right_edge.max(edge);
-        if let Some(value) = segment.options.timestamps.map(|timestamps| timestamps.value) {
-            let before = *self.timestamp.get_or_insert(value);
-            if value.wrapping_sub(before).cast_signed() < 0 {
-                behind.push(format!("timestamp {value} after {before}"));
-            } else {
-                self.timestamp = Some(value);
-            }
-        }
-        behind
     }
 }
 
@@ -262,6 +294,9 @@ impl Judge {
         let noted = match direction {
             Direction::In => {
                 let at = segment.seq.distance_from(flow.input_first).into();
+                if flow.is_in_time(&segment) {
+                    let _ = flow.input_in_time.note(at, segment.payload, segment.flags.fin); // as the other one does
+                }
                 flow.input.note(at, segment.payload, segment.flags.fin)
             }
             Direction::Out => match flow.place(&segment) {
@@ -300,7 +335,7 @@ impl Judge {
             .place(&segment)
             .filter(|_| !segment.flags.syn && !segment.flags.rst);
         if let Some(place) = place {
-            flow.advance(&segment, place); // packets of the primary may overtake each other
+            flow.released = flow.released.or(Most::of(&segment, place, flow.shift));
         }
         if flow.is_spoken_for {
             self.violation(
@@ -311,8 +346,8 @@ impl Judge {
         }
     }
 
-    /// The backup itself says something.
-    pub fn on_spoken(&mut self, now: Instant, packet: &[u8]) {
+    /// The backup itself says something; `is_raw`: not through its stack.
+    pub fn on_spoken(&mut self, now: Instant, packet: &[u8], is_raw: bool) {
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
         let Some(flow) = self.flows.get_mut(&client) else {
@@ -325,11 +360,18 @@ impl Judge {
         else {
             return;
         };
-        let mut wrong: Vec<String> = flow
-            .advance(&segment, place)
-            .into_iter()
-            .map(|what| format!("no step back: {what}"))
-            .collect();
+        let said = Most::of(&segment, place, flow.shift);
+        // What does not come from the stack may come too late, behind that; but the stack must keep what it promised.
+        let before = if is_raw {
+            flow.released
+        } else {
+            flow.released.or(flow.spoken)
+        };
+        let behind = before
+            .is_more_than(said, flow.shift)
+            .map(|what| format!("no step back: {what}"));
+        let mut wrong: Vec<String> = behind.into_iter().collect();
+        flow.spoken = flow.spoken.or(said);
         let known = flow.output.end();
         if u64::try_from(place.at).is_ok_and(|at| at > known) {
             wrong.push(format!(
@@ -358,7 +400,7 @@ impl Judge {
     /// A client's packets go to its restored socket from now on.
     pub fn on_ready(&mut self, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.logged_before_ready = flow.input.contiguous as u64;
+            flow.logged_before_ready = flow.input_in_time.contiguous as u64;
         }
     }
 

@@ -348,24 +348,44 @@ impl Scene {
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints: Vec<String> = self.judge.borrow().violations().to_vec();
         let count = self.connections.borrow().len();
+        let lost = self.backup().lost();
         for index in 0..count {
             let Some((talk, endpoint)) = self.talk(index) else {
                 complaints.push(format!("connection {index} was never opened"));
                 continue;
             };
+            let client = endpoint.local();
+            if lost
+                .iter()
+                .any(|(lost, reason)| *lost == client && is_excused(reason))
+            {
+                let is_seen = talk
+                    .wrong()
+                    .is_none_or(|wrong| wrong.starts_with("the stream ended"));
+                if !is_seen || !talk.is_complete() && endpoint.failure() != Some(Failure::Reset) {
+                    complaints.push(format!(
+                        "connection {index} ({client}) was lost, unseen: {talk:?}"
+                    ));
+                }
+                continue;
+            }
             let failed = endpoint
                 .failure()
                 .filter(|failure| *failure != Failure::Reset || !talk.is_complete());
             if !talk.is_complete() || failed.is_some() {
+                let state = endpoint.state();
                 complaints.push(format!(
-                    "connection {index} ({}): {:?}, {failed:?}, {talk:?}",
-                    endpoint.local(),
-                    endpoint.state()
+                    "connection {index} ({client}): {state:?}, {failed:?}, {talk:?}"
                 ));
             }
         }
-        let lost = self.backup().lost().iter();
-        complaints.extend(lost.map(|(client, reason)| format!("{client} was lost: {reason}")));
+        let others = lost.iter().filter(|(_, reason)| !is_excused(reason));
+        complaints.extend(others.map(|(client, reason)| format!("{client} was lost: {reason}")));
         complaints
     }
+}
+
+/// Whether a connection may be lost for this reason, as long as its client sees it.
+fn is_excused(reason: &str) -> bool {
+    reason.starts_with("the client may ")
 }

@@ -263,7 +263,14 @@ impl Sender {
             self.timed = None;
             return Some(chunk);
         }
-        let room = (self.una + self.window.min(self.congestion.allowance())).since(self.nxt);
+        // As Linux does: a FIN alone need not wait for the congestion window.
+        let only_fin = self.nxt == self.end() && self.fin == Fin::Queued;
+        let allowance = if only_fin {
+            u64::MAX
+        } else {
+            self.congestion.allowance()
+        };
+        let room = (self.una + self.window.min(allowance)).since(self.nxt);
         let (chunk, after) = self.chunk(self.nxt, room, limit)?;
         if !self.is_worth_sending(&chunk, limit) {
             return None;

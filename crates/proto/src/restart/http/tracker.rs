@@ -236,6 +236,11 @@ impl Tracker {
         }))
     }
 
+    /// How many requests have no complete reply.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered.len()
+    }
+
     /// Bytes of memory that the tracker holds beside itself; none while the connection is idle or cannot be restarted.
     pub fn memory(&self) -> usize {
         let receiving = match &self.receiving {

@@ -215,7 +215,10 @@ fn what_is_known_of_a_cut_reply() {
         panic!("a reply is under way");
     };
     assert_eq!(head, reply[..47]);
-    assert_eq!(body.digest, twox_hash::XxHash3_128::oneshot(b"abcd").to_be_bytes());
+    assert_eq!(
+        body.digest,
+        twox_hash::XxHash3_128::oneshot(b"abcd").to_be_bytes()
+    );
     assert_eq!(body.bytes, 4);
     assert_eq!(
         body.position,

@@ -1,0 +1,33 @@
+//! Whether a connection would be continued, and if not, why.
+
+/// Whether a takeover can continue a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// It can.
+    Protected,
+    /// Two different copies of the same bytes were seen; nobody can say which one the primary took.
+    Ambiguous,
+    /// It cannot, for this reason.
+    Unprotected(Cause),
+}
+
+/// Why a connection is not protected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A side acknowledged bytes that are not in the log.
+    Hole,
+    /// The log would have grown over its limit.
+    LogLimit,
+    /// The restart policy says so.
+    Policy(String),
+}
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
+            Self::LogLimit => write!(f, "the log reached its limit"),
+            Self::Policy(reason) => write!(f, "{reason}"),
+        }
+    }
+}
