@@ -140,7 +140,9 @@ impl Server {
 
     #[track_caller]
     fn wait_for_end(&mut self) {
-        eventually("the server process ends", || self.child.try_wait().expect("our child"));
+        eventually("the server process ends", || {
+            self.child.try_wait().expect("our child")
+        });
     }
 }
 
@@ -275,7 +277,9 @@ fn the_fin_of_a_process_that_died_is_not_heard() {
 /// A server is found dead whether it listened at the VIP, at every address, or at every one of both families.
 #[test]
 fn a_server_is_known_wherever_it_listens() {
-    let Some(lan) = Lan::new("a_server_is_known_wherever_it_listens") else { return };
+    let Some(lan) = Lan::new("a_server_is_known_wherever_it_listens") else {
+        return;
+    };
     let cases: [(Family, IpAddr); 3] = [
         (Family::V4, Ipv4Addr::UNSPECIFIED.into()),
         (Family::V6, Ipv6Addr::UNSPECIFIED.into()),

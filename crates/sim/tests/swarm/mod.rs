@@ -202,7 +202,10 @@ pub fn scene(draw: &mut Draw, config: &SceneConfig, connections: u64, spread: Du
 pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) -> (Scene, Vec<String>)) {
     let number = |variable| {
         let text = std::env::var(variable).ok()?;
-        Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{variable} is a number")))
+        Some(
+            text.parse::<u64>()
+                .unwrap_or_else(|_| panic!("{variable} is a number")),
+        )
     };
     let one = number("SEED");
     let seeds = match (one, number("SEEDS")) {
@@ -218,7 +221,9 @@ pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) 
         if !complaints.is_empty() {
             failures += 1;
             println!("seed {seed}: {complaints:#?}");
-            println!("replay: SEED={seed} cargo test -p steadfast-sim --test takeover {name} -- --exact --nocapture");
+            println!(
+                "replay: SEED={seed} cargo test -p steadfast-sim --test takeover {name} -- --exact --nocapture"
+            );
         }
     }
     assert_eq!(failures, 0, "so many seeds failed");
