@@ -108,9 +108,9 @@ impl StreamLog {
         Offset::from_seq(seq, self.first, self.frontier)
     }
 
-    /// Memory held, in bytes.
+    /// Memory held by what is kept, in bytes; not counted is what waits to be used again while the log is in use.
     pub fn memory(&self) -> usize {
-        (self.chunks.len() + self.spare.len()) * CHUNK
+        self.chunks.len() * CHUNK
     }
 
     /// The sender said that its stream ends at `at`. False if it said otherwise before: a contradiction.
