@@ -193,6 +193,8 @@ pub struct Scene {
     pub backup: NodeId,
     /// The primary.
     pub primary: NodeId,
+    /// Between the clients and the backup.
+    pub path: CableId,
     /// Between the two nodes' stacks.
     pub lan: CableId,
     /// Between the two nodes' agents.
@@ -252,7 +254,7 @@ impl Scene {
         };
         let none = LinkConfig::default();
         plug(client, tap, &none);
-        plug(tap, backup, &config.path);
+        let path = plug(tap, backup, &config.path);
         let lan = plug(backup, primary, &config.lan);
         let heartbeats = plug(backup, primary, &beats);
         let connections = Rc::default();
@@ -261,6 +263,7 @@ impl Scene {
             client,
             backup,
             primary,
+            path,
             lan,
             heartbeats,
             judge,

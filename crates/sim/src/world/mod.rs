@@ -95,7 +95,12 @@ struct Cable {
     far_ends: [(NodeId, Port); 2],
     /// How often it was cut: what was on the way is lost.
     cuts: u32,
+    /// Packets that are lost by plan, not by chance.
+    loses: Option<Choice>,
 }
+
+/// Chooses packets.
+type Choice = Box<dyn FnMut(Instant, &[u8]) -> bool>;
 
 struct Event {
     at: Instant,
@@ -201,6 +206,7 @@ impl World {
             links,
             far_ends: [end_b, end_a],
             cuts: 0,
+            loses: None,
         });
         Ok(cable)
     }
@@ -210,6 +216,11 @@ impl World {
         let cable = &mut self.cables[cable.0];
         cable.links.iter_mut().for_each(|link| link.set_up(up));
         cable.cuts += u32::from(!up);
+    }
+
+    /// From now on a cable loses the packets that `choose` says, in either direction, besides those that it loses by chance.
+    pub fn lose(&mut self, cable: CableId, choose: impl FnMut(Instant, &[u8]) -> bool + 'static) {
+        self.cables[cable.0].loses = Some(Box::new(choose));
     }
 
     /// A node.
@@ -351,7 +362,15 @@ impl World {
         };
         let cable = &mut self.cables[plug.cable.0];
         let cuts = cable.cuts;
-        let verdict = cable.links[plug.direction].offer(self.now, packet.len());
+        let is_chosen = cable
+            .loses
+            .as_mut()
+            .is_some_and(|choose| choose(self.now, &packet));
+        let verdict = if is_chosen {
+            Verdict::Lost
+        } else {
+            cable.links[plug.direction].offer(self.now, packet.len())
+        };
         let fate = match verdict {
             Verdict::Deliver { copy_at: None, .. } => "",
             Verdict::Deliver { copy_at: Some(_), .. } => "twice",

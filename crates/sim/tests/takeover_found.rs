@@ -1,0 +1,187 @@
+//! What many seeds have found in the core, one scene each, with as little chance as it takes.
+
+mod swarm;
+
+use std::time::Duration;
+
+use proto::detector::DetectorConfig;
+use proto::follower::Policy;
+use proto::packet::{Checksum, Segment};
+use steadfast_sim::exchange::Stream;
+use steadfast_sim::pair::http::{self, Framing, Request};
+use steadfast_sim::pair::{Costs, Scene, SceneConfig, Talk, echo};
+use swarm::{LIMIT, MS, at};
+
+/// One request, for a reply of `len` bytes.
+fn get(len: u64) -> Talk {
+    let request = Request {
+        head_only: false,
+        framing: Framing::Length,
+        body: Stream::new(1, len),
+        close: false,
+    };
+    let planned = http::Planned {
+        request,
+        after: Duration::ZERO,
+        pipelined: false,
+    };
+    Talk::Http(http::Client::new(vec![planned], false, None))
+}
+
+/// Messages (upload, download), each so long after the reply to the one before.
+fn messages(messages: &[(u32, u32, Duration)], half_closes: bool) -> Talk {
+    let planned = messages
+        .iter()
+        .zip(1..)
+        .map(|(&(upload, download, after), seed)| {
+            (
+                echo::Message {
+                    upload,
+                    download,
+                    seed,
+                    echo: false,
+                    is_last: false,
+                },
+                after,
+            )
+        });
+    Talk::Echo(echo::Client::new(planned.collect(), half_closes, None))
+}
+
+/// Runs a scene to its end: everything must be in order.
+fn finish(scene: &mut Scene) {
+    let complaints = scene.run(at(LIMIT));
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+/// As [`finish`], and nobody may be lost.
+fn finish_whole(scene: &mut Scene) {
+    finish(scene);
+    assert_eq!(scene.backup().lost(), []);
+}
+
+/// It acknowledged input that the primary had not, and offered the primary's whole window on top.
+#[test]
+fn a_wake_up_promises_what_the_primary_did_and_no_more() {
+    let mut scene = Scene::new(&SceneConfig::quiet(1, Policy::Replica));
+    scene.connect(at(100 * MS), messages(&[(400_000, 10, Duration::ZERO)], false));
+    scene.power_off(at(160 * MS));
+    finish_whole(&mut scene);
+}
+
+/// Its clock ran up to two ticks before the socket's, so the client dropped what the socket said next (PAWS).
+#[test]
+fn the_wake_up_and_the_socket_have_one_clock() {
+    for phase in 0..40 {
+        let mut config = SceneConfig::quiet(phase, Policy::Replica);
+        config.costs = Costs::measured(5);
+        let mut scene = Scene::new(&config);
+        let begin = 100 * MS + Duration::from_micros(50) * u32::try_from(phase).unwrap();
+        scene.connect(at(begin), messages(&[(300_000, 300_000, Duration::ZERO)], false));
+        scene.power_off(at(160 * MS));
+        finish_whole(&mut scene);
+    }
+}
+
+/// A handshake whose SYN-ACK was logged and lost, under policy `replica`: nobody started a replica for it.
+#[test]
+fn a_half_open_connection_gets_a_replica() {
+    let mut scene = Scene::new(&SceneConfig::quiet(3, Policy::Replica));
+    scene.connect(at(100 * MS), messages(&[(10_000, 10_000, Duration::ZERO)], false));
+    let path = scene.path;
+    scene.cut(path, at(106 * MS), at(140 * MS));
+    scene.power_off(at(107 * MS));
+    finish_whole(&mut scene);
+}
+
+/// The SYN-ACK was said again once; a restored socket does not repeat it when the client repeats its SYN.
+#[test]
+fn a_client_that_waits_for_a_syn_ack_gets_it_though_one_more_is_lost() {
+    for policy in [Policy::Http, Policy::Replica] {
+        let mut scene = Scene::new(&SceneConfig::quiet(4, policy));
+        scene.connect(
+            at(100 * MS),
+            match policy {
+                Policy::Http => get(10_000),
+                Policy::Replica => messages(&[(10_000, 10_000, Duration::ZERO)], false),
+            },
+        );
+        let path = scene.path;
+        scene.cut(path, at(106 * MS), at(250 * MS));
+        scene.power_off(at(107 * MS));
+        finish_whole(&mut scene);
+        assert!(scene.world.now() < at(Duration::from_secs(4)));
+    }
+}
+
+/// Its SYN comes again while others are being restored, so the listener answers, and then its own socket cannot be made:
+/// a RST, which it took for a refusal, was wrong.
+#[test]
+fn a_client_that_waits_for_a_syn_ack_is_not_refused() {
+    let mut config = SceneConfig::quiet(5, Policy::Http);
+    config.costs = Costs::measured(2_000);
+    let mut scene = Scene::new(&config);
+    scene.connect(at(100 * MS), get(9_000_000));
+    scene.connect(at(200 * MS), get(10_000));
+    let (path, lan) = (scene.path, scene.lan);
+    scene.cut(path, at(206 * MS), at(500 * MS));
+    scene.world.at(at(500 * MS), move |world| {
+        world.lose(lan, |_, packet| {
+            Segment::parse(packet, Checksum::Trusted).is_ok_and(|segment| segment.flags.syn)
+        });
+    });
+    scene.power_off(at(1_150 * MS));
+    scene.run(at(LIMIT));
+    let (talk, endpoint) = scene.talk(1).unwrap();
+    assert!(talk.is_complete(), "{talk:?} {endpoint:?}");
+}
+
+/// The first connection's steps take a while; meanwhile the second one ends by itself. The takeover waited for it for ever.
+#[test]
+fn a_takeover_is_complete_though_a_connection_ends_before_its_turn() {
+    let mut config = SceneConfig::quiet(6, Policy::Http);
+    config.path.delay = 50 * MS;
+    config.costs = Costs::measured(2_000);
+    let mut scene = Scene::new(&config);
+    scene.connect(at(100 * MS), get(2_000_000));
+    scene.connect(at(100 * MS), get(1_000));
+    // SYN, SYN-ACK, request and reply take 200 ms; the client's FIN is here at 350 ms, its last word at 450 ms.
+    scene.power_off(at(355 * MS));
+    finish_whole(&mut scene);
+    assert_eq!(scene.backup().core().takeovers(0).len(), 1);
+}
+
+/// The wake-up acknowledged a FIN that had come after the socket was made; so the client did not repeat it, and the
+/// application waited for it for ever.
+#[test]
+fn a_fin_that_comes_while_its_socket_is_being_made_is_left_to_the_client() {
+    for late in 0..12 {
+        let mut config = SceneConfig::quiet(7, Policy::Replica);
+        config.costs = Costs::measured(500);
+        let mut scene = Scene::new(&config);
+        let pause = 60 * MS + MS * late;
+        scene.connect(
+            at(100 * MS),
+            messages(&[(100, 100, Duration::ZERO), (100, 5_000, pause)], true),
+        );
+        scene.power_off(at(125 * MS));
+        finish_whole(&mut scene);
+    }
+}
+
+/// A connection ended and another one got its number, all in one reading of the log: what was to be done for the first
+/// was done to the second.
+#[test]
+fn what_is_due_to_a_connection_is_not_done_to_its_successor() {
+    let mut config = SceneConfig::quiet(9, Policy::Replica);
+    config.detector = DetectorConfig {
+        interval: 400 * MS,
+        missed: 3,
+    };
+    config.nap = 150 * MS;
+    let mut scene = Scene::new(&config);
+    scene.connect(at(210 * MS), messages(&[(2_000, 0, Duration::ZERO)], false));
+    scene.connect(at(240 * MS), messages(&[(2_000, 400_000, Duration::ZERO)], false));
+    scene.power_off(at(290 * MS));
+    finish_whole(&mut scene);
+}
