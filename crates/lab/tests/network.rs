@@ -84,11 +84,15 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Sends a word from the client to `address` in `node` through TCP.
 fn talk(lab: &Lab, node: &str, address: &str) -> std::io::Result<()> {
+    talk_within(Duration::from_secs(10), lab, node, address)
+}
+
+fn talk_within(patience: Duration, lab: &Lab, node: &str, address: &str) -> std::io::Result<()> {
     let address: IpAddr = address.parse().unwrap();
     let listen = || TcpListener::bind(SocketAddr::new(address, 5000)).unwrap();
     let listener = lab.namespace(node).run(listen).unwrap();
     let to = listener.local_addr().unwrap();
-    let connect = || TcpStream::connect_timeout(&to, Duration::from_millis(500));
+    let connect = || TcpStream::connect_timeout(&to, patience);
     let mut client = lab.namespace("client").run(connect).unwrap()?;
     client.write_all(b"steadfast")?;
     drop(client);
@@ -114,7 +118,7 @@ fn the_client_reaches_both_nodes_until_the_cable_is_pulled() {
     }
     let cable = lab.namespace("switch").cable("a").unwrap();
     cable.pull().unwrap();
-    talk(&lab, "a", "10.2.0.10").unwrap_err();
+    talk_within(Duration::from_millis(500), &lab, "a", "10.2.0.10").unwrap_err();
     talk(&lab, "b", "10.2.0.11").unwrap();
     cable.plug().unwrap();
     talk(&lab, "a", "10.2.0.10").unwrap();

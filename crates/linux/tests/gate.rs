@@ -239,7 +239,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
             .input()
             .slices(late)
             .for_each(|bytes| restored.feed(bytes).expect("feed"));
-        let wake = takeover::wake(connection, clock::now());
+        let wake = takeover::wake(connection, 0, clock::now());
         drop(log);
         let socket: TcpStream = restored.activate().expect("activate").into();
         socket.set_nonblocking(false).expect("blocking");

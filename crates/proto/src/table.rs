@@ -82,7 +82,6 @@ struct Ended {
     at: Instant,
     next: Seq,
     acknowledge: Seq,
-    window: u16,
     timestamps: Option<EndpointTimestamps>,
 }
 
@@ -97,8 +96,8 @@ pub struct Table {
     handshakes: Map<Handshake>,
     handshake_order: VecDeque<(SocketAddr, Seq)>,
     ended: Map<Ended>,
-    /// Clients whose connections were handed over to sockets.
-    handed_over: Map<()>,
+    /// Clients whose connections were handed over to sockets, with the server's timestamp clock.
+    handed_over: Map<Option<EndpointTimestamps>>,
     ended_order: VecDeque<(SocketAddr, Instant)>,
 }
 
@@ -385,7 +384,6 @@ impl Table {
             at: now,
             next: endpoint.send_unacknowledged,
             acknowledge: endpoint.receive_next,
-            window: u16::MAX,
             timestamps: endpoint.timestamps,
         };
         self.ended_order.push_back((client, now));
@@ -393,22 +391,25 @@ impl Table {
     }
 
     /// The acknowledgement that answers a segment of a connection that ended (TIME-WAIT, RFC 9293 §3.10.7.4): one that
-    /// says something, since it says it again.
+    /// says something, since it says it again. Of one whose socket has gone it is the FIN, acknowledged by what it says.
     pub fn answer_to_old(&self, now: Instant, segment: &Segment<'_>) -> Option<Segment<'static>> {
         if segment.flags.rst || segment.seq_len() == 0 {
             return None;
         }
-        let Some(ended) = self.ended.get(&segment.source) else {
-            return segment.flags.fin.then(|| acknowledge(segment));
+        let handed_over = self.handed_over.get(&segment.source);
+        let (ended, clock) = match (self.ended.get(&segment.source), handed_over) {
+            (Some(ended), _) => (Some(ended), ended.timestamps),
+            (None, Some(&clock)) if segment.flags.fin => (None, clock),
+            (None, _) => return None,
         };
-        let timestamps = ended.timestamps.zip(segment.options.timestamps);
+        let timestamps = clock.zip(segment.options.timestamps);
         Some(Segment {
             source: segment.destination,
             destination: segment.source,
-            seq: ended.next,
-            ack: ended.acknowledge,
+            seq: ended.map_or(segment.ack, |ended| ended.next),
+            ack: ended.map_or(segment.seq + segment.seq_len(), |ended| ended.acknowledge),
             flags: Flags::ACK,
-            window: ended.window,
+            window: u16::MAX,
             options: Options {
                 timestamps: timestamps.map(|(clock, theirs)| Timestamps {
                     value: clock_at(clock.value, clock.at, now),
@@ -423,7 +424,8 @@ impl Table {
     /// Takes a connection out of the table: a socket has it now.
     pub fn hand_over(&mut self, id: ConnectionId) -> Option<Connection> {
         let connection = self.remove(id)?;
-        self.handed_over.insert(connection.client(), ());
+        let clock = connection.endpoint().timestamps;
+        self.handed_over.insert(connection.client(), clock);
         Some(connection)
     }
 
@@ -442,25 +444,5 @@ impl Table {
     pub fn account(&mut self, id: ConnectionId, before: usize) {
         let now = self.get(id).map_or(0, Connection::memory);
         self.memory = self.memory + now as u64 - before as u64;
-    }
-}
-
-/// Acknowledges a segment by what it says itself.
-fn acknowledge(segment: &Segment<'_>) -> Segment<'static> {
-    Segment {
-        source: segment.destination,
-        destination: segment.source,
-        seq: segment.ack,
-        ack: segment.seq + segment.seq_len(),
-        flags: Flags::ACK,
-        window: u16::MAX,
-        options: Options {
-            timestamps: segment.options.timestamps.map(|theirs| Timestamps {
-                value: theirs.echo,
-                echo: theirs.value,
-            }),
-            ..Options::default()
-        },
-        payload: &[],
     }
 }

@@ -305,15 +305,15 @@ pub(crate) fn refuse(segment: &Segment<'_>) -> Option<Segment<'static>> {
 }
 
 /// The segment that wakes a client whose retransmission timer has backed off: a duplicate acknowledgement
-/// (KERNEL: a raw one with seq = SND.NXT works, a window probe does not).
-pub fn wake(connection: &Connection, now: Instant) -> Segment<'static> {
+/// (KERNEL: a raw one with seq = SND.NXT works, a window probe does not). It promises what the old primary did, or the
+/// `offered` bytes of the restored socket, if that is more: a window that was closed is not opened by anyone else.
+pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Segment<'static> {
     let endpoint = connection.endpoint();
     let shift = endpoint.window_scale.map_or(0, |(_, ours)| ours);
     let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
-    // Neither more than was promised to the client, nor less.
     let edge = endpoint.receive_window_from + endpoint.receive_window;
     let left = u32::try_from(edge.distance_from(endpoint.receive_next)).unwrap_or(0);
-    let window = left.div_ceil(1 << shift);
+    let window = left.div_ceil(1 << shift).max(offered >> shift);
     Segment {
         source: endpoint.vip,
         destination: endpoint.client,

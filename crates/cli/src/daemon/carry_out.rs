@@ -284,10 +284,11 @@ impl Executor {
             }
         };
         let now = linux::clock::now();
-        if let Some(connection) = node.table(service).get(id)
-            && let Err(error) = self.raw.send(&takeover::wake(connection, now).emit())
-        {
-            tracing::warn!(%error, client = %endpoint.client, "the client is not woken up");
+        if let Some(connection) = node.table(service).get(id) {
+            let offered = linux::repair::offered_window(&socket).unwrap_or(0);
+            if let Err(error) = self.raw.send(&takeover::wake(connection, offered, now).emit()) {
+                tracing::warn!(%error, client = %endpoint.client, "the client is not woken up");
+            }
         }
         node.handle_live(now, service, id);
         self.relay.add_live(service, id, socket, endpoint, now);

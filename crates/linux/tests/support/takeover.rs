@@ -57,10 +57,8 @@ pub fn take_over(
         .slices(late)
         .for_each(|bytes| restored.feed(bytes).expect("feed"));
     let socket = TcpStream::from(restored.activate().expect("activate"));
-    let mut wake = takeover::wake(connection, clock::now());
-    let shift = endpoint.window_scale.map_or(0, |(_, ours)| ours);
-    let offered = offered_window(&socket).expect("a window") >> shift;
-    wake.window = wake.window.max(u16::try_from(offered).unwrap_or(u16::MAX));
+    let offered = offered_window(&socket).expect("a window");
+    let wake = takeover::wake(connection, offered, clock::now());
     raw.send(&wake.emit()).expect("wake");
     drop(log);
 

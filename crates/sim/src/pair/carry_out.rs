@@ -156,8 +156,9 @@ impl Backup {
             socket.probe();
         });
         self.judge.borrow_mut().on_live(endpoint.client);
+        let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
         if let Some(connection) = self.core.table(0).get(id) {
-            let wake = takeover::wake(connection, now).emit();
+            let wake = takeover::wake(connection, offered, now).emit();
             let output = self.speak(now, wake, true);
             self.outputs.extend(output);
         }

@@ -112,6 +112,11 @@ impl Receiver {
         self.edge.since(self.acknowledged)
     }
 
+    /// What was offered of the window and is not used yet, in bytes.
+    pub fn offered(&self) -> u64 {
+        self.edge.since(self.next.min(self.edge))
+    }
+
     pub fn readable(&self) -> usize {
         self.queue.len()
     }

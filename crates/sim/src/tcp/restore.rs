@@ -205,6 +205,11 @@ impl Endpoint {
         self.due.probe = true;
     }
 
+    /// The window that the endpoint has offered and that is not used yet, in bytes.
+    pub fn offered_window(&self) -> u32 {
+        u32::try_from(self.receiver.offered()).unwrap_or(u32::MAX)
+    }
+
     /// The next number expected from the peer.
     pub const fn receive_next(&self) -> Seq {
         self.receiver.next_seq()
