@@ -1,0 +1,75 @@
+//! When a failover is, which flows it hits, and what helps them (HALR thesis, 4.1).
+
+/// A period in which the cluster lets nothing through, in seconds of any clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Failover {
+    /// It begins (t2).
+    pub start_s: f64,
+    /// How long it lasts (T_failover).
+    pub duration_s: f64,
+}
+
+impl Failover {
+    /// It ends (t3), seconds.
+    pub fn end_s(&self) -> f64 {
+        self.start_s + self.duration_s
+    }
+
+    /// Does what reaches the cluster at this moment get lost?
+    pub fn covers(&self, moment_s: f64) -> bool {
+        (self.start_s..self.end_s()).contains(&moment_s)
+    }
+
+    /// The case of a flow whose SYN reaches the cluster at this moment, and which takes `normal_s` undisturbed.
+    pub fn case(&self, arrival_s: f64, normal_s: f64) -> Case {
+        if self.covers(arrival_s) {
+            Case::SynLoss
+        } else if arrival_s < self.start_s && arrival_s + normal_s > self.start_s {
+            Case::DataLoss
+        } else {
+            Case::Undisturbed
+        }
+    }
+}
+
+/// How a failover hits a flow (thesis, 4.1, Figure 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// Case 1: over before the failover, or begun after it.
+    Undisturbed,
+    /// Case 2: begun less than one normal completion time before the failover.
+    DataLoss,
+    /// Case 3: begun during the failover.
+    SynLoss,
+}
+
+/// Who wakes an interrupted flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Its own retransmission timer.
+    Timeout,
+    /// The edge, which sends again what it has cached as soon as the failover is over (HALR).
+    Local,
+}
+
+/// The completion times that flows disturbed by one failover can have: the lines of Figures 18 and 19.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    /// The luckiest flow, seconds.
+    pub min_s: f64,
+    /// The unluckiest flow, seconds.
+    pub max_s: f64,
+}
+
+impl Range {
+    pub(crate) fn of(times_s: impl Iterator<Item = f64>) -> Self {
+        let none = Self {
+            min_s: f64::INFINITY,
+            max_s: f64::NEG_INFINITY,
+        };
+        times_s.fold(none, |range, time_s| Self {
+            min_s: range.min_s.min(time_s),
+            max_s: range.max_s.max(time_s),
+        })
+    }
+}

@@ -1,0 +1,306 @@
+//! The long flow: the expected completion time of a transfer that leaves slow start, without and with a failover (HALR
+//! thesis, 5.3, Eq. 5–8).
+//!
+//! The latency by phases is that of Cardwell, Savage and Anderson ("Modeling TCP Latency", INFOCOM 2000): handshake, slow
+//! start until a loss, that loss, congestion avoidance at the steady state's throughput, one delayed ACK.
+//! `docs/model-halr.md` has the derivation of what the thesis adds.
+
+use crate::failover::{Range, Recovery};
+use crate::parameters::Parameters;
+use crate::throughput::{Path, timeout_probability, timeouts_s, unlimited_window};
+use crate::unused_flow_time::additional_delay_s;
+
+/// The smallest slow-start threshold, segments (RFC 5681, Eq. 4).
+const THRESHOLD_MIN: f64 = 2.0;
+
+/// The model of one flow.
+#[derive(Clone, Copy, Debug)]
+pub struct LongFlow {
+    parameters: Parameters,
+    /// Segments per second in congestion avoidance.
+    throughput: f64,
+}
+
+impl LongFlow {
+    /// The flow with these parameters.
+    pub fn new(parameters: Parameters) -> Self {
+        parameters.assert_in_domain();
+        let path = Path {
+            round_trip_s: parameters.round_trip_s,
+            loss: parameters.loss,
+            timeout_s: parameters.timeout_s,
+            max_window: parameters.max_window as f64,
+            packets_per_ack: parameters.segments_per_ack as f64,
+        };
+        Self {
+            parameters,
+            throughput: path.throughput(),
+        }
+    }
+
+    /// The flow's completion time without a failover (F_n), seconds.
+    pub fn normal_s(&self) -> f64 {
+        self.until_s(self.segments())
+    }
+
+    /// Case 2: the failover comes after `before` segments (j < D) and lasts `down_s` for this flow. The completion time,
+    /// seconds: Eq. 5 without local recovery; with it Eq. 6-1 if the failover outlasts the timeout, else Eq. 6-2.
+    pub fn data_loss_s(&self, before: usize, down_s: f64, recovery: Recovery) -> f64 {
+        assert!(
+            before < self.parameters.segments,
+            "a completed flow is not interrupted"
+        );
+        let before = before as f64;
+        let rest = self.segments() - before;
+        let timeout_s = self.parameters.timeout_s;
+        let kept_its_window = recovery == Recovery::Local && down_s <= timeout_s;
+        let rest_s = if kept_its_window {
+            rest / self.throughput
+        } else {
+            self.after_timeout_s(rest, self.window_after(before))
+        };
+        self.until_s(before) + additional_delay_s(down_s, timeout_s, recovery) + rest_s
+    }
+
+    /// Case 3: the SYN is lost and the failover lasts `down_s` from then on. The completion time, seconds: Eq. 7 without
+    /// local recovery, Eq. 8 with it.
+    pub fn syn_loss_s(&self, down_s: f64, recovery: Recovery) -> f64 {
+        additional_delay_s(down_s, self.parameters.syn_timeout_s, recovery) + self.normal_s()
+    }
+
+    /// All completion times of disturbed flows for a failover of `failover_s`: the lines of Figure 19. Case 2 flows are in
+    /// congestion avoidance, as the thesis assumes, and hit at most one round trip after the failover began.
+    pub fn disturbed_range(&self, failover_s: f64, recovery: Recovery) -> Range {
+        let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
+        let first = self.slow_start_segments().ceil() as usize;
+        let data = (first..self.parameters.segments).flat_map(|before| {
+            [soonest_end_s, failover_s].map(|down_s| self.data_loss_s(before, down_s, recovery))
+        });
+        let syn = [f64::MIN_POSITIVE, failover_s].map(|down_s| self.syn_loss_s(down_s, recovery));
+        Range::of(data.chain(syn))
+    }
+
+    /// E[d_ss]: segments that slow start is expected to send, the first lost one included (Cardwell et al., Eq. 5).
+    pub fn slow_start_segments(&self) -> f64 {
+        let p = self.parameters.loss;
+        if p == 0.0 {
+            return self.segments();
+        }
+        ((1.0 - self.all_arrive()) * (1.0 - p) / p + 1.0).min(self.segments())
+    }
+
+    /// E[T_ss] for this many segments from this window on, seconds (Cardwell et al., Eq. 15).
+    pub fn slow_start_s(&self, segments: f64, first_window: f64) -> f64 {
+        let growth = self.growth();
+        let max_window = self.parameters.max_window as f64;
+        let rounds = if slow_start_window(segments, first_window, growth) > max_window {
+            let growing = (growth * max_window - first_window) / (growth - 1.0);
+            (max_window / first_window).log(growth) + 1.0 + (segments - growing) / max_window
+        } else {
+            (segments * (growth - 1.0) / first_window + 1.0).log(growth)
+        };
+        rounds * self.parameters.round_trip_s
+    }
+
+    /// E[T_loss]: what the loss that ends slow start is expected to cost, seconds (Cardwell et al., Eq. 16–20).
+    pub fn first_loss_s(&self) -> f64 {
+        let Parameters {
+            loss,
+            timeout_s,
+            round_trip_s,
+            ..
+        } = self.parameters;
+        let by_timeout = timeout_probability(loss, self.slow_start_end_window());
+        let cost_s = by_timeout * timeouts_s(loss, timeout_s) + (1.0 - by_timeout) * round_trip_s;
+        (1.0 - self.all_arrive()) * cost_s
+    }
+
+    /// Handshake and the first segments, seconds.
+    fn until_s(&self, segments: f64) -> f64 {
+        let start_s = self.parameters.handshake_s() + self.parameters.first_ack_delay_s();
+        let slow = self.slow_start_segments();
+        let first_window = self.parameters.initial_window as f64;
+        if segments < slow {
+            return start_s + self.slow_start_s(segments, first_window);
+        }
+        let steady_s = (segments - slow) / self.throughput;
+        start_s + self.slow_start_s(slow, first_window) + self.first_loss_s() + steady_s
+    }
+
+    /// T'_ss + T'_ca: the rest of the transfer after a timeout that met this window, seconds.
+    fn after_timeout_s(&self, rest: f64, window: f64) -> f64 {
+        let threshold = (window / 2.0).max(THRESHOLD_MIN);
+        let slow = rest.min(slow_start_reach(threshold, self.growth()));
+        self.slow_start_s(slow, 1.0) + (rest - slow) / self.throughput
+    }
+
+    /// The window expected after so many segments.
+    fn window_after(&self, segments: f64) -> f64 {
+        let max_window = self.parameters.max_window as f64;
+        if segments < self.slow_start_segments() {
+            let first_window = self.parameters.initial_window as f64;
+            slow_start_window(segments, first_window, self.growth()).min(max_window)
+        } else {
+            let segments_per_ack = self.parameters.segments_per_ack as f64;
+            unlimited_window(self.parameters.loss, segments_per_ack).min(max_window)
+        }
+    }
+
+    fn slow_start_end_window(&self) -> f64 {
+        let first_window = self.parameters.initial_window as f64;
+        let window = slow_start_window(self.slow_start_segments(), first_window, self.growth());
+        window.min(self.parameters.max_window as f64)
+    }
+
+    fn segments(&self) -> f64 {
+        self.parameters.segments as f64
+    }
+
+    fn all_arrive(&self) -> f64 {
+        (1.0 - self.parameters.loss).powf(self.segments())
+    }
+
+    /// γ: the factor by which slow start widens the window per round trip.
+    fn growth(&self) -> f64 {
+        1.0 + 1.0 / self.parameters.segments_per_ack as f64
+    }
+}
+
+/// E[W_ss]: the window after slow start sent so many segments (Cardwell et al., Eq. 11).
+fn slow_start_window(segments: f64, first_window: f64, growth: f64) -> f64 {
+    segments * (growth - 1.0) / growth + first_window / growth
+}
+
+/// Segments that slow start from one segment sends until its window is this wide: Eq. 11 solved for the segments.
+fn slow_start_reach(window: f64, growth: f64) -> f64 {
+    (growth * window - 1.0) / (growth - 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Thesis, Table I: 1,000 segments leave slow start after 633 on average, at the largest window.
+    #[test]
+    fn the_phases_of_table_1() {
+        let flow = LongFlow::new(Parameters::LONG);
+        assert!(
+            (flow.slow_start_segments() - 632.7).abs() < 0.1,
+            "{}",
+            flow.slow_start_segments()
+        );
+        assert_eq!(flow.slow_start_end_window(), 64.0);
+        let slow_s = flow.slow_start_s(flow.slow_start_segments(), 1.0);
+        assert!((slow_s - 1.817).abs() < 0.001, "{slow_s}");
+        let sum_s = flow.parameters.handshake_s() + 0.1 + slow_s + flow.first_loss_s();
+        let steady_s = (1000.0 - flow.slow_start_segments()) / flow.throughput;
+        assert!((flow.normal_s() - sum_s - steady_s).abs() < 1e-9);
+    }
+
+    /// Thesis, 7.3: the long flow follows the trend of the short one; three seconds are the boundary there as well, because
+    /// the steps are the timers'.
+    #[test]
+    fn the_trend_is_the_short_flows() {
+        let flow = LongFlow::new(Parameters::LONG);
+        let max_s = |failover_s| flow.disturbed_range(failover_s, Recovery::Timeout).max_s;
+        assert!(
+            (max_s(2.9) - max_s(1.6)).abs() < 1e-9,
+            "4.5 s of timeouts from 1.5 s on"
+        );
+        assert!(
+            (max_s(5.0) - max_s(2.9) - 6.0).abs() < 1e-9,
+            "one timeout of 6 s more"
+        );
+    }
+
+    #[test]
+    fn local_recovery_makes_the_maximum_linear_beyond_the_timeout() {
+        let flow = LongFlow::new(Parameters::LONG);
+        let max_s = |failover_s| flow.disturbed_range(failover_s, Recovery::Local).max_s;
+        for failover_s in [2.0, 3.0, 5.0, 12.0] {
+            assert!((max_s(failover_s) - max_s(1.6) - (failover_s - 1.6)).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn without_loss_slow_start_is_all_there_is() {
+        let flow = LongFlow::new(Parameters {
+            loss: 0.0,
+            syn_loss: 0.0,
+            ..Parameters::LONG
+        });
+        assert_eq!(flow.slow_start_segments(), 1000.0);
+        assert_eq!(flow.first_loss_s(), 0.0);
+        let nearly = LongFlow::new(Parameters {
+            loss: 1e-9,
+            syn_loss: 0.0,
+            ..Parameters::LONG
+        });
+        assert!((flow.normal_s() - nearly.normal_s()).abs() < 1e-3);
+    }
+
+    fn parameters() -> impl Strategy<Value = Parameters> {
+        (
+            1e-5..0.02,
+            0.0..0.02,
+            0.02..0.5,
+            3.0..20.0,
+            50usize..2000,
+            1usize..3,
+            1usize..3,
+        )
+            .prop_map(
+                |(loss, syn_loss, round_trip_s, timeouts, segments, initial_window, segments_per_ack)| {
+                    Parameters {
+                        loss,
+                        syn_loss,
+                        round_trip_s,
+                        timeout_s: round_trip_s * timeouts,
+                        segments,
+                        initial_window,
+                        segments_per_ack,
+                        ..Parameters::LONG
+                    }
+                },
+            )
+    }
+
+    proptest! {
+        #[test]
+        fn one_segment_more_never_takes_less(parameters in parameters(), at in 0.0..1.0) {
+            let flow = LongFlow::new(parameters);
+            let segments = at * (flow.segments() - 1.0);
+            prop_assert!(flow.until_s(segments) <= flow.until_s(segments + 1.0) + 1e-9);
+        }
+
+        #[test]
+        fn local_recovery_is_never_slower(parameters in parameters(), at in 0.0..1.0, down_s in 0.001..12.0) {
+            let flow = LongFlow::new(parameters);
+            let before = (at * (flow.segments() - 1.0)) as usize;
+            let data = |recovery| flow.data_loss_s(before, down_s, recovery);
+            let syn = |recovery| flow.syn_loss_s(down_s, recovery);
+            prop_assert!(data(Recovery::Local) <= data(Recovery::Timeout) + 1e-9);
+            prop_assert!(syn(Recovery::Local) <= syn(Recovery::Timeout) + 1e-9);
+        }
+
+        #[test]
+        fn a_failover_never_helps(parameters in parameters(), at in 0.0..1.0, down_s in 0.001..12.0) {
+            let flow = LongFlow::new(parameters);
+            let before = (at * (flow.segments() - 1.0)) as usize;
+            for recovery in [Recovery::Timeout, Recovery::Local] {
+                prop_assert!(flow.syn_loss_s(down_s, recovery) >= flow.normal_s());
+                prop_assert!(flow.data_loss_s(before, down_s, recovery) >= flow.until_s(before as f64));
+            }
+        }
+
+        /// Slow start meets the largest window without a step.
+        #[test]
+        fn slow_start_has_no_step_at_the_largest_window(parameters in parameters()) {
+            let flow = LongFlow::new(parameters);
+            let at = slow_start_reach(parameters.max_window as f64, flow.growth());
+            let step_s = flow.slow_start_s(at + 1e-6, 1.0) - flow.slow_start_s(at - 1e-6, 1.0);
+            prop_assert!((0.0..1e-5).contains(&step_s), "{step_s}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What a failover adds to a flow's completion time (HALR thesis, 5.1, Figure 9).
+//!
+//! A sender whose packets vanish waits T, 2T, 4T, …: its timer fires at (2^x − 1)·T after the packet that was not
+//! acknowledged. The first firing at or after the end of the failover gets through. Between the end and that firing the
+//! path works and the flow does not use it: the unused flow time, a sawtooth over the down time.
+
+use crate::failover::Recovery;
+
+/// Timeouts in a row until one fires at or after the end of the failover: the least x with (2^x − 1)·T ≥ down time.
+///
+/// `down_s` is what the failover leaves of itself to this flow: from the first packet without an acknowledgement until
+/// the failover ends, seconds. `timeout_s` is the first timeout T, seconds. A flow without down time has no timeout.
+pub fn timeouts(down_s: f64, timeout_s: f64) -> u32 {
+    assert!(
+        timeout_s.is_finite() && timeout_s > 0.0,
+        "a timeout is positive: {timeout_s}"
+    );
+    assert!(down_s.is_finite(), "a failover ends: {down_s}");
+    (0..)
+        .find(|&x| series_s(x, timeout_s) >= down_s)
+        .expect("doubling ends")
+}
+
+/// The sum of x timeouts, each twice the one before: (2^x − 1)·T, seconds. The bound on a timeout (60 s or more) is not
+/// reached by the failovers of the thesis (at most 12 s) and is not modelled.
+pub fn series_s(x: u32, timeout_s: f64) -> f64 {
+    (f64::from(x).exp2() - 1.0) * timeout_s
+}
+
+/// What the failover adds to the completion time, seconds: the series of timeouts, or with local recovery the down time.
+pub fn additional_delay_s(down_s: f64, timeout_s: f64, recovery: Recovery) -> f64 {
+    match recovery {
+        Recovery::Timeout => series_s(timeouts(down_s, timeout_s), timeout_s),
+        Recovery::Local => down_s.max(0.0),
+    }
+}
+
+/// The time in which the path works again and the flow still waits, seconds (the sawtooth of Figure 9).
+pub fn unused_flow_time_s(down_s: f64, timeout_s: f64, recovery: Recovery) -> f64 {
+    additional_delay_s(down_s, timeout_s, recovery) - down_s.max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Thesis, 5.1: with T = 1.5 s the teeth begin after 0, 1.5, 4.5 and 10.5 s.
+    #[test]
+    fn the_sawtooth_has_its_teeth_where_the_timer_fires() {
+        for (down_s, expected) in [
+            (0.0, 0),
+            (0.01, 1),
+            (1.5, 1),
+            (1.51, 2),
+            (4.5, 2),
+            (4.51, 3),
+            (10.5, 3),
+            (10.51, 4),
+        ] {
+            assert_eq!(timeouts(down_s, 1.5), expected, "down for {down_s} s");
+        }
+        assert_eq!(unused_flow_time_s(1.5, 1.5, Recovery::Timeout), 0.0);
+        assert!((unused_flow_time_s(1.6, 1.5, Recovery::Timeout) - 2.9).abs() < 1e-12);
+    }
+
+    /// Thesis, 7.2.2, Figures 13 and 14: SYN timeouts of 3 s delay a flow by 3 s or by 9 s.
+    #[test]
+    fn lost_syns_wait_for_3_or_9_seconds() {
+        assert_eq!(additional_delay_s(0.5, 3.0, Recovery::Timeout), 3.0);
+        assert_eq!(additional_delay_s(3.0, 3.0, Recovery::Timeout), 3.0);
+        assert_eq!(additional_delay_s(3.1, 3.0, Recovery::Timeout), 9.0);
+        assert_eq!(additional_delay_s(5.0, 3.0, Recovery::Timeout), 9.0);
+    }
+
+    /// Thesis, 7.2.2, Figure 14: 40 % of the flows that arrive during a failover of 5 s wait for 9 s, the others for 3 s.
+    #[test]
+    fn of_a_failover_of_5_seconds_40_percent_wait_for_9_seconds() {
+        let arrivals = 5000;
+        let down_s = |arrival: i32| 5.0 * (1.0 - f64::from(arrival) / f64::from(arrivals));
+        let delayed =
+            (0..arrivals).map(|arrival| additional_delay_s(down_s(arrival), 3.0, Recovery::Timeout));
+        let (nine, three): (Vec<f64>, Vec<f64>) = delayed.partition(|delay_s| *delay_s == 9.0);
+        assert_eq!(nine.len(), 2000);
+        assert!(three.iter().all(|delay_s| *delay_s == 3.0));
+    }
+
+    proptest! {
+        #[test]
+        fn the_series_is_the_least_that_covers_the_down_time(down_s in 0.001..100.0, timeout_s in 0.1..5.0) {
+            let x = timeouts(down_s, timeout_s);
+            prop_assert!(series_s(x, timeout_s) >= down_s);
+            prop_assert!(series_s(x - 1, timeout_s) < down_s);
+        }
+
+        /// A tooth is never longer than the timeout that makes it, and never shorter than nothing.
+        #[test]
+        fn unused_flow_time_is_less_than_the_last_timeout(down_s in 0.001..100.0, timeout_s in 0.1..5.0) {
+            let last_s = f64::from(timeouts(down_s, timeout_s) - 1).exp2() * timeout_s;
+            let unused_s = unused_flow_time_s(down_s, timeout_s, Recovery::Timeout);
+            prop_assert!((0.0..last_s + 1e-9).contains(&unused_s), "{unused_s} of {last_s}");
+            prop_assert_eq!(unused_flow_time_s(down_s, timeout_s, Recovery::Local), 0.0);
+        }
+
+        #[test]
+        fn a_longer_failover_never_delays_less(a_s in 0.0..50.0, b_s in 0.0..50.0, timeout_s in 0.1..5.0) {
+            let (shorter_s, longer_s) = if a_s < b_s { (a_s, b_s) } else { (b_s, a_s) };
+            for recovery in [Recovery::Timeout, Recovery::Local] {
+                let delay = |down_s| additional_delay_s(down_s, timeout_s, recovery);
+                prop_assert!(delay(shorter_s) <= delay(longer_s));
+            }
+        }
+    }
+}
