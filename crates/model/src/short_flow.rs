@@ -49,6 +49,8 @@ struct Round {
     sent_before: usize,
     /// From the SYN's passage of the cluster to this round's, seconds.
     offset_s: f64,
+    /// For how long the receiver holds its ACK back, seconds.
+    ack_delay_s: f64,
 }
 
 impl ShortFlow {
@@ -111,21 +113,17 @@ impl ShortFlow {
     /// passes the cluster `answer_s` after the segment: nothing for a cluster next to the receiver, a round trip for one
     /// next to the sender.
     pub fn interruption(&self, arrival_s: f64, failover: &Failover, answer_s: f64) -> Interruption {
-        let lost = |moment_s: f64| failover.covers(moment_s) || failover.covers(moment_s + answer_s);
-        if lost(arrival_s) {
+        let lost = |moment_s, answer_s| failover.covers(moment_s) || failover.covers(moment_s + answer_s);
+        if lost(arrival_s, answer_s) {
             return Interruption::Handshake {
                 down_s: failover.end_s() - arrival_s,
             };
         }
-        for Round {
-            sent_before,
-            offset_s,
-        } in self.rounds()
-        {
-            let moment_s = arrival_s + offset_s;
-            if lost(moment_s) {
+        for round in self.rounds() {
+            let moment_s = arrival_s + round.offset_s;
+            if lost(moment_s, answer_s + round.ack_delay_s) {
                 return Interruption::Data {
-                    acknowledged: sent_before,
+                    acknowledged: round.sent_before,
                     down_s: failover.end_s() - moment_s,
                 };
             }
@@ -154,14 +152,17 @@ impl ShortFlow {
         let (mut sent_before, mut window) = (0, self.parameters.initial_window);
         let mut offset_s = self.parameters.round_trip_s;
         while sent_before < self.parameters.segments {
+            let ack_delay_s = if sent_before == 0 {
+                self.parameters.first_ack_delay_s()
+            } else {
+                0.0
+            };
             rounds.push(Round {
                 sent_before,
                 offset_s,
+                ack_delay_s,
             });
-            if sent_before == 0 {
-                offset_s += self.parameters.first_ack_delay_s();
-            }
-            offset_s += self.parameters.round_trip_s;
+            offset_s += ack_delay_s + self.parameters.round_trip_s;
             sent_before += window;
             window = self.grown(window, window);
         }
@@ -263,6 +264,27 @@ mod tests {
             (2.0 + 2.0 * p - p * p) * round_trip_s + 3.0 * p * timeouts_s
         ));
         assert!((flow.normal_s() - 0.307_715).abs() < 1e-6, "{}", flow.normal_s());
+    }
+
+    /// Four segments in one round: the loss of the first is noticed by three duplicate ACKs, that of another by a timeout.
+    #[test]
+    fn three_duplicate_acks_save_a_timeout() {
+        let parameters = Parameters {
+            segments: 4,
+            segments_per_ack: 1,
+            loss: 0.1,
+            ..Parameters::SHORT
+        };
+        let flow = ShortFlow::new(parameters);
+        let (p, q, round_trip_s) = (0.1f64, 0.9f64, parameters.round_trip_s);
+        let timeouts_s = parameters.timeout_s / (1.0 - 2.0 * p);
+        let timeout_s = |left| 2.0 * round_trip_s + timeouts_s + flow.transfer_s(left, 2);
+        let expected_s = q.powi(4) * round_trip_s
+            + p * (2.0 * round_trip_s + p * timeouts_s)
+            + q * p * timeout_s(2)
+            + q.powi(2) * p * timeout_s(1)
+            + q.powi(3) * p * timeout_s(0);
+        assert!(close(flow.transfer_s(4, 4), expected_s));
     }
 
     /// Thesis, 7.2.2: the normal completion time of 10 segments is about 0.6 s.
