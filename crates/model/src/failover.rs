@@ -73,3 +73,29 @@ impl Range {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Thesis, 7.2.2: with 0.6 s per flow and a failover of 3 s at 2 s, flows that arrive from 1.4 to 2 s belong to Case 2,
+    /// from 2 to 5 s to Case 3.
+    #[test]
+    fn arrivals_fall_into_three_cases() {
+        let failover = Failover {
+            start_s: 2.0,
+            duration_s: 3.0,
+        };
+        let cases = [
+            (1.39, Case::Undisturbed),
+            (1.41, Case::DataLoss),
+            (1.99, Case::DataLoss),
+            (2.0, Case::SynLoss),
+            (4.99, Case::SynLoss),
+            (5.0, Case::Undisturbed),
+        ];
+        for (arrival_s, case) in cases {
+            assert_eq!(failover.case(arrival_s, 0.6), case, "arrival at {arrival_s} s");
+        }
+    }
+}

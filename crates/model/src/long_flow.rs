@@ -223,6 +223,33 @@ mod tests {
         }
     }
 
+    /// Thesis, 5.3: a failover that is over before the timer fires leaves the window as it was (Eq. 6-2); a longer one is
+    /// Eq. 5 without the unused flow time (Eq. 6-1).
+    #[test]
+    fn local_recovery_keeps_the_window_only_before_the_timer_fires() {
+        let flow = LongFlow::new(Parameters::LONG);
+        let kept_s = flow.until_s(800.0) + 1.0 + 200.0 / flow.throughput;
+        assert!((flow.data_loss_s(800, 1.0, Recovery::Local) - kept_s).abs() < 1e-9);
+        let eq_5_s = flow.data_loss_s(800, 2.0, Recovery::Timeout);
+        assert!((flow.data_loss_s(800, 2.0, Recovery::Local) - (eq_5_s - 2.5)).abs() < 1e-9);
+    }
+
+    /// Thesis, 5.3: an interrupted flow ends in slow start if little is left, else in congestion avoidance. From half of 37
+    /// segments, the window that 0.1 % of loss allow, slow start reaches after 54.
+    #[test]
+    fn the_rest_is_sent_in_slow_start_and_then_in_congestion_avoidance() {
+        let flow = LongFlow::new(Parameters::LONG);
+        let threshold = flow.window_after(800.0) / 2.0;
+        let reach = slow_start_reach(threshold, 1.5);
+        assert_eq!((threshold * 2.0).round(), 37.0);
+        assert_eq!(reach.round(), 54.0);
+        assert!((slow_start_window(reach, 1.0, 1.5) - threshold).abs() < 1e-9);
+        let little_s = flow.after_timeout_s(10.0, 2.0 * threshold);
+        assert!((little_s - flow.slow_start_s(10.0, 1.0)).abs() < 1e-9);
+        let much_s = flow.after_timeout_s(reach + 100.0, 2.0 * threshold);
+        assert!((much_s - flow.slow_start_s(reach, 1.0) - 100.0 / flow.throughput).abs() < 1e-9);
+    }
+
     /// Where the phases do not fit together: the slow start of Eq. 5 loses nothing, the steady state of Eq. 6-2 loses at the
     /// path's rate. At 1 % and a failover that ends just when the timer fires, the model calls the restart faster, by less
     /// than one round trip.
@@ -236,7 +263,7 @@ mod tests {
             flow.data_loss_s(before, 1.5, Recovery::Local) - flow.data_loss_s(before, 1.5, Recovery::Timeout)
         };
         let worst_s = (0..1000).map(slower_s).fold(f64::MIN, f64::max);
-        assert!((0.0..0.1).contains(&worst_s), "{worst_s}");
+        assert!((0.001..0.1).contains(&worst_s), "{worst_s}");
     }
 
     #[test]

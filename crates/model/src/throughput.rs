@@ -143,6 +143,13 @@ mod tests {
         assert!(cleaner.beats(&PRIMARY) && !PRIMARY.beats(&cleaner));
     }
 
+    /// Padhye et al.: G(p) = 1 + p + 2p² + 4p³ + 8p⁴ + 16p⁵ + 32p⁶.
+    #[test]
+    fn a_timeout_doubles_six_times() {
+        assert_eq!(timeouts_s(0.5, 1.0), 8.0);
+        assert_eq!(timeouts_s(0.0, 1.0), 1.0);
+    }
+
     #[test]
     fn few_losses_make_the_full_formula_the_rule() {
         let path = Path {
