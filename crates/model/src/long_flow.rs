@@ -80,7 +80,7 @@ impl LongFlow {
         Range::of(data.chain(syn))
     }
 
-    /// E[d_ss]: segments that slow start is expected to send, the first lost one included (Cardwell et al., Eq. 5).
+    /// `E[d_ss]`: segments that slow start is expected to send, the first lost one included (Cardwell et al., Eq. 5).
     pub fn slow_start_segments(&self) -> f64 {
         let p = self.parameters.loss;
         if p == 0.0 {
@@ -89,7 +89,7 @@ impl LongFlow {
         ((1.0 - self.all_arrive()) * (1.0 - p) / p + 1.0).min(self.segments())
     }
 
-    /// E[T_ss] for this many segments from this window on, seconds (Cardwell et al., Eq. 15).
+    /// `E[T_ss]` for this many segments from this window on, seconds (Cardwell et al., Eq. 15).
     pub fn slow_start_s(&self, segments: f64, first_window: f64) -> f64 {
         let growth = self.growth();
         let max_window = self.parameters.max_window as f64;
@@ -102,7 +102,7 @@ impl LongFlow {
         rounds * self.parameters.round_trip_s
     }
 
-    /// E[T_loss]: what the loss that ends slow start is expected to cost, seconds (Cardwell et al., Eq. 16–20).
+    /// `E[T_loss]`: what the loss that ends slow start is expected to cost, seconds (Cardwell et al., Eq. 16–20).
     pub fn first_loss_s(&self) -> f64 {
         let Parameters {
             loss,
@@ -166,7 +166,7 @@ impl LongFlow {
     }
 }
 
-/// E[W_ss]: the window after slow start sent so many segments (Cardwell et al., Eq. 11).
+/// `E[W_ss]`: the window after slow start sent so many segments (Cardwell et al., Eq. 11).
 fn slow_start_window(segments: f64, first_window: f64, growth: f64) -> f64 {
     segments * (growth - 1.0) / growth + first_window / growth
 }

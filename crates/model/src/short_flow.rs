@@ -63,8 +63,9 @@ impl ShortFlow {
         };
         for m in 1..=parameters.segments {
             let widest = m.min(parameters.max_window);
-            let by_window = (0..=widest).map(|w| if w == 0 { f64::INFINITY } else { flow.round_s(m, w) });
-            let by_window = by_window.collect();
+            // Nothing is ever sent with a window of 0.
+            let mut by_window = vec![f64::INFINITY];
+            by_window.extend((1..=widest).map(|w| flow.round_s(m, w)));
             flow.transfer_s.push(by_window);
         }
         flow
@@ -99,7 +100,8 @@ impl ShortFlow {
     }
 
     /// All completion times of disturbed flows for a failover of `failover_s` next to the receivers: the lines of
-    /// Figure 18. A Case 2 flow loses a round, because a window passes the cluster at once, and it is hit at most one round trip after the failover began, a Case 3 flow at any time in it.
+    /// Figure 18. A Case 2 flow is hit between two rounds, because a window passes the cluster at once, and at most one
+    /// round trip after the failover began; a Case 3 flow at any time in it.
     pub fn disturbed_range(&self, failover_s: f64, recovery: Recovery) -> Range {
         let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
         let data = self.rounds().into_iter().flat_map(|round| {

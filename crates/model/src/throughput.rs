@@ -56,7 +56,7 @@ impl Path {
     }
 }
 
-/// E[W]: the window at the end of a congestion-avoidance period, packets, if nothing but loss limits it.
+/// `E[W]`: the window at the end of a congestion-avoidance period, packets, if nothing but loss limits it.
 pub fn unlimited_window(p: f64, b: f64) -> f64 {
     let constant = (2.0 + b) / (3.0 * b);
     constant + (8.0 * (1.0 - p) / (3.0 * b * p) + constant * constant).sqrt()
@@ -76,7 +76,7 @@ pub fn timeout_probability(p: f64, window: f64) -> f64 {
     (few * (1.0 + arrives.powi(3) * (1.0 - arrives.powf(window - 3.0))) / some).min(1.0)
 }
 
-/// E[Z^TO] = G(p)·T_0 / (1 − p): the expected length of a sequence of timeouts, seconds. The timeout doubles six times.
+/// `E[Z^TO]` = G(p)·T_0 / (1 − p): the expected length of a sequence of timeouts, seconds. The timeout doubles six times.
 pub fn timeouts_s(p: f64, timeout_s: f64) -> f64 {
     let backed_off = (0..6).map(|doubled| f64::from(doubled).exp2() * p.powi(doubled + 1));
     timeout_s * (1.0 + backed_off.sum::<f64>()) / (1.0 - p)
