@@ -6,6 +6,7 @@ pub mod lan;
 pub mod log;
 pub mod socket;
 pub mod takeover;
+pub mod tun;
 pub mod wire_on;
 
 use std::time::{Duration, Instant};

@@ -71,3 +71,42 @@ pub fn pace(socket: &impl AsRawFd, bytes_per_second: u32) {
     };
     assert_eq!(outcome, 0, "SO_MAX_PACING_RATE: {}", io::Error::last_os_error());
 }
+
+/// What the kernel tells of a connection, as far as its peer can move it.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpState {
+    /// It has no connection any more, or only remembers one (TIME-WAIT).
+    pub closed: bool,
+    /// Sequence numbers received in order, the FIN's included.
+    pub bytes_received: u64,
+    /// Sequence numbers that the peer acknowledged.
+    pub bytes_acked: u64,
+    /// The peer's window in bytes.
+    pub send_window: u32,
+}
+
+/// The same from `struct tcp_info`, which is longer than libc knows (`linux/tcp.h`; the window is there since Linux 5.4).
+pub fn tcp_state(socket: &impl AsRawFd) -> TcpState {
+    const CLOSE: u8 = 7;
+    let mut info = [0_u8; 240];
+    let mut len = socklen_t::try_from(info.len()).expect("small");
+    // SAFETY: the kernel writes at most `len` bytes into `info`.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    assert_eq!(outcome, 0, "TCP_INFO: {}", io::Error::last_os_error());
+    assert!(len >= 232, "this kernel does not tell the window");
+    let long = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().expect("eight bytes"));
+    TcpState {
+        closed: info[0] == CLOSE,
+        bytes_received: long(128),
+        bytes_acked: long(120),
+        send_window: u32::from_ne_bytes(info[228..232].try_into().expect("four bytes")),
+    }
+}
