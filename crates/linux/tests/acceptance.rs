@@ -6,7 +6,7 @@
 
 mod support;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -15,6 +15,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+use proto::accept::Rejected;
 use proto::connection::{Connection, Effect, Opening, Protection};
 use proto::follower::{Follower, Policy};
 use proto::packet::{Checksum, Flags, Options, Segment, Timestamps};
@@ -313,6 +314,8 @@ struct Conversation<'a> {
     /// What the server said: its own clock, the client's, and how far it takes and has sent.
     clock: u32,
     echo: u32,
+    /// The client's clock as the server echoed it, and as the core would have.
+    recent_differs: Option<(u32, Option<u32>)>,
     acknowledged: i64,
     right_edge: i64,
     sent: i64,
@@ -386,6 +389,7 @@ impl<'a> Conversation<'a> {
             steps: 0,
             clock,
             echo: talk.clock.unwrap_or(0),
+            recent_differs: None,
             acknowledged: 0,
             right_edge: answer.window.into(),
             sent: 0,
@@ -441,6 +445,10 @@ impl<'a> Conversation<'a> {
             }
             if let Some(timestamps) = segment.options.timestamps {
                 (self.clock, self.echo) = (timestamps.value, timestamps.echo);
+                let core = self.connection.endpoint().timestamps.map(|clock| clock.echo);
+                if core != Some(self.echo) && !segment.flags.rst {
+                    self.recent_differs = Some((self.echo, core));
+                }
             }
             let effect = self
                 .connection
@@ -565,9 +573,13 @@ impl<'a> Conversation<'a> {
             .window_max
             .max(i64::from(tcp_state(&self.socket).send_window));
         let what = format!("{said:?}\n  = {segment:?}\n  the core: {effect:?}");
-        match self.check(&what) {
+        match self.check(&format_args!("{what}")) {
             Ok(()) => Ok(Outcome::Agreed),
             Err(_) if said.defiant && self.connection.protection() == Protection::Ambiguous => {
+                Ok(Outcome::Unknowable)
+            }
+            // On its fast path the kernel does not look how old an acknowledgement is; whether it is on it depends on its memory.
+            Err(_) if effect == Effect::Rejected(Rejected::Acknowledgement) && !segment.payload.is_empty() => {
                 Ok(Outcome::Unknowable)
             }
             // Newer kernels take it only if the application has read everything.
@@ -588,7 +600,7 @@ impl<'a> Conversation<'a> {
             return if closed == self.ended.is_some() {
                 Ok(())
             } else {
-                Err(format!("{what:?}: closed: {closed}, the core: {:?}", self.ended))
+                Err(format!("{what:?}\n  closed: {closed}, the core: {:?}", self.ended))
             };
         }
         let endpoint = self.connection.endpoint();
@@ -601,11 +613,10 @@ impl<'a> Conversation<'a> {
                 "{what:?}: (received, acknowledged, window): the kernel {kernel:?}, the core {core:?}"
             ));
         }
-        let recent = endpoint.timestamps.map_or(self.echo, |clock| clock.echo);
-        if recent.wrapping_sub(self.echo).cast_signed() < 0 {
-            return Err(format!("{what:?}: TS.Recent: the kernel {}, the core {recent}", self.echo));
+        match self.recent_differs {
+            Some((kernel, core)) => Err(format!("{what:?}\n  TS.Recent: the kernel {kernel}, the core {core:?}")),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -626,7 +637,7 @@ fn the_kernel_and_the_core_accept_the_same() {
         None => 0..number("SEEDS").unwrap_or(SEEDS),
     };
     let count = seeds.end - seeds.start;
-    let unknowable = RefCell::new(0_u64);
+    let (last, mut unknowable) = (Cell::new(false), 0_u64);
     let mut failures = 0;
     for seed in seeds {
         let mut bytes = [0; 32];
@@ -646,16 +657,19 @@ fn the_kernel_and_the_core_accept_the_same() {
                     break;
                 }
             }
-            *unknowable.borrow_mut() += u64::from(outcome == Ok(Outcome::Unknowable));
+            last.set(outcome == Ok(Outcome::Unknowable));
             outcome.map(drop).map_err(TestCaseError::fail)
         });
+        unknowable += u64::from(outcome.is_ok() && last.get());
         if let Err(TestError::Fail(reason, talk)) = outcome {
             failures += 1;
-            println!("seed {seed}: {talk:#?}\n{reason}");
+            println!("seed {seed}: {reason}\n{:?}", Talk { steps: vec![], ..talk.clone() });
+            for step in &talk.steps {
+                println!("  {step:?}");
+            }
             println!("replay: SEED={seed} cargo test -p steadfast-linux --test acceptance {NAME} -- --exact --nocapture");
         }
     }
-    let unknowable = unknowable.into_inner();
     println!("{count} talks, {unknowable} not to be judged to their end");
     assert_eq!(failures, 0, "of {count} talks");
     assert!(unknowable <= count / 4 || count == 1, "{unknowable} of {count} prove nothing");

@@ -16,8 +16,13 @@ pub struct Receiver {
     pub output_first: Seq,
     /// What the receiver has acknowledged (RCV.WUP).
     pub acknowledged: Offset,
-    /// What it will have received in order (RCV.NXT).
+    /// What it will have received in order, the FIN included (RCV.NXT).
     pub next: Offset,
+    /// The FIN is among it.
+    pub ended: bool,
+    /// Behind the last number that it holds out of order and tells of (RFC 2018), the FIN's included; `None` if it does not,
+    /// or if that cannot be known.
+    pub sacked_end: Option<Offset>,
     /// Behind the last byte that it ever offered to take.
     pub right_edge: Offset,
     /// Oldest output that the client has not acknowledged (SND.UNA).
@@ -26,8 +31,7 @@ pub struct Receiver {
     pub send_next: Offset,
     /// The largest window that the client ever offered (MAX.SND.WND).
     pub send_window_max: u64,
-    /// The client's timestamp that the receiver echoed last, if timestamps are in use: its TS.Recent, unless that has
-    /// moved on since. What the receiver will refuse because of a newer one is only a candidate.
+    /// TS.Recent, if timestamps are in use. Zero stands for none: some systems begin with zeroes.
     pub timestamp_recent: Option<u32>,
 }
 
@@ -36,10 +40,14 @@ pub struct Receiver {
 pub enum Verdict {
     /// Takes it: data from this offset on, and the acknowledgement of output up to there.
     Accept {
-        /// Where the payload stands.
+        /// Where the payload stands, what is skipped of it left out.
         at: Offset,
+        /// Bytes of the payload that stand before the stream's beginning, in the SYN's place: a keepalive probe's.
+        skip: usize,
         /// Cumulative acknowledgement of the output stream (may lie one behind its end: the FIN).
         acknowledges: Offset,
+        /// Whether payload and FIN are taken too; else there is no room for them, or they lie behind the FIN.
+        text: bool,
     },
     /// The connection is aborted.
     Reset,
@@ -64,36 +72,92 @@ pub enum Rejected {
     Acknowledgement,
 }
 
+/// Where a segment stands in the input stream.
+struct Place {
+    at: Offset,
+    skip: usize,
+    end: Offset,
+}
+
+/// `None`: wholly before the stream.
+fn place(receiver: &Receiver, segment: &Segment<'_>) -> Option<Place> {
+    let len = segment.seq_len();
+    let end = Offset::from_seq(segment.seq + len, receiver.input_first, receiver.next)?;
+    let before = u64::from(len).saturating_sub(end.0);
+    Some(Place {
+        at: Offset(end.0.saturating_sub(len.into())),
+        skip: segment.payload.len().min(usize::try_from(before).ok()?),
+        end,
+    })
+}
+
 /// Judges `segment` as the receiver would.
 pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
-    let Some(at) = Offset::from_seq(segment.seq, receiver.input_first, receiver.next) else {
-        return Verdict::Reject(Rejected::OutOfWindow);
-    };
-    let end = at + u64::from(segment.seq_len());
-    if is_old_timestamp(receiver, segment) && !segment.flags.rst {
-        return Verdict::Reject(Rejected::OldTimestamp);
-    }
-    if end < receiver.acknowledged || at > receiver.right_edge {
-        return Verdict::Reject(Rejected::OutOfWindow);
-    }
-    if segment.flags.rst {
-        let exact = at == receiver.next;
-        return if exact {
-            Verdict::Reset
-        } else {
-            Verdict::Reject(Rejected::BlindReset)
-        };
-    }
-    if segment.flags.syn {
-        return Verdict::Reject(Rejected::UnexpectedSyn);
-    }
-    if !segment.flags.ack {
+    let flags = segment.flags;
+    if !flags.ack && !flags.rst && !flags.syn {
         return Verdict::Reject(Rejected::NoAck);
     }
-    match acknowledged(receiver, segment.ack) {
-        Some(acknowledges) => Verdict::Accept { at, acknowledges },
-        None => Verdict::Reject(Rejected::Acknowledgement),
+    let Some(Place { at, skip, end }) = place(receiver, segment) else {
+        return Verdict::Reject(Rejected::OutOfWindow);
+    };
+    let in_window = is_in_window(receiver, at, end);
+    if flags.rst {
+        return judge_reset(receiver, at, in_window);
     }
+    if flags.syn {
+        return Verdict::Reject(Rejected::UnexpectedSyn);
+    }
+    if is_old_timestamp(receiver, segment) {
+        return Verdict::Reject(Rejected::OldTimestamp);
+    }
+    if !in_window {
+        return Verdict::Reject(Rejected::OutOfWindow);
+    }
+    let Some(acknowledges) = acknowledged(receiver, segment.ack) else {
+        return Verdict::Reject(Rejected::Acknowledgement);
+    };
+    let data_end = at + (segment.payload.len() - skip) as u64;
+    if receiver.ended && at < receiver.next && data_end > receiver.next {
+        return Verdict::Reset; // data over its own FIN
+    }
+    Verdict::Accept {
+        at,
+        skip,
+        acknowledges,
+        text: takes_text(receiver, at, segment),
+    }
+}
+
+/// RFC 5961 §3.2, with what Linux allows beyond it: a RST in the FIN's place, since some systems send both
+/// (`tcp_reset_check`), and one exactly behind what is held out of order. A RST may be old by its timestamp.
+fn judge_reset(receiver: &Receiver, at: Offset, in_window: bool) -> Verdict {
+    if receiver.ended && at + 1 == receiver.next {
+        return Verdict::Reset;
+    }
+    if !in_window {
+        return Verdict::Reject(Rejected::OutOfWindow);
+    }
+    if at == receiver.next || Some(at) == receiver.sacked_end {
+        return Verdict::Reset;
+    }
+    Verdict::Reject(Rejected::BlindReset)
+}
+
+/// RFC 9293 §3.10.7.4, first check, as `tcp_sequence` makes it: loosely, against RCV.WUP. What begins in the window and ends
+/// behind it is a candidate: newer kernels take it only if the application has read everything.
+fn is_in_window(receiver: &Receiver, at: Offset, end: Offset) -> bool {
+    end >= receiver.acknowledged && at <= receiver.right_edge.max(receiver.next)
+}
+
+/// Whether payload and FIN go into the stream (`tcp_data_queue`). A window that is closed takes a FIN, if that is all.
+fn takes_text(receiver: &Receiver, at: Offset, segment: &Segment<'_>) -> bool {
+    if receiver.ended {
+        return false;
+    }
+    if receiver.right_edge > receiver.next {
+        return at < receiver.right_edge;
+    }
+    at == receiver.next && segment.payload.is_empty()
 }
 
 /// RFC 7323 §5.3, with Linux's tolerance of one tick (`TCP_PAWS_WINDOW`).
@@ -101,21 +165,15 @@ fn is_old_timestamp(receiver: &Receiver, segment: &Segment<'_>) -> bool {
     let (Some(recent), Some(timestamps)) = (receiver.timestamp_recent, segment.options.timestamps) else {
         return false;
     };
-    recent.wrapping_sub(timestamps.value).cast_signed() > 1
+    recent != 0 && recent.wrapping_sub(timestamps.value).cast_signed() > 1
 }
 
-/// RFC 5961 §5.2: SND.UNA − MAX.SND.WND ≤ SEG.ACK ≤ SND.NXT, with twice the window: packets may overtake each other on
-/// their way from here to the receiver, and then its SND.UNA is behind ours.
+/// RFC 5961 §5.2: SND.UNA − MAX.SND.WND ≤ SEG.ACK ≤ SND.NXT. An acknowledgement of the handshake itself is none of output, and
+/// too old.
 fn acknowledged(receiver: &Receiver, ack: Seq) -> Option<Offset> {
-    let acknowledges = match Offset::from_seq(ack, receiver.output_first, receiver.send_unacknowledged) {
-        Some(offset) => offset,
-        None if ack == receiver.output_first - 1 => Offset::ZERO, // of the handshake, before our SYN was received
-        None => return None,
-    };
-    let oldest = receiver
-        .send_unacknowledged
-        .0
-        .saturating_sub(2 * receiver.send_window_max);
+    let unacknowledged = receiver.send_unacknowledged;
+    let acknowledges = Offset::from_seq(ack, receiver.output_first, unacknowledged)?;
+    let oldest = unacknowledged.0.saturating_sub(receiver.send_window_max);
     (oldest <= acknowledges.0 && acknowledges <= receiver.send_next).then_some(acknowledges)
 }
 
@@ -129,10 +187,12 @@ mod tests {
         output_first: Seq(1000),
         acknowledged: Offset(100),
         next: Offset(150),
+        ended: false,
+        sacked_end: None,
         right_edge: Offset(1100),
         send_unacknowledged: Offset(5000),
         send_next: Offset(9000),
-        send_window_max: 1500, // twice as much is allowed
+        send_window_max: 3000,
         timestamp_recent: Some(77),
     };
 
@@ -158,10 +218,12 @@ mod tests {
 
     #[test]
     fn in_order_ahead_and_overlapping_data_is_taken() {
-        for at in [150, 120, 160, 1100] {
+        for at in [150, 120, 160, 1099] {
             let expected = Verdict::Accept {
                 at: Offset(at),
+                skip: 0,
                 acknowledges: Offset(6000),
+                text: true,
             };
             assert_eq!(verdict(at, 6000, Flags::ACK, b"data"), expected, "{at}");
         }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::accept::{self, Receiver, Rejected, Verdict};
+use crate::client::{Client, MSS_DEFAULT};
 pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
 use crate::follower::Follower;
 use crate::packet::{Options, Segment};
@@ -48,18 +49,6 @@ impl Opening {
     }
 }
 
-/// The client's last words.
-#[derive(Clone, Copy, Debug)]
-struct Client {
-    mss: u16,
-    window_shift: u8,
-    acknowledged: Offset,
-    window: u32,
-    window_max: u32,
-    window_seq: Seq,
-    timestamp: u32,
-}
-
 /// The server's last words.
 #[derive(Clone, Copy, Debug)]
 struct Server {
@@ -70,8 +59,6 @@ struct Server {
     right_edge: Offset,
     timestamp: u32,
     timestamp_at: Instant,
-    /// Its TS.Recent, as it shows it.
-    echo: u32,
 }
 
 /// What both sides' SYNs agreed on.
@@ -105,8 +92,9 @@ pub struct Connection {
     agreed: Agreed,
     follower: Follower,
     limit: u64,
-    heard_client: bool,
     takes: Takes,
+    /// There were more holes in the input than the server's selective acknowledgements can tell of, and there still are some.
+    sack_overflow: bool,
     /// Set once for all; what the follower says comes on top.
     spoiled: Option<Protection>,
 }
@@ -134,36 +122,26 @@ impl Connection {
                 .unwrap_or(0)
                 .min(14)
         };
-        let value = |options: &Options| options.timestamps.map_or(0, |timestamps| timestamps.value);
         Self {
             client_address,
             vip,
             input: StreamLog::new(syn.seq + 1, limit),
             output: StreamLog::new(syn_ack.seq + 1, limit),
-            client: Client {
-                mss: theirs.mss.unwrap_or(MSS_DEFAULT),
-                window_shift: shift(theirs),
-                acknowledged: Offset::ZERO,
-                window: syn.window.into(),
-                window_max: syn.window.into(),
-                window_seq: syn.seq,
-                timestamp: value(theirs),
-            },
+            client: Client::opening(syn, shift(theirs)),
             server: Server {
                 mss: ours.mss.unwrap_or(MSS_DEFAULT),
                 window_shift: shift(ours),
                 acknowledged: Offset::ZERO,
                 window: syn_ack.window.into(),
                 right_edge: Offset(syn_ack.window.into()),
-                timestamp: value(ours),
+                timestamp: ours.timestamps.map_or(0, |timestamps| timestamps.value),
                 timestamp_at: syn_ack.at,
-                echo: ours.timestamps.map_or(0, |timestamps| timestamps.echo),
             },
             agreed,
             follower,
             limit,
-            heard_client: false,
             takes: Takes::All,
+            sack_overflow: false,
             spoiled: None,
         }
     }
@@ -259,7 +237,7 @@ impl Connection {
 
     /// Whether a segment of the client was taken since the handshake began.
     pub fn has_heard_client(&self) -> bool {
-        self.heard_client
+        self.client.heard
     }
 
     /// From now on nothing that comes was released to the primary: the restart policy need not know of it, since it cannot
@@ -280,12 +258,30 @@ impl Connection {
             output_first: self.output.first(),
             acknowledged: self.server.acknowledged,
             next: self.input.frontier() + u64::from(self.input.is_complete()),
+            ended: self.input.is_complete(),
+            sacked_end: self.sacked_end(),
             right_edge: self.server.right_edge,
             send_unacknowledged: self.client.acknowledged,
             send_next: self.output.end() + u64::from(self.output.fin().is_some()),
             send_window_max: self.client.window_max.into(),
-            timestamp_recent: self.agreed.timestamps.then_some(self.server.echo),
+            timestamp_recent: self.agreed.timestamps.then_some(self.client.timestamp),
         }
+    }
+
+    /// Behind what the server holds out of order, a FIN included, as far as it tells.
+    fn sacked_end(&self) -> Option<Offset> {
+        let fin = self.input.fin().filter(|_| !self.input.is_complete());
+        let held = fin
+            .map(|fin| fin + 1)
+            .or(self.input.has_holes().then(|| self.input.end()));
+        held.filter(|_| self.agreed.sack && !self.sack_overflow)
+    }
+
+    /// Once it holds more ranges than it tells of, the last one may be forgotten, and stay so while any is held.
+    fn note_holes(&mut self) {
+        let fin = self.input.fin().filter(|_| !self.input.is_complete());
+        let ranges = self.input.holes() + usize::from(fin.is_some());
+        self.sack_overflow = ranges > SACK_RANGES || (self.sack_overflow && ranges > 0);
     }
 
     /// A segment of the client.
@@ -293,36 +289,28 @@ impl Connection {
         match accept::judge(&self.receiver(), segment) {
             Verdict::Reject(why) => Effect::Rejected(why),
             Verdict::Reset => Effect::Reset,
-            Verdict::Accept { at, acknowledges } => {
-                self.heard_client = true;
-                self.note_client(segment, at, acknowledges);
-                if !segment.payload.is_empty() {
-                    self.log_input(at, segment.payload);
+            Verdict::Accept {
+                at,
+                skip,
+                acknowledges,
+                text,
+            } => {
+                let payload = &segment.payload[skip..];
+                self.client
+                    .note(segment, at, acknowledges, self.server.acknowledged);
+                if text && !payload.is_empty() {
+                    self.log_input(at, payload);
                 }
-                let ends = segment.flags.fin && self.takes != Takes::Bytes;
-                if ends && !self.input.set_fin(at + segment.payload.len() as u64) {
+                let ends = text && segment.flags.fin && self.takes != Takes::Bytes;
+                if ends && !self.input.set_fin(at + payload.len() as u64) {
                     self.spoil(Protection::Ambiguous);
                 }
+                self.note_holes();
                 if self.input.is_complete() && self.takes == Takes::All {
                     self.follower.on_input_end();
                 }
                 self.settle()
             }
-        }
-    }
-
-    fn note_client(&mut self, segment: &Segment<'_>, at: Offset, acknowledges: Offset) {
-        if let Some(timestamps) = segment.options.timestamps
-            && at <= self.input.frontier()
-            && timestamps.value.wrapping_sub(self.client.timestamp).cast_signed() >= 0
-        {
-            self.client.timestamp = timestamps.value;
-        }
-        if acknowledges >= self.client.acknowledged {
-            self.client.acknowledged = acknowledges;
-            self.client.window = u32::from(segment.window) << self.client.window_shift;
-            self.client.window_max = self.client.window_max.max(self.client.window);
-            self.client.window_seq = segment.seq;
         }
     }
 
@@ -353,7 +341,7 @@ impl Connection {
         {
             self.server.timestamp = timestamps.value;
             self.server.timestamp_at = now;
-            self.server.echo = timestamps.echo;
+            self.client.note_timestamp(timestamps.echo);
         }
         if segment.flags.ack && !segment.flags.syn {
             self.note_server(segment);
@@ -468,12 +456,12 @@ impl Connection {
     }
 }
 
+/// Ranges out of order that Linux remembers to tell of (`TCP_NUM_SACKS`).
+const SACK_RANGES: usize = 4;
 /// A fresh socket may send ten segments (RFC 6928); options make them shorter.
 const SEGMENTS_AT_FIRST: u64 = 9;
 /// One that had to repeat what it was loaded with may send two as soon as that is acknowledged (RFC 5681 §3.1).
 const SEGMENTS_AT_LEAST: u64 = 2;
-/// RFC 9293 §3.7.1: without the option, 536 bytes.
-const MSS_DEFAULT: u16 = 536;
 
 /// Calls `take` with the bytes between `before` and the log's frontier, from `payload` itself where that is all.
 fn new_bytes(log: &StreamLog, before: Offset, at: Offset, payload: &[u8], mut take: impl FnMut(&[u8])) {

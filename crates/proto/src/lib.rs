@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod action;
+mod client;
 pub mod connection;
 pub mod detector;
 pub mod endpoint;

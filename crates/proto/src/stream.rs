@@ -83,6 +83,11 @@ impl StreamLog {
         self.ahead.last().map_or(self.frontier, |range| range.end)
     }
 
+    /// How many ranges lie behind a hole.
+    pub fn holes(&self) -> usize {
+        self.ahead.len()
+    }
+
     /// Whether there are holes.
     pub fn has_holes(&self) -> bool {
         !self.ahead.is_empty()
