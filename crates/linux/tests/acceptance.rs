@@ -15,7 +15,6 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
-use proto::accept::Rejected;
 use proto::connection::{Connection, Effect, Opening, Protection};
 use proto::follower::{Follower, Policy};
 use proto::packet::{Checksum, Flags, Options, Segment, Timestamps};
@@ -27,7 +26,7 @@ use support::socket::{TcpState, abort_on_close, set_tcp, tcp_state, use_cubic};
 use support::tun::Tun;
 
 /// Talks that are compared. One more can be asked for: SEED=N; or another number of them: SEEDS=N.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 3000;
 const SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 9, 0, 1), 80);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const LOG_LIMIT: u64 = 16 << 20;
@@ -111,17 +110,19 @@ struct Talk {
     clock: Option<u32>,
     window: u16,
     client_first: u32,
+    /// Not larger than a window without scale, else the kernel has more room than it can say.
     receive_buffer: usize,
     quick_ack: bool,
     steps: Vec<Step>,
 }
 
-fn distance() -> impl Strategy<Value = i64> {
+/// Mostly none: `exact` times of `exact` + 10.
+fn distance(exact: u32) -> impl Strategy<Value = i64> {
     prop_oneof![
-        12 => Just(0_i64),
+        exact => Just(0_i64),
         4 => -2_i64..3,
-        3 => -1500_i64..1500,
-        1 => -80_000_i64..80_000,
+        4 => -1500_i64..1500,
+        2 => -80_000_i64..80_000,
     ]
 }
 
@@ -143,8 +144,8 @@ fn said() -> impl Strategy<Value = Said> {
     ];
     let len = prop_oneof![3 => Just(0_usize), 2 => 1_usize..20, 5 => 300_usize..1400];
     let ack = prop_oneof![
-        5 => Just(Ack::Unacknowledged),
-        6 => Just(Ack::Sent),
+        10 => Just(Ack::Unacknowledged),
+        8 => Just(Ack::Sent),
         1 => Just(Ack::Oldest),
     ];
     let clock = prop_oneof![
@@ -155,12 +156,12 @@ fn said() -> impl Strategy<Value = Said> {
         1 => Just(Clock::Missing),
     ];
     let window = select(vec![0, 1, 500, 500, 501, 4000, 4000, 65_535]);
-    let defiant = prop_oneof![15 => Just(false), 1 => Just(true)];
+    let defiant = prop_oneof![40 => Just(false), 1 => Just(true)];
     (
         kind,
-        (place, distance()),
+        (place, distance(20)),
         len,
-        (ack, distance()),
+        (ack, distance(80)),
         clock,
         window,
         defiant,
@@ -189,7 +190,7 @@ fn talk() -> impl Strategy<Value = Talk> {
         select(vec![None, Some(0), Some(1), Some(1000), Some(u32::MAX - 1)]),
         select(vec![0, 500, 4000, 65_535]),
         select(vec![1, 1000, u32::MAX - 500]),
-        select(vec![4 << 10, 16 << 10, 128 << 10]),
+        select(vec![4 << 10, 16 << 10, 30 << 10]),
         any::<bool>(),
         prop::collection::vec(step, 1..40),
     )
@@ -207,6 +208,19 @@ fn talk() -> impl Strategy<Value = Talk> {
         )
 }
 
+/// Why nobody outside a kernel knows what it does with a segment.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    /// On its fast path the kernel does not look how old an acknowledgement is, and lets SND.WL1 go back. Whether it is on it
+    /// depends on its memory.
+    predicted: bool,
+    /// It ends behind the window. Newer kernels take it only if the application has read everything; and a kernel may have
+    /// more room than its SYN-ACK could say.
+    crosses_edge: bool,
+    /// The client has contradicted itself.
+    defiant: bool,
+}
+
 /// How a talk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -222,6 +236,7 @@ struct World {
     tun: Tun,
     listener: TcpListener,
     client_port: Cell<u16>,
+    compared: Cell<u64>,
 }
 
 impl World {
@@ -248,6 +263,7 @@ impl World {
             tun,
             listener,
             client_port: Cell::new(1024),
+            compared: Cell::new(0),
         })
     }
 
@@ -281,14 +297,25 @@ impl World {
             .sum()
     }
 
-    fn compare(&self, talk: &Talk) -> Result<Outcome, String> {
-        let before = self.memory_events();
+    fn play(&self, talk: &Talk) -> Result<Outcome, String> {
         let outcome = Conversation::open(self, talk).and_then(|mut conversation| conversation.run(talk));
         while self.tun.take().is_some() {}
-        match outcome {
-            Err(_) if self.memory_events() != before => Ok(Outcome::Unknowable),
-            outcome => outcome,
+        outcome
+    }
+
+    fn compare(&self, talk: &Talk) -> Result<Outcome, String> {
+        let mut outcome = self.play(talk);
+        for _ in 1..ATTEMPTS {
+            if outcome.is_ok() {
+                break;
+            }
+            let before = self.memory_events();
+            outcome = self.play(talk);
+            if outcome.is_err() && self.memory_events() != before {
+                return Ok(Outcome::Unknowable);
+            }
         }
+        outcome
     }
 }
 
@@ -310,7 +337,9 @@ struct Conversation<'a> {
     latest: u32,
     window_scale: (u8, u8),
     window_max: i64,
-    steps: u64,
+    heard_server: bool,
+    /// Packets heard.
+    packets: u64,
     /// What the server said: its own clock, the client's, and how far it takes and has sent.
     clock: u32,
     echo: u32,
@@ -320,6 +349,8 @@ struct Conversation<'a> {
     right_edge: i64,
     sent: i64,
     highest: i64,
+    /// The highest number that may have told the client's window.
+    told_window: i64,
     fin: Option<i64>,
 }
 
@@ -386,7 +417,8 @@ impl<'a> Conversation<'a> {
             latest: talk.clock.unwrap_or(0),
             window_scale: (theirs, ours),
             window_max: i64::from(talk.window) << theirs,
-            steps: 0,
+            heard_server: false,
+            packets: 0,
             clock,
             echo: talk.clock.unwrap_or(0),
             recent_differs: None,
@@ -394,6 +426,7 @@ impl<'a> Conversation<'a> {
             right_edge: answer.window.into(),
             sent: 0,
             highest: 0,
+            told_window: 0,
             fin: None,
         })
     }
@@ -401,7 +434,6 @@ impl<'a> Conversation<'a> {
     fn run(&mut self, talk: &Talk) -> Result<Outcome, String> {
         self.check(&"the handshake")?;
         for step in &talk.steps {
-            let before = self.steps;
             self.listen();
             let outcome = match step {
                 Step::Client(said) => self.say(said)?,
@@ -419,7 +451,6 @@ impl<'a> Conversation<'a> {
                     Outcome::Agreed
                 }
             };
-            assert!(self.steps >= before);
             if outcome == Outcome::Unknowable || self.ended.is_some() {
                 return Ok(outcome);
             }
@@ -434,8 +465,9 @@ impl<'a> Conversation<'a> {
             if segment.destination != self.client {
                 continue; // of the talk before
             }
-            self.steps += 1;
+            self.packets += 1;
             let from = |seq: Seq, first: Seq| i64::from(seq.distance_from(first));
+            self.heard_server = true;
             if !segment.flags.rst {
                 let end = from(segment.seq, self.server_first) + i64::from(segment.seq_len());
                 self.sent = self.sent.max(end);
@@ -452,7 +484,7 @@ impl<'a> Conversation<'a> {
             }
             let effect = self
                 .connection
-                .on_server(Instant::from_nanos(self.steps), &segment);
+                .on_server(Instant::from_nanos(self.packets), &segment);
             if matches!(effect, Effect::Reset | Effect::Closed) {
                 self.ended = Some(effect);
             }
@@ -516,15 +548,20 @@ impl<'a> Conversation<'a> {
         let at = self.place(said.seq.0) + said.seq.1;
         let mut flags = Self::flags(said.kind);
         let mut end = at + i64::try_from(said.len).expect("short");
-        if let Some(fin) = self.fin.filter(|_| !said.defiant) {
-            end = end.min(fin).max(at);
-            flags.fin &= end == fin;
-        } else if flags.fin && !said.defiant {
-            flags.fin = end >= self.highest;
-            self.fin = Some(end).filter(|_| flags.fin && at <= self.right_edge && at >= 0);
+        if !said.defiant {
+            end = end.min(self.right_edge).max(at);
         }
-        if said.kind as u8 <= Kind::Fin as u8 {
-            self.highest = self.highest.max(end).min(self.right_edge);
+        if let Some(fin) = self.fin {
+            if !said.defiant {
+                end = end.min(fin).max(at);
+                flags.fin &= end == fin;
+            }
+        } else if flags.fin {
+            flags.fin = end >= self.highest && (0..=self.right_edge).contains(&at);
+            self.fin = Some(end).filter(|_| flags.fin);
+        }
+        if matches!(said.kind, Kind::Ack | Kind::Fin) && at <= self.right_edge {
+            self.highest = self.highest.max(end);
         }
         let payload: Vec<u8> = (at..end).map(byte).collect();
         let value = match said.clock {
@@ -556,11 +593,26 @@ impl<'a> Conversation<'a> {
             },
             payload: &payload,
         };
-        let crosses_edge = at <= self.right_edge && at + i64::from(segment.seq_len()) > self.right_edge;
-        self.judge(said, &segment, crosses_edge)
+        let next = self.place(Place::Next);
+        let predicted = at == next
+            && flags == Flags::ACK
+            && u32::from(said.window) << self.window_scale.0 == tcp_state(&self.socket).send_window;
+        // A SYN-ACK cannot say more.
+        let may_have_more = !self.heard_server && self.right_edge == 65_535;
+        let goes_back = !payload.is_empty() && at < self.told_window;
+        let doubt = Doubt {
+            predicted: predicted && (goes_back || ack < self.acknowledgement(Ack::Unacknowledged)),
+            crosses_edge: at + i64::from(segment.seq_len()) > self.right_edge
+                && (at <= self.right_edge || may_have_more),
+            defiant: said.defiant,
+        };
+        if flags.ack && at <= self.right_edge {
+            self.told_window = self.told_window.max(at);
+        }
+        self.judge(said, &segment, doubt)
     }
 
-    fn judge(&mut self, said: &Said, segment: &Segment<'_>, crosses_edge: bool) -> Result<Outcome, String> {
+    fn judge(&mut self, said: &Said, segment: &Segment<'_>, doubt: Doubt) -> Result<Outcome, String> {
         self.world.tun.put(&segment.emit());
         let effect = self.connection.on_client(segment);
         if matches!(effect, Effect::Reset | Effect::Closed) {
@@ -572,24 +624,17 @@ impl<'a> Conversation<'a> {
         self.window_max = self
             .window_max
             .max(i64::from(tcp_state(&self.socket).send_window));
-        let what = format!("{said:?}\n  = {segment:?}\n  the core: {effect:?}");
-        match self.check(&format_args!("{what}")) {
-            Ok(()) => Ok(Outcome::Agreed),
-            Err(_) if said.defiant && self.connection.protection() == Protection::Ambiguous => {
-                Ok(Outcome::Unknowable)
-            }
-            // On its fast path the kernel does not look how old an acknowledgement is; whether it is on it depends on its memory.
-            Err(_) if effect == Effect::Rejected(Rejected::Acknowledgement) && !segment.payload.is_empty() => {
-                Ok(Outcome::Unknowable)
-            }
-            // Newer kernels take it only if the application has read everything.
-            Err(_) if crosses_edge && effect == Effect::Taken => Ok(Outcome::Unknowable),
-            Err(error) => Err(error),
+        let ambiguous = self.connection.protection() == Protection::Ambiguous;
+        if self.ended.is_none() && (doubt.predicted || doubt.crosses_edge || (doubt.defiant && ambiguous)) {
+            return Ok(Outcome::Unknowable);
         }
+        let what = format!("{said:?}\n  = {segment:?}\n  the core: {effect:?}");
+        self.check(&format_args!("{what}")).map(|()| Outcome::Agreed)
     }
 
     /// What can be seen of the socket must be what the core believes.
     fn check(&self, what: &impl Debug) -> Result<(), String> {
+        self.world.compared.set(self.world.compared.get() + 1);
         let TcpState {
             closed,
             bytes_received,
@@ -650,13 +695,7 @@ fn the_kernel_and_the_core_accept_the_same() {
         };
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let outcome = TestRunner::new_with_rng(config, rng).run(&talk(), |talk| {
-            let mut outcome = Err(String::new());
-            for _ in 0..ATTEMPTS {
-                outcome = world.compare(&talk);
-                if outcome.is_ok() {
-                    break;
-                }
-            }
+            let outcome = world.compare(&talk);
             last.set(outcome == Ok(Outcome::Unknowable));
             outcome.map(drop).map_err(TestCaseError::fail)
         });
@@ -670,7 +709,8 @@ fn the_kernel_and_the_core_accept_the_same() {
             println!("replay: SEED={seed} cargo test -p steadfast-linux --test acceptance {NAME} -- --exact --nocapture");
         }
     }
-    println!("{count} talks, {unknowable} not to be judged to their end");
+    let compared = world.compared.get();
+    println!("{count} talks, {compared} comparisons; {unknowable} talks not to be judged to their end");
     assert_eq!(failures, 0, "of {count} talks");
-    assert!(unknowable <= count / 4 || count == 1, "{unknowable} of {count} prove nothing");
+    assert!(compared >= 8 * count || count == 1, "that proves little");
 }

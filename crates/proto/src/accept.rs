@@ -46,7 +46,7 @@ pub enum Verdict {
         skip: usize,
         /// Cumulative acknowledgement of the output stream (may lie one behind its end: the FIN).
         acknowledges: Offset,
-        /// Whether payload and FIN are taken too; else there is no room for them, or they lie behind the FIN.
+        /// Whether payload and FIN are taken too: not behind the stream's end.
         text: bool,
     },
     /// The connection is aborted.
@@ -97,12 +97,11 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
     if !flags.ack && !flags.rst && !flags.syn {
         return Verdict::Reject(Rejected::NoAck);
     }
-    let Some(Place { at, skip, end }) = place(receiver, segment) else {
+    let Some(place) = place(receiver, segment) else {
         return Verdict::Reject(Rejected::OutOfWindow);
     };
-    let in_window = is_in_window(receiver, at, end);
     if flags.rst {
-        return judge_reset(receiver, at, in_window);
+        return judge_reset(receiver, &place);
     }
     if flags.syn {
         return Verdict::Reject(Rejected::UnexpectedSyn);
@@ -110,12 +109,13 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
     if is_old_timestamp(receiver, segment) {
         return Verdict::Reject(Rejected::OldTimestamp);
     }
-    if !in_window {
+    if !is_in_window(receiver, &place, segment.payload.is_empty() && flags.fin) {
         return Verdict::Reject(Rejected::OutOfWindow);
     }
     let Some(acknowledges) = acknowledged(receiver, segment.ack) else {
         return Verdict::Reject(Rejected::Acknowledgement);
     };
+    let Place { at, skip, .. } = place;
     let data_end = at + (segment.payload.len() - skip) as u64;
     if receiver.ended && at < receiver.next && data_end > receiver.next {
         return Verdict::Reset; // data over its own FIN
@@ -124,17 +124,22 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
         at,
         skip,
         acknowledges,
-        text: takes_text(receiver, at, segment),
+        text: !receiver.ended,
     }
 }
 
 /// RFC 5961 §3.2, with what Linux allows beyond it: a RST in the FIN's place, since some systems send both
-/// (`tcp_reset_check`), and one exactly behind what is held out of order. A RST may be old by its timestamp.
-fn judge_reset(receiver: &Receiver, at: Offset, in_window: bool) -> Verdict {
+/// (`tcp_reset_check`), and one exactly behind what is held out of order. A RST may be old by its timestamp. One whose payload
+/// leaves the window is refused by newer kernels at least.
+fn judge_reset(receiver: &Receiver, place: &Place) -> Verdict {
+    let at = place.at;
+    if place.skip > 0 {
+        return Verdict::Reject(Rejected::BlindReset);
+    }
     if receiver.ended && at + 1 == receiver.next {
         return Verdict::Reset;
     }
-    if !in_window {
+    if place.end < receiver.acknowledged || place.end > receiver.right_edge.max(receiver.next) {
         return Verdict::Reject(Rejected::OutOfWindow);
     }
     if at == receiver.next || Some(at) == receiver.sacked_end {
@@ -143,21 +148,14 @@ fn judge_reset(receiver: &Receiver, at: Offset, in_window: bool) -> Verdict {
     Verdict::Reject(Rejected::BlindReset)
 }
 
-/// RFC 9293 §3.10.7.4, first check, as `tcp_sequence` makes it: loosely, against RCV.WUP. What begins in the window and ends
-/// behind it is a candidate: newer kernels take it only if the application has read everything.
-fn is_in_window(receiver: &Receiver, at: Offset, end: Offset) -> bool {
-    end >= receiver.acknowledged && at <= receiver.right_edge.max(receiver.next)
-}
-
-/// Whether payload and FIN go into the stream (`tcp_data_queue`). A window that is closed takes a FIN, if that is all.
-fn takes_text(receiver: &Receiver, at: Offset, segment: &Segment<'_>) -> bool {
-    if receiver.ended {
-        return false;
-    }
-    if receiver.right_edge > receiver.next {
-        return at < receiver.right_edge;
-    }
-    at == receiver.next && segment.payload.is_empty()
+/// RFC 9293 §3.10.7.4, first check, as `tcp_sequence` and `tcp_data_queue` make it: loosely, against RCV.WUP. What begins in
+/// the window and ends behind it is a candidate: newer kernels take it only if the application has read everything. Of what has
+/// nothing new in the window, only a FIN alone is one.
+fn is_in_window(receiver: &Receiver, place: &Place, is_bare_fin: bool) -> bool {
+    let edge = receiver.right_edge.max(receiver.next);
+    let has_room = place.end <= edge || place.at.max(receiver.next) < edge;
+    let exact = place.at == receiver.next;
+    place.end >= receiver.acknowledged && place.at <= edge && (has_room || (is_bare_fin && exact))
 }
 
 /// RFC 7323 §5.3, with Linux's tolerance of one tick (`TCP_PAWS_WINDOW`).

@@ -80,7 +80,7 @@ impl Client {
 
     /// TS.Recent only moves on (RFC 7323 §4.3).
     pub fn note_timestamp(&mut self, value: u32) {
-        if self.timestamp == 0 || value.wrapping_sub(self.timestamp).cast_signed() >= 0 {
+        if self.timestamp == 0 || self.timestamp.wrapping_sub(value).cast_signed() <= 0 {
             self.timestamp = value;
         }
     }
