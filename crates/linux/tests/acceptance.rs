@@ -352,6 +352,8 @@ struct Conversation<'a> {
     /// The highest number that may have told the client's window.
     told_window: i64,
     fin: Option<i64>,
+    /// The client may have contradicted itself.
+    defied: bool,
 }
 
 fn signed(value: u64) -> i64 {
@@ -382,7 +384,7 @@ impl<'a> Conversation<'a> {
         };
         world.tun.put(&segment.emit());
         let packet = world.tun.take().ok_or("no SYN-ACK")?;
-        let answer = Segment::parse(&packet, Checksum::Unverified).map_err(|error| error.to_string())?;
+        let answer = Segment::parse(&packet, Checksum::Trusted).map_err(|error| error.to_string())?;
         let [syn, syn_ack] = [segment, answer].map(|segment| Opening::of(&segment, Instant::ZERO));
         let clock = answer.options.timestamps.map_or(0, |timestamps| timestamps.value);
         segment.seq = segment.seq + 1;
@@ -428,6 +430,7 @@ impl<'a> Conversation<'a> {
             highest: 0,
             told_window: 0,
             fin: None,
+            defied: false,
         })
     }
 
@@ -461,7 +464,7 @@ impl<'a> Conversation<'a> {
     /// The core hears what the server has sent.
     fn listen(&mut self) {
         while let Some(packet) = self.world.tun.take() {
-            let segment = Segment::parse(&packet, Checksum::Unverified).expect("a kernel's segment");
+            let segment = Segment::parse(&packet, Checksum::Trusted).expect("a kernel's segment");
             if segment.destination != self.client {
                 continue; // of the talk before
             }
@@ -594,6 +597,7 @@ impl<'a> Conversation<'a> {
             payload: &payload,
         };
         let next = self.place(Place::Next);
+        self.defied |= said.defiant;
         let predicted = at == next
             && flags == Flags::ACK
             && u32::from(said.window) << self.window_scale.0 == tcp_state(&self.socket).send_window;
@@ -604,7 +608,7 @@ impl<'a> Conversation<'a> {
             predicted: predicted && (goes_back || ack < self.acknowledgement(Ack::Unacknowledged)),
             crosses_edge: at + i64::from(segment.seq_len()) > self.right_edge
                 && (at <= self.right_edge || may_have_more),
-            defiant: said.defiant,
+            defiant: self.defied,
         };
         if flags.ack && at <= self.right_edge {
             self.told_window = self.told_window.max(at);
@@ -645,7 +649,10 @@ impl<'a> Conversation<'a> {
             return if closed == self.ended.is_some() {
                 Ok(())
             } else {
-                Err(format!("{what:?}\n  closed: {closed}, the core: {:?}", self.ended))
+                Err(format!(
+                    "{what:?}\n  closed: {closed}, the core: {:?}",
+                    self.ended
+                ))
             };
         }
         let endpoint = self.connection.endpoint();
@@ -659,7 +666,9 @@ impl<'a> Conversation<'a> {
             ));
         }
         match self.recent_differs {
-            Some((kernel, core)) => Err(format!("{what:?}\n  TS.Recent: the kernel {kernel}, the core {core:?}")),
+            Some((kernel, core)) => Err(format!(
+                "{what:?}\n  TS.Recent: the kernel {kernel}, the core {core:?}"
+            )),
             None => Ok(()),
         }
     }
@@ -667,10 +676,7 @@ impl<'a> Conversation<'a> {
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable} is a number")),
-    )
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
 #[test]
@@ -702,11 +708,19 @@ fn the_kernel_and_the_core_accept_the_same() {
         unknowable += u64::from(outcome.is_ok() && last.get());
         if let Err(TestError::Fail(reason, talk)) = outcome {
             failures += 1;
-            println!("seed {seed}: {reason}\n{:?}", Talk { steps: vec![], ..talk.clone() });
+            println!(
+                "seed {seed}: {reason}\n{:?}",
+                Talk {
+                    steps: vec![],
+                    ..talk.clone()
+                }
+            );
             for step in &talk.steps {
                 println!("  {step:?}");
             }
-            println!("replay: SEED={seed} cargo test -p steadfast-linux --test acceptance {NAME} -- --exact --nocapture");
+            println!(
+                "replay: SEED={seed} cargo test -p steadfast-linux --test acceptance {NAME} -- --exact --nocapture"
+            );
         }
     }
     let compared = world.compared.get();

@@ -115,9 +115,10 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
     let Some(acknowledges) = acknowledged(receiver, segment.ack) else {
         return Verdict::Reject(Rejected::Acknowledgement);
     };
-    let Place { at, skip, .. } = place;
+    let Place { at, skip, end } = place;
     let data_end = at + (segment.payload.len() - skip) as u64;
-    if receiver.ended && at < receiver.next && data_end > receiver.next {
+    let is_whole = end <= receiver.right_edge.max(receiver.next);
+    if receiver.ended && at < receiver.next && data_end > receiver.next && is_whole {
         return Verdict::Reset; // data over its own FIN
     }
     Verdict::Accept {
@@ -277,6 +278,121 @@ mod tests {
             verdict(150, 5000, without_ack, b"x"),
             Verdict::Reject(Rejected::NoAck)
         );
+    }
+
+    /// A receiver that has the client's FIN, at 149.
+    const ENDED: Receiver = Receiver {
+        acknowledged: Offset(150),
+        ended: true,
+        ..RECEIVER
+    };
+
+    #[test]
+    fn a_reset_in_the_place_of_the_fin_counts() {
+        let reset = |at| judge(&ENDED, &segment(at, 0, Flags::RST, b""));
+        assert_eq!(reset(149), Verdict::Reset);
+        assert_eq!(reset(150), Verdict::Reset);
+        assert_eq!(reset(148), Verdict::Reject(Rejected::OutOfWindow));
+        assert_eq!(
+            verdict(149, 0, Flags::RST, b""),
+            Verdict::Reject(Rejected::BlindReset)
+        );
+    }
+
+    #[test]
+    fn a_reset_behind_what_is_held_out_of_order_counts() {
+        let receiver = Receiver {
+            sacked_end: Some(Offset(700)),
+            ..RECEIVER
+        };
+        let reset = |at| judge(&receiver, &segment(at, 0, Flags::RST, b""));
+        assert_eq!(reset(700), Verdict::Reset);
+        for at in [699, 701] {
+            assert_eq!(reset(at), Verdict::Reject(Rejected::BlindReset), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_reset_with_a_payload_that_leaves_the_window_is_none() {
+        assert_eq!(verdict(150, 0, Flags::RST, &[0; 950]), Verdict::Reset);
+        assert_eq!(
+            verdict(150, 0, Flags::RST, &[0; 951]),
+            Verdict::Reject(Rejected::OutOfWindow)
+        );
+    }
+
+    #[test]
+    fn behind_the_fin_nothing_is_taken_and_data_over_it_is_an_abort() {
+        let at = |at, payload| judge(&ENDED, &segment(at, 6000, Flags::ACK, payload));
+        let text = |verdict| matches!(verdict, Verdict::Accept { text: true, .. });
+        assert!(!text(at(150, b"more")) && !text(at(149, b"x")));
+        assert!(text(verdict(150, 6000, Flags::ACK, b"more")));
+        assert_eq!(at(149, b"xy"), Verdict::Reset);
+        assert_ne!(at(149, &[0; 1000]), Verdict::Reset); // leaves the window
+    }
+
+    #[test]
+    fn a_probe_of_a_closed_window_is_refused_but_a_fin_alone_may_enter() {
+        let closed = Receiver {
+            right_edge: Offset(150),
+            ..RECEIVER
+        };
+        let at = |at, flags, payload| judge(&closed, &segment(at, 6000, flags, payload));
+        let refused = Verdict::Reject(Rejected::OutOfWindow);
+        assert_eq!(at(150, Flags::ACK, b"x"), refused);
+        assert_eq!(at(140, Flags::ACK, &[0; 11]), refused);
+        assert_eq!(at(150, Flags::FIN_ACK, b"x"), refused);
+        assert_eq!(at(151, Flags::FIN_ACK, b""), refused);
+        for flags in [Flags::ACK, Flags::FIN_ACK] {
+            assert!(matches!(at(150, flags, b""), Verdict::Accept { text: true, .. }));
+        }
+    }
+
+    #[test]
+    fn a_probe_in_the_place_of_the_syn_acknowledges() {
+        let fresh = Receiver {
+            acknowledged: Offset::ZERO,
+            next: Offset::ZERO,
+            ..RECEIVER
+        };
+        let mut probe = segment(0, 6000, Flags::ACK, b"xyz");
+        probe.seq = probe.seq - 1;
+        let expected = Verdict::Accept {
+            at: Offset::ZERO,
+            skip: 1,
+            acknowledges: Offset(6000),
+            text: true,
+        };
+        assert_eq!(judge(&fresh, &probe), expected);
+        probe.payload = b"";
+        assert_eq!(judge(&fresh, &probe), Verdict::Reject(Rejected::OutOfWindow));
+        probe.flags = Flags::RST;
+        probe.payload = b"x";
+        assert_eq!(judge(&fresh, &probe), Verdict::Reject(Rejected::BlindReset));
+    }
+
+    #[test]
+    fn an_acknowledgement_older_than_all_output_is_too_old() {
+        let fresh = Receiver {
+            send_unacknowledged: Offset::ZERO,
+            ..RECEIVER
+        };
+        let mut old = segment(150, 0, Flags::ACK, b"x");
+        assert!(matches!(judge(&fresh, &old), Verdict::Accept { .. }));
+        old.ack = old.ack - 1;
+        assert_eq!(judge(&fresh, &old), Verdict::Reject(Rejected::Acknowledgement));
+    }
+
+    #[test]
+    fn no_timestamp_is_older_than_none() {
+        let receiver = Receiver {
+            timestamp_recent: Some(0),
+            ..RECEIVER
+        };
+        let mut first = segment(150, 5000, Flags::ACK, b"x");
+        let value = 0xffff_0000;
+        first.options.timestamps = Some(Timestamps { value, echo: 0 });
+        assert!(matches!(judge(&receiver, &first), Verdict::Accept { .. }));
     }
 
     #[test]

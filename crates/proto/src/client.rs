@@ -85,3 +85,74 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Instant;
+    use crate::packet::{Flags, Options, Timestamps};
+
+    const FIRST: Seq = Seq(u32::MAX - 10);
+
+    fn segment(at: u32, window: u16, value: u32) -> Segment<'static> {
+        Segment {
+            source: "10.1.0.2:40000".parse().unwrap(),
+            destination: "10.2.0.100:80".parse().unwrap(),
+            seq: FIRST + at,
+            ack: Seq(0),
+            flags: Flags::ACK,
+            window,
+            options: Options {
+                timestamps: Some(Timestamps { value, echo: 0 }),
+                ..Options::default()
+            },
+            payload: b"",
+        }
+    }
+
+    /// After a SYN with timestamp `value`, and the first acknowledgement, of window 500.
+    fn client(value: u32) -> Client {
+        let syn = Opening::of(&segment(0, 65_535, value), Instant::ZERO);
+        let mut client = Client::opening(&syn, 0);
+        client.note(&segment(0, 500, value), Offset(0), Offset(0), Offset(0));
+        client
+    }
+
+    #[test]
+    fn the_window_of_a_syn_is_not_the_largest() {
+        assert_eq!((client(1).window, client(1).window_max), (500, 500));
+    }
+
+    #[test]
+    fn an_older_segment_does_not_tell_the_window() {
+        let mut client = client(1);
+        let mut told = |at: u32, window, acknowledges| {
+            let segment = segment(at, window, 1);
+            client.note(&segment, Offset(at.into()), Offset(acknowledges), Offset(0));
+            client.window
+        };
+        assert_eq!(told(100, 700, 0), 700);
+        assert_eq!(told(99, 900, 0), 700, "an older one");
+        assert_eq!(told(100, 600, 0), 700, "not newer, and less");
+        assert_eq!(told(100, 800, 0), 800, "not newer, but more");
+        assert_eq!(told(100, 0, 0), 0, "closed");
+        assert_eq!(told(20, 300, 1), 300, "acknowledges more");
+        assert_eq!(told(200, 400, 0), 300, "acknowledges less");
+        assert_eq!(client.window_max, 800);
+    }
+
+    #[test]
+    fn the_clock_is_that_of_what_fills_the_first_gap() {
+        let mut client = client(0);
+        let mut recent = |at: u32, value, acknowledges| {
+            let segment = segment(at, 500, value);
+            client.note(&segment, Offset(at.into()), Offset(acknowledges), Offset(50));
+            client.timestamp
+        };
+        assert_eq!(recent(10, u32::MAX, 5), u32::MAX, "none before");
+        assert_eq!(recent(51, 4, 5), u32::MAX, "ahead of what was acknowledged");
+        assert_eq!(recent(50, 4, 4), u32::MAX, "an old acknowledgement");
+        assert_eq!(recent(50, 4, 5), 4);
+        assert_eq!(recent(50, 3, 5), 4, "older");
+    }
+}
