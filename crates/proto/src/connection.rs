@@ -268,19 +268,21 @@ impl Connection {
         }
     }
 
+    /// The end of the client's stream, if bytes before it are missing.
+    fn early_fin(&self) -> Option<Offset> {
+        self.input.fin().filter(|_| !self.input.is_complete())
+    }
+
     /// Behind what the server holds out of order, a FIN included, as far as it tells.
     fn sacked_end(&self) -> Option<Offset> {
-        let fin = self.input.fin().filter(|_| !self.input.is_complete());
-        let held = fin
-            .map(|fin| fin + 1)
-            .or(self.input.has_holes().then(|| self.input.end()));
-        held.filter(|_| self.agreed.sack && !self.sack_overflow)
+        let data_end = self.input.has_holes().then(|| self.input.end());
+        let end = self.early_fin().map(|fin| fin + 1).or(data_end);
+        end.filter(|_| self.agreed.sack && !self.sack_overflow)
     }
 
     /// Once it holds more ranges than it tells of, the last one may be forgotten, and stay so while any is held.
     fn note_holes(&mut self) {
-        let fin = self.input.fin().filter(|_| !self.input.is_complete());
-        let ranges = self.input.holes() + usize::from(fin.is_some());
+        let ranges = self.input.holes() + usize::from(self.early_fin().is_some());
         self.sack_overflow = ranges > SACK_RANGES || (self.sack_overflow && ranges > 0);
     }
 
