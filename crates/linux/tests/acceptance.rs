@@ -728,3 +728,37 @@ fn the_kernel_and_the_core_accept_the_same() {
     assert_eq!(failures, 0, "of {count} talks");
     assert!(compared >= 8 * count || count == 1, "that proves little");
 }
+
+/// The server's selective acknowledgements tell of four ranges; it forgets the one it was told first.
+#[test]
+fn a_reset_behind_a_forgotten_range_ends_nothing() {
+    let Some(world) = World::new("a_reset_behind_a_forgotten_range_ends_nothing") else {
+        return;
+    };
+    let said = |kind, at, len| Said {
+        kind,
+        seq: (Place::Next, at),
+        len,
+        ack: (Ack::Sent, 0),
+        clock: Clock::FromLatest(0),
+        window: 500,
+        defiant: false,
+    };
+    for ranges in [4, 5] {
+        let ahead = (0..ranges).map(|index| said(Kind::Ack, 5000 - index * 1000, 100));
+        let reset = [said(Kind::Rst, 5100, 0)];
+        let talk = Talk {
+            window_scale: Some(0),
+            sack: true,
+            clock: Some(1),
+            window: 500,
+            client_first: 1,
+            receive_buffer: 30 << 10,
+            quick_ack: false,
+            steps: ahead.chain(reset).map(Step::Client).collect(),
+        };
+        let mut conversation = Conversation::open(&world, &talk).expect("a connection");
+        assert_eq!(conversation.run(&talk), Ok(Outcome::Agreed), "{ranges} ranges");
+        assert_eq!(conversation.ended.is_some(), ranges == 4, "{ranges} ranges");
+    }
+}
