@@ -16,6 +16,8 @@ const CHUNK: usize = 32 * 1024;
 const AHEAD_MAX: usize = 256;
 /// Chunks kept for reuse while a log is in use.
 const SPARE_MAX: usize = 32;
+/// A chunk so small is kept for reuse when a log is empty: small messages come again and again.
+const SMALL: usize = 2048;
 
 /// What became of a piece of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +41,11 @@ pub struct StreamLog {
     /// Sorted, disjoint, not adjacent, all behind the frontier.
     ahead: Vec<Range<Offset>>,
     fin: Option<Offset>,
-    /// Chunk `i` holds the bytes from `origin + i * CHUNK` on.
+    /// Chunk `i` holds the bytes from `origin + i * CHUNK` on. The first one grows as it is filled, up to that size.
     chunks: VecDeque<Vec<u8>>,
     origin: Offset,
+    /// Memory of the chunks, in bytes.
+    memory: usize,
     /// Chunks that were given up last: their memory is still in the caches.
     spare: Vec<Vec<u8>>,
     reach: u64,
@@ -58,6 +62,7 @@ impl StreamLog {
             fin: None,
             chunks: VecDeque::new(),
             origin: Offset::ZERO,
+            memory: 0,
             spare: Vec::new(),
             reach,
         }
@@ -115,7 +120,7 @@ impl StreamLog {
 
     /// Memory held by what is kept, in bytes; not counted is what waits to be used again while the log is in use.
     pub fn memory(&self) -> usize {
-        self.chunks.len() * CHUNK
+        self.memory
     }
 
     /// The sender said that its stream ends at `at`. False if it said otherwise before: a contradiction.
@@ -207,20 +212,32 @@ impl StreamLog {
     pub fn release(&mut self, to: Offset) {
         self.base = self.base.max(to.min(self.frontier));
         if self.base == self.frontier && self.ahead.is_empty() {
-            self.chunks.clear();
-            self.chunks.shrink_to(4);
-            self.spare = Vec::new();
-            self.origin = Offset(self.base.0 - self.base.0 % CHUNK as u64);
+            self.clear();
         }
         while self.origin + CHUNK as u64 <= self.base {
             let Some(mut chunk) = self.chunks.pop_front() else {
                 break;
             };
             self.origin += CHUNK as u64;
+            self.memory -= chunk.capacity();
             if self.spare.len() < SPARE_MAX {
                 chunk.clear();
                 self.spare.push(chunk);
             }
+        }
+    }
+
+    /// Nothing is kept any more: what comes next begins a chunk.
+    fn clear(&mut self) {
+        self.origin = self.base;
+        self.memory = 0;
+        if self.chunks.len() == 1 && self.chunks[0].capacity() <= SMALL {
+            let mut chunk = self.chunks.pop_front().expect("one is there");
+            chunk.clear();
+            self.spare = vec![chunk];
+        } else if !self.chunks.is_empty() {
+            self.chunks = VecDeque::new();
+            self.spare = Vec::new();
         }
     }
 
@@ -278,19 +295,28 @@ impl StreamLog {
         while !bytes.is_empty() {
             let (index, start) = self.locate(at);
             while self.chunks.len() <= index {
-                self.chunks.push_back(self.spare.pop().unwrap_or_default());
+                let chunk = self.spare.pop().unwrap_or_default();
+                self.memory += chunk.capacity();
+                self.chunks.push_back(chunk);
             }
             let (now, later) = bytes.split_at(bytes.len().min(CHUNK - start));
             let chunk = &mut self.chunks[index];
-            if chunk.capacity() == 0 {
-                chunk.reserve_exact(CHUNK);
-            }
+            let before = chunk.capacity();
             if start > chunk.len() {
                 chunk.resize(start, 0);
             }
             let overwritten = now.len().min(chunk.len() - start);
             chunk[start..start + overwritten].copy_from_slice(&now[..overwritten]);
+            if before < start + now.len() {
+                let is_small = index == 0 && start + now.len() <= SMALL;
+                chunk.reserve_exact(if is_small {
+                    now.len() - overwritten
+                } else {
+                    CHUNK - chunk.len()
+                });
+            }
             chunk.extend_from_slice(&now[overwritten..]);
+            self.memory += chunk.capacity() - before;
             at += now.len() as u64;
             bytes = later;
         }

@@ -1,5 +1,6 @@
 //! Header sections: where they end, and what they say about the message's length and the connection's.
 
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
 use thiserror::Error;
@@ -219,6 +220,24 @@ fn decimal(value: &[u8]) -> Result<u64, Fault> {
         .ok_or(Fault::ContentLength)
 }
 
+/// The section that `begun` and the front of `bytes` make, which it takes; `None` until its end is there. Nothing is copied
+/// where `bytes` has all of it, as almost always.
+pub(super) fn next_section<'a>(
+    begun: &mut Vec<u8>,
+    bytes: &mut &'a [u8],
+) -> Result<Option<Cow<'a, [u8]>>, Fault> {
+    let end = || memchr::memchr_iter(b'\n', bytes).find(|&feed| ends_blank(&bytes[..=feed]));
+    if begun.is_empty()
+        && let Some(feed) = end().filter(|&feed| feed < HEAD_MAX)
+    {
+        let (section, rest) = bytes.split_at(feed + 1);
+        *bytes = rest;
+        return Ok(Some(section.into()));
+    }
+    let is_whole = take_section(begun, bytes)?;
+    Ok(is_whole.then(|| std::mem::take(begun).into()))
+}
+
 /// Moves bytes from the front of `bytes` to `section` up to the blank line that ends it. True when it is there.
 pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<bool, Fault> {
     while !bytes.is_empty() {
@@ -235,7 +254,7 @@ pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<b
 
 /// Moves bytes from the front of `bytes` to `line` up to the next line feed. True when it is there.
 pub(super) fn take_line(line: &mut Vec<u8>, bytes: &mut &[u8]) -> bool {
-    let end = bytes.iter().position(|&byte| byte == b'\n').map(|feed| feed + 1);
+    let end = memchr::memchr(b'\n', bytes).map(|feed| feed + 1);
     let (taken, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
     line.extend_from_slice(taken);
     *bytes = rest;

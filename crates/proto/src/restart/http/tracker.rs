@@ -1,17 +1,21 @@
 //! The backup's view of one connection: which request is unanswered, and what of its reply has been said.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use thiserror::Error;
 use twox_hash::xxhash3_128;
 
 use super::body::{Body, Piece};
-use super::head::{Fault, Method, ReplyHead, RequestHead, take_section};
+use super::head::{Fault, Method, ReplyHead, RequestHead, next_section};
 use super::resume::{BodyPrefix, Position, Reply, Resume};
 use crate::Offset;
 
 /// The most unanswered requests that are remembered; more make the connection unprotected.
 pub const REQUESTS_MAX: usize = 4096;
+
+/// Room for so many is kept while none is: few connections pipeline, and most ask again.
+const UNANSWERED_KEPT: usize = 4;
 
 /// Why a connection cannot be restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -55,7 +59,7 @@ pub enum Reason {
 ///
 /// Bytes go in by [`on_input`](Self::on_input) and [`on_output`](Self::on_output) in order and in pieces of any size.
 /// Input is given as soon as it was released to the primary, which may act on it before its acknowledgement is seen, and
-/// before the output that answers it. Idle, the tracker owns no memory; while a reply is
+/// before the output that answers it. Idle, the tracker owns next to no memory; while a reply is
 /// under way, the reply's header and a hash; body bytes cost the hash only.
 #[derive(Debug, Default)]
 pub struct Tracker {
@@ -282,8 +286,8 @@ impl Tracker {
                     _ => return Err(Reason::NotHttp),
                 },
                 Receiving::Head { start, bytes: head } => {
-                    if take_section(head, &mut bytes).map_err(Reason::Request)? {
-                        let (start, head) = (*start, std::mem::take(head));
+                    let start = *start;
+                    if let Some(head) = next_section(head, &mut bytes).map_err(Reason::Request)? {
                         self.receiving = Receiving::Between;
                         self.on_request(start, &head)?;
                     }
@@ -339,8 +343,8 @@ impl Tracker {
         if let Some(request) = self.unanswered.pop_front() {
             self.unsafe_count -= usize::from(!request.method.is_safe());
         }
-        if self.unanswered.is_empty() {
-            self.unanswered = VecDeque::new(); // an idle connection owns no memory
+        if self.unanswered.is_empty() && self.unanswered.capacity() > UNANSWERED_KEPT {
+            self.unanswered = VecDeque::new();
         }
     }
 
@@ -354,10 +358,9 @@ impl Tracker {
                     self.replying = Replying::Head(Vec::new());
                 }
                 Replying::Head(head) => {
-                    if take_section(head, &mut bytes).map_err(Reason::Reply)? {
-                        let head = std::mem::take(head);
+                    if let Some(head) = next_section(head, &mut bytes).map_err(Reason::Reply)? {
                         self.replying = Replying::Between;
-                        self.on_reply_head(head)?;
+                        self.on_reply_head(head, &mut bytes)?;
                     }
                 }
                 Replying::Body(reply) => {
@@ -373,7 +376,8 @@ impl Tracker {
         Ok(())
     }
 
-    fn on_reply_head(&mut self, head: Vec<u8>) -> Result<(), Reason> {
+    /// `rest` is what comes behind the header: often the whole body, and then there is nothing to be remembered of it.
+    fn on_reply_head(&mut self, head: Cow<'_, [u8]>, rest: &mut &[u8]) -> Result<(), Reason> {
         let to_head = self
             .unanswered
             .front()
@@ -383,10 +387,14 @@ impl Tracker {
             _ if reply.status == 101 => return Err(Reason::Upgraded),
             _ if reply.is_interim() => {}
             None => self.on_reply_end(reply.persists),
+            Some(Body::Length { left }) if left <= rest.len() as u64 => {
+                *rest = &rest[usize::try_from(left).unwrap_or(rest.len())..];
+                self.on_reply_end(reply.persists);
+            }
             Some(body) => {
                 let (persists, hash) = (reply.persists, Hash(xxhash3_128::Hasher::new()));
                 self.replying = Replying::Body(Box::new(ReplyBody {
-                    head,
+                    head: head.into_owned(),
                     persists,
                     body,
                     bytes: 0,
