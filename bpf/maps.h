@@ -13,6 +13,14 @@ struct {
 	__type(value, __u32);
 } services SEC(".maps");
 
+/* A bit per port number, as it stands in the packet: whether any service has it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536 / 64);
+	__type(key, __u32);
+	__type(value, __u64);
+} ports SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SERVICES_MAX);

@@ -14,6 +14,7 @@
 
 #define L3 ETH_HLEN
 #define EXTENSION_HEADERS_MAX 6
+#define LINEAR_MAX 256 /* further headers are looked for the slow way */
 
 /* linux/icmp.h would drag in the C library. */
 #define ICMP_DEST_UNREACH 3
@@ -45,6 +46,18 @@ struct parsed {
 	__u8 direction;
 };
 
+/* As bpf_skb_load_bytes, without the call where the bytes are in the packet's linear part, as headers almost always are. */
+static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32 len) {
+	if (at <= LINEAR_MAX) {
+		void *from = (void *)(long)skb->data + at;
+		if (from + len <= (void *)(long)skb->data_end) {
+			__builtin_memcpy(to, from, len);
+			return 0;
+		}
+	}
+	return bpf_skb_load_bytes(skb, at, to, len);
+}
+
 static __always_inline void map_v4(__u8 *to, __be32 from) {
 	__builtin_memset(to, 0, 10);
 	to[10] = to[11] = 0xff;
@@ -53,7 +66,7 @@ static __always_inline void map_v4(__u8 *to, __be32 from) {
 
 static __always_inline int parse_v4(struct __sk_buff *skb, __u32 at, struct addresses *out) {
 	struct iphdr ip;
-	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.ihl < 5)
+	if (load(skb, at, &ip, sizeof(ip)) || ip.ihl < 5)
 		return -1;
 	map_v4(out->source, ip.saddr);
 	map_v4(out->destination, ip.daddr);
@@ -66,7 +79,7 @@ static __always_inline int parse_v4(struct __sk_buff *skb, __u32 at, struct addr
 
 static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addresses *out) {
 	struct ipv6hdr ip;
-	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)))
+	if (load(skb, at, &ip, sizeof(ip)))
 		return -1;
 	__builtin_memcpy(out->source, &ip.saddr, 16);
 	__builtin_memcpy(out->destination, &ip.daddr, 16);
@@ -88,7 +101,7 @@ static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addr
 		default:
 			return 0;
 		}
-		if (bpf_skb_load_bytes(skb, out->l4, &extension, sizeof(extension)))
+		if (load(skb, out->l4, &extension, sizeof(extension)))
 			return -1;
 		if (out->protocol == IPPROTO_FRAGMENT) {
 			out->fragment = !!(extension.offset & bpf_htons(0xfff9));
@@ -105,7 +118,15 @@ static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addr
 	return 0;
 }
 
+static __always_inline _Bool is_service_port(__be16 port) {
+	__u32 word = port / 64;
+	__u64 *bits = bpf_map_lookup_elem(&ports, &word);
+	return bits && *bits >> port % 64 & 1;
+}
+
 static __always_inline __u32 *service_of(const __u8 *address, __be16 port) {
+	if (!is_service_port(port))
+		return NULL; /* most ports are some client's, and hashing is dear */
 	struct service_key key = {.port = port};
 	__builtin_memcpy(key.address, address, 16);
 	return bpf_map_lookup_elem(&services, &key);
@@ -117,7 +138,7 @@ static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct par
 	__be16 port;
 	__u8 type;
 	int failed;
-	if (bpf_skb_load_bytes(skb, out->ip.l4, &type, 1))
+	if (load(skb, out->ip.l4, &type, 1))
 		return PARSE_OTHER;
 	if (out->ip.v6 ? type >= ICMPV6_INFORMATIONAL : type != ICMP_DEST_UNREACH && type != ICMP_TIME_EXCEEDED && type != ICMP_PARAMETERPROB)
 		return PARSE_OTHER;
@@ -125,7 +146,7 @@ static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct par
 		failed = parse_v6(skb, out->ip.l4 + 8, &inner);
 	else
 		failed = parse_v4(skb, out->ip.l4 + 8, &inner);
-	if (failed || inner.protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, inner.l4, &port, sizeof(port)))
+	if (failed || inner.protocol != IPPROTO_TCP || load(skb, inner.l4, &port, sizeof(port)))
 		return PARSE_OTHER;
 	__u32 *service = service_of(inner.source, port);
 	if (!service)
@@ -148,7 +169,7 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 		return out->ip.fragment ? PARSE_OTHER : parse_icmp(skb, out);
 	if (out->ip.protocol != IPPROTO_TCP)
 		return PARSE_OTHER;
-	if (out->ip.fragment || bpf_skb_load_bytes(skb, out->ip.l4, &out->tcp, sizeof(out->tcp))) {
+	if (out->ip.fragment || load(skb, out->ip.l4, &out->tcp, sizeof(out->tcp))) {
 		/* port 0 stands for the VIP itself */
 		__u32 *vip = service_of(out->ip.destination, 0);
 		if (!vip)

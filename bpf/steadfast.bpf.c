@@ -56,7 +56,7 @@ static __always_inline _Bool same_mac(const __u8 *a, const __u8 *b) {
 
 static __always_inline _Bool from_peer(struct __sk_buff *skb, struct service_state *state) {
 	__u8 source[6];
-	if (bpf_skb_load_bytes(skb, ETH_ALEN, source, sizeof(source)))
+	if (load(skb, ETH_ALEN, source, sizeof(source)))
 		return 0;
 	return same_mac(source, state->peer_mac);
 }
@@ -251,7 +251,7 @@ int guard(struct __sk_buff *skb) {
 	case MODE_FORWARD:
 		return dropped(service, REASON_EGRESS_MUTE);
 	case MODE_PRIMARY:
-		if (bpf_skb_load_bytes(skb, 0, destination, sizeof(destination)) ||
+		if (load(skb, 0, destination, sizeof(destination)) ||
 		    !same_mac(destination, state->peer_mac))
 			return dropped(service, REASON_EGRESS_UNGUARDED);
 		return silence_death(skb, &packet, state);

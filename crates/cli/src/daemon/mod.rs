@@ -34,11 +34,11 @@ use peer::Peer;
 
 /// Records handled between two looks at the clock.
 const BATCH: usize = 4096;
-/// Between two looks at the rings while there is traffic: long, since waking costs.
-const NAP: Duration = Duration::from_millis(1);
-/// The same when a look finds much: what was logged should still be in the CPU's caches when it is read.
-const NAP_BUSY: Duration = Duration::from_micros(300);
-const BUSY_BYTES: u64 = 256 * 1024;
+/// Between two looks at the rings while there is traffic: long, since it takes a CPU away from those who make it.
+const NAP: Duration = Duration::from_millis(4);
+/// The same when a look finds much: the ring must not run full.
+const NAP_BUSY: Duration = Duration::from_millis(1);
+const BUSY_BYTES: u64 = 4 << 20;
 /// So many naps without a record, and the agent goes to sleep.
 const NAPS_MAX: u32 = 10;
 /// The longest sleep: a wake-up could be lost in the gap between the last look and the sleep.

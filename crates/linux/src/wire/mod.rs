@@ -236,6 +236,8 @@ impl Wire {
             self.map("services")
                 .update(&key, &u32::from(index).to_ne_bytes(), MapFlags::ANY)
                 .step(|| format!("registering the service {}:{}", service.address, service.port))?;
+            self.mark_port(port)
+                .step(|| format!("registering the port {port}"))?;
         }
         if !self.interfaces.contains(&service.ifindex) {
             self.interfaces.push(service.ifindex);
@@ -263,6 +265,18 @@ impl Wire {
                 "deaths of server processes are not noticed: {error}"
             ))),
         }
+    }
+
+    /// Packets from and to other ports are none of any service.
+    fn mark_port(&self, port: u16) -> libbpf_rs::Result<()> {
+        let port = port.to_be(); // as the programs read it from the packet
+        let (word, bit) = (u32::from(port / 64).to_ne_bytes(), 1_u64 << (port % 64));
+        let known = self.map("ports").lookup(&word, MapFlags::ANY)?;
+        let known = known
+            .and_then(|bytes| bytes.try_into().ok())
+            .map_or(0, u64::from_ne_bytes);
+        self.map("ports")
+            .update(&word, &(known | bit).to_ne_bytes(), MapFlags::ANY)
     }
 
     fn state_pointer(&self, index: u16) -> *mut ServiceState {
