@@ -83,12 +83,24 @@ pub enum Verdict {
 #[derive(Clone, Debug)]
 pub struct Link {
     config: LinkConfig,
+    /// The configured delay; arithmetic on a `Duration` costs more than all the rest of a packet.
+    delay_nanos: u64,
     up: bool,
     /// When the packet accepted last has been sent.
     idle_at: Fraction,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
+    /// How long the packet before took, because the next one is often as long.
+    pace: Pace,
     rng: Xoshiro256PlusPlus,
+}
+
+/// How long a packet of `bytes` bytes takes: `nanos` + `rest` / rate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    bytes: usize,
+    nanos: u64,
+    rest: u64,
 }
 
 /// A point in time between two nanoseconds.
@@ -128,11 +140,13 @@ impl Link {
             return Err(InvalidLink::ReorderWithoutDelay);
         }
         Ok(Self {
+            delay_nanos: nanos(config.delay),
             config,
             up: true,
             idle_at: Fraction::at(Instant::ZERO),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            pace: Pace::default(),
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
         })
     }
@@ -149,9 +163,9 @@ impl Link {
         if self.chance(self.config.loss) {
             return Verdict::Lost;
         }
-        let at = sent + self.travel_time();
+        let at = later(sent, self.travel_nanos());
         let copy_at = if self.chance(self.config.duplicate) {
-            Some(sent + self.travel_time())
+            Some(later(sent, self.travel_nanos()))
         } else {
             None
         };
@@ -168,6 +182,12 @@ impl Link {
         }
     }
 
+    /// How many packets wait at `now`, and their bytes, not counting the one that is being sent. `now` never goes back.
+    pub fn waiting(&mut self, now: Instant) -> (usize, usize) {
+        self.leave(now);
+        (self.waiting.len(), self.waiting_bytes)
+    }
+
     /// Whether the link is connected.
     pub const fn is_up(&self) -> bool {
         self.up
@@ -179,6 +199,21 @@ impl Link {
         let Some(rate) = self.config.rate_bits_per_s else {
             return Some(now);
         };
+        self.leave(now);
+        let now = Fraction::at(now);
+        let start = self.idle_at.max(now);
+        if start > now && !self.wait(start, bytes) {
+            return None;
+        }
+        if self.pace.bytes != bytes {
+            self.pace = Pace::new(bytes, rate);
+        }
+        self.idle_at = start.after(self.pace, rate);
+        Some(self.idle_at.nanos)
+    }
+
+    /// Forgets the packets whose sending has begun by `now`.
+    fn leave(&mut self, now: Instant) {
         let now = Fraction::at(now);
         while let Some(first) = self.waiting.front()
             && first.until <= now
@@ -186,12 +221,6 @@ impl Link {
             self.waiting_bytes -= first.bytes;
             self.waiting.pop_front();
         }
-        let start = self.idle_at.max(now);
-        if start > now && !self.wait(start, bytes) {
-            return None;
-        }
-        self.idle_at = start.after(bytes, rate);
-        Some(self.idle_at.nanos)
     }
 
     /// Lets a packet wait until `until`; false if there is no room.
@@ -212,18 +241,27 @@ impl Link {
         true
     }
 
-    fn travel_time(&mut self) -> Duration {
-        let mut time = self.config.delay;
-        if self.chance(self.config.reorder) {
-            time += self.config.reorder_delay.mul_f64(self.rng.random::<f64>());
+    fn travel_nanos(&mut self) -> u64 {
+        if !self.chance(self.config.reorder) {
+            return self.delay_nanos;
         }
-        time
+        let extra = self.config.reorder_delay.mul_f64(self.rng.random::<f64>());
+        self.delay_nanos.saturating_add(nanos(extra))
     }
 
     /// Draws only where there is a choice, so that options which are off do not shift the others' chances.
     fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.rng.random_bool(probability)
     }
+}
+
+/// `nanos` nanoseconds after `instant`; saturates after 584 years.
+const fn later(instant: Instant, nanos: u64) -> Instant {
+    Instant::from_nanos(instant.as_nanos().saturating_add(nanos))
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Fraction {
@@ -234,14 +272,28 @@ impl Fraction {
         }
     }
 
-    /// When `bytes` bytes have been sent at `rate` bits per second, starting here.
-    #[allow(clippy::cast_possible_truncation)] // the remainder is below the rate; the time ends after 584 years
-    fn after(self, bytes: usize, rate: u64) -> Self {
-        const BITS_TO_NANOS: u128 = 8 * 1_000_000_000;
-        let numerator = bytes as u128 * BITS_TO_NANOS + u128::from(self.rest);
-        let rate = u128::from(rate);
+    /// When a packet has been sent whose sending starts here.
+    fn after(self, pace: Pace, rate: u64) -> Self {
+        let rest = u128::from(self.rest) + u128::from(pace.rest);
+        let carry = rest >= u128::from(rate);
         Self {
-            nanos: self.nanos + Duration::from_nanos((numerator / rate) as u64),
+            nanos: later(self.nanos, pace.nanos + u64::from(carry)),
+            rest: self
+                .rest
+                .wrapping_add(pace.rest)
+                .wrapping_sub(if carry { rate } else { 0 }),
+        }
+    }
+}
+
+impl Pace {
+    #[allow(clippy::cast_possible_truncation)] // the remainder is below the rate; the time ends after 584 years
+    fn new(bytes: usize, rate: u64) -> Self {
+        const BITS_TO_NANOS: u128 = 8 * 1_000_000_000;
+        let (numerator, rate) = (bytes as u128 * BITS_TO_NANOS, u128::from(rate));
+        Self {
+            bytes,
+            nanos: (numerator / rate) as u64,
             rest: (numerator % rate) as u64,
         }
     }

@@ -1,0 +1,251 @@
+//! What a flow is like.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::seconds;
+
+/// How a sender finds and repairs losses, and how its window falls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Variant {
+    /// Fast retransmit, then slow start from one segment (Jacobson 1988).
+    Tahoe,
+    /// Fast retransmit and fast recovery (RFC 5681 §3.2).
+    Reno,
+    /// Stays in fast recovery until everything sent before it is acknowledged (RFC 6582).
+    #[default]
+    NewReno,
+    /// Selective acknowledgements (RFC 2018) with a count of what is in flight (RFC 6675).
+    Sack,
+    /// Selective acknowledgements as ns-2's agent `Sack1` has them (Fall and Floyd 1996): any hole below a SACK block is
+    /// lost, and the count of what is in flight starts from the duplicates, not from the scoreboard.
+    Sack1,
+}
+
+/// How a connection is opened and closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Handshake {
+    /// SYN, SYN-ACK, ACK; FIN both ways.
+    #[default]
+    Full,
+    /// A SYN, which is acknowledged like data; nobody closes: ns-2's one-way agents with `syn_`.
+    OneWay,
+}
+
+/// Where ns-2's agents do otherwise than the RFCs. Each field names what ns-2 does.
+#[allow(clippy::struct_excessive_bools)] // independent of each other
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Departures {
+    /// A loss halves the window that was allowed, in whole segments (`slowdown()`), not what was in flight (RFC 5681
+    /// equation 4).
+    pub halve_window: bool,
+    /// A repeated timeout of one segment lowers the slow start threshold again, to two segments, where RFC 5681 §3.1 holds it.
+    pub halve_again: bool,
+    /// A lost SYN lowers the threshold to two segments; RFC 5681 §3.1 only wants an initial window of one.
+    pub halve_on_syn: bool,
+    /// After a lost SYN the backed-off timeout holds until a round trip is measured, where RFC 6298 §5.7 has 3 s.
+    pub keep_syn_backoff: bool,
+    /// NewReno sends at most two segments per acknowledgement while duplicates come in (`send_much(0, 0, 2)`).
+    pub recovery_burst: bool,
+    /// NewReno leaves recovery with the window that partial acknowledgements left it (`exit_recovery_fix_` 0), not
+    /// with the threshold (RFC 6582 §3.2 step 3).
+    pub keep_deflated: bool,
+    /// The receiver lets the acknowledgement of a repetition of what it received last wait as if it were new
+    /// (`DelAckSink`), where RFC 5681 §4.2 has duplicates acknowledged at once.
+    pub delay_repeated: bool,
+}
+
+impl Departures {
+    /// All of them.
+    pub const NS2: Self = Self {
+        halve_window: true,
+        halve_again: true,
+        halve_on_syn: true,
+        keep_syn_backoff: true,
+        recovery_burst: true,
+        keep_deflated: true,
+        delay_repeated: true,
+    };
+}
+
+/// The retransmission timeout's bounds (RFC 6298).
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RtoConfig {
+    /// For the SYN, in seconds.
+    #[serde(with = "seconds")]
+    pub syn: Duration,
+    /// For data before the first measured round trip.
+    #[serde(with = "seconds")]
+    pub initial: Duration,
+    /// Least, before backoff.
+    #[serde(with = "seconds")]
+    pub min: Duration,
+    /// Largest, backoff included.
+    #[serde(with = "seconds")]
+    pub max: Duration,
+    /// Round trips are measured in whole ticks of this clock: G of RFC 6298 §4 (ns-2's `tcpTick_`).
+    #[serde(with = "seconds")]
+    pub tick: Duration,
+    /// When the first tick falls after the start of time, below one tick; ns-2 draws it for each agent (`boot_time_`).
+    #[serde(with = "seconds")]
+    pub phase: Duration,
+}
+
+impl Default for RtoConfig {
+    /// RFC 6298 with a clock of 1 ms.
+    fn default() -> Self {
+        Self {
+            syn: Duration::from_secs(1),
+            initial: Duration::from_secs(1),
+            min: Duration::from_secs(1),
+            max: Duration::from_secs(60),
+            tick: Duration::from_millis(1),
+            phase: Duration::ZERO,
+        }
+    }
+}
+
+/// Both ends of a flow. The default is what the RFCs say.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Loss recovery.
+    pub variant: Variant,
+    /// Opening and closing.
+    pub handshake: Handshake,
+    /// Bytes of data per segment.
+    pub mss: u16,
+    /// Congestion window after the handshake, in segments.
+    pub initial_window: u32,
+    /// What the receiver advertises, in segments: W_max.
+    pub max_window: u32,
+    /// Slow start threshold at the start, in segments; `None`: as high as the advertised window.
+    pub initial_threshold: Option<u32>,
+    /// Whether the first two duplicates each let a new segment out (RFC 3042).
+    pub limited_transmit: bool,
+    /// How long an acknowledgement waits for a second segment, in seconds (RFC 5681 §4.2); `None` acknowledges each.
+    #[serde(with = "seconds::optional")]
+    pub delayed_ack: Option<Duration>,
+    /// Retransmission timeout.
+    pub rto: RtoConfig,
+    /// ns-2's ways.
+    pub departures: Departures,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            variant: Variant::default(),
+            handshake: Handshake::default(),
+            mss: 1460,
+            initial_window: 3, // RFC 5681 §3.1 for this segment size
+            max_window: 64,
+            initial_threshold: None,
+            limited_transmit: true,
+            delayed_ack: Some(Duration::from_millis(100)),
+            rto: RtoConfig::default(),
+            departures: Departures::default(),
+        }
+    }
+}
+
+/// Which field of a [`Config`] cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidConfig {
+    /// Nothing would ever be sent, or time would stand still.
+    #[error("{0} must be positive")]
+    Zero(&'static str),
+    /// The advertised window would not fit its field.
+    #[error("max_window must be below 4 GiB, not {0} segments")]
+    Window(u32),
+    /// The timeouts contradict each other.
+    #[error("rto.{0} must be between rto.min and rto.max")]
+    Rto(&'static str),
+    /// A phase of more than a period.
+    #[error("rto.phase must be below rto.tick")]
+    Phase,
+}
+
+impl Config {
+    /// An agent of ns-2 2.35 with its defaults of that release: one way, packets counted, a clock of 10 ms.
+    pub fn ns2(variant: Variant) -> Self {
+        Self {
+            variant,
+            handshake: Handshake::OneWay,
+            initial_window: 2, // windowInit_
+            max_window: 20,    // window_
+            rto: RtoConfig {
+                syn: Duration::from_secs(3), // rtxcur_init_
+                initial: Duration::from_secs(3),
+                min: Duration::from_millis(200),
+                max: Duration::from_secs(60),
+                tick: Duration::from_millis(10),
+                phase: Duration::ZERO,
+            },
+            departures: Departures::NS2,
+            ..Self::default()
+        }
+    }
+
+    /// Whether a flow can be like that.
+    ///
+    /// # Errors
+    /// Names the field that cannot be.
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        let rto = &self.rto;
+        let zero = [
+            ("mss", self.mss == 0),
+            ("initial_window", self.initial_window == 0),
+            ("max_window", self.max_window == 0),
+            ("initial_threshold", self.initial_threshold == Some(0)),
+            ("delayed_ack", self.delayed_ack == Some(Duration::ZERO)),
+            ("rto.min", rto.min.is_zero()),
+            ("rto.tick", rto.tick.is_zero()),
+        ];
+        if let Some((field, _)) = zero.iter().find(|(_, zero)| *zero) {
+            return Err(InvalidConfig::Zero(field));
+        }
+        if self.max_window.checked_mul(u32::from(self.mss)).is_none() {
+            return Err(InvalidConfig::Window(self.max_window));
+        }
+        for (field, value) in [("syn", rto.syn), ("initial", rto.initial)] {
+            if value < rto.min || value > rto.max {
+                return Err(InvalidConfig::Rto(field));
+            }
+        }
+        if rto.phase >= rto.tick {
+            return Err(InvalidConfig::Phase);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_hold_and_each_error_names_its_field() {
+        assert_eq!(Config::default().check(), Ok(()));
+        assert_eq!(Config::ns2(Variant::Reno).check(), Ok(()));
+        let refused = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert!(refused(|config| config.mss = 0).starts_with("mss"));
+        assert!(refused(|config| config.initial_window = 0).starts_with("initial_window"));
+        assert!(refused(|config| config.max_window = u32::MAX).starts_with("max_window"));
+        assert!(refused(|config| config.initial_threshold = Some(0)).starts_with("initial_threshold"));
+        assert!(refused(|config| config.delayed_ack = Some(Duration::ZERO)).starts_with("delayed_ack"));
+        assert!(refused(|config| config.rto.syn = Duration::ZERO).starts_with("rto.syn"));
+        assert!(refused(|config| config.rto.initial = Duration::from_secs(61)).starts_with("rto.initial"));
+        assert!(refused(|config| config.rto.phase = config.rto.tick).starts_with("rto.phase"));
+    }
+}

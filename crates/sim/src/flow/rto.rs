@@ -1,0 +1,164 @@
+//! The retransmission timeout (RFC 6298), in the arithmetic of Jacobson and Karels 1988 (Appendix A): whole ticks with
+//! a few binary places. With a fine tick that is RFC 6298 as it stands; with one of 10 ms it is BSD's and ns-2's.
+
+use proto::Instant;
+
+use super::config::RtoConfig;
+
+/// Binary places of the smoothed round trip, and of its variation.
+const SMOOTHED_PLACES: u32 = 3;
+const VARIATION_PLACES: u32 = 2;
+
+/// After so many doublings the path may be another one: the estimate starts anew (RFC 6298 §5, last paragraph). ns-2
+/// and BSD do it after the fourth.
+const FORGET_AFTER: u32 = 4;
+
+#[derive(Clone, Debug)]
+pub(super) struct Rto {
+    /// 8 × SRTT and 4 × RTTVAR, in ticks; no sample yet if the first is 0.
+    smoothed: i64,
+    variation: i64,
+    /// Before bounds and backoff, in nanoseconds.
+    base: u64,
+    doublings: u32,
+    min: u64,
+    max: u64,
+    tick: u64,
+    phase: u64,
+}
+
+impl Rto {
+    pub fn new(config: &RtoConfig) -> Self {
+        let nanos = |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            smoothed: 0,
+            variation: 0,
+            base: nanos(config.syn),
+            doublings: 0,
+            min: nanos(config.min),
+            max: nanos(config.max),
+            tick: nanos(config.tick),
+            phase: nanos(config.phase),
+        }
+    }
+
+    /// How many ticks of this end's clock had gone by.
+    const fn ticks(&self, at: Instant) -> u64 {
+        (at.as_nanos() + self.phase) / self.tick
+    }
+
+    /// What was sent at `sent` was acknowledged at `now` (RFC 6298 §2.2, §2.3).
+    pub fn on_sample(&mut self, sent: Instant, now: Instant) {
+        // The time that has passed since the tick before the sending, in whole ticks: what a clock that is read shows.
+        let passed = now.as_nanos() + self.phase - self.ticks(sent) * self.tick;
+        let measured = i64::try_from(passed / self.tick).unwrap_or(i64::MAX >> 8).max(1);
+        if self.smoothed == 0 {
+            self.smoothed = measured << SMOOTHED_PLACES;
+            self.variation = measured << (VARIATION_PLACES - 1);
+        } else {
+            let difference = measured - (self.smoothed >> SMOOTHED_PLACES);
+            self.smoothed = (self.smoothed + difference).max(1);
+            self.variation =
+                (self.variation + difference.abs() - (self.variation >> VARIATION_PLACES)).max(1);
+        }
+        let four_variations = self.variation << (2 + SMOOTHED_PLACES - VARIATION_PLACES);
+        let ticks = (four_variations + self.smoothed) >> SMOOTHED_PLACES;
+        self.base = ticks.unsigned_abs().saturating_mul(self.tick);
+    }
+
+    /// The SYN was acknowledged, after `lost` timeouts and without a sample: data wait `initial`, and longer if the
+    /// backoff is kept.
+    pub fn on_opened(&mut self, initial: u64, keep_backoff: bool) {
+        if self.smoothed == 0 {
+            self.base = initial;
+        }
+        if !keep_backoff {
+            self.doublings = 0;
+        }
+    }
+
+    /// Twice the patience (RFC 6298 §5.5).
+    pub fn on_timeout(&mut self) {
+        if self.current() < self.max {
+            self.doublings += 1;
+        }
+        if self.doublings >= FORGET_AFTER {
+            self.smoothed = 0;
+        }
+    }
+
+    /// What was timed, and not sent twice, was acknowledged (Karn's algorithm: RFC 6298 §5, note).
+    pub fn end_backoff(&mut self) {
+        self.doublings = 0;
+    }
+
+    /// How long to wait for an acknowledgement now, in nanoseconds (RFC 6298 §2.4, §2.5).
+    pub fn current(&self) -> u64 {
+        let factor = 1_u64.checked_shl(self.doublings).unwrap_or(u64::MAX);
+        let floor = 2 * self.tick;
+        self.base.max(self.min).saturating_mul(factor).min(self.max).max(floor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * MS)
+    }
+
+    fn rto(tick: u64, phase: u64) -> Rto {
+        Rto::new(&RtoConfig {
+            min: Duration::from_millis(200),
+            max: Duration::from_secs(64),
+            tick: Duration::from_nanos(tick),
+            phase: Duration::from_nanos(phase),
+            ..RtoConfig::default()
+        })
+    }
+
+    #[test]
+    fn with_a_fine_clock_it_is_rfc_6298() {
+        let mut rto = rto(1, 0);
+        assert_eq!(rto.current(), 1000 * MS);
+        rto.on_sample(at(0), at(300));
+        assert_eq!(rto.current(), 900 * MS); // 300 + 4 · 150
+        rto.on_sample(at(300), at(680));
+        assert_eq!(rto.current(), 840 * MS); // 310 + 4 · (3 · 150 + 80) / 4
+    }
+
+    #[test]
+    fn with_a_coarse_clock_ticks_are_counted_from_the_agents_own_start() {
+        // 98.4 ms from 3 ms on: ticks at 10, 20 … 100; with a phase of 9 ms at 1, 11 … 101.
+        let sample = |phase| {
+            let mut rto = rto(10 * MS, phase);
+            rto.on_sample(at(3), Instant::from_nanos(101_400_000));
+            rto.current()
+        };
+        assert_eq!(sample(0), 300 * MS); // 10 ticks + 4 · 5
+        assert_eq!(sample(9 * MS), 300 * MS); // 10 ticks from 2 ms before
+        assert_eq!(sample(MS), 300 * MS);
+        let mut rto = rto(10 * MS, 0);
+        rto.on_sample(at(0), Instant::from_nanos(98_400_000));
+        assert_eq!(rto.current(), 270 * MS); // 9 ticks + 4 · 4.5
+    }
+
+    #[test]
+    fn it_doubles_to_the_largest_and_forgets_the_path_on_the_way() {
+        let mut rto = rto(1, 0);
+        rto.on_sample(at(0), at(100));
+        for ms in [600, 1200, 2400, 4800, 9600, 19_200, 38_400, 64_000, 64_000] {
+            rto.on_timeout();
+            assert_eq!(rto.current(), ms * MS);
+        }
+        rto.end_backoff();
+        assert_eq!(rto.current(), 300 * MS);
+        rto.on_sample(at(0), at(500));
+        assert_eq!(rto.current(), 1500 * MS); // as from a first sample
+    }
+}

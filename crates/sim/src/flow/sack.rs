@@ -1,0 +1,185 @@
+//! Loss recovery with selective acknowledgements: RFC 6675, and ns-2's `Sack1`.
+
+use proto::Instant;
+
+use super::sender::{DUPLICATES, Sender, whole};
+use crate::net::Packet;
+
+/// RFC 6675.
+impl Sender {
+    pub(super) fn handle_sack(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
+        let ack = packet.ack;
+        if ack > self.una {
+            self.sacked.remove_below(ack);
+        }
+        let mut news = false;
+        for (left, right) in packet.sack.iter(ack) {
+            news |= self.sacked.add(left, right);
+        }
+        if ack > self.una {
+            let grow = !self.recovering;
+            self.recovering &= ack < self.recover;
+            self.accept(now, ack, grow);
+        } else if news && self.una < self.max {
+            self.duplicates += 1;
+        }
+        // Below the end of what was in flight at a timeout duplicates prove nothing (RFC 6675 §5.1).
+        let barred = self.deaf && self.una <= self.recover && self.una != 1;
+        let lost = self.duplicates >= DUPLICATES || self.lost_below() > self.una;
+        if lost && !self.recovering && !barred {
+            self.begin_recovery(now, out);
+        }
+        if self.recovering {
+            self.fill_recovery(now, out);
+        } else if self.duplicates == 0 {
+            self.fill(now, None, out);
+        } else if self.limited_transmit {
+            self.send_one(now, out);
+        }
+    }
+
+    fn begin_recovery(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        self.counts.recoveries += 1;
+        self.recovering = true;
+        self.deaf = false;
+        self.recover = self.max;
+        (self.cwnd, self.threshold) = self.half();
+        self.timing = None;
+        self.set_timer(now);
+        self.repaired = self.transmit(now, self.una, out);
+    }
+
+    /// Sends while less is in flight than the window (RFC 6675 §5 step C).
+    fn fill_recovery(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        let allowed = u64::from(whole(self.cwnd)) * self.mss;
+        while self.in_flight() + self.mss <= allowed {
+            let hole = self.sacked.hole_from(self.repaired.max(self.una));
+            let lost = hole.filter(|hole| *hole < self.lost_below());
+            if let Some(seq) = lost {
+                self.repaired = self.transmit(now, seq, out);
+            } else if self.nxt < self.end && self.within_window(self.nxt) {
+                self.nxt = self.transmit(now, self.nxt, out);
+            } else if let Some(seq) = hole {
+                self.repaired = self.transmit(now, seq, out);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Unacknowledged data below it are lost: enough was received above them (RFC 6675 §4, IsLost).
+    fn lost_below(&self) -> u64 {
+        let (mut blocks, mut bytes) = (0, 0);
+        for (left, right) in self.sacked.iter().rev() {
+            blocks += 1;
+            bytes += right - left;
+            if blocks >= DUPLICATES || bytes > u64::from(DUPLICATES - 1) * self.mss {
+                return left;
+            }
+        }
+        self.una
+    }
+
+    /// Bytes in flight: what is neither received nor lost, and what was sent again (RFC 6675 §4, SetPipe).
+    fn in_flight(&self) -> u64 {
+        let unacknowledged = |left: u64, right: u64| {
+            right.saturating_sub(left) - self.sacked.count_in(left, right.max(left))
+        };
+        unacknowledged(self.lost_below(), self.nxt) + unacknowledged(self.una, self.repaired)
+    }
+}
+
+/// ns-2's `Sack1`.
+impl Sender {
+    pub(super) fn handle_sack1(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
+        let ack = packet.ack;
+        if self.recovering {
+            self.pipe -= 1;
+            if ack >= self.recover {
+                self.recover = 1;
+                self.recovering = false;
+                self.accept(now, ack, false);
+                self.deaf = false;
+                self.forget();
+            } else if ack > self.una {
+                self.accept_partial(ack);
+                self.note(packet);
+                self.pipe -= 1;
+                self.set_timer(now);
+                self.end_backoff();
+            } else if ack == self.una && !self.deaf {
+                self.note(packet);
+            }
+            self.send(now, out);
+            return;
+        }
+        if ack > self.una {
+            self.accept(now, ack, true);
+            self.deaf = false;
+            self.forget();
+        } else if ack == self.una && !self.deaf && self.note(packet) {
+            self.duplicates += 1;
+            if self.duplicates == DUPLICATES {
+                self.on_sack1_loss(now, out);
+            } else if self.duplicates < DUPLICATES && self.limited_transmit {
+                self.send_one(now, out);
+            }
+        }
+        if self.duplicates == 0 {
+            self.send(now, out);
+        }
+    }
+
+    /// Whether the packet told something new.
+    fn note(&mut self, packet: &Packet) -> bool {
+        let mut news = self.sacked.remove_below(self.una);
+        for (left, right) in packet.sack.iter(packet.ack) {
+            news |= self.sacked.add(left, right);
+        }
+        news
+    }
+
+    fn forget(&mut self) {
+        self.sacked.clear();
+        self.repaired = 0;
+    }
+
+    fn on_sack1_loss(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        if self.una <= self.recover && self.una != 1 {
+            return;
+        }
+        self.counts.recoveries += 1;
+        self.recover = self.max;
+        let sent = (self.max - self.una).div_ceil(self.mss);
+        self.pipe = i64::try_from(sent).unwrap_or(i64::MAX) - i64::from(DUPLICATES);
+        self.set_timer(now);
+        self.timing = None;
+        self.recovering = true;
+        (self.cwnd, self.threshold) = self.half();
+        self.repaired = self.transmit(now, self.una, out);
+    }
+
+    pub(super) fn fill_sack1(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        while self.una < self.end {
+            let open = if self.recovering {
+                self.pipe < i64::from(whole(self.cwnd))
+            } else {
+                self.may_send()
+            };
+            if !open {
+                return;
+            }
+            let seq = match self.sacked.hole_from(self.repaired.max(self.una)) {
+                Some(hole) if self.recover > 1 && self.within_window(hole) => hole,
+                None if self.nxt < self.end && self.within_window(self.nxt) => self.nxt,
+                _ => return,
+            };
+            let end = self.transmit(now, seq, out);
+            if seq < self.nxt {
+                self.repaired = end;
+            }
+            self.nxt = self.nxt.max(end);
+            self.pipe += 1;
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Durations in files: a number of seconds.
+
+use std::time::Duration;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+/// Reads a number of seconds, rounded to nanoseconds.
+///
+/// # Errors
+/// If it is negative, not finite, or more than 584 years.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let seconds = f64::deserialize(deserializer)?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| D::Error::custom(format!("{seconds} is not a number of seconds, 0 or more")))
+}
+
+/// The same where there may be none.
+pub mod optional {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer};
+
+    #[derive(Deserialize)]
+    struct Seconds(#[serde(with = "super")] Duration);
+
+    /// Reads a number of seconds, if there is one.
+    ///
+    /// # Errors
+    /// As [`super::deserialize`].
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<Seconds>::deserialize(deserializer)?.map(|Seconds(duration)| duration))
+    }
+}

@@ -1,0 +1,387 @@
+//! The end that sends: window, timer, and what all variants share.
+//!
+//! Windows are counted in segments, with a fraction, as the papers do; positions are bytes.
+
+use proto::Instant;
+
+use super::config::{Config, Departures, Handshake, Variant};
+use super::ranges::Ranges;
+use super::rto::Rto;
+use crate::net::{Direction, Flags, FlowId, Packet, Sack};
+
+/// So many duplicates mean a loss (RFC 5681 §3.2).
+pub(super) const DUPLICATES: u32 = 3;
+
+/// What a sender did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Segments sent, the SYN and repetitions included.
+    pub segments: u64,
+    /// Of these, repetitions.
+    pub retransmitted: u64,
+    /// Expired retransmission timers, the SYN's included.
+    pub timeouts: u32,
+    /// Fast retransmissions begun.
+    pub recoveries: u32,
+}
+
+/// The sending end of a flow.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    flow: FlowId,
+    pub(super) variant: Variant,
+    pub(super) departures: Departures,
+    full: bool,
+    pub(super) limited_transmit: bool,
+    pub(super) mss: u64,
+    initial_window: f64,
+    rto_initial: u64,
+
+    /// First number after the data, and after everything.
+    data_end: u64,
+    pub(super) end: u64,
+    /// First unacknowledged number; next one to send; end of what was ever sent.
+    pub(super) una: u64,
+    pub(super) nxt: u64,
+    pub(super) max: u64,
+
+    /// Congestion window and slow start threshold, in segments.
+    pub(super) cwnd: f64,
+    pub(super) threshold: f64,
+    /// The receiver's window, in segments.
+    pub(super) window: u32,
+    /// Duplicates in a row; segments that left the network during a recovery.
+    pub(super) duplicates: u32,
+    pub(super) inflation: u32,
+    /// Whether fast recovery goes on, and the end of what was sent when the last loss was found.
+    pub(super) recovering: bool,
+    pub(super) recover: u64,
+    /// Whether this recovery has seen a partial acknowledgement.
+    pub(super) partial: bool,
+
+    /// What the receiver has beyond `una`.
+    pub(super) sacked: Ranges,
+    /// Everything below was sent again in this recovery.
+    pub(super) repaired: u64,
+    /// Sack1: segments in flight during a recovery; and whether duplicates mean nothing since a timeout.
+    pub(super) pipe: i64,
+    pub(super) deaf: bool,
+
+    rto: Rto,
+    /// The segment that is timed: its end, and when it was sent.
+    pub(super) timing: Option<(u64, Instant)>,
+    deadline: Option<u64>,
+    /// Where `una` was at the last timeout.
+    timed_out_at: Option<u64>,
+
+    started: Option<Instant>,
+    completed: Option<Instant>,
+    pub(super) counts: Counts,
+}
+
+impl Sender {
+    /// A sender that will transfer `bytes` bytes.
+    pub fn new(flow: FlowId, config: &Config, bytes: u64) -> Self {
+        let full = config.handshake == Handshake::Full;
+        Self {
+            flow,
+            variant: config.variant,
+            departures: config.departures,
+            full,
+            limited_transmit: config.limited_transmit,
+            mss: u64::from(config.mss),
+            initial_window: f64::from(config.initial_window),
+            rto_initial: u64::try_from(config.rto.initial.as_nanos()).unwrap_or(u64::MAX),
+            data_end: 1 + bytes,
+            end: 1 + bytes + u64::from(full),
+            una: 0,
+            nxt: 0,
+            max: 0,
+            cwnd: 1.0,
+            threshold: f64::from(config.initial_threshold.unwrap_or(config.max_window)),
+            window: config.max_window,
+            duplicates: 0,
+            inflation: 0,
+            recovering: false,
+            recover: 1,
+            partial: false,
+            sacked: Ranges::default(),
+            repaired: 0,
+            pipe: 0,
+            deaf: false,
+            rto: Rto::new(&config.rto),
+            timing: None,
+            deadline: None,
+            timed_out_at: None,
+            started: None,
+            completed: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Opens the connection.
+    pub fn start(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        self.started = Some(now);
+        self.fill(now, None, out);
+    }
+
+    /// When the first SYN left.
+    pub const fn started(&self) -> Option<Instant> {
+        self.started
+    }
+
+    /// When everything was acknowledged.
+    pub const fn completed(&self) -> Option<Instant> {
+        self.completed
+    }
+
+    /// What it has done so far.
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The congestion window, in segments.
+    pub const fn congestion_window(&self) -> f64 {
+        self.cwnd
+    }
+
+    /// When to call [`Sender::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadline.map(Instant::from_nanos)
+    }
+
+    /// A packet of the receiver came.
+    pub fn handle(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
+        if packet.ack > self.max || !packet.flags.has(Flags::ACK) {
+            return; // of what was never sent
+        }
+        let window = u64::from(packet.window) / self.mss;
+        self.window = u32::try_from(window).unwrap_or(u32::MAX).max(1);
+        if packet.flags.has(Flags::SYN) || packet.flags.has(Flags::FIN) {
+            self.acknowledge(packet, out);
+        }
+        match self.variant {
+            Variant::Tahoe | Variant::Reno | Variant::NewReno => self.handle_ack(now, packet.ack, out),
+            Variant::Sack => self.handle_sack(now, packet, out),
+            Variant::Sack1 => self.handle_sack1(now, packet, out),
+        }
+    }
+
+    /// The time of [`Sender::poll_timeout`] has come. Calls that come too early do nothing.
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        if self.deadline.is_none_or(|deadline| deadline > now.as_nanos()) {
+            return;
+        }
+        self.counts.timeouts += 1;
+        self.inflation = 0;
+        self.duplicates = 0;
+        self.recovering = false;
+        self.recover = self.max;
+        self.deaf = true;
+        self.repaired = self.una;
+        if self.variant == Variant::Sack1 {
+            self.sacked.clear();
+        }
+        let again = self.timed_out_at.replace(self.una) == Some(self.una);
+        let halve = if self.una == 0 {
+            self.initial_window = 1.0; // RFC 5681 §3.1
+            self.departures.halve_on_syn
+        } else {
+            !again || self.departures.halve_again
+        };
+        if halve {
+            self.threshold = self.half().1;
+        }
+        self.cwnd = 1.0;
+        self.rto.on_timeout();
+        self.set_timer(now);
+        self.nxt = self.una;
+        self.timing = None;
+        self.send(now, out);
+    }
+
+    /// After a loss: the window, and the threshold, both in segments.
+    pub(super) fn half(&self) -> (f64, f64) {
+        if self.departures.halve_window {
+            let allowed = (self.cwnd + f64::from(self.inflation)).min(f64::from(self.window));
+            (allowed / 2.0, (allowed / 2.0).trunc().max(2.0))
+        } else {
+            let half = (self.segments(self.nxt - self.una) / 2.0).max(2.0);
+            (half, half)
+        }
+    }
+
+    /// New data are acknowledged: measures the round trip, and lets the window grow unless a recovery ends.
+    pub(super) fn accept(&mut self, now: Instant, ack: u64, grow: bool) {
+        self.duplicates = 0;
+        self.una = ack;
+        self.nxt = self.nxt.max(ack);
+        if let Some((end, sent)) = self.timing
+            && ack >= end
+        {
+            self.timing = None;
+            self.rto.end_backoff();
+            self.rto.on_sample(sent, now);
+        }
+        if ack == 1 {
+            self.open();
+        } else if grow {
+            self.cwnd += if self.cwnd < self.threshold {
+                1.0 // RFC 5681 equation 2
+            } else {
+                1.0 / self.cwnd // equation 3
+            };
+        }
+        self.set_timer(now);
+        if self.una >= self.end {
+            self.deadline = None;
+            self.completed = self.completed.or(Some(now));
+        }
+    }
+
+    /// The SYN was acknowledged.
+    fn open(&mut self) {
+        const AFTER_LOST_SYN: u64 = 3_000_000_000; // RFC 6298 §5.7
+        let lost = self.timed_out_at.is_some();
+        let keep = self.departures.keep_syn_backoff;
+        let initial = if lost && !keep {
+            self.rto_initial.max(AFTER_LOST_SYN)
+        } else {
+            self.rto_initial
+        };
+        self.rto.on_opened(initial, keep);
+        self.cwnd = self.initial_window;
+    }
+
+    /// A partial acknowledgement ends the backoff, but no round trip can be told from it.
+    pub(super) fn accept_partial(&mut self, ack: u64) {
+        self.una = ack;
+        self.nxt = self.nxt.max(ack);
+        if self.timing.is_some_and(|(end, _)| ack >= end) {
+            self.timing = None;
+            self.rto.end_backoff();
+        }
+    }
+
+    /// As [`Sender::accept_partial`], whatever was timed.
+    pub(super) fn end_backoff(&mut self) {
+        self.rto.end_backoff();
+    }
+
+    pub(super) fn set_timer(&mut self, now: Instant) {
+        self.deadline = Some(now.as_nanos().saturating_add(self.rto.current()));
+    }
+
+    /// Whether the receiver's window holds the segment at `seq`.
+    pub(super) fn within_window(&self, seq: u64) -> bool {
+        self.within(seq, self.window)
+    }
+
+    fn within(&self, seq: u64, segments: u32) -> bool {
+        seq + self.mss <= self.una + u64::from(segments) * self.mss
+    }
+
+    /// Whether the window lets the next segment out.
+    pub(super) fn may_send(&self) -> bool {
+        self.within(self.nxt, whole(self.cwnd).saturating_add(self.inflation).min(self.window))
+    }
+
+    pub(super) fn segments(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.mss as f64
+    }
+
+    /// Sends what the variant's window allows.
+    pub(super) fn send(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        match self.variant {
+            Variant::Sack1 if self.una > 0 => self.fill_sack1(now, out),
+            _ => self.fill(now, None, out),
+        }
+    }
+
+    /// Sends what the window allows, at most `burst` segments.
+    pub(super) fn fill(&mut self, now: Instant, burst: Option<u32>, out: &mut Vec<Packet>) {
+        let mut left = burst.unwrap_or(u32::MAX);
+        while left > 0 {
+            if self.una == 0 {
+                if self.nxt == 0 {
+                    self.nxt = self.transmit(now, 0, out);
+                }
+                return;
+            }
+            if let Some((_, right)) = self.sacked.around(self.nxt) {
+                self.nxt = right;
+            }
+            if self.nxt >= self.end || !self.may_send() {
+                return;
+            }
+            self.nxt = self.transmit(now, self.nxt, out);
+            left -= 1;
+        }
+    }
+
+    /// A first or second duplicate lets one new segment out (RFC 3042).
+    pub(super) fn send_one(&mut self, now: Instant, out: &mut Vec<Packet>) {
+        let after = self.segments(self.nxt - self.una) + 1.0;
+        let allowed = after <= self.cwnd + f64::from(self.duplicates);
+        if self.una > 0 && self.nxt < self.end && self.within_window(self.nxt) && allowed {
+            self.nxt = self.transmit(now, self.nxt, out);
+        }
+    }
+
+    /// Sends the segment at `seq` and returns its end.
+    pub(super) fn transmit(&mut self, now: Instant, seq: u64, out: &mut Vec<Packet>) -> u64 {
+        let (flags, len) = if seq == 0 {
+            (Flags::SYN, 0)
+        } else {
+            let len = self.data_end.saturating_sub(seq).min(self.mss);
+            let last = self.full && seq + len >= self.data_end;
+            (if last { Flags::ACK.and(Flags::FIN) } else { Flags::ACK }, len)
+        };
+        let packet = Packet {
+            flow: self.flow,
+            direction: Direction::Forward,
+            flags,
+            len: u16::try_from(len).unwrap_or(u16::MAX),
+            seq,
+            ack: u64::from(seq > 0),
+            window: u32::MAX,
+            sack: Sack::default(),
+        };
+        let end = packet.end();
+        let idle = self.una == self.max;
+        self.counts.segments += 1;
+        if seq < self.max {
+            self.counts.retransmitted += 1;
+        } else {
+            self.max = end;
+            if self.timing.is_none() {
+                self.timing = Some((end, now));
+            }
+        }
+        if idle || self.deadline.is_none() {
+            self.set_timer(now);
+        }
+        out.push(packet);
+        end
+    }
+
+    /// Acknowledges the receiver's SYN or FIN.
+    fn acknowledge(&self, packet: &Packet, out: &mut Vec<Packet>) {
+        out.push(Packet {
+            flow: self.flow,
+            direction: Direction::Forward,
+            flags: Flags::ACK,
+            len: 0,
+            seq: packet.ack,
+            ack: packet.end(),
+            window: u32::MAX,
+            sack: Sack::default(),
+        });
+    }
+}
+
+/// The whole segments of a window.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
+pub(super) const fn whole(window: f64) -> u32 {
+    window as u32
+}

@@ -1,0 +1,439 @@
+//! A network of links, switches and flows: many packets per second of CPU time.
+//!
+//! ```text
+//!   flow's sender ──▶ access link ──▶ switch ──▶ link ──▶ switch ──▶ access link ──▶ flow's receiver
+//!                 ◀──             ◀──  (logic)   ◀──      (logic) ◀──             ◀──
+//! ```
+//!
+//! [`crate::world`] is for machines that exchange bytes: any node, any packet, one event per packet, a trace of
+//! everything. This engine is for the papers' figures, which need millions of packets and not one of their bytes. Making
+//! one engine of both would give either the bytes' cost to the figures or the flows' narrow packet to the machines, so they share
+//! what must not differ, [`crate::link`], and nothing else. What makes it fast:
+//!
+//! * A link gives back what was put into it in the same order, so packets on the way wait in a ring per link, and only the
+//!   first is in the heap. The heap is as large as the number of links and timers in use, not of packets.
+//! * A timer that is set again only notes its time; the heap's entry is moved when it comes up.
+//! * Packets are small and copied; nothing is allocated per packet.
+//!
+//! Events happen in the order of their time, and at the same time in the order in which they were made. All chance
+//! comes from one seed.
+
+mod packet;
+mod queue;
+mod switch;
+
+use std::collections::VecDeque;
+
+use proto::Instant;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::flow::{Config, InvalidConfig, Receiver, Sender};
+use crate::link::{InvalidLink, Link, LinkConfig, Verdict};
+pub use packet::{Direction, Flags, HEADER, Packet, Sack};
+use queue::{Key, Queue, What};
+use switch::Switch;
+pub use switch::{Logic, Outbox};
+
+/// A flow of a network, numbered from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u32);
+
+/// A link of a network: one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(u32);
+
+/// A switch of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SwitchId(u32);
+
+/// Where a link ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// At the flows' ends.
+    Hosts,
+    /// At a switch.
+    Switch(SwitchId),
+}
+
+/// What a link did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounts {
+    /// Bytes accepted: sent, being sent or waiting.
+    pub bytes: u64,
+    /// Packets accepted.
+    pub packets: u64,
+    /// Packets that found the queue full.
+    pub overflows: u64,
+    /// Packets lost by chance.
+    pub lost: u64,
+    /// Packets lost because the link was, or went, down.
+    pub cut: u64,
+}
+
+/// Links, switches, flows, and what will happen.
+pub struct Network {
+    now: Instant,
+    order: u64,
+    queue: Queue,
+    wires: Vec<Wire>,
+    switches: Vec<Switch>,
+    flows: Vec<Flow>,
+    unfinished: usize,
+    /// What an end or a switch has just sent; kept for its memory.
+    sent: Vec<Packet>,
+    outbox: Outbox,
+    rng: Xoshiro256PlusPlus,
+}
+
+/// A link and what is on it.
+struct Wire {
+    link: Link,
+    end: End,
+    on_the_way: VecDeque<(Key, Packet)>,
+    /// The heap's entry for the first packet on the way.
+    scheduled: Key,
+    counts: LinkCounts,
+}
+
+struct Flow {
+    sender: Sender,
+    receiver: Receiver,
+    /// The first link of each direction.
+    uplinks: [LinkId; 2],
+    /// The heap's entries for the two timers.
+    scheduled: [Key; 2],
+}
+
+impl Network {
+    /// An empty network at [`Instant::ZERO`].
+    pub fn new(seed: u64) -> Self {
+        Self {
+            now: Instant::ZERO,
+            order: 0,
+            queue: Queue::default(),
+            wires: Vec::new(),
+            switches: Vec::new(),
+            flows: Vec::new(),
+            unfinished: 0,
+            sent: Vec::new(),
+            outbox: Outbox::default(),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+        }
+    }
+
+    /// Puts a switch into the network, without routes.
+    pub fn add_switch(&mut self) -> SwitchId {
+        self.switches.push(Switch::default());
+        SwitchId(number(self.switches.len() - 1))
+    }
+
+    /// Gives a switch something to do with each packet.
+    pub fn set_logic(&mut self, switch: SwitchId, logic: Box<dyn Logic>) {
+        self.switches[switch.0 as usize].logic = Some(logic);
+        self.settle_switch(switch);
+    }
+
+    /// Lays a link to `end`.
+    ///
+    /// # Errors
+    /// If the configuration describes no link.
+    pub fn add_link(&mut self, end: End, config: &LinkConfig) -> Result<LinkId, InvalidLink> {
+        let link = Link::new(config.clone(), self.rng.next_u64())?;
+        self.wires.push(Wire {
+            link,
+            end,
+            on_the_way: VecDeque::new(),
+            scheduled: Key::NEVER,
+            counts: LinkCounts::default(),
+        });
+        Ok(LinkId(number(self.wires.len() - 1)))
+    }
+
+    /// Adds a flow of `bytes` bytes, whose ends send into `uplinks`: the sender's, the receiver's.
+    ///
+    /// # Errors
+    /// If the configuration describes no flow.
+    pub fn add_flow(
+        &mut self,
+        config: &Config,
+        bytes: u64,
+        uplinks: [LinkId; 2],
+    ) -> Result<FlowId, InvalidConfig> {
+        config.check()?;
+        self.unfinished += 1;
+        let id = FlowId(number(self.flows.len()));
+        self.flows.push(Flow {
+            sender: Sender::new(id, config, bytes),
+            receiver: Receiver::new(id, config),
+            uplinks,
+            scheduled: [Key::NEVER; 2],
+        });
+        Ok(id)
+    }
+
+    /// From now on `switch` sends the flow's packets of this direction into `link`.
+    pub fn set_route(&mut self, switch: SwitchId, flow: FlowId, direction: Direction, link: LinkId) {
+        self.switches[switch.0 as usize].set_route(flow, direction, link);
+    }
+
+    /// Connects or cuts a link. Cutting loses what waits and what is on the way.
+    pub fn set_up(&mut self, link: LinkId, up: bool) {
+        let wire = &mut self.wires[link.0 as usize];
+        wire.link.set_up(up);
+        if !up {
+            wire.counts.cut += wire.on_the_way.len() as u64;
+            wire.on_the_way.clear();
+            wire.scheduled = Key::NEVER;
+        }
+    }
+
+    /// Lets a flow open its connection, now.
+    pub fn start(&mut self, flow: FlowId) {
+        self.flows[flow.0 as usize]
+            .sender
+            .start(self.now, &mut self.sent);
+        self.settle_sender(flow);
+    }
+
+    /// The time.
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// How many packets wait on a link now, and their bytes, not counting the one that is being sent.
+    pub fn waiting(&mut self, link: LinkId) -> (usize, usize) {
+        self.wires[link.0 as usize].link.waiting(self.now)
+    }
+
+    /// What a link did so far.
+    pub fn link_counts(&self, link: LinkId) -> LinkCounts {
+        self.wires[link.0 as usize].counts
+    }
+
+    /// All flows.
+    pub fn flows(&self) -> impl Iterator<Item = FlowId> + use<> {
+        (0..number(self.flows.len())).map(FlowId)
+    }
+
+    /// A flow's sending end.
+    pub fn sender(&self, flow: FlowId) -> &Sender {
+        &self.flows[flow.0 as usize].sender
+    }
+
+    /// A flow's receiving end.
+    pub fn receiver(&self, flow: FlowId) -> &Receiver {
+        &self.flows[flow.0 as usize].receiver
+    }
+
+    /// Lets everything happen that happens before `until`; then it is `until`. What the caller does next happens before
+    /// everything else at that time.
+    pub fn run_until(&mut self, until: Instant) {
+        while self.step(until) {}
+        self.now = self.now.max(until);
+    }
+
+    /// Lets things happen before `until`, and until the last flow is complete. Returns whether it is.
+    pub fn run_flows(&mut self, until: Instant) -> bool {
+        while self.unfinished > 0 && self.step(until) {}
+        self.unfinished == 0
+    }
+
+    /// Lets the next event before `until` happen; false if there is none.
+    pub fn step(&mut self, until: Instant) -> bool {
+        let Some((key, what)) = self.queue.first() else {
+            return false;
+        };
+        if key.nanos() >= until.as_nanos() {
+            return false;
+        }
+        match what {
+            What::Link(link) => self.on_link(link, key),
+            What::Sender(flow) => {
+                self.queue.pop();
+                self.on_timer(FlowId(flow), key, 0);
+            }
+            What::Receiver(flow) => {
+                self.queue.pop();
+                self.on_timer(FlowId(flow), key, 1);
+            }
+            What::Switch(switch) => {
+                self.queue.pop();
+                self.on_switch_timer(SwitchId(switch), key);
+            }
+        }
+        true
+    }
+
+    /// The first packet on a link arrives.
+    fn on_link(&mut self, link: u32, key: Key) {
+        let wire = &mut self.wires[link as usize];
+        if wire.scheduled != key {
+            self.queue.pop(); // the link was cut
+            return;
+        }
+        let Some((_, packet)) = wire.on_the_way.pop_front() else {
+            unreachable!("a link is in the heap with its first packet")
+        };
+        let end = wire.end;
+        if let Some((next, _)) = wire.on_the_way.front() {
+            wire.scheduled = *next;
+            self.queue.replace_first(*next);
+        } else {
+            wire.scheduled = Key::NEVER;
+            self.queue.pop();
+        }
+        self.now = Instant::from_nanos(key.nanos());
+        match end {
+            End::Hosts => self.deliver(packet),
+            End::Switch(switch) => self.forward(switch, packet),
+        }
+    }
+
+    fn deliver(&mut self, packet: Packet) {
+        let Flow { sender, receiver, .. } = &mut self.flows[packet.flow.0 as usize];
+        match packet.direction {
+            Direction::Forward => {
+                receiver.handle(self.now, &packet, &mut self.sent);
+                self.settle_receiver(packet.flow);
+            }
+            Direction::Backward => {
+                let before = sender.completed();
+                sender.handle(self.now, &packet, &mut self.sent);
+                self.unfinished -= usize::from(before != sender.completed());
+                self.settle_sender(packet.flow);
+            }
+        }
+    }
+
+    fn on_timer(&mut self, id: FlowId, key: Key, end: usize) {
+        let flow = &mut self.flows[id.0 as usize];
+        if flow.scheduled[end] != key {
+            return; // an earlier one took its place
+        }
+        flow.scheduled[end] = Key::NEVER;
+        self.now = Instant::from_nanos(key.nanos());
+        if end == 0 {
+            flow.sender.handle_timeout(self.now, &mut self.sent);
+            self.settle_sender(id);
+        } else {
+            flow.receiver.handle_timeout(self.now, &mut self.sent);
+            self.settle_receiver(id);
+        }
+    }
+
+    fn settle_sender(&mut self, id: FlowId) {
+        let wanted = self.flows[id.0 as usize].sender.poll_timeout();
+        self.settle(id, 0, wanted, What::Sender(id.0));
+    }
+
+    fn settle_receiver(&mut self, id: FlowId) {
+        let wanted = self.flows[id.0 as usize].receiver.poll_timeout();
+        self.settle(id, 1, wanted, What::Receiver(id.0));
+    }
+
+    /// Sends what an end has just sent, and sees that it is called at the time it wants.
+    fn settle(&mut self, id: FlowId, end: usize, wanted: Option<Instant>, what: What) {
+        let flow = &mut self.flows[id.0 as usize];
+        let uplink = flow.uplinks[end];
+        if let Some(at) = wanted
+            && at.as_nanos() < flow.scheduled[end].nanos()
+        {
+            self.order += 1;
+            let key = Key::new(at.as_nanos(), self.order);
+            flow.scheduled[end] = key;
+            self.queue.push(key, what);
+        }
+        for index in 0..self.sent.len() {
+            let packet = self.sent[index];
+            self.offer(uplink, packet);
+        }
+        self.sent.clear();
+    }
+
+    fn offer(&mut self, link: LinkId, packet: Packet) {
+        let wire = &mut self.wires[link.0 as usize];
+        let bytes = packet.wire_bytes();
+        match wire.link.offer(self.now, bytes) {
+            Verdict::Deliver { at, copy_at } => {
+                wire.counts.packets += 1;
+                wire.counts.bytes += bytes as u64;
+                self.put(link, at, packet);
+                if let Some(at) = copy_at {
+                    self.put(link, at, packet);
+                }
+            }
+            Verdict::Lost => wire.counts.lost += 1,
+            Verdict::QueueFull => wire.counts.overflows += 1,
+            Verdict::Down => wire.counts.cut += 1,
+        }
+    }
+
+    /// Puts a packet on the way. Only one that is late by chance does not belong behind the others.
+    fn put(&mut self, link: LinkId, at: Instant, packet: Packet) {
+        self.order += 1;
+        let key = Key::new(at.as_nanos(), self.order);
+        let wire = &mut self.wires[link.0 as usize];
+        if wire.on_the_way.back().is_none_or(|(last, _)| *last < key) {
+            wire.on_the_way.push_back((key, packet));
+        } else {
+            let place = wire.on_the_way.partition_point(|(other, _)| *other < key);
+            wire.on_the_way.insert(place, (key, packet));
+        }
+        if key < wire.scheduled {
+            wire.scheduled = key;
+            self.queue.push(key, What::Link(link.0));
+        }
+    }
+
+    fn forward(&mut self, id: SwitchId, packet: Packet) {
+        let switch = &mut self.switches[id.0 as usize];
+        if let Some(logic) = &mut switch.logic {
+            logic.handle(self.now, packet, &mut self.outbox);
+            self.settle_switch(id);
+        } else {
+            self.route(id, packet);
+        }
+    }
+
+    fn route(&mut self, id: SwitchId, packet: Packet) {
+        if let Some(link) = self.switches[id.0 as usize].route(packet.flow, packet.direction) {
+            self.offer(link, packet);
+        }
+    }
+
+    fn on_switch_timer(&mut self, id: SwitchId, key: Key) {
+        let switch = &mut self.switches[id.0 as usize];
+        if switch.scheduled != key {
+            return; // an earlier one took its place
+        }
+        switch.scheduled = Key::NEVER;
+        self.now = Instant::from_nanos(key.nanos());
+        if let Some(logic) = &mut switch.logic {
+            logic.handle_timeout(self.now, &mut self.outbox);
+        }
+        self.settle_switch(id);
+    }
+
+    fn settle_switch(&mut self, id: SwitchId) {
+        for index in 0..self.outbox.packets.len() {
+            let packet = self.outbox.packets[index];
+            self.route(id, packet);
+        }
+        self.outbox.packets.clear();
+        let switch = &mut self.switches[id.0 as usize];
+        let wanted = switch.logic.as_ref().and_then(|logic| logic.poll_timeout());
+        if let Some(at) = wanted.map(|at| at.max(self.now))
+            && at.as_nanos() < switch.scheduled.nanos()
+        {
+            self.order += 1;
+            switch.scheduled = Key::new(at.as_nanos(), self.order);
+            self.queue.push(switch.scheduled, What::Switch(id.0));
+        }
+    }
+}
+
+/// Index as the identifiers hold it.
+fn number(index: usize) -> u32 {
+    u32::try_from(index).expect("fewer than 2³² of anything")
+}

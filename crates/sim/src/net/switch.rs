@@ -1,0 +1,66 @@
+//! A node that forwards, and the place for what else it does.
+
+use std::any::Any;
+
+use proto::Instant;
+
+use super::queue::Key;
+use super::{Direction, FlowId, LinkId, Packet};
+
+/// What a switch does with the packets that it forwards: it sees each one and sends on what it likes, now or later,
+/// changed or not, once or more often.
+pub trait Logic: Any {
+    /// A packet came in. What shall leave is put into `out`, and finds its way by the routes.
+    fn handle(&mut self, now: Instant, packet: Packet, out: &mut Outbox);
+
+    /// The time that `poll_timeout` named has come. Calls that come too early do nothing.
+    fn handle_timeout(&mut self, now: Instant, out: &mut Outbox);
+
+    /// When to call `handle_timeout`, unless something else happens before.
+    fn poll_timeout(&self) -> Option<Instant>;
+}
+
+/// What leaves a switch.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    pub(super) packets: Vec<Packet>,
+}
+
+impl Outbox {
+    /// Sends a packet on.
+    pub fn send(&mut self, packet: Packet) {
+        self.packets.push(packet);
+    }
+}
+
+pub(super) struct Switch {
+    /// By flow and direction.
+    routes: Vec<[Option<LinkId>; 2]>,
+    pub logic: Option<Box<dyn Logic>>,
+    /// The heap's entry for the logic's timer.
+    pub scheduled: Key,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self {
+            routes: Vec::new(),
+            logic: None,
+            scheduled: Key::NEVER,
+        }
+    }
+}
+
+impl Switch {
+    pub fn set_route(&mut self, flow: FlowId, direction: Direction, link: LinkId) {
+        let index = flow.0 as usize;
+        if index >= self.routes.len() {
+            self.routes.resize(index + 1, [None; 2]);
+        }
+        self.routes[index][direction as usize] = Some(link);
+    }
+
+    pub fn route(&self, flow: FlowId, direction: Direction) -> Option<LinkId> {
+        self.routes.get(flow.0 as usize)?[direction as usize]
+    }
+}

@@ -1,0 +1,208 @@
+//! The HALR thesis' cluster (§7.2.1, Figure 11): flows arrive around a failover.
+//!
+//! ```text
+//!   source ── access ── R1 ── N ── R2 ── access ── destination      one pair of hosts for every `hosts`-th flow
+//!                        └ cluster ┘                                both cluster links are down for `failover`
+//! ```
+
+use std::time::Duration;
+
+use proto::Instant;
+use serde::Deserialize;
+
+use super::{FlowResult, InvalidScenario};
+use crate::flow::{Config, Departures, RtoConfig, Variant, seconds};
+use crate::link::LinkConfig;
+use crate::net::{Direction, End, FlowId, LinkId, Network, SwitchId};
+
+/// The scenario. The default has the times of §7.2.1, TCP as ns-2 had it, and a failover of 0.5 s; times are in seconds.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cluster {
+    /// TCP at both ends.
+    pub tcp: Config,
+    /// Full data segments per flow.
+    pub segments: u64,
+    /// How many pairs of hosts the flows take turns on.
+    pub hosts: usize,
+    /// Bits per second of the hosts' links.
+    pub access_rate_bits_per_s: u64,
+    /// Bits per second of the cluster's links.
+    pub cluster_rate_bits_per_s: u64,
+    /// Propagation delay between a source and R1.
+    #[serde(with = "seconds")]
+    pub source_delay: Duration,
+    /// Propagation delay of each of the two cluster links.
+    #[serde(with = "seconds")]
+    pub cluster_delay: Duration,
+    /// Propagation delay between R2 and a destination.
+    #[serde(with = "seconds")]
+    pub destination_delay: Duration,
+    /// Probability that a data packet is lost on the first cluster link.
+    pub loss: f64,
+    /// When the cluster fails.
+    #[serde(with = "seconds")]
+    pub failover_at: Duration,
+    /// How long the failover takes; 0: nothing fails.
+    #[serde(with = "seconds")]
+    pub failover: Duration,
+    /// The first flow's arrival.
+    #[serde(with = "seconds")]
+    pub first_arrival: Duration,
+    /// Flows arrive before this; by default until 2 s after the failover.
+    #[serde(with = "seconds::optional")]
+    pub last_arrival: Option<Duration>,
+    /// Time between two arrivals.
+    #[serde(with = "seconds")]
+    pub gap: Duration,
+    /// The run ends here, or when all flows are complete.
+    #[serde(with = "seconds")]
+    pub end: Duration,
+    /// All chance comes from it.
+    pub seed: u64,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            tcp: thesis_tcp(Variant::Reno),
+            segments: 9, // the thesis counts the SYN: "10 segments"
+            hosts: 60,
+            access_rate_bits_per_s: 100_000_000,
+            cluster_rate_bits_per_s: 10_000_000_000,
+            source_delay: Duration::from_millis(46),
+            cluster_delay: Duration::from_millis(1),
+            destination_delay: Duration::from_millis(1),
+            loss: 0.0,
+            failover_at: Duration::from_secs(2),
+            failover: Duration::from_millis(500),
+            first_arrival: Duration::ZERO,
+            last_arrival: None,
+            gap: Duration::from_millis(20),
+            end: Duration::from_secs(400),
+            seed: 1,
+        }
+    }
+}
+
+/// TCP as the thesis configured ns-2's (Table I): window 64, initial window 1, delayed acknowledgements 100 ms, SYN timeout 3 s,
+/// least timeout 1 s.
+pub fn thesis_tcp(variant: Variant) -> Config {
+    let ns2 = Config::ns2(variant);
+    Config {
+        initial_window: 1,
+        max_window: 64,
+        rto: RtoConfig {
+            min: Duration::from_secs(1),
+            max: Duration::from_secs(64),
+            ..ns2.rto
+        },
+        departures: Departures::NS2,
+        ..ns2
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Act {
+    Start(FlowId),
+    SetUp(bool),
+}
+
+impl Cluster {
+    /// Runs it: the flows in the order of their arrival.
+    ///
+    /// # Errors
+    /// If the configuration describes no network.
+    pub fn run(&self) -> Result<Vec<FlowResult>, InvalidScenario> {
+        self.check()?;
+        let mut network = Network::new(self.seed);
+        let (cluster, mut acts) = self.build(&mut network)?;
+        if !self.failover.is_zero() {
+            let (down, up) = (self.failover_at, self.failover_at + self.failover);
+            acts.extend([(down, Act::SetUp(false)), (up, Act::SetUp(true))]);
+            acts.sort_by_key(|(at, _)| *at);
+        }
+        for (at, act) in acts {
+            network.run_until(Instant::ZERO + at);
+            match act {
+                Act::Start(flow) => network.start(flow),
+                Act::SetUp(up) => cluster.iter().for_each(|link| network.set_up(*link, up)),
+            }
+        }
+        network.run_flows(Instant::ZERO + self.end);
+        Ok(network
+            .flows()
+            .map(|flow| FlowResult::of(&network, flow))
+            .collect())
+    }
+
+    fn last_arrival(&self) -> Duration {
+        const AFTERWARDS: Duration = Duration::from_secs(2);
+        self.last_arrival
+            .unwrap_or(self.failover_at + self.failover + AFTERWARDS)
+    }
+
+    fn check(&self) -> Result<(), InvalidScenario> {
+        for (field, zero) in [
+            ("segments", self.segments == 0),
+            ("hosts", self.hosts == 0),
+            ("gap", self.gap.is_zero()),
+        ] {
+            if zero {
+                return Err(InvalidScenario::Zero(field));
+            }
+        }
+        for (field, time) in [
+            ("failover", self.failover_at + self.failover),
+            ("last_arrival", self.last_arrival()),
+        ] {
+            if time > self.end {
+                return Err(InvalidScenario::Late(field));
+            }
+        }
+        Ok(())
+    }
+
+    /// The cluster's links, and when the flows arrive.
+    fn build(&self, network: &mut Network) -> Result<(Vec<LinkId>, Vec<(Duration, Act)>), InvalidScenario> {
+        let [r1, n, r2] = [(); 3].map(|()| network.add_switch());
+        let link = |rate, delay, loss| LinkConfig {
+            rate_bits_per_s: Some(rate),
+            delay,
+            loss,
+            ..LinkConfig::default()
+        };
+        let between = |loss| link(self.cluster_rate_bits_per_s, self.cluster_delay, loss);
+        let mut lay = |from: f64, to: SwitchId| network.add_link(End::Switch(to), &between(from));
+        let cluster = vec![lay(self.loss, n)?, lay(0.0, r2)?, lay(0.0, n)?, lay(0.0, r1)?];
+        let mut hosts = Vec::new();
+        for _ in 0..self.hosts {
+            let source = link(self.access_rate_bits_per_s, self.source_delay, 0.0);
+            let destination = link(self.access_rate_bits_per_s, self.destination_delay, 0.0);
+            hosts.push([
+                network.add_link(End::Switch(r1), &source)?,
+                network.add_link(End::Switch(r2), &destination)?,
+                network.add_link(End::Hosts, &source)?,
+                network.add_link(End::Hosts, &destination)?,
+            ]);
+        }
+        let bytes = self.segments * u64::from(self.tcp.mss);
+        let (mut acts, mut at) = (Vec::new(), self.first_arrival);
+        while at < self.last_arrival() {
+            let [up_source, up_destination, to_source, to_destination] = hosts[acts.len() % self.hosts];
+            let flow = network.add_flow(&self.tcp, bytes, [up_source, up_destination])?;
+            let routes = [
+                (r1, [cluster[0], to_source]),
+                (n, [cluster[1], cluster[3]]),
+                (r2, [to_destination, cluster[2]]),
+            ];
+            for (switch, [forward, backward]) in routes {
+                network.set_route(switch, flow, Direction::Forward, forward);
+                network.set_route(switch, flow, Direction::Backward, backward);
+            }
+            acts.push((at, Act::Start(flow)));
+            at += self.gap;
+        }
+        Ok((cluster, acts))
+    }
+}

@@ -1,0 +1,115 @@
+//! Bulk transfers over one bottleneck: what is timed against ns-2.
+
+use std::time::Duration;
+
+use proto::Instant;
+use serde::Deserialize;
+
+use super::{FlowResult, InvalidScenario};
+use crate::flow::{Config, RtoConfig, Variant, seconds};
+use crate::link::LinkConfig;
+use crate::net::{Direction, End, Network};
+
+/// The scenario: the default is one flow of a million segments over 100 Mb/s and 44 ms, NewReno as in ns-2.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Dumbbell {
+    /// TCP at both ends.
+    pub tcp: Config,
+    /// How many flows there are, each between hosts of its own.
+    pub flows: u32,
+    /// Full data segments per flow.
+    pub segments: u64,
+    /// Time between two arrivals, in seconds.
+    #[serde(with = "seconds")]
+    pub gap: Duration,
+    /// Bits per second of the hosts' links.
+    pub access_rate_bits_per_s: u64,
+    /// Propagation delay of the hosts' links, in seconds.
+    #[serde(with = "seconds")]
+    pub access_delay: Duration,
+    /// Bits per second of the bottleneck.
+    pub rate_bits_per_s: u64,
+    /// Propagation delay of the bottleneck, in seconds.
+    #[serde(with = "seconds")]
+    pub delay: Duration,
+    /// How many packets may wait before the bottleneck.
+    pub buffer_packets: usize,
+    /// All chance comes from it.
+    pub seed: u64,
+}
+
+impl Default for Dumbbell {
+    fn default() -> Self {
+        let ns2 = Config::ns2(Variant::NewReno);
+        Self {
+            tcp: Config {
+                max_window: 64,
+                rto: RtoConfig {
+                    min: Duration::from_secs(1),
+                    ..ns2.rto
+                },
+                ..ns2
+            },
+            flows: 1,
+            segments: 1_000_000,
+            gap: Duration::from_millis(10),
+            access_rate_bits_per_s: 1_000_000_000,
+            access_delay: Duration::from_millis(1),
+            rate_bits_per_s: 100_000_000,
+            delay: Duration::from_millis(20),
+            buffer_packets: 499, // ns-2's limit of 500 counts the packet that is being sent
+            seed: 1,
+        }
+    }
+}
+
+impl Dumbbell {
+    /// Runs it until all flows are complete.
+    ///
+    /// # Errors
+    /// If the configuration describes no network.
+    pub fn run(&self) -> Result<Vec<FlowResult>, InvalidScenario> {
+        let mut network = Network::new(self.seed);
+        let [r1, r2] = [(); 2].map(|()| network.add_switch());
+        let bottleneck = LinkConfig {
+            rate_bits_per_s: Some(self.rate_bits_per_s),
+            delay: self.delay,
+            queue_packets: Some(self.buffer_packets),
+            ..LinkConfig::default()
+        };
+        let access = LinkConfig {
+            rate_bits_per_s: Some(self.access_rate_bits_per_s),
+            delay: self.access_delay,
+            ..LinkConfig::default()
+        };
+        let there = network.add_link(End::Switch(r2), &bottleneck)?;
+        let back = network.add_link(End::Switch(r1), &bottleneck)?;
+        let mut flows = Vec::new();
+        for _ in 0..self.flows {
+            let uplinks = [
+                network.add_link(End::Switch(r1), &access)?,
+                network.add_link(End::Switch(r2), &access)?,
+            ];
+            let source = network.add_link(End::Hosts, &access)?;
+            let destination = network.add_link(End::Hosts, &access)?;
+            let flow = network.add_flow(&self.tcp, self.segments * u64::from(self.tcp.mss), uplinks)?;
+            network.set_route(r1, flow, Direction::Forward, there);
+            network.set_route(r2, flow, Direction::Forward, destination);
+            network.set_route(r2, flow, Direction::Backward, back);
+            network.set_route(r1, flow, Direction::Backward, source);
+            flows.push(flow);
+        }
+        let mut at = Instant::ZERO;
+        for flow in flows {
+            network.run_until(at);
+            network.start(flow);
+            at += self.gap;
+        }
+        network.run_flows(Instant::from_nanos(u64::MAX));
+        Ok(network
+            .flows()
+            .map(|flow| FlowResult::of(&network, flow))
+            .collect())
+    }
+}
