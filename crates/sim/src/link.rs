@@ -85,6 +85,8 @@ pub struct Link {
     config: LinkConfig,
     /// The configured delay; arithmetic on a `Duration` costs more than all the rest of a packet.
     delay_nanos: u64,
+    /// Whether nothing is left to chance.
+    is_certain: bool,
     up: bool,
     /// When the packet accepted last has been sent.
     idle_at: Fraction,
@@ -103,13 +105,10 @@ struct Pace {
     rest: u64,
 }
 
-/// A point in time between two nanoseconds.
+/// A point in time between two nanoseconds: above, nanoseconds; below, the rest in units of 1 ns / rate, so that a
+/// packet's duration, bits · 10⁹ / rate, is never rounded. One number, because it is compared for every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Fraction {
-    nanos: Instant,
-    /// In units of 1 ns / rate, so that a packet's duration, bits · 10⁹ / rate, is never rounded.
-    rest: u64,
-}
+struct Fraction(u128);
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
@@ -141,6 +140,7 @@ impl Link {
         }
         Ok(Self {
             delay_nanos: nanos(config.delay),
+            is_certain: probabilities.iter().all(|(_, value)| *value <= 0.0),
             config,
             up: true,
             idle_at: Fraction::at(Instant::ZERO),
@@ -160,6 +160,10 @@ impl Link {
         let Some(sent) = self.send(now, bytes) else {
             return Verdict::QueueFull;
         };
+        if self.is_certain {
+            let (at, copy_at) = (later(sent, self.delay_nanos), None);
+            return Verdict::Deliver { at, copy_at };
+        }
         if self.chance(self.config.loss) {
             return Verdict::Lost;
         }
@@ -209,7 +213,7 @@ impl Link {
             self.pace = Pace::new(bytes, rate);
         }
         self.idle_at = start.after(self.pace, rate);
-        Some(self.idle_at.nanos)
+        Some(self.idle_at.instant())
     }
 
     /// Forgets the packets whose sending has begun by `now`.
@@ -266,23 +270,26 @@ fn nanos(duration: Duration) -> u64 {
 
 impl Fraction {
     const fn at(instant: Instant) -> Self {
-        Self {
-            nanos: instant,
-            rest: 0,
-        }
+        Self::new(instant.as_nanos(), 0)
+    }
+
+    const fn new(nanos: u64, rest: u64) -> Self {
+        Self((nanos as u128) << 64 | rest as u128)
+    }
+
+    /// The whole nanosecond before.
+    #[allow(clippy::cast_possible_truncation)] // the upper half
+    const fn instant(self) -> Instant {
+        Instant::from_nanos((self.0 >> 64) as u64)
     }
 
     /// When a packet has been sent whose sending starts here.
-    fn after(self, pace: Pace, rate: u64) -> Self {
-        let rest = u128::from(self.rest) + u128::from(pace.rest);
-        let carry = rest >= u128::from(rate);
-        Self {
-            nanos: later(self.nanos, pace.nanos + u64::from(carry)),
-            rest: self
-                .rest
-                .wrapping_add(pace.rest)
-                .wrapping_sub(if carry { rate } else { 0 }),
-        }
+    #[allow(clippy::cast_possible_truncation)] // the lower half
+    const fn after(self, pace: Pace, rate: u64) -> Self {
+        let (rest, overflows) = (self.0 as u64).overflowing_add(pace.rest);
+        let carry = overflows || rest >= rate;
+        let nanos = later(self.instant(), pace.nanos + carry as u64).as_nanos();
+        Self::new(nanos, rest.wrapping_sub(if carry { rate } else { 0 }))
     }
 }
 

@@ -92,9 +92,10 @@ pub struct RtoConfig {
     /// Round trips are measured in whole ticks of this clock: G of RFC 6298 §4 (ns-2's `tcpTick_`).
     #[serde(with = "seconds")]
     pub tick: Duration,
-    /// When the first tick falls after the start of time, below one tick; ns-2 draws it for each agent (`boot_time_`).
-    #[serde(with = "seconds")]
-    pub phase: Duration,
+    /// How long before the start of time the clock ticked, below one tick. By default it is drawn for each flow from the
+    /// network's seed, as in ns-2 (`boot_time_`).
+    #[serde(with = "seconds::optional")]
+    pub phase: Option<Duration>,
 }
 
 impl Default for RtoConfig {
@@ -106,7 +107,7 @@ impl Default for RtoConfig {
             min: Duration::from_secs(1),
             max: Duration::from_secs(60),
             tick: Duration::from_millis(1),
-            phase: Duration::ZERO,
+            phase: None,
         }
     }
 }
@@ -186,7 +187,7 @@ impl Config {
                 min: Duration::from_millis(200),
                 max: Duration::from_secs(60),
                 tick: Duration::from_millis(10),
-                phase: Duration::ZERO,
+                phase: None,
             },
             departures: Departures::NS2,
             ..Self::default()
@@ -219,7 +220,7 @@ impl Config {
                 return Err(InvalidConfig::Rto(field));
             }
         }
-        if rto.phase >= rto.tick {
+        if rto.phase.is_some_and(|phase| phase >= rto.tick) {
             return Err(InvalidConfig::Phase);
         }
         Ok(())
@@ -246,6 +247,6 @@ mod tests {
         assert!(refused(|config| config.delayed_ack = Some(Duration::ZERO)).starts_with("delayed_ack"));
         assert!(refused(|config| config.rto.syn = Duration::ZERO).starts_with("rto.syn"));
         assert!(refused(|config| config.rto.initial = Duration::from_secs(61)).starts_with("rto.initial"));
-        assert!(refused(|config| config.rto.phase = config.rto.tick).starts_with("rto.phase"));
+        assert!(refused(|config| config.rto.phase = Some(config.rto.tick)).starts_with("rto.phase"));
     }
 }

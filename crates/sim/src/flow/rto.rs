@@ -38,7 +38,7 @@ impl Rto {
             min: nanos(config.min),
             max: nanos(config.max),
             tick: nanos(config.tick),
-            phase: nanos(config.phase),
+            phase: config.phase.map_or(0, nanos),
         }
     }
 
@@ -117,7 +117,7 @@ mod tests {
             min: Duration::from_millis(200),
             max: Duration::from_secs(64),
             tick: Duration::from_nanos(tick),
-            phase: Duration::from_nanos(phase),
+            phase: Some(Duration::from_nanos(phase)),
             ..RtoConfig::default()
         })
     }

@@ -1,1 +1,363 @@
-//! x
+//! The HALR thesis' second cluster (§7.4): two strings, of which one fails for good, and its flows go on over the other.
+//!
+//! ```text
+//!                     ┌── N1 ──┐                    every group starts a flow per `gap`
+//!   source ── access ─ R1      R2 ─ access ── destination
+//!                     └── N2 ──┘                    fails; its flows are moved to N1 `failover` later
+//! ```
+
+use std::time::Duration;
+
+use proto::Instant;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::Deserialize;
+
+use super::cluster::thesis_tcp;
+use super::{FlowResult, InvalidScenario};
+use crate::flow::{Config, Variant, seconds};
+use crate::link::LinkConfig;
+use crate::net::{Direction, End, FlowId, LinkId, Network, SwitchId};
+
+/// The scenario. The default has the numbers of §7.4, without rate control; times are in seconds.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rate {
+    /// TCP at both ends.
+    pub tcp: Config,
+    /// Flows per string.
+    pub flows: u32,
+    /// Full data segments per flow.
+    pub segments: u64,
+    /// Time between two arrivals on a string.
+    #[serde(with = "seconds")]
+    pub gap: Duration,
+    /// Each arrival is late by up to this.
+    #[serde(with = "seconds")]
+    pub jitter: Duration,
+    /// Packets that may wait before each link of a string.
+    pub buffer_packets: usize,
+    /// Bits per second of each string.
+    pub rate_bits_per_s: [u64; 2],
+    /// Bits per second of the hosts' links.
+    pub access_rate_bits_per_s: u64,
+    /// Propagation delay between a source and R1.
+    #[serde(with = "seconds")]
+    pub source_delay: Duration,
+    /// Propagation delay of every other link.
+    #[serde(with = "seconds")]
+    pub delay: Duration,
+    /// When the second string fails.
+    #[serde(with = "seconds")]
+    pub failure_at: Duration,
+    /// How long the flows then on it wait until they are moved. New ones use the first string at once.
+    #[serde(with = "seconds")]
+    pub failover: Duration,
+    /// Length of a bin of throughput.
+    #[serde(with = "seconds")]
+    pub bin: Duration,
+    /// Time between two looks at the queue.
+    #[serde(with = "seconds")]
+    pub queue_interval: Duration,
+    /// The run ends here, or one second after the last flow.
+    #[serde(with = "seconds")]
+    pub end: Duration,
+    /// All chance comes from it.
+    pub seed: u64,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self {
+            tcp: thesis_tcp(Variant::Reno),
+            flows: 50,
+            segments: 3000,
+            gap: Duration::from_millis(250),
+            jitter: Duration::ZERO,
+            buffer_packets: 749, // ns-2's limit of 750 counts the packet that is being sent
+            rate_bits_per_s: [100_000_000; 2],
+            access_rate_bits_per_s: 100_000_000,
+            source_delay: Duration::from_millis(46),
+            delay: Duration::from_millis(1),
+            failure_at: Duration::from_secs(5),
+            failover: Duration::from_secs(3),
+            bin: Duration::from_millis(100),
+            queue_interval: Duration::from_millis(20),
+            end: Duration::from_secs(60),
+            seed: 1,
+        }
+    }
+}
+
+/// What became of a flow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateFlow {
+    /// Whether it was on the string that failed, and waited.
+    pub waited: bool,
+    /// Its times and counts.
+    pub result: FlowResult,
+}
+
+/// What happened in a bin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bin {
+    /// Its end.
+    pub end: Instant,
+    /// Bytes that R1 sent into each string.
+    pub sent: [u64; 2],
+    /// Bytes of data that arrived in order: of flows that never waited, and of those that did.
+    pub delivered: [u64; 2],
+    /// Packets that found R1's queue before the first string full.
+    pub overflows: u64,
+}
+
+/// What a run gives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RateResult {
+    /// In the order of their arrival; the first string's first.
+    pub flows: Vec<RateFlow>,
+    /// One after the other from 0.
+    pub bins: Vec<Bin>,
+    /// Packets waiting at R1 before the first string.
+    pub queue: Vec<(Instant, usize)>,
+    /// Bytes of data that each flow received in each half second.
+    pub flow_bins: Vec<Vec<u64>>,
+}
+
+/// Length of a flow's bin.
+const FLOW_BIN: Duration = Duration::from_millis(500);
+/// The run goes on for so long after the last flow.
+const AFTERWARDS: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy)]
+enum Act {
+    Start(FlowId),
+    Fail,
+    Move(FlowId),
+    Bin,
+    Queue,
+    FlowBin,
+}
+
+/// The network's parts that the run looks at.
+struct Built {
+    /// R1 → N1 → R2 → N1 → R1, then the same over N2.
+    strings: [[LinkId; 4]; 2],
+    switches: [SwitchId; 4],
+    waited: Vec<bool>,
+    acts: Vec<(Duration, Act)>,
+}
+
+impl Rate {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// If the configuration describes no network.
+    pub fn run(&self) -> Result<RateResult, InvalidScenario> {
+        self.check()?;
+        let mut network = Network::new(self.seed);
+        let built = self.build(&mut network)?;
+        let mut watch = Watch::new(&built);
+        let mut end = Instant::ZERO + self.end;
+        for (at, act) in &built.acts {
+            let at = Instant::ZERO + *at;
+            if network.run_flows(at.min(end)) {
+                end = end.min(network.now() + AFTERWARDS);
+            }
+            if at > end {
+                break;
+            }
+            network.run_until(at);
+            match act {
+                Act::Start(flow) => network.start(*flow),
+                Act::Fail => built.strings[1]
+                    .iter()
+                    .for_each(|link| network.set_up(*link, false)),
+                Act::Move(flow) => built.route(&mut network, *flow, 0),
+                Act::Bin => watch.bin(&mut network),
+                Act::Queue => watch.queue(&mut network),
+                Act::FlowBin => watch.flow_bin(&network),
+            }
+        }
+        Ok(watch.finish(&network))
+    }
+
+    fn check(&self) -> Result<(), InvalidScenario> {
+        for (field, zero) in [
+            ("flows", self.flows == 0),
+            ("segments", self.segments == 0),
+            ("gap", self.gap.is_zero()),
+            ("bin", self.bin.is_zero()),
+            ("queue_interval", self.queue_interval.is_zero()),
+        ] {
+            if zero {
+                return Err(InvalidScenario::Zero(field));
+            }
+        }
+        if self.failure_at + self.failover > self.end {
+            return Err(InvalidScenario::Late("failover"));
+        }
+        Ok(())
+    }
+
+    fn build(&self, network: &mut Network) -> Result<Built, InvalidScenario> {
+        let switches = [(); 4].map(|()| network.add_switch());
+        let [r1, r2, n1, n2] = switches;
+        let link = |rate, delay, queue_packets| LinkConfig {
+            rate_bits_per_s: Some(rate),
+            delay,
+            queue_packets,
+            ..LinkConfig::default()
+        };
+        let mut string = |through: SwitchId, rate| {
+            let config = link(rate, self.delay, Some(self.buffer_packets));
+            let mut lay = |to| network.add_link(End::Switch(to), &config);
+            Ok::<_, InvalidScenario>([lay(through)?, lay(r2)?, lay(through)?, lay(r1)?])
+        };
+        let strings = [
+            string(n1, self.rate_bits_per_s[0])?,
+            string(n2, self.rate_bits_per_s[1])?,
+        ];
+        let mut built = Built {
+            strings,
+            switches,
+            waited: Vec::new(),
+            acts: self.looks(),
+        };
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
+        let bytes = self.segments * u64::from(self.tcp.mss);
+        for index in 0..self.flows {
+            for group in 0..2 {
+                let at = self.gap * index + self.jitter.mul_f64(random.random::<f64>());
+                let waited = group == 1 && at < self.failure_at;
+                let source = link(self.access_rate_bits_per_s, self.source_delay, None);
+                let destination = link(self.access_rate_bits_per_s, self.delay, None);
+                let uplinks = [
+                    network.add_link(End::Switch(r1), &source)?,
+                    network.add_link(End::Switch(r2), &destination)?,
+                ];
+                let downlinks = [
+                    network.add_link(End::Hosts, &source)?,
+                    network.add_link(End::Hosts, &destination)?,
+                ];
+                let flow = network.add_flow(&self.tcp, bytes, uplinks)?;
+                network.set_route(r1, flow, Direction::Backward, downlinks[0]);
+                network.set_route(r2, flow, Direction::Forward, downlinks[1]);
+                built.route(network, flow, usize::from(waited));
+                built.acts.push((at, Act::Start(flow)));
+                if waited {
+                    built
+                        .acts
+                        .push((self.failure_at + self.failover, Act::Move(flow)));
+                }
+                built.waited.push(waited);
+            }
+        }
+        built.acts.push((self.failure_at, Act::Fail));
+        built.acts.sort_by_key(|(at, _)| *at);
+        Ok(built)
+    }
+
+    /// When to look at what.
+    fn looks(&self) -> Vec<(Duration, Act)> {
+        let every = |interval: Duration, act| {
+            let times = (1_u32..).map(move |count| interval * count);
+            times
+                .take_while(|at| *at <= self.end)
+                .map(move |at| (at, act))
+        };
+        every(self.queue_interval, Act::Queue)
+            .chain(every(self.bin, Act::Bin))
+            .chain(every(FLOW_BIN, Act::FlowBin))
+            .collect()
+    }
+}
+
+impl Built {
+    /// Sends a flow over a string, both ways.
+    fn route(&self, network: &mut Network, flow: FlowId, string: usize) {
+        let [to_n, to_r2, back_to_n, back_to_r1] = self.strings[string];
+        let [r1, r2, ..] = self.switches;
+        let n = self.switches[2 + string];
+        for (switch, direction, link) in [
+            (r1, Direction::Forward, to_n),
+            (n, Direction::Forward, to_r2),
+            (r2, Direction::Backward, back_to_n),
+            (n, Direction::Backward, back_to_r1),
+        ] {
+            network.set_route(switch, flow, direction, link);
+        }
+    }
+}
+
+/// What has been seen so far, and what the counters showed last.
+struct Watch<'a> {
+    built: &'a Built,
+    result: RateResult,
+    sent: [u64; 2],
+    delivered: [u64; 2],
+    overflows: u64,
+    flows: Vec<u64>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(built: &'a Built) -> Self {
+        Self {
+            built,
+            result: RateResult::default(),
+            sent: [0; 2],
+            delivered: [0; 2],
+            overflows: 0,
+            flows: vec![0; built.waited.len()],
+        }
+    }
+
+    fn bin(&mut self, network: &mut Network) {
+        let mut bin = Bin {
+            end: network.now(),
+            ..Bin::default()
+        };
+        for (string, links) in self.built.strings.iter().enumerate() {
+            let waiting = network.waiting(links[0]).1 as u64;
+            let sent = network.link_counts(links[0]).bytes.saturating_sub(waiting);
+            bin.sent[string] = sent.saturating_sub(self.sent[string]);
+            self.sent[string] = sent;
+        }
+        let mut delivered = [0; 2];
+        for (flow, waited) in network.flows().zip(&self.built.waited) {
+            delivered[usize::from(*waited)] += network.receiver(flow).delivered();
+        }
+        for (class, delivered) in delivered.into_iter().enumerate() {
+            bin.delivered[class] = delivered - self.delivered[class];
+            self.delivered[class] = delivered;
+        }
+        let overflows = network.link_counts(self.built.strings[0][0]).overflows;
+        bin.overflows = overflows - self.overflows;
+        self.overflows = overflows;
+        self.result.bins.push(bin);
+    }
+
+    fn queue(&mut self, network: &mut Network) {
+        let waiting = network.waiting(self.built.strings[0][0]).0;
+        self.result.queue.push((network.now(), waiting));
+    }
+
+    fn flow_bin(&mut self, network: &Network) {
+        let bin = network.flows().zip(&mut self.flows).map(|(flow, last)| {
+            let delivered = network.receiver(flow).delivered();
+            delivered - std::mem::replace(last, delivered)
+        });
+        self.result.flow_bins.push(bin.collect());
+    }
+
+    fn finish(mut self, network: &Network) -> RateResult {
+        let flows = network.flows().zip(&self.built.waited);
+        self.result.flows = flows
+            .map(|(flow, waited)| RateFlow {
+                waited: *waited,
+                result: FlowResult::of(network, flow),
+            })
+            .collect();
+        self.result
+    }
+}
