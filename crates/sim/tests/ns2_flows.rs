@@ -1,0 +1,99 @@
+//! The cluster of the HALR thesis §7.2 against ns-2, flow by flow: completion time and number of timeouts.
+
+mod ns2;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ns2::{number, rows, variant};
+use steadfast_sim::scenario::FlowResult;
+use steadfast_sim::scenario::cluster::{Cluster, thesis_tcp};
+
+fn run(name: &str, segments: &str, failover: &str, change: impl FnOnce(&mut Cluster)) -> Vec<FlowResult> {
+    let mut cluster = Cluster {
+        tcp: thesis_tcp(variant(name)),
+        segments: segments.parse().unwrap(),
+        failover: Duration::from_secs_f64(number(failover)),
+        ..Cluster::default()
+    };
+    change(&mut cluster);
+    cluster.run().unwrap()
+}
+
+/// Compares each run in the file, and asks for 95 % of its flows within 2 % or 20 ms, with as many timeouts.
+fn compare(file: &str, change: impl Fn(&mut Cluster)) {
+    let mut runs: BTreeMap<[String; 3], Vec<Vec<String>>> = BTreeMap::new();
+    for row in rows(file) {
+        let key = [row[0].clone(), row[1].clone(), row[2].clone()];
+        runs.entry(key).or_default().push(row);
+    }
+    let mut failed = Vec::new();
+    for ([variant, segments, failover], expected) in runs {
+        let flows = run(&variant, &segments, &failover, |cluster| {
+            change(cluster);
+            cluster.last_arrival = expected
+                .last()
+                .map(|row| Duration::from_secs_f64(number(&row[3])) + cluster.gap / 2);
+        });
+        assert_eq!(flows.len(), expected.len());
+        let mut worst = Vec::new();
+        for (row, flow) in expected.iter().zip(&flows) {
+            let (theirs, ours) = (number(&row[4]), flow.completion_s().unwrap_or(f64::INFINITY));
+            let timeouts: u32 = row[5].parse().unwrap();
+            let difference = (ours - theirs).abs();
+            if difference > (0.02 * theirs).max(0.02) || timeouts != flow.timeouts {
+                worst.push((difference, row.join(","), ours, flow.timeouts));
+            }
+        }
+        worst.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let agreeing = expected.len() - worst.len();
+        println!("{file} {variant} {segments} segments, {failover} s: {agreeing} of {}", expected.len());
+        if agreeing * 100 < expected.len() * 95 {
+            worst.truncate(5);
+            failed.push(format!("{variant} {segments} {failover}: {agreeing}: {worst:#?}"));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn flows_of_10_segments_agree() {
+    compare("flows10_minrto1.csv", |_| ());
+}
+
+#[test]
+fn flows_of_10_segments_agree_with_the_cluster_near_the_sources() {
+    compare("flows10_minrto1.5_nearsrc.csv", |cluster| {
+        cluster.tcp.rto.min = Duration::from_millis(1500);
+        cluster.source_delay = Duration::from_millis(1);
+        cluster.destination_delay = Duration::from_millis(46);
+    });
+}
+
+#[test]
+fn flows_of_1000_segments_agree() {
+    compare("flows1000_minrto1.csv", |_| ());
+}
+
+/// Figures 15 to 17 without HALR: fractions within 0.05.
+#[test]
+fn fractions_of_flows_by_timeouts_agree() {
+    let mut worst = (0.0_f64, String::new());
+    for row in rows("timeouts_minrto1.csv") {
+        let flows = run(&row[0], "1000", &row[1], |cluster| {
+            cluster.last_arrival = Some(cluster.failover_at);
+        });
+        for (count, expected) in row[3..8].iter().enumerate() {
+            let matching = flows
+                .iter()
+                .filter(|flow| flow.timeouts.min(4) as usize == count);
+            let fraction = matching.count() as f64 / flows.len() as f64;
+            let difference = (fraction - number(expected)).abs();
+            if difference > worst.0 {
+                worst = (difference, format!("{row:?}: {count} timeouts in {fraction}"));
+            }
+        }
+    }
+    println!("largest difference {:.3}", worst.0);
+    assert!(worst.0 <= 0.05, "{worst:?}");
+}
