@@ -46,6 +46,10 @@ enum Command {
     Network(net::hold::Options),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
+    #[command(name = bench::sim::DUMBBELL, hide = true)]
+    Dumbbell(bench::sim::DumbbellOptions),
+    #[command(name = bench::sim::MEASURE, hide = true)]
+    Measure(bench::sim::MeasureOptions),
     #[command(name = CLIENT, hide = true)]
     Client,
     #[command(name = teardown::WATCHDOG, hide = true)]
@@ -100,6 +104,8 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Demo(options) => crash::demo(&options),
+        Command::Dumbbell(options) => bench::sim::dumbbell(&options).map(|()| Outcome::Held),
+        Command::Measure(options) => bench::sim::measure(&options).map(|()| Outcome::Held),
         Command::Load(options) => bench::load::run(&options).map(|()| Outcome::Held),
         Command::Network(options) => net::hold::run(&options),
         Command::Client | Command::Watchdog => unreachable!("handled above"),

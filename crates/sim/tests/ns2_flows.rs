@@ -47,7 +47,10 @@ fn compare(file: &str, change: impl Fn(&mut Cluster)) {
         }
         worst.sort_by(|a, b| b.0.total_cmp(&a.0));
         let agreeing = expected.len() - worst.len();
-        println!("{file} {variant} {segments} segments, {failover} s: {agreeing} of {}", expected.len());
+        println!(
+            "{file} {variant} {segments} segments, {failover} s: {agreeing} of {}",
+            expected.len()
+        );
         if agreeing * 100 < expected.len() * 95 {
             worst.truncate(5);
             failed.push(format!("{variant} {segments} {failover}: {agreeing}: {worst:#?}"));
@@ -84,9 +87,7 @@ fn fractions_of_flows_by_timeouts_agree() {
             cluster.last_arrival = Some(cluster.failover_at);
         });
         for (count, expected) in row[3..8].iter().enumerate() {
-            let matching = flows
-                .iter()
-                .filter(|flow| flow.timeouts.min(4) as usize == count);
+            let matching = flows.iter().filter(|flow| flow.timeouts.min(4) as usize == count);
             let fraction = matching.count() as f64 / flows.len() as f64;
             let difference = (fraction - number(expected)).abs();
             if difference > worst.0 {

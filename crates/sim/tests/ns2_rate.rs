@@ -40,10 +40,7 @@ fn theirs(buffer: usize) -> (f64, f64, usize) {
     (
         mean(bins.iter().map(|row| number(&row[5]))),
         mean(queue.map(|row| number(&row[1]))),
-        surges(
-            bins.iter()
-                .map(|row| (number(&row[0]), row[6].parse().unwrap())),
-        ),
+        surges(bins.iter().map(|row| (number(&row[0]), row[6].parse().unwrap()))),
     )
 }
 
@@ -73,8 +70,14 @@ fn compare(buffer: usize) {
     assert!(result.flows.iter().all(|flow| flow.result.end.is_some()));
     let (theirs, ours) = (theirs(buffer), ours(&result));
     println!("buffer {buffer}: (Mb/s, packets, surges) ns-2 {theirs:?}, here {ours:?}");
-    assert!((ours.0 / theirs.0 - 1.0).abs() <= 0.01, "throughput {theirs:?} {ours:?}");
-    assert!((ours.1 / theirs.1 - 1.0).abs() <= 0.10, "queue {theirs:?} {ours:?}");
+    assert!(
+        (ours.0 / theirs.0 - 1.0).abs() <= 0.01,
+        "throughput {theirs:?} {ours:?}"
+    );
+    assert!(
+        (ours.1 / theirs.1 - 1.0).abs() <= 0.10,
+        "queue {theirs:?} {ours:?}"
+    );
     assert!(ours.2.abs_diff(theirs.2) <= 1, "surges {theirs:?} {ours:?}");
 }
 

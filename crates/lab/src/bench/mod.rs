@@ -5,6 +5,7 @@ pub mod load;
 mod measure;
 mod pair;
 mod scene;
+pub mod sim;
 
 use std::path::PathBuf;
 
@@ -23,6 +24,7 @@ pub struct Options {
 #[derive(Clone, Debug, Subcommand)]
 enum Subject {
     Pair(pair::Options),
+    Sim(sim::Options),
 }
 
 /// What all benchmarks can be told.
@@ -46,5 +48,6 @@ pub struct Common {
 pub fn run(options: &Options) -> Result<Outcome> {
     match &options.subject {
         Subject::Pair(pair) => pair::run(pair),
+        Subject::Sim(sim) => sim::run(sim),
     }
 }

@@ -13,8 +13,6 @@ mod rto;
 mod sack;
 pub mod seconds;
 mod sender;
-#[cfg(test)]
-mod tests;
 
 pub use config::{Config, Departures, Handshake, InvalidConfig, RtoConfig, Variant};
 pub use receiver::Receiver;

@@ -96,7 +96,11 @@ impl Rto {
     pub fn current(&self) -> u64 {
         let factor = 1_u64.checked_shl(self.doublings).unwrap_or(u64::MAX);
         let floor = 2 * self.tick;
-        self.base.max(self.min).saturating_mul(factor).min(self.max).max(floor)
+        self.base
+            .max(self.min)
+            .saturating_mul(factor)
+            .min(self.max)
+            .max(floor)
     }
 }
 

@@ -82,9 +82,8 @@ impl Sender {
 
     /// Bytes in flight: what is neither received nor lost, and what was sent again (RFC 6675 §4, SetPipe).
     fn in_flight(&self) -> u64 {
-        let unacknowledged = |left: u64, right: u64| {
-            right.saturating_sub(left) - self.sacked.count_in(left, right.max(left))
-        };
+        let unacknowledged =
+            |left: u64, right: u64| right.saturating_sub(left) - self.sacked.count_in(left, right.max(left));
         unacknowledged(self.lost_below(), self.nxt) + unacknowledged(self.una, self.repaired)
     }
 }

@@ -283,7 +283,10 @@ impl Sender {
 
     /// Whether the window lets the next segment out.
     pub(super) fn may_send(&self) -> bool {
-        self.within(self.nxt, whole(self.cwnd).saturating_add(self.inflation).min(self.window))
+        self.within(
+            self.nxt,
+            whole(self.cwnd).saturating_add(self.inflation).min(self.window),
+        )
     }
 
     pub(super) fn segments(&self, bytes: u64) -> f64 {
@@ -335,7 +338,14 @@ impl Sender {
         } else {
             let len = self.data_end.saturating_sub(seq).min(self.mss);
             let last = self.full && seq + len >= self.data_end;
-            (if last { Flags::ACK.and(Flags::FIN) } else { Flags::ACK }, len)
+            (
+                if last {
+                    Flags::ACK.and(Flags::FIN)
+                } else {
+                    Flags::ACK
+                },
+                len,
+            )
         };
         let packet = Packet {
             flow: self.flow,

@@ -26,6 +26,7 @@ mod packet;
 mod queue;
 mod switch;
 
+use std::any::Any;
 use std::collections::VecDeque;
 
 use proto::Instant;
@@ -137,6 +138,12 @@ impl Network {
         self.settle_switch(switch);
     }
 
+    /// What a switch does with each packet, if it is an `L`.
+    pub fn logic<L: Logic>(&self, switch: SwitchId) -> Option<&L> {
+        let logic: &dyn Any = self.switches[switch.0 as usize].logic.as_deref()?;
+        logic.downcast_ref()
+    }
+
     /// Lays a link to `end`.
     ///
     /// # Errors
@@ -199,9 +206,7 @@ impl Network {
 
     /// Lets a flow open its connection, now.
     pub fn start(&mut self, flow: FlowId) {
-        self.flows[flow.0 as usize]
-            .sender
-            .start(self.now, &mut self.sent);
+        self.flows[flow.0 as usize].sender.start(self.now, &mut self.sent);
         self.settle_sender(flow);
     }
 

@@ -155,7 +155,10 @@ mod tests {
     fn a_key_holds_what_was_put_into_it() {
         for what in [What::Link, What::Sender, What::Receiver, What::Switch] {
             let key = Key::new(u64::MAX - 1, what, u64::MAX, Key::NUMBERS - 1);
-            assert_eq!((key.nanos(), key.what(), key.number()), (u64::MAX - 1, what, Key::NUMBERS - 1));
+            assert_eq!(
+                (key.nanos(), key.what(), key.number()),
+                (u64::MAX - 1, what, Key::NUMBERS - 1)
+            );
             assert!(key < Key::NEVER && Key::new(1, what, 2, 0) > Key::new(1, what, 1, 9));
         }
     }

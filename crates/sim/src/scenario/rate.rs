@@ -262,9 +262,7 @@ impl Rate {
     fn looks(&self) -> Vec<(Duration, Act)> {
         let every = |interval: Duration, act| {
             let times = (1_u32..).map(move |count| interval * count);
-            times
-                .take_while(|at| *at <= self.end)
-                .map(move |at| (at, act))
+            times.take_while(|at| *at <= self.end).map(move |at| (at, act))
         };
         every(self.queue_interval, Act::Queue)
             .chain(every(self.bin, Act::Bin))

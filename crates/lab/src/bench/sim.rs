@@ -1,0 +1,308 @@
+//! `bench sim`: the same bulk transfer in ns-2 and in our simulator, in turns, by CPU time and peak memory.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use ::sim::scenario::dumbbell::Dumbbell;
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+
+use crate::Outcome;
+
+/// The hidden subcommand that runs a program and reports what it used.
+pub const MEASURE: &str = "bench-measure";
+/// The hidden subcommand that is our side of the comparison.
+pub const DUMBBELL: &str = "bench-dumbbell";
+
+/// What is promised: packets per CPU second, as a multiple of ns-2's.
+const RATIO_MIN: f64 = 5.0;
+const DUMBBELL_TCL: &str = include_str!("dumbbell.tcl");
+
+/// Simulate the same bulk transfer with ns-2 and here, and compare CPU time and memory.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// Rounds; each runs both simulators once, in changing order. Medians are reported.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Flows between hosts of their own, over one bottleneck.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    flows: u32,
+    /// Data packets per flow.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    packets: u64,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The flows and packets of one simulation.
+#[derive(Clone, Debug, Args)]
+pub struct DumbbellOptions {
+    flows: u32,
+    packets: u64,
+}
+
+/// A program and its arguments.
+#[derive(Clone, Debug, Args)]
+pub struct MeasureOptions {
+    #[arg(trailing_var_arg = true, required = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+/// What a simulation used.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Used {
+    /// Data packets that its senders sent.
+    packets: u64,
+    /// CPU time, user and system, in seconds.
+    cpu_s: f64,
+    /// Most memory it held, in bytes.
+    peak_rss_bytes: u64,
+}
+
+/// Medians over the rounds.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Side {
+    packets: u64,
+    cpu_s: f64,
+    packets_per_cpu_s: f64,
+    peak_rss_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct PeakRss {
+    steadfast: u64,
+    ns2: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Report {
+    ok: bool,
+    /// Simulated data packets per CPU second, as a multiple of ns-2's.
+    ratio_vs_ns2: f64,
+    peak_rss_bytes: PeakRss,
+    steadfast: Side,
+    ns2: Side,
+    rounds: u32,
+    flows: u32,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// If ns-2 is not installed, or if a simulation fails.
+pub fn run(options: &Options) -> Result<Outcome> {
+    find_ns2()?;
+    let mut script = NamedTempFile::with_suffix(".tcl").context("write the script for ns-2")?;
+    script.write_all(DUMBBELL_TCL.as_bytes())?;
+    let (flows, packets) = (options.flows.to_string(), options.packets.to_string());
+    let ourselves = std::env::current_exe()?;
+    let ours = || measured(&ourselves, &[DUMBBELL.as_ref(), flows.as_ref(), packets.as_ref()]);
+    let theirs = || {
+        measured(
+            Path::new("ns"),
+            &[script.path(), flows.as_ref(), packets.as_ref()],
+        )
+    };
+    let (mut here, mut there) = (Vec::new(), Vec::new());
+    for round in 0..options.rounds {
+        if round % 2 == 0 {
+            there.push(theirs()?);
+            here.push(ours()?);
+        } else {
+            here.push(ours()?);
+            there.push(theirs()?);
+        }
+    }
+    let report = report(options, &here, &there)?;
+    if options.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report);
+    }
+    Ok(if report.ok {
+        Outcome::Held
+    } else {
+        Outcome::DidNotHold
+    })
+}
+
+fn find_ns2() -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|directory| directory.join("ns").is_file());
+    ensure!(
+        found,
+        "ns-2 is not installed: there is no program `ns` (Debian: apt-get install ns2)"
+    );
+    Ok(())
+}
+
+/// Runs a program in a process of its own, whose only child it is, so that what the children used is what it used.
+fn measured(program: &Path, arguments: &[&Path]) -> Result<Used> {
+    let output = Command::new(std::env::current_exe()?)
+        .args([MEASURE, "--"])
+        .arg(program)
+        .args(arguments)
+        .output()
+        .with_context(|| program.display().to_string())?;
+    ensure!(
+        output.status.success(),
+        "{}: {}",
+        program.display(),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    serde_json::from_slice(&output.stdout).context("the measured program's report")
+}
+
+/// Runs the program, which prints how many packets it sent, and prints [`Used`] as JSON.
+///
+/// # Errors
+/// If the program fails or prints something else.
+pub fn measure(options: &MeasureOptions) -> Result<()> {
+    let (program, arguments) = options.command.split_first().context("a program")?;
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| program.clone())?;
+    let (text, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    if !output.status.success() {
+        bail!("{program}: {} {}", text.trim(), errors.trim());
+    }
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    let used = Used {
+        packets: text
+            .trim()
+            .parse()
+            .with_context(|| format!("{program} printed {text:?}"))?,
+        cpu_s: seconds(usage.user_time()) + seconds(usage.system_time()),
+        peak_rss_bytes: u64::try_from(usage.max_rss())? * 1024,
+    };
+    println!("{}", serde_json::to_string(&used)?);
+    Ok(())
+}
+
+/// Simulates, and prints how many packets were sent.
+///
+/// # Errors
+/// If there are no packets.
+pub fn dumbbell(options: &DumbbellOptions) -> Result<()> {
+    let dumbbell = Dumbbell {
+        flows: options.flows,
+        segments: options.packets,
+        ..Dumbbell::default()
+    };
+    let flows = dumbbell.run()?;
+    println!("{}", flows.iter().map(|flow| flow.segments).sum::<u64>());
+    Ok(())
+}
+
+fn report(options: &Options, here: &[Used], there: &[Used]) -> Result<Report> {
+    let (steadfast, ns2) = (side(here), side(there));
+    let difference = steadfast.packets as f64 / ns2.packets as f64 - 1.0;
+    ensure!(
+        difference.abs() < 0.01,
+        "not the same simulation: {} packets here, {} in ns-2",
+        steadfast.packets,
+        ns2.packets
+    );
+    let ratio_vs_ns2 = steadfast.packets_per_cpu_s / ns2.packets_per_cpu_s;
+    Ok(Report {
+        ok: ratio_vs_ns2 >= RATIO_MIN && steadfast.peak_rss_bytes < ns2.peak_rss_bytes,
+        ratio_vs_ns2,
+        peak_rss_bytes: PeakRss {
+            steadfast: steadfast.peak_rss_bytes,
+            ns2: ns2.peak_rss_bytes,
+        },
+        steadfast,
+        ns2,
+        rounds: options.rounds,
+        flows: options.flows,
+    })
+}
+
+/// The medians; there is at least one round.
+fn side(rounds: &[Used]) -> Side {
+    let mut sorted = rounds.to_vec();
+    sorted.sort_by(|a, b| a.cpu_s.total_cmp(&b.cpu_s));
+    let median = &sorted[sorted.len() / 2];
+    Side {
+        packets: median.packets,
+        cpu_s: median.cpu_s,
+        packets_per_cpu_s: median.packets as f64 / median.cpu_s,
+        peak_rss_bytes: rounds.iter().map(|used| used.peak_rss_bytes).max().unwrap_or(0),
+    }
+}
+
+fn print(report: &Report) {
+    println!(
+        "{} flow(s), {} data packets, {} rounds",
+        report.flows, report.steadfast.packets, report.rounds
+    );
+    println!(
+        "{:10} {:>8} {:>16} {:>12}",
+        "", "CPU s", "packets/CPU s", "peak memory"
+    );
+    for (name, side) in [("steadfast", &report.steadfast), ("ns-2", &report.ns2)] {
+        println!(
+            "{name:10} {:8.3} {:16.0} {:9.1} MB",
+            side.cpu_s,
+            side.packets_per_cpu_s,
+            side.peak_rss_bytes as f64 / 1e6
+        );
+    }
+    let verdict = if report.ok { "holds" } else { "does not hold" };
+    println!(
+        "ratio_vs_ns2 {:.1} (at least {RATIO_MIN}, and less memory): {verdict}",
+        report.ratio_vs_ns2
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(packets: u64, cpu_s: f64, peak_rss_bytes: u64) -> Used {
+        Used {
+            packets,
+            cpu_s,
+            peak_rss_bytes,
+        }
+    }
+
+    fn options() -> Options {
+        Options {
+            rounds: 3,
+            flows: 1,
+            packets: 100,
+            json: false,
+        }
+    }
+
+    #[test]
+    fn medians_decide_and_more_memory_does_not_hold() {
+        let there = [used(100, 1.0, 15), used(100, 9.0, 15), used(100, 0.9, 15)];
+        let here = [used(100, 0.1, 5), used(100, 0.01, 6), used(100, 5.0, 5)];
+        let report = report(&options(), &here, &there).unwrap();
+        assert!(report.ok && (report.ratio_vs_ns2 - 10.0).abs() < 1e-9);
+        assert_eq!(report.peak_rss_bytes.steadfast, 6);
+        let more = [used(100, 0.1, 16)];
+        assert!(!super::report(&options(), &more, &there).unwrap().ok);
+        let slower = [used(100, 0.21, 5)];
+        assert!(!super::report(&options(), &slower, &there).unwrap().ok);
+    }
+
+    #[test]
+    fn different_simulations_are_not_compared() {
+        let error = report(&options(), &[used(98, 0.1, 5)], &[used(100, 1.0, 15)]).unwrap_err();
+        assert!(error.to_string().contains("not the same"));
+    }
+}

@@ -1,0 +1,212 @@
+//! The engine for figures: everything arrives whatever is lost, the same seed does the same, switches may interfere.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proto::Instant;
+use steadfast_sim::flow::{Config, Handshake, Variant};
+use steadfast_sim::link::LinkConfig;
+use steadfast_sim::net::{Direction, End, Flags, FlowId, LinkId, Logic, Network, Outbox, Packet, SwitchId};
+use steadfast_sim::scenario::cluster::Cluster;
+use steadfast_sim::scenario::rate::Rate;
+
+const VARIANTS: [Variant; 5] = [
+    Variant::Tahoe,
+    Variant::Reno,
+    Variant::NewReno,
+    Variant::Sack,
+    Variant::Sack1,
+];
+const FOREVER: Instant = Instant::from_nanos(100_000_000_000_000);
+
+/// One flow over one switch. The links are: to the switch, to the receiver, back to the switch, back to the sender.
+fn line(
+    seed: u64,
+    link: &LinkConfig,
+    config: &Config,
+    bytes: u64,
+) -> (Network, FlowId, SwitchId, [LinkId; 4]) {
+    let mut network = Network::new(seed);
+    let switch = network.add_switch();
+    let mut lay = |end| network.add_link(end, link).unwrap();
+    let links = [
+        lay(End::Switch(switch)),
+        lay(End::Hosts),
+        lay(End::Switch(switch)),
+        lay(End::Hosts),
+    ];
+    let flow = network.add_flow(config, bytes, [links[0], links[2]]).unwrap();
+    network.set_route(switch, flow, Direction::Forward, links[1]);
+    network.set_route(switch, flow, Direction::Backward, links[3]);
+    (network, flow, switch, links)
+}
+
+fn slow() -> LinkConfig {
+    LinkConfig {
+        rate_bits_per_s: Some(10_000_000),
+        delay: Duration::from_millis(10),
+        queue_packets: Some(30),
+        ..LinkConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn everything_arrives_once_whatever_is_lost(
+        seed: u64,
+        variant in prop::sample::select(VARIANTS.to_vec()),
+        is_full: bool,
+        bytes in 0_u64..200_000,
+        loss in 0.0..0.15,
+        reorder in 0.0..0.1,
+        duplicate in 0.0..0.1,
+        max_window in 1_u32..100,
+    ) {
+        let link = LinkConfig { loss, reorder, duplicate, reorder_delay: Duration::from_millis(30), ..slow() };
+        let handshake = if is_full { Handshake::Full } else { Handshake::OneWay };
+        let config = Config { variant, handshake, max_window, ..Config::default() };
+        let (mut network, flow, ..) = line(seed, &link, &config, bytes);
+        network.start(flow);
+        prop_assert!(network.run_flows(FOREVER), "not complete");
+        prop_assert_eq!(network.receiver(flow).delivered(), bytes);
+        network.run_until(FOREVER);
+        prop_assert_eq!(network.sender(flow).poll_timeout(), None);
+        prop_assert_eq!(network.receiver(flow).poll_timeout(), None);
+    }
+}
+
+#[test]
+fn a_full_connection_opens_transfers_and_closes_at_the_speed_of_its_link() {
+    let (mut network, flow, _, links) = line(1, &slow(), &Config::default(), 1460);
+    network.start(flow);
+    assert!(network.run_flows(FOREVER));
+    // SYN, SYN-ACK and data with FIN cross 20 ms each, and the FIN's acknowledgement: 4 × 20 ms, and 2 × 1636 bytes
+    // of 0.8 µs: 40 + 40 + (40, then 1500) + 40 over two links.
+    let expected = Instant::from_nanos(80_000_000 + 800 * (2 * (40 + 40 + 1500 + 40) + 40));
+    assert_eq!(network.sender(flow).completed(), Some(expected));
+    network.run_until(FOREVER);
+    let counts = |index: usize| network.link_counts(links[index]).packets;
+    assert_eq!([counts(0), counts(2)], [4, 2]); // SYN, ACK, data with FIN, ACK of the FIN; SYN-ACK, FIN
+}
+
+#[test]
+fn the_same_seed_does_the_same_and_another_one_does_not() {
+    let run = |seed| {
+        let cluster = Cluster {
+            loss: 0.02,
+            seed,
+            ..Cluster::default()
+        };
+        cluster.run().unwrap()
+    };
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
+    let rate = |seed| {
+        let rate = Rate {
+            flows: 20,
+            segments: 500,
+            buffer_packets: 50,
+            seed,
+            ..Rate::default()
+        };
+        rate.run().unwrap()
+    };
+    assert_eq!(rate(7), rate(7));
+    assert_ne!(rate(7), rate(8));
+}
+
+#[test]
+fn selective_acknowledgements_repair_what_cumulative_ones_need_a_timeout_for() {
+    let timeouts = |variant| {
+        let link = LinkConfig { loss: 0.01, ..slow() };
+        let count = |seed| {
+            let config = Config {
+                variant,
+                ..Config::default()
+            };
+            let (mut network, flow, ..) = line(seed, &link, &config, 3_000_000);
+            network.start(flow);
+            assert!(network.run_flows(FOREVER));
+            network.sender(flow).counts().timeouts
+        };
+        (0..40).map(count).sum::<u32>()
+    };
+    let (reno, new_reno, sack) = (
+        timeouts(Variant::Reno),
+        timeouts(Variant::NewReno),
+        timeouts(Variant::Sack),
+    );
+    assert!(sack < new_reno && 2 * new_reno < reno, "{sack} {new_reno} {reno}");
+}
+
+#[test]
+fn a_cut_link_loses_what_is_on_it() {
+    let (mut network, flow, _, links) = line(1, &slow(), &Config::default(), 100_000);
+    network.start(flow);
+    network.run_until(Instant::from_nanos(5_000_000)); // the SYN is on the first link
+    network.set_up(links[0], false);
+    network.run_until(Instant::from_nanos(6_000_000));
+    network.set_up(links[0], true);
+    assert!(network.run_flows(FOREVER));
+    assert_eq!(network.link_counts(links[0]).cut, 1);
+    let counts = network.sender(flow).counts();
+    assert_eq!((counts.timeouts, counts.retransmitted), (1, 1));
+}
+
+/// Caps the advertised window, drops the first data packet, and repeats the SYN after a while.
+#[derive(Default)]
+struct Meddler {
+    syn: Option<Packet>,
+    again_at: Option<Instant>,
+    dropped: bool,
+    most_in_window: u64,
+    acked: u64,
+}
+
+const CAP: u32 = 4 * 1460;
+
+impl Logic for Meddler {
+    fn handle(&mut self, now: Instant, mut packet: Packet, out: &mut Outbox) {
+        if packet.direction == Direction::Backward {
+            packet.window = packet.window.min(CAP);
+            self.acked = self.acked.max(packet.ack);
+        } else if packet.flags.has(Flags::SYN) && self.syn.is_none() {
+            self.syn = Some(packet);
+            self.again_at = Some(now + Duration::from_millis(300));
+            return; // held
+        } else if packet.len > 0 {
+            self.most_in_window = self.most_in_window.max(packet.end().saturating_sub(self.acked));
+            if !std::mem::replace(&mut self.dropped, true) {
+                return;
+            }
+        }
+        out.send(packet);
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Outbox) {
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+            out.send(self.syn.expect("held since then"));
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.again_at
+    }
+}
+
+#[test]
+fn a_switch_may_hold_drop_repeat_and_change_packets() {
+    let (mut network, flow, switch, _) = line(1, &slow(), &Config::default(), 100_000);
+    network.set_logic(switch, Box::new(Meddler::default()));
+    network.start(flow);
+    assert!(network.run_flows(FOREVER));
+    let counts = network.sender(flow).counts();
+    assert!(counts.retransmitted >= 1 && counts.timeouts <= 1);
+    let started = network.sender(flow).started().unwrap();
+    let completed = network.sender(flow).completed().unwrap();
+    assert!(completed.since(started) > Duration::from_millis(300));
+    let meddler: &Meddler = network.logic(switch).unwrap();
+    assert!(meddler.dropped && meddler.most_in_window <= u64::from(CAP));
+}
