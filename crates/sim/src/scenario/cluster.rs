@@ -102,6 +102,12 @@ pub fn thesis_tcp(variant: Variant) -> Config {
     }
 }
 
+/// The cluster's links, and what happens when.
+struct Built {
+    cluster: [LinkId; 4],
+    acts: Vec<(Duration, Act)>,
+}
+
 #[derive(Clone, Copy)]
 enum Act {
     Start(FlowId),
@@ -116,7 +122,7 @@ impl Cluster {
     pub fn run(&self) -> Result<Vec<FlowResult>, InvalidScenario> {
         self.check()?;
         let mut network = Network::new(self.seed);
-        let (cluster, mut acts) = self.build(&mut network)?;
+        let Built { cluster, mut acts } = self.build(&mut network)?;
         if !self.failover.is_zero() {
             let (down, up) = (self.failover_at, self.failover_at + self.failover);
             acts.extend([(down, Act::SetUp(false)), (up, Act::SetUp(true))]);
@@ -163,8 +169,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The cluster's links, and when the flows arrive.
-    fn build(&self, network: &mut Network) -> Result<(Vec<LinkId>, Vec<(Duration, Act)>), InvalidScenario> {
+    fn build(&self, network: &mut Network) -> Result<Built, InvalidScenario> {
         let [r1, n, r2] = [(); 3].map(|()| network.add_switch());
         let link = |rate, delay, loss| LinkConfig {
             rate_bits_per_s: Some(rate),
@@ -174,7 +179,7 @@ impl Cluster {
         };
         let between = |loss| link(self.cluster_rate_bits_per_s, self.cluster_delay, loss);
         let mut lay = |from: f64, to: SwitchId| network.add_link(End::Switch(to), &between(from));
-        let cluster = vec![lay(self.loss, n)?, lay(0.0, r2)?, lay(0.0, n)?, lay(0.0, r1)?];
+        let cluster = [lay(self.loss, n)?, lay(0.0, r2)?, lay(0.0, n)?, lay(0.0, r1)?];
         let mut hosts = Vec::new();
         for _ in 0..self.hosts {
             let source = link(self.access_rate_bits_per_s, self.source_delay, 0.0);
@@ -203,6 +208,6 @@ impl Cluster {
             acts.push((at, Act::Start(flow)));
             at += self.gap;
         }
-        Ok((cluster, acts))
+        Ok(Built { cluster, acts })
     }
 }
