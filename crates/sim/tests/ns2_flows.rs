@@ -98,3 +98,28 @@ fn fractions_of_flows_by_timeouts_agree() {
     println!("largest difference {:.3}", worst.0);
     assert!(worst.0 <= 0.05, "{worst:?}");
 }
+
+/// With random losses only the means can be compared: within three standard errors of their difference.
+#[test]
+fn means_under_random_loss_agree() {
+    for row in rows("random_loss.csv") {
+        let mut flows = Vec::new();
+        for seed in 1..=3 {
+            flows.extend(run(&row[0], "300", "0", |cluster| {
+                cluster.loss = number(&row[1]);
+                cluster.seed = seed;
+            }));
+        }
+        assert_eq!(flows.len(), row[2].parse::<usize>().unwrap());
+        let mean = |value: fn(&FlowResult) -> f64| flows.iter().map(value).sum::<f64>() / flows.len() as f64;
+        let completion = mean(|flow| flow.completion_s().unwrap_or(f64::INFINITY));
+        let timeouts = mean(|flow| f64::from(flow.timeouts));
+        println!(
+            "{} {}: mean completion {completion:.3} s, ns-2 {} ± {}; mean timeouts {timeouts:.3}, ns-2 {}",
+            row[0], row[1], row[3], row[4], row[5]
+        );
+        let error = 3.0 * std::f64::consts::SQRT_2 * number(&row[4]);
+        assert!((completion - number(&row[3])).abs() < error, "{row:?}");
+        assert!((timeouts - number(&row[5])).abs() < 0.15, "{row:?}: {timeouts}");
+    }
+}

@@ -95,7 +95,8 @@ struct Wire {
     link: Link,
     end: End,
     rank: u64,
-    on_the_way: VecDeque<(Key, Packet)>,
+    /// With their times of arrival: a cache line each.
+    on_the_way: VecDeque<(Instant, Packet)>,
     /// The heap's entry for the first packet on the way.
     scheduled: Key,
     counts: LinkCounts,
@@ -108,6 +109,13 @@ struct Flow {
     uplinks: [LinkId; 2],
     /// The heap's entries for the two timers.
     scheduled: [Key; 2],
+}
+
+impl Wire {
+    /// The heap's entry for a packet that arrives `at`.
+    const fn key(&self, number: u32, at: Instant) -> Key {
+        Key::new(at.as_nanos(), What::Link, self.rank, number)
+    }
 }
 
 impl Network {
@@ -279,8 +287,8 @@ impl Network {
         };
         let end = wire.end;
         if let Some((next, _)) = wire.on_the_way.front() {
-            wire.scheduled = *next;
-            self.queue.push(*next);
+            wire.scheduled = wire.key(link, *next);
+            self.queue.push(wire.scheduled);
         } else {
             wire.scheduled = Key::NEVER;
         }
@@ -373,16 +381,15 @@ impl Network {
     /// Puts a packet on the way. Only one that is late by chance does not belong behind the others.
     fn put(&mut self, link: LinkId, at: Instant, packet: Packet) {
         let wire = &mut self.wires[link.0 as usize];
-        let key = Key::new(at.as_nanos(), What::Link, wire.rank, link.0);
-        if wire.on_the_way.back().is_none_or(|(last, _)| *last <= key) {
-            wire.on_the_way.push_back((key, packet));
+        if wire.on_the_way.back().is_none_or(|(last, _)| *last <= at) {
+            wire.on_the_way.push_back((at, packet));
         } else {
-            let place = wire.on_the_way.partition_point(|(other, _)| *other <= key);
-            wire.on_the_way.insert(place, (key, packet));
+            let place = wire.on_the_way.partition_point(|(other, _)| *other <= at);
+            wire.on_the_way.insert(place, (at, packet));
         }
-        if key < wire.scheduled {
-            wire.scheduled = key;
-            self.queue.push(key);
+        if at.as_nanos() < wire.scheduled.nanos() {
+            wire.scheduled = wire.key(link.0, at);
+            self.queue.push(wire.scheduled);
         }
     }
 
