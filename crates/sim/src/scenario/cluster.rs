@@ -19,7 +19,7 @@ use crate::net::{Direction, End, FlowId, LinkId, Network, SwitchId};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cluster {
-    /// TCP at both ends.
+    /// TCP at both ends. In a file, what this table does not say is as the RFCs have it, not as the thesis.
     pub tcp: Config,
     /// Full data segments per flow.
     pub segments: u64,

@@ -61,3 +61,53 @@ pub enum InvalidScenario {
     #[error("{0} must be within the run")]
     Late(&'static str),
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::cluster::Cluster;
+    use super::dumbbell::Dumbbell;
+    use super::rate::Rate;
+    use crate::flow::Variant;
+
+    #[test]
+    fn what_is_not_said_is_as_by_default_and_what_is_unknown_is_refused() {
+        let text = r#"{"failover": 3, "tcp": {"variant": "sack", "rto": {"min": 1.5, "phase": 0.0005}}}"#;
+        let cluster: Cluster = serde_json::from_str(text).unwrap();
+        assert_eq!(cluster.failover, Duration::from_secs(3));
+        assert_eq!(cluster.tcp.variant, Variant::Sack);
+        assert_eq!(cluster.tcp.rto.min, Duration::from_millis(1500));
+        assert_eq!(cluster.tcp.rto.phase, Some(Duration::from_micros(500)));
+        assert_eq!(cluster.hosts, Cluster::default().hosts);
+        for (text, expected) in [
+            (r#"{"colour": 1}"#, "unknown field `colour`"),
+            (r#"{"tcp": {"rto": {"mini": 1}}}"#, "unknown field `mini`"),
+            (r#"{"failover": -1}"#, "-1 is not a number of seconds"),
+        ] {
+            let error = serde_json::from_str::<Cluster>(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        assert!(serde_json::from_str::<Rate>(r#"{"colour": 1}"#).is_err());
+        assert!(serde_json::from_str::<Dumbbell>(r#"{"colour": 1}"#).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let refused = |change: fn(&mut Cluster)| {
+            let mut cluster = Cluster::default();
+            change(&mut cluster);
+            cluster.run().unwrap_err().to_string()
+        };
+        assert!(refused(|cluster| cluster.gap = Duration::ZERO).starts_with("gap"));
+        assert!(refused(|cluster| cluster.loss = -0.1).contains("loss must be a probability"));
+        assert!(refused(|cluster| cluster.access_rate_bits_per_s = 0).contains("rate_bits_per_s"));
+        assert!(refused(|cluster| cluster.failover_at = Duration::from_secs(500)).starts_with("failover"));
+        assert!(refused(|cluster| cluster.tcp.mss = 0).starts_with("tcp.mss"));
+        let rate = Rate {
+            flows: 0,
+            ..Rate::default()
+        };
+        assert!(rate.run().unwrap_err().to_string().starts_with("flows"));
+    }
+}
