@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proto::Instant;
-use steadfast_sim::flow::{Config, Handshake, Variant};
+use steadfast_sim::flow::{Config, Growth, Handshake, Variant};
 use steadfast_sim::link::LinkConfig;
 use steadfast_sim::net::{Direction, End, Flags, FlowId, LinkId, Logic, Network, Outbox, Packet, SwitchId};
 use steadfast_sim::scenario::cluster::Cluster;
@@ -56,6 +56,7 @@ proptest! {
     fn everything_arrives_once_whatever_is_lost(
         seed: u64,
         variant in prop::sample::select(VARIANTS.to_vec()),
+        growth in prop::sample::select(vec![Growth::Reno, Growth::Cubic]),
         is_full: bool,
         bytes in 0_u64..200_000,
         loss in 0.0..0.15,
@@ -65,7 +66,7 @@ proptest! {
     ) {
         let link = LinkConfig { loss, reorder, duplicate, reorder_delay: Duration::from_millis(30), ..slow() };
         let handshake = if is_full { Handshake::Full } else { Handshake::OneWay };
-        let config = Config { variant, handshake, max_window, ..Config::default() };
+        let config = Config { variant, growth, handshake, max_window, ..Config::default() };
         let (mut network, flow, ..) = line(seed, &link, &config, bytes);
         network.start(flow);
         prop_assert!(network.run_flows(FOREVER), "not complete");
@@ -138,6 +139,30 @@ fn selective_acknowledgements_repair_what_cumulative_ones_need_a_timeout_for() {
         timeouts(Variant::Sack),
     );
     assert!(sack < new_reno && 2 * new_reno < reno, "{sack} {new_reno} {reno}");
+}
+
+/// Where the pipe is long, CUBIC comes back sooner than Reno.
+#[test]
+fn cubic_uses_a_long_fat_pipe_better() {
+    let completion = |growth| {
+        let link = LinkConfig {
+            rate_bits_per_s: Some(200_000_000),
+            delay: Duration::from_millis(25),
+            queue_packets: Some(300),
+            ..LinkConfig::default()
+        };
+        let config = Config {
+            growth,
+            ..Config::linux()
+        };
+        let (mut network, flow, ..) = line(1, &link, &config, 1_000_000_000);
+        network.start(flow);
+        assert!(network.run_flows(FOREVER));
+        network.sender(flow).completed().unwrap()
+    };
+    let (reno, cubic) = (completion(Growth::Reno), completion(Growth::Cubic));
+    assert!(cubic < reno, "{cubic:?} {reno:?}");
+    assert!(cubic > Instant::from_nanos(40_000_000_000)); // 10⁹ bytes at 200 Mb/s
 }
 
 #[test]

@@ -25,6 +25,17 @@ pub enum Variant {
     Sack1,
 }
 
+/// How the window grows in congestion avoidance, and what a loss leaves of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Growth {
+    /// One segment per round trip, and half (RFC 5681).
+    #[default]
+    Reno,
+    /// Along a cubic curve, and 70 % (RFC 9438).
+    Cubic,
+}
+
 /// How a connection is opened and closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -118,6 +129,8 @@ impl Default for RtoConfig {
 pub struct Config {
     /// Loss recovery.
     pub variant: Variant,
+    /// Congestion avoidance.
+    pub growth: Growth,
     /// Opening and closing.
     pub handshake: Handshake,
     /// Bytes of data per segment.
@@ -143,6 +156,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             variant: Variant::default(),
+            growth: Growth::default(),
             handshake: Handshake::default(),
             mss: 1460,
             initial_window: 3, // RFC 5681 §3.1 for this segment size
@@ -194,6 +208,27 @@ impl Config {
         }
     }
 
+    /// A host of today: CUBIC with selective acknowledgements, and Linux's constants. Its RACK and TLP are not modelled: a lost
+    /// retransmission and a lost tail wait for the timer.
+    pub fn linux() -> Self {
+        Self {
+            variant: Variant::Sack,
+            growth: Growth::Cubic,
+            initial_window: 10, // TCP_INIT_CWND
+            max_window: 2_200,  // 3 MB, the reach of net.ipv4.tcp_wmem
+            initial_threshold: Some(u32::MAX),
+            delayed_ack: Some(Duration::from_millis(40)), // TCP_DELACK_MIN
+            rto: RtoConfig {
+                syn: Duration::from_secs(1), // TCP_TIMEOUT_INIT
+                initial: Duration::from_secs(1),
+                min: Duration::from_millis(200), // TCP_RTO_MIN
+                max: Duration::from_secs(120),   // TCP_RTO_MAX
+                ..RtoConfig::default()
+            },
+            ..Self::default()
+        }
+    }
+
     /// Whether a flow can be like that.
     ///
     /// # Errors
@@ -235,6 +270,7 @@ mod tests {
     fn the_defaults_hold_and_each_error_names_its_field() {
         assert_eq!(Config::default().check(), Ok(()));
         assert_eq!(Config::ns2(Variant::Reno).check(), Ok(()));
+        assert_eq!(Config::linux().check(), Ok(()));
         let refused = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);

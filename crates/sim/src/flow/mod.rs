@@ -6,6 +6,7 @@
 //! what the product does to real connections.
 
 mod config;
+mod cubic;
 mod ranges;
 mod receiver;
 mod reno;
@@ -14,6 +15,6 @@ mod sack;
 pub mod seconds;
 mod sender;
 
-pub use config::{Config, Departures, Handshake, InvalidConfig, RtoConfig, Variant};
+pub use config::{Config, Departures, Growth, Handshake, InvalidConfig, RtoConfig, Variant};
 pub use receiver::Receiver;
 pub use sender::{Counts, Sender};

@@ -78,7 +78,7 @@ impl Sender {
         }
         self.counts.recoveries += 1;
         self.recover = self.max;
-        let (window, threshold) = self.half();
+        let (window, threshold) = self.reduced();
         self.threshold = threshold;
         self.timing = None;
         self.set_timer(now);

@@ -92,6 +92,11 @@ impl Rto {
         self.doublings = 0;
     }
 
+    /// The smoothed round trip, in nanoseconds; 0 without a sample.
+    pub fn round_trip(&self) -> u64 {
+        (self.smoothed >> SMOOTHED_PLACES).unsigned_abs() * self.tick
+    }
+
     /// How long to wait for an acknowledgement now, in nanoseconds (RFC 6298 §2.4, §2.5).
     pub fn current(&self) -> u64 {
         let factor = 1_u64.checked_shl(self.doublings).unwrap_or(u64::MAX);

@@ -43,7 +43,7 @@ impl Sender {
         self.recovering = true;
         self.deaf = false;
         self.recover = self.max;
-        (self.cwnd, self.threshold) = self.half();
+        (self.cwnd, self.threshold) = self.reduced();
         self.timing = None;
         self.set_timer(now);
         self.repaired = self.transmit(now, self.una, out);
@@ -154,7 +154,7 @@ impl Sender {
         self.set_timer(now);
         self.timing = None;
         self.recovering = true;
-        (self.cwnd, self.threshold) = self.half();
+        (self.cwnd, self.threshold) = self.reduced();
         self.repaired = self.transmit(now, self.una, out);
     }
 

@@ -4,7 +4,8 @@
 
 use proto::Instant;
 
-use super::config::{Config, Departures, Handshake, Variant};
+use super::config::{Config, Departures, Growth, Handshake, Variant};
+use super::cubic::{self, Cubic};
 use super::ranges::Ranges;
 use super::rto::Rto;
 use crate::net::{Direction, Flags, FlowId, Packet, Sack};
@@ -48,6 +49,8 @@ pub struct Sender {
     /// Congestion window and slow start threshold, in segments.
     pub(super) cwnd: f64,
     pub(super) threshold: f64,
+    /// CUBIC's curve, if the window follows it.
+    cubic: Option<Cubic>,
     /// The receiver's window, in segments.
     pub(super) window: u32,
     /// Duplicates in a row; segments that left the network during a recovery.
@@ -99,6 +102,7 @@ impl Sender {
             max: 0,
             cwnd: 1.0,
             threshold: f64::from(config.initial_threshold.unwrap_or(config.max_window)),
+            cubic: (config.growth == Growth::Cubic).then(Cubic::default),
             window: config.max_window,
             duplicates: 0,
             inflation: 0,
@@ -190,7 +194,7 @@ impl Sender {
             !again || self.departures.halve_again
         };
         if halve {
-            self.threshold = self.half().1;
+            self.threshold = self.reduced().1;
         }
         self.cwnd = 1.0;
         self.rto.on_timeout();
@@ -201,19 +205,27 @@ impl Sender {
     }
 
     /// After a loss: the window, and the threshold, both in segments.
-    pub(super) fn half(&self) -> (f64, f64) {
+    pub(super) fn reduced(&mut self) -> (f64, f64) {
         if self.departures.halve_window {
             let allowed = (self.cwnd + f64::from(self.inflation)).min(f64::from(self.window));
             (allowed / 2.0, (allowed / 2.0).trunc().max(2.0))
         } else {
-            let half = (self.segments(self.nxt - self.una) / 2.0).max(2.0);
-            (half, half)
+            let kept = match &mut self.cubic {
+                Some(cubic) => {
+                    cubic.on_loss(self.cwnd.min(f64::from(self.window)));
+                    cubic::BETA
+                }
+                None => 0.5,
+            };
+            let kept = (self.segments(self.nxt - self.una) * kept).max(2.0);
+            (kept, kept)
         }
     }
 
     /// New data are acknowledged: measures the round trip, and lets the window grow unless a recovery ends.
     pub(super) fn accept(&mut self, now: Instant, ack: u64, grow: bool) {
         self.duplicates = 0;
+        let acked = self.segments(ack - self.una);
         self.una = ack;
         self.nxt = self.nxt.max(ack);
         if let Some((end, sent)) = self.timing
@@ -226,16 +238,25 @@ impl Sender {
         if ack == 1 {
             self.open();
         } else if grow {
-            self.cwnd += if self.cwnd < self.threshold {
-                1.0 // RFC 5681 equation 2
-            } else {
-                1.0 / self.cwnd // equation 3
-            };
+            self.grow(now, acked);
         }
         self.set_timer(now);
         if self.una >= self.end {
             self.deadline = None;
             self.completed = self.completed.or(Some(now));
+        }
+    }
+
+    /// Lets the window grow, by slow start (RFC 5681 equation 2), or by equation 3 or CUBIC.
+    fn grow(&mut self, now: Instant, acked: f64) {
+        if self.cwnd < self.threshold {
+            self.cwnd += 1.0;
+        } else if let Some(cubic) = &mut self.cubic {
+            if self.cwnd < f64::from(self.window) {
+                self.cwnd = cubic.grow(now.as_nanos(), self.cwnd, acked, self.rto.round_trip());
+            }
+        } else {
+            self.cwnd += 1.0 / self.cwnd;
         }
     }
 
