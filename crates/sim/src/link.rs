@@ -153,7 +153,6 @@ impl Link {
 
     /// What becomes of a packet of `bytes` bytes that comes to the near end at `now`. `now` never goes back.
     /// Takes constant time, amortised.
-    #[inline]
     pub fn offer(&mut self, now: Instant, bytes: usize) -> Verdict {
         if !self.up {
             return Verdict::Down;
