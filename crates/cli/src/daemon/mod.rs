@@ -1,6 +1,6 @@
 //! The agent: one thread that reads the wire's log, runs the [`Node`] and carries out what it wants.
 //!
-//! The loop naps a fraction of a millisecond while there is traffic, instead of being woken for every packet (waking costs
+//! The loop naps a few milliseconds while there is traffic, instead of being woken for every packet (waking costs
 //! more than logging), and sleeps until the wire wakes it when there is none. Nothing that a client waits for depends on
 //! it: the wire logs and releases in the kernel.
 

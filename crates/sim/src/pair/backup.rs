@@ -97,8 +97,6 @@ pub enum Defect {
     SkipSecondDrain,
     /// What came since the socket was made is not fed to it.
     ForgetLateInput,
-    /// It is fed, also what has come to the socket by itself meanwhile.
-    FeedTwice,
     /// SND.UNA is one too large.
     SendUnacknowledgedAhead,
     /// SND.UNA is one too small.
@@ -113,6 +111,21 @@ pub enum Defect {
     TimestampBehind,
     /// The window starts at the socket's own size.
     ForgetWindow,
+}
+
+impl Defect {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::SkipSecondDrain,
+        Self::ForgetLateInput,
+        Self::SendUnacknowledgedAhead,
+        Self::SendUnacknowledgedBehind,
+        Self::ForgetSentTail,
+        Self::GateLast,
+        Self::ReadyLast,
+        Self::TimestampBehind,
+        Self::ForgetWindow,
+    ];
 }
 
 /// The node that is the wire.

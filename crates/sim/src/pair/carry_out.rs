@@ -179,7 +179,6 @@ impl Backup {
             .endpoint(socket)
             .map_or(endpoint.receive_next, Endpoint::receive_next);
         let came = u64::try_from(has.distance_from(endpoint.receive_next)).unwrap_or(0);
-        let came = if self.is(Defect::FeedTwice) { 0 } else { came };
         let frontier = connection.input().frontier();
         let from = (endpoint.input_frontier + came).min(frontier);
         connection

@@ -1,0 +1,41 @@
+//! A judge that sees nothing would let every takeover pass: each way to break one must be noticed.
+mod swarm;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use proto::follower::Policy;
+use steadfast_sim::pair::{Costs, Defect};
+use swarm::*;
+
+/// A defect that so many takeovers do not show is hidden from the judge.
+const SEEDS: u64 = 400;
+
+/// Whether the takeover of this seed, with `defect`, is found wrong. An endpoint that cannot go on (an assertion) is noticed too.
+fn is_noticed(seed: u64, defect: Option<Defect>) -> bool {
+    let play = || {
+        let mut draw = Draw::new(seed);
+        let policy = draw.pick(&[Policy::Http, Policy::Replica]);
+        let mut config = draw.config(seed, policy);
+        config.defect = defect;
+        config.costs = Costs::measured(draw.pick(&[10, 100, 300])); // slow steps: much happens between two of them
+        let mut scene = scene(&mut draw, &config, 6, 200 * MS);
+        let moment = START + draw.time(Duration::from_millis(400));
+        let (lan, beats) = (scene.lan, scene.heartbeats);
+        let back = moment + 80 * MS;
+        scene.cut(beats, at(moment), at(back + Duration::from_secs(2)));
+        if draw.chance(0.5) {
+            scene.cut(lan, at(moment), at(back));
+        }
+        !scene.run(at(Duration::from_secs(20))).is_empty()
+    };
+    catch_unwind(AssertUnwindSafe(play)).unwrap_or(true)
+}
+
+#[test]
+fn every_defect_is_noticed() {
+    for defect in Defect::ALL {
+        let seed = (0..SEEDS).find(|&seed| is_noticed(seed, Some(defect)) && !is_noticed(seed, None));
+        assert!(seed.is_some(), "{defect:?} was not noticed in {SEEDS} takeovers");
+    }
+}
