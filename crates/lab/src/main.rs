@@ -7,6 +7,7 @@ mod client;
 mod clock;
 mod crash;
 mod emulator;
+mod figure;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod judge;
 mod net;
@@ -43,6 +44,8 @@ enum Command {
     Bench(bench::Options),
     Crash(crash::Options),
     Demo(crash::DemoOptions),
+    Figure(figure::Options),
+    Merge(figure::MergeOptions),
     Network(net::hold::Options),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
@@ -104,6 +107,8 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Demo(options) => crash::demo(&options),
+        Command::Figure(options) => figure::run(&options),
+        Command::Merge(options) => figure::merge(&options),
         Command::Dumbbell(options) => bench::sim::dumbbell(&options).map(|()| Outcome::Held),
         Command::Measure(options) => bench::sim::measure(&options).map(|()| Outcome::Held),
         Command::Load(options) => bench::load::run(&options).map(|()| Outcome::Held),

@@ -112,6 +112,7 @@ struct Built {
 enum Act {
     Start(FlowId),
     SetUp(bool),
+    Look,
 }
 
 impl Cluster {
@@ -120,19 +121,33 @@ impl Cluster {
     /// # Errors
     /// If the configuration describes no network.
     pub fn run(&self) -> Result<Vec<FlowResult>, InvalidScenario> {
+        self.run_watched(&[], |_| ())
+    }
+
+    /// Runs it as [`Cluster::run`], and shows the network at each of `moments`, in the order of time.
+    ///
+    /// # Errors
+    /// If the configuration describes no network.
+    pub fn run_watched(
+        &self,
+        moments: &[Duration],
+        mut look: impl FnMut(&Network),
+    ) -> Result<Vec<FlowResult>, InvalidScenario> {
         self.check()?;
         let mut network = Network::new(self.seed);
         let Built { cluster, mut acts } = self.build(&mut network)?;
         if !self.failover.is_zero() {
             let (down, up) = (self.failover_at, self.failover_at + self.failover);
             acts.extend([(down, Act::SetUp(false)), (up, Act::SetUp(true))]);
-            acts.sort_by_key(|(at, _)| *at);
         }
+        acts.extend(moments.iter().map(|at| (*at, Act::Look)));
+        acts.sort_by_key(|(at, _)| *at);
         for (at, act) in acts {
             network.run_until(Instant::ZERO + at);
             match act {
                 Act::Start(flow) => network.start(flow),
                 Act::SetUp(up) => cluster.iter().for_each(|link| network.set_up(*link, up)),
+                Act::Look => look(&network),
             }
         }
         network.run_flows(Instant::ZERO + self.end);

@@ -1,0 +1,247 @@
+//! Which figures there are, from which scenario each is drawn, and how.
+
+use super::chart::{Panel, Place};
+use super::plot::flows::{self, Marks};
+use super::plot::{models, strings};
+use super::rows::Rows;
+use super::scenario::Scenario;
+
+/// A figure of the thesis.
+pub struct Entry {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// The scenario it is drawn from.
+    pub scenario: &'static str,
+    /// Numbers that the thesis states.
+    pub marks: Marks,
+    /// From the scenario's rows to its panels.
+    pub draw: fn(&Scenario, &Rows, Marks) -> Vec<Panel>,
+}
+
+/// A scenario file that comes with the program.
+pub struct File {
+    /// Its name without the ending.
+    pub name: &'static str,
+    /// What is in it.
+    pub text: &'static str,
+}
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(File { name: $name, text: include_str!(concat!("../../../../scenarios/", $name, ".toml")) }),*]
+    };
+}
+
+/// All scenario files.
+pub const FILES: &[File] = files![
+    "halr-window-data-loss",
+    "halr-window-syn-loss",
+    "halr-unused-flow-time",
+    "halr-completion-failover-0.5s",
+    "halr-completion-failover-3s",
+    "halr-completion-failover-5s",
+    "halr-timeouts-reno",
+    "halr-timeouts-newreno",
+    "halr-timeouts-sack",
+    "halr-completion-short-flows",
+    "halr-completion-long-flows",
+    "halr-strings-buffer-750",
+    "halr-strings-buffer-1500",
+    "halr-strings-buffer-3000",
+];
+
+const CAPACITY: (&str, Place) = ("capacity of the string that is left", Place::Y(100.0));
+const QUEUE_MAX: (&str, Place) = ("thesis, with rate control: at most 600", Place::Y(600.0));
+
+/// All figures, in the thesis' order.
+pub const FIGURES: &[Entry] = &[
+    Entry {
+        name: "halr-7",
+        title: "Figure 7. Congestion window of a flow whose data is lost",
+        scenario: "halr-window-data-loss",
+        marks: &[],
+        draw: flows::window,
+    },
+    Entry {
+        name: "halr-8",
+        title: "Figure 8. Congestion window of a flow whose SYN is lost",
+        scenario: "halr-window-syn-loss",
+        marks: &[],
+        draw: flows::window,
+    },
+    Entry {
+        name: "halr-9",
+        title: "Figure 9. Unused flow time over flow down time",
+        scenario: "halr-unused-flow-time",
+        marks: &[],
+        draw: models::sawtooth,
+    },
+    Entry {
+        name: "halr-12",
+        title: "Figure 12. Completion over arrival, failover of 0.5 s",
+        scenario: "halr-completion-failover-0.5s",
+        marks: &[
+            ("thesis, without HALR, Case 3: 4.01 s", Place::Y(4.01)),
+            ("thesis, with HALR: up to 1.9 s", Place::Y(1.9)),
+            ("thesis, with HALR: from 0.8 s", Place::Y(0.8)),
+        ],
+        draw: flows::completion_over_arrival,
+    },
+    Entry {
+        name: "halr-13",
+        title: "Figure 13. Completion over arrival, failover of 3 s",
+        scenario: "halr-completion-failover-3s",
+        marks: &[
+            ("thesis, without HALR: a group at about 10 s", Place::Y(10.0)),
+            ("thesis, the same with HALR: about 4 s", Place::Y(4.0)),
+        ],
+        draw: flows::completion_over_arrival,
+    },
+    Entry {
+        name: "halr-14",
+        title: "Figure 14. Completion over arrival, failover of 5 s",
+        scenario: "halr-completion-failover-5s",
+        marks: &[
+            ("thesis, without HALR: 40 % wait 9 s longer", Place::Y(9.6)),
+            ("thesis, without HALR: the others 3 s", Place::Y(3.6)),
+        ],
+        draw: flows::completion_over_arrival,
+    },
+    Entry {
+        name: "halr-15",
+        title: "Figure 15. Timeouts of Case 2 flows, TCP Reno",
+        scenario: "halr-timeouts-reno",
+        marks: &[],
+        draw: flows::timeouts,
+    },
+    Entry {
+        name: "halr-16",
+        title: "Figure 16. Timeouts of Case 2 flows, TCP NewReno",
+        scenario: "halr-timeouts-newreno",
+        marks: &[],
+        draw: flows::timeouts,
+    },
+    Entry {
+        name: "halr-17",
+        title: "Figure 17. Timeouts of Case 2 flows, TCP SACK",
+        scenario: "halr-timeouts-sack",
+        marks: &[],
+        draw: flows::timeouts,
+    },
+    Entry {
+        name: "halr-18",
+        title: "Figure 18. Short flows: model and simulation",
+        scenario: "halr-completion-short-flows",
+        marks: &[
+            ("thesis, without HALR, below 3 s: at most 5.3 s", Place::Y(5.3)),
+            ("thesis, without HALR, 5 s: at most 11.2 s", Place::Y(11.2)),
+        ],
+        draw: models::short_flows,
+    },
+    Entry {
+        name: "halr-19",
+        title: "Figure 19. Long flows: model and simulation",
+        scenario: "halr-completion-long-flows",
+        marks: &[],
+        draw: models::long_flows,
+    },
+    Entry {
+        name: "halr-20",
+        title: "Figure 20. Throughput without rate control",
+        scenario: "halr-strings-buffer-750",
+        marks: &[CAPACITY],
+        draw: strings::throughput_without,
+    },
+    Entry {
+        name: "halr-21",
+        title: "Figure 21. Throughput with rate control",
+        scenario: "halr-strings-buffer-750",
+        marks: &[CAPACITY],
+        draw: strings::throughput_with,
+    },
+    Entry {
+        name: "halr-22",
+        title: "Figure 22. Throughput with and without rate control",
+        scenario: "halr-strings-buffer-750",
+        marks: &[],
+        draw: strings::throughput_compared,
+    },
+    Entry {
+        name: "halr-23",
+        title: "Figure 23. Fairness without rate control",
+        scenario: "halr-strings-buffer-750",
+        marks: &[],
+        draw: strings::shares_without,
+    },
+    Entry {
+        name: "halr-24",
+        title: "Figure 24. Fairness with rate control",
+        scenario: "halr-strings-buffer-750",
+        marks: &[],
+        draw: strings::shares_with,
+    },
+    Entry {
+        name: "halr-25",
+        title: "Figure 25. Bottleneck queue, buffer of 1500 packets",
+        scenario: "halr-strings-buffer-1500",
+        marks: &[QUEUE_MAX],
+        draw: strings::queue,
+    },
+    Entry {
+        name: "halr-26",
+        title: "Figure 26. Bottleneck queue, buffer of 750 packets",
+        scenario: "halr-strings-buffer-750",
+        marks: &[QUEUE_MAX],
+        draw: strings::queue,
+    },
+    Entry {
+        name: "halr-buffer-3000",
+        title: "Section 7.4.3. Bottleneck queue, buffer of 3000 packets",
+        scenario: "halr-strings-buffer-3000",
+        marks: &[QUEUE_MAX],
+        draw: strings::queue,
+    },
+];
+
+/// The figures that a name on the command line means.
+pub fn named(name: &str) -> Option<Vec<&'static Entry>> {
+    match name {
+        "all" | "halr" => Some(FIGURES.iter().collect()),
+        one => FIGURES
+            .iter()
+            .find(|figure| figure.name == one)
+            .map(|figure| vec![figure]),
+    }
+}
+
+/// The scenario file of this name.
+pub fn file(name: &str) -> Option<&'static File> {
+    FILES.iter().find(|file| file.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_figure_has_its_scenario_and_every_scenario_is_valid_and_used() {
+        for figure in FIGURES {
+            assert!(file(figure.scenario).is_some(), "{}", figure.name);
+            assert_eq!(named(figure.name).unwrap().len(), 1);
+        }
+        for file in FILES {
+            Scenario::parse(Path::new(file.name), file.text).unwrap();
+            assert!(
+                FIGURES.iter().any(|figure| figure.scenario == file.name),
+                "{}",
+                file.name
+            );
+        }
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        assert_eq!(std::fs::read_dir(directory).unwrap().count(), FILES.len());
+    }
+}

@@ -1,0 +1,220 @@
+//! What a figure shows, before it is drawn: panels of series and marks. The CSV is exactly this.
+
+use anyhow::Result;
+
+use super::palette::Colour;
+
+/// A figure of the thesis, as we have it.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Its name on the command line and in file names.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// One above the other.
+    pub panels: Vec<Panel>,
+}
+
+/// One pair of axes.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// What distinguishes it from the figure's other panels.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical axis.
+    pub y: Axis,
+    /// Drawn in this order.
+    pub series: Vec<Series>,
+    /// Numbers that the thesis states.
+    pub marks: Vec<Mark>,
+}
+
+/// An axis.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// Quantity and unit.
+    pub label: &'static str,
+    /// Its lower end.
+    pub from: f64,
+    /// Its upper end.
+    pub to: f64,
+    /// Names of the places 0, 1, 2, …, if it counts things.
+    pub categories: Vec<String>,
+}
+
+/// Points that belong together.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Its name in the legend; series of the same name and colour share an entry.
+    pub label: String,
+    /// Its colour.
+    pub colour: Colour,
+    /// How it is drawn.
+    pub shape: Shape,
+    /// x and y, in the axes' units.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// How a series is drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    /// A line from point to point.
+    Line,
+    /// The same, dashed: what is not ours.
+    Dashed,
+    /// A filled dot each.
+    Dots,
+    /// A ring each: what is not ours.
+    Rings,
+    /// Stacked bars of this width; each begins at its `base`.
+    Bars {
+        /// In units of the horizontal axis.
+        width: f64,
+        /// The lower end of each bar.
+        base: Vec<f64>,
+        /// Of 1: paler bars are the other half of a pair.
+        opacity: f64,
+    },
+}
+
+/// A number that the thesis states, or a moment.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// What it is.
+    pub label: String,
+    /// Where.
+    pub place: Place,
+}
+
+/// Where a mark is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Place {
+    /// A height.
+    Y(f64),
+    /// A moment.
+    X(f64),
+    /// A stretch of the horizontal axis.
+    Band(f64, f64),
+}
+
+impl Axis {
+    /// An axis of numbers.
+    pub fn new(label: &'static str, from: f64, to: f64) -> Self {
+        Self {
+            label,
+            from,
+            to,
+            categories: Vec::new(),
+        }
+    }
+
+    /// An axis of things.
+    pub fn of(label: &'static str, categories: Vec<String>) -> Self {
+        Self {
+            label,
+            from: -0.5,
+            to: categories.len() as f64 - 0.5,
+            categories,
+        }
+    }
+}
+
+impl Series {
+    /// A series of these points.
+    pub fn new(
+        label: impl Into<String>,
+        colour: Colour,
+        shape: Shape,
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) -> Self {
+        Self {
+            label: label.into(),
+            colour,
+            shape,
+            points: points.into_iter().collect(),
+        }
+    }
+}
+
+impl Mark {
+    /// A mark.
+    pub fn new(label: impl Into<String>, place: Place) -> Self {
+        Self {
+            label: label.into(),
+            place,
+        }
+    }
+}
+
+impl Figure {
+    /// The figure's points: panel, series, x, y.
+    ///
+    /// # Errors
+    /// None that memory does not cause.
+    pub fn csv(&self) -> Result<Vec<u8>> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(["panel", "series", "x", "y"])?;
+        for panel in &self.panels {
+            for series in &panel.series {
+                for (x, y) in &series.points {
+                    let x = panel.x.category(*x).unwrap_or_else(|| number(*x));
+                    writer.write_record([&panel.title, &series.label, &x, &number(*y)])?;
+                }
+            }
+        }
+        Ok(writer.into_inner()?)
+    }
+}
+
+impl Axis {
+    /// The thing at this place.
+    pub fn category(&self, place: f64) -> Option<String> {
+        let index = place.round();
+        (index >= 0.0).then(|| self.categories.get(index as usize).cloned())?
+    }
+}
+
+/// At most six decimals, and no zeros at the end.
+pub fn number(value: f64) -> String {
+    let text = format!("{value:.6}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" {
+        "0".to_owned()
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_no_needless_digits() {
+        for (value, text) in [(1.0, "1"), (0.1 + 0.2, "0.3"), (-1e-9, "0"), (250.0, "250")] {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn the_csv_is_what_is_drawn() {
+        let series = Series::new("a, b", Colour::Blue, Shape::Line, [(0.0, 1.5), (1.0, 2.0)]);
+        let figure = Figure {
+            name: "halr-0",
+            title: "",
+            panels: vec![Panel {
+                title: "top".into(),
+                x: Axis::of("x", vec!["0.5 s".into(), "1 s".into()]),
+                y: Axis::new("y", 0.0, 1.0),
+                series: vec![series],
+                marks: vec![],
+            }],
+        };
+        let csv = String::from_utf8(figure.csv().unwrap()).unwrap();
+        assert_eq!(
+            csv,
+            "panel,series,x,y\ntop,\"a, b\",0.5 s,1.5\ntop,\"a, b\",1 s,2\n"
+        );
+    }
+}

@@ -1,0 +1,379 @@
+//! §7.2.2 and §7.3: completion times, simulated and modelled.
+
+use model::parameters::Parameters;
+use model::short_flow::ShortFlow;
+
+use super::{Claim, Expected, Found, percent, seconds};
+use crate::figure::oracle;
+use crate::figure::plot::models::{long_range, short_range};
+use crate::figure::results::{Results, greatest, least, mean};
+use crate::figure::rows::FlowRow;
+use crate::figure::scenario::Recovery;
+
+const HALF: &str = "halr-completion-failover-0.5s";
+const THREE: &str = "halr-completion-failover-3s";
+const FIVE: &str = "halr-completion-failover-5s";
+const SHORT: &str = "halr-completion-short-flows";
+const LONG: &str = "halr-completion-long-flows";
+/// The failover's beginning, in seconds.
+const FAILOVER_AT_S: f64 = 2.0;
+
+pub const CLAIMS: &[Claim] = &[
+    Claim {
+        id: "12a",
+        section: "7.2.2",
+        statement: "An undisturbed flow of 10 segments",
+        paper: "about 0.6 s",
+        figure: "halr-12",
+        expected: Expected::Holds,
+        find: |results| {
+            let normal = normal(results)?;
+            let found = Found::new(format!("{normal:.3} s"), (normal - 0.6).abs() < 0.05);
+            Some(found.beside(format!(
+                "{:.3} s",
+                least(oracle::completions(0.5).into_iter().map(|(_, y)| y))?
+            )))
+        },
+    },
+    Claim {
+        id: "12b",
+        section: "7.2.2",
+        statement: "Failover of 0.5 s, without HALR: flows whose SYN is lost",
+        paper: "4.01 s",
+        figure: "halr-12",
+        expected: Expected::Differs(
+            "3 s for the SYN and an undisturbed flow give 3.6 s, and one delayed acknowledgement more; ns-2 agrees",
+        ),
+        find: |results| {
+            let here = mean(syn_lost(results, HALF, 0.5, Recovery::None)?.map(|(_, time)| time))?;
+            let theirs = oracle::completions(0.5).into_iter();
+            let theirs = mean(
+                theirs
+                    .filter(|(at, _)| (FAILOVER_AT_S..2.49).contains(at))
+                    .map(|(_, y)| y),
+            )?;
+            Some(Found::new(seconds(here), (here - 4.01).abs() < 0.1).beside(seconds(theirs)))
+        },
+    },
+    Claim {
+        id: "12c",
+        section: "7.2.2",
+        statement: "The same with HALR",
+        paper: "0.8 to 1.9 s",
+        figure: "halr-12",
+        expected: Expected::Holds,
+        find: |results| {
+            let times: Vec<f64> = disturbed(results, HALF, 0.5, Recovery::Lowest)?;
+            let (low, high) = (least(times.iter().copied())?, greatest(times)?);
+            Some(Found::new(
+                format!("{low:.2} to {high:.2} s"),
+                low >= 0.6 && high <= 2.0,
+            ))
+        },
+    },
+    Claim {
+        id: "13a",
+        section: "7.2.2",
+        statement: "Failover of 3 s, without HALR: of the flows that arrive from 1.8 to 2 s a group takes",
+        paper: "about 10 s",
+        figure: "halr-13",
+        expected: Expected::Holds,
+        find: |results| {
+            let longest = |points: Vec<(f64, f64)>| {
+                greatest(
+                    points
+                        .into_iter()
+                        .filter(|(at, _)| (1.8..2.0).contains(at))
+                        .map(|(_, time)| time),
+                )
+            };
+            let here = longest(points(results, THREE, Recovery::None)?)?;
+            let theirs = longest(oracle::completions(3.0))?;
+            Some(Found::new(seconds(here), (here - 10.0).abs() < 0.5).beside(seconds(theirs)))
+        },
+    },
+    Claim {
+        id: "13b",
+        section: "7.2.2",
+        statement: "The same flows with HALR",
+        paper: "about 4 s",
+        figure: "halr-13",
+        expected: Expected::Holds,
+        find: |results| {
+            let group = points(results, THREE, Recovery::Lowest)?.into_iter();
+            let longest = greatest(
+                group
+                    .filter(|(at, _)| (1.8..2.0).contains(at))
+                    .map(|(_, time)| time),
+            )?;
+            Some(Found::new(
+                format!("up to {}", seconds(longest)),
+                (longest - 4.0).abs() < 0.5,
+            ))
+        },
+    },
+    Claim {
+        id: "14a",
+        section: "7.2.2",
+        statement: "Failover of 5 s, without HALR: of the flows that arrive in it wait 9 s longer, the others 3 s",
+        paper: "40 %",
+        figure: "halr-14",
+        expected: Expected::Holds,
+        find: |results| {
+            let normal = normal(results)?;
+            let extra: Vec<f64> = syn_lost(results, FIVE, 5.0, Recovery::None)?
+                .map(|(_, time)| time - normal)
+                .collect();
+            let part = |around: f64| {
+                extra
+                    .iter()
+                    .filter(|extra| (**extra - around).abs() < 0.3)
+                    .count() as f64
+            };
+            let (nine, three, all) = (part(9.0), part(3.0), extra.len() as f64);
+            let here = format!("{} wait 9 s, {} 3 s", percent(nine / all), percent(three / all));
+            Some(Found::new(
+                here,
+                (nine / all - 0.4).abs() < 0.02 && nine + three == all,
+            ))
+        },
+    },
+    Claim {
+        id: "14b",
+        section: "7.2.2",
+        statement: "With HALR a flow that arrives in the failover is over one undisturbed time after its end",
+        paper: "",
+        figure: "halr-14",
+        expected: Expected::Holds,
+        find: |results| {
+            let normal = normal(results)?;
+            let late = syn_lost(results, FIVE, 5.0, Recovery::Lowest)?
+                .map(|(at, time)| at + time - (FAILOVER_AT_S + 5.0) - normal);
+            let latest = greatest(late.map(f64::abs))?;
+            Some(Found::new(
+                format!("at most {} off", seconds(latest)),
+                latest < 0.25,
+            ))
+        },
+    },
+    Claim {
+        id: "14c",
+        section: "7.2.2",
+        statement: "HALR harms flows less than plain TCP, for each of the three failovers (mean of disturbed flows)",
+        paper: "",
+        figure: "halr-14",
+        expected: Expected::Holds,
+        find: |results| {
+            let mut holds = true;
+            let mut here = Vec::new();
+            for (scenario, failover_s) in [(HALF, 0.5), (THREE, 3.0), (FIVE, 5.0)] {
+                let with = mean(disturbed(results, scenario, failover_s, Recovery::Lowest)?)?;
+                let without = mean(disturbed(results, scenario, failover_s, Recovery::None)?)?;
+                holds &= with < without;
+                here.push(format!("{with:.1} < {without:.1} s"));
+            }
+            Some(Found::new(here.join(", "), holds))
+        },
+    },
+];
+
+pub const MODEL_CLAIMS: &[Claim] = &[
+    Claim {
+        id: "18a",
+        section: "7.3",
+        statement: "Without HALR and a failover below 3 s, the longest completion",
+        paper: "below 5.3 s",
+        figure: "halr-18",
+        expected: Expected::Holds,
+        find: |results| {
+            let here = greatest(
+                longest(results, SHORT, Recovery::None)?
+                    .into_iter()
+                    .filter(below(3.0))
+                    .map(|(_, y)| y),
+            )?;
+            let theirs = oracle::disturbed()
+                .into_iter()
+                .filter(|row| row[0] < 3.0)
+                .map(|row| row[2]);
+            Some(Found::new(seconds(here), here < 5.3).beside(seconds(greatest(theirs)?)))
+        },
+    },
+    Claim {
+        id: "18b",
+        section: "7.3",
+        statement: "The same for a failover of 5 s",
+        paper: "11.2 s",
+        figure: "halr-18",
+        expected: Expected::Holds,
+        find: |results| {
+            let (_, here) = longest(results, SHORT, Recovery::None)?
+                .into_iter()
+                .find(|(x, _)| *x == 5.0)?;
+            let theirs = oracle::disturbed().into_iter().find(|row| row[0] == 5.0)?[2];
+            Some(Found::new(seconds(here), (here - 11.2).abs() < 0.2).beside(seconds(theirs)))
+        },
+    },
+    Claim {
+        id: "18c",
+        section: "7.3",
+        statement: "HALR shortens the longest completion for every failover",
+        paper: "",
+        figure: "halr-18",
+        expected: Expected::Holds,
+        find: |results| {
+            let with = longest(results, SHORT, Recovery::Lowest)?;
+            let without = longest(results, SHORT, Recovery::None)?;
+            let shorter = with
+                .iter()
+                .zip(&without)
+                .filter(|(with, without)| with.1 < without.1)
+                .count();
+            Some(Found::new(
+                format!("for {shorter} of {}", with.len()),
+                shorter == with.len(),
+            ))
+        },
+    },
+    Claim {
+        id: "18d",
+        section: "7.3",
+        statement: "With HALR the longest completion grows linearly with the failover",
+        paper: "",
+        figure: "halr-18",
+        expected: Expected::Holds,
+        find: |results| {
+            let over = longest(results, SHORT, Recovery::Lowest)?
+                .into_iter()
+                .map(|(x, y)| y - x);
+            let over: Vec<f64> = over.collect();
+            let (low, high) = (least(over.iter().copied())?, greatest(over)?);
+            let here = format!("the failover's length and {low:.2} to {high:.2} s");
+            Some(Found::new(here, high - low < 1.0))
+        },
+    },
+    Claim {
+        id: "18e",
+        section: "7.3",
+        statement: "Model and simulation of short flows agree closely (the longest; not where a timer fires as the failover ends)",
+        paper: "",
+        figure: "halr-18",
+        expected: Expected::Holds,
+        find: |results| {
+            let fires = |failover_s: f64| [1.5, 3.0, 4.5, 9.0, 10.5].contains(&failover_s);
+            let off = longest(results, SHORT, Recovery::None)?
+                .into_iter()
+                .filter(|(failover_s, _)| !fires(*failover_s))
+                .map(|(failover_s, here)| (short_range(failover_s, Recovery::None).max_s / here - 1.0).abs());
+            let most = greatest(off)?;
+            Some(Found::new(format!("within {:.1} %", most * 100.0), most < 0.05))
+        },
+    },
+    Claim {
+        id: "19a",
+        section: "7.3",
+        statement: "The long flows' model is inaccurate where ssthresh falls to 2: after a lost SYN or two timeouts",
+        paper: "",
+        figure: "halr-19",
+        expected: Expected::Holds,
+        find: |results| {
+            let off = longest(results, LONG, Recovery::None)?
+                .into_iter()
+                .map(|(failover_s, here)| here - long_range(failover_s, Recovery::None).max_s);
+            let off: Vec<f64> = off.collect();
+            let (low, high) = (least(off.iter().copied())?, greatest(off)?);
+            Some(Found::new(
+                format!("simulated {low:.1} to {high:.1} s longer"),
+                low > 2.0,
+            ))
+        },
+    },
+    Claim {
+        id: "19b",
+        section: "7.3",
+        statement: "A gap parts the long flows into two groups: with and without ssthresh 2",
+        paper: "",
+        figure: "halr-19",
+        expected: Expected::Holds,
+        find: |results| {
+            let flows = results.flows(LONG, Recovery::None)?;
+            let mut times: Vec<f64> = flows
+                .iter()
+                .filter(|row| row.failover_s == 0.5 && row.timeouts > 0)
+                .filter_map(|row| row.completion_s)
+                .collect();
+            times.sort_by(f64::total_cmp);
+            let gap = greatest(times.windows(2).map(|pair| pair[1] - pair[0]))?;
+            Some(Found::new(
+                format!("{gap:.1} s wide for a failover of 0.5 s"),
+                gap > 1.0,
+            ))
+        },
+    },
+];
+
+/// Arrival and completion of a scenario's flows.
+fn points(results: &Results, scenario: &str, recovery: Recovery) -> Option<Vec<(f64, f64)>> {
+    let flows = results.flows(scenario, recovery)?;
+    Some(
+        flows
+            .iter()
+            .filter_map(|row| Some((row.arrival_s, row.completion_s?)))
+            .collect(),
+    )
+}
+
+/// Those whose SYN the failover takes.
+fn syn_lost(
+    results: &Results,
+    scenario: &str,
+    failover_s: f64,
+    recovery: Recovery,
+) -> Option<impl Iterator<Item = (f64, f64)> + use<>> {
+    // A SYN needs a millisecond to the cluster, and two through it.
+    let arrives = move |(at, _): &(f64, f64)| (FAILOVER_AT_S..FAILOVER_AT_S + failover_s - 0.01).contains(at);
+    Some(points(results, scenario, recovery)?.into_iter().filter(arrives))
+}
+
+/// Completion times of the flows of Cases 2 and 3.
+fn disturbed(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<Vec<f64>> {
+    let normal = normal(results)?;
+    let from = FAILOVER_AT_S - ShortFlow::new(Parameters::SHORT).normal_s() + 0.05;
+    let hit = |(at, _): &(f64, f64)| (from..FAILOVER_AT_S + failover_s).contains(at);
+    let times = points(results, scenario, recovery)?
+        .into_iter()
+        .filter(hit)
+        .map(|(_, time)| time);
+    Some(times.filter(|time| *time > normal + 0.01).collect())
+}
+
+/// The undisturbed completion time.
+fn normal(results: &Results) -> Option<f64> {
+    least(
+        points(results, HALF, Recovery::None)?
+            .into_iter()
+            .map(|(_, time)| time),
+    )
+}
+
+/// Failover and longest completion.
+fn longest(results: &Results, scenario: &str, recovery: Recovery) -> Option<Vec<(f64, f64)>> {
+    let mut longest: Vec<(f64, f64)> = Vec::new();
+    for FlowRow {
+        failover_s,
+        completion_s,
+        ..
+    } in results.flows(scenario, recovery)?
+    {
+        let time = completion_s.unwrap_or(f64::INFINITY);
+        match longest.iter_mut().find(|(known, _)| known == failover_s) {
+            Some((_, most)) => *most = most.max(time),
+            None => longest.push((*failover_s, time)),
+        }
+    }
+    Some(longest)
+}
+
+fn below(limit: f64) -> impl Fn(&(f64, f64)) -> bool {
+    move |(failover_s, _)| *failover_s < limit
+}

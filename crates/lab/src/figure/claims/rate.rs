@@ -1,0 +1,235 @@
+//! §7.4: two strings, of which one fails. Numbers are means over the seeds, from 8 to 28 s.
+
+use super::{Claim, Expected, Found};
+use crate::figure::oracle;
+use crate::figure::results::{Results, StringsSummary, greatest, least, mean, surges};
+
+pub const CLAIMS: &[Claim] = &[
+    Claim {
+        id: "20a",
+        section: "7.4.1",
+        statement: "Without rate control the throughput after the failover stays at what the string carries",
+        paper: "100 Mb/s",
+        figure: "halr-20",
+        expected: Expected::Holds,
+        find: |results| {
+            let here = of(results, 750, false, |run| run.mean_mbps)?;
+            let theirs = oracle::bins(750)
+                .into_iter()
+                .filter(|(at, ..)| (8.01..28.01).contains(at));
+            let theirs = mean(theirs.map(|(_, mbps, _)| mbps))?;
+            Some(Found::new(mbps(here), (here - 100.0).abs() < 2.0).beside(mbps(theirs)))
+        },
+    },
+    Claim {
+        id: "21a",
+        section: "7.4.1",
+        statement: "With rate control it is a little lower",
+        paper: "",
+        figure: "halr-21",
+        expected: Expected::Holds,
+        find: |results| {
+            let with = of(results, 750, true, |run| run.mean_mbps)?;
+            let without = of(results, 750, false, |run| run.mean_mbps)?;
+            Some(Found::new(mbps(with), with <= without && with > 0.9 * without))
+        },
+    },
+    Claim {
+        id: "22a",
+        section: "7.4.1",
+        statement: "and smoother (standard deviation over tenths of a second)",
+        paper: "",
+        figure: "halr-22",
+        expected: Expected::Holds,
+        find: |results| {
+            let with = of(results, 750, true, |run| run.deviation_mbps)?;
+            let without = of(results, 750, false, |run| run.deviation_mbps)?;
+            Some(Found::new(
+                format!("{with:.1} < {without:.1} Mb/s"),
+                with < without,
+            ))
+        },
+    },
+    Claim {
+        id: "23a",
+        section: "7.4.2",
+        statement: "Without rate control some flows do not get their fair share (Jain's index)",
+        paper: "",
+        figure: "halr-23",
+        expected: Expected::Holds,
+        find: |results| {
+            let jain = of(results, 750, false, |run| run.jain)?;
+            Some(Found::new(format!("{jain:.2}"), jain < 0.9))
+        },
+    },
+    Claim {
+        id: "24a",
+        section: "7.4.2",
+        statement: "With it the shares are fair",
+        paper: "",
+        figure: "halr-24",
+        expected: Expected::Holds,
+        find: |results| {
+            let jain = of(results, 750, true, |run| run.jain)?;
+            let without = of(results, 750, false, |run| run.jain)?;
+            Some(Found::new(
+                format!("{jain:.2}, without {without:.2}"),
+                jain > 0.9 && jain > without,
+            ))
+        },
+    },
+    Claim {
+        id: "24b",
+        section: "7.4.2",
+        statement: "and no packet is lost to a full buffer",
+        paper: "0 packets",
+        figure: "halr-24",
+        expected: Expected::Holds,
+        find: |results| {
+            let most = greatest(runs(results, 750, true)?.iter().map(|run| run.dropped))?;
+            Some(Found::new(format!("{most:.0} packets"), most == 0.0))
+        },
+    },
+    Claim {
+        id: "25a",
+        section: "7.4.3",
+        statement: "Surges of overflows with a buffer of 1500 packets, without rate control",
+        paper: "3",
+        figure: "halr-25",
+        expected: Expected::Holds,
+        find: |results| surges_of(results, 1500, 3.0),
+    },
+    Claim {
+        id: "25b",
+        section: "7.4.3",
+        statement: "With rate control the queue stays below",
+        paper: "600 packets",
+        figure: "halr-25",
+        expected: Expected::Holds,
+        find: |results| queue_at_most(results, 1500),
+    },
+    Claim {
+        id: "26a",
+        section: "7.4.3",
+        statement: "Surges of overflows with a buffer of 750 packets, without rate control",
+        paper: "8",
+        figure: "halr-26",
+        expected: Expected::Holds,
+        find: |results| surges_of(results, 750, 8.0),
+    },
+    Claim {
+        id: "26b",
+        section: "7.4.3",
+        statement: "With rate control the queue stays below",
+        paper: "600 packets",
+        figure: "halr-26",
+        expected: Expected::Holds,
+        find: |results| queue_at_most(results, 750),
+    },
+    Claim {
+        id: "26c",
+        section: "7.4.3",
+        statement: "Without rate control the smaller buffer overflows more often",
+        paper: "8 > 3",
+        figure: "halr-26",
+        expected: Expected::Holds,
+        find: |results| {
+            let small = of(results, 750, false, |run| run.surges)?;
+            let large = of(results, 1500, false, |run| run.surges)?;
+            Some(Found::new(format!("{small:.1} > {large:.1}"), small > large))
+        },
+    },
+    Claim {
+        id: "3000a",
+        section: "7.4.3",
+        statement: "A buffer of 3000 packets is full later",
+        paper: "",
+        figure: "halr-buffer-3000",
+        expected: Expected::Holds,
+        find: |results| {
+            let first = |buffer| {
+                let firsts = runs(results, buffer, false)?.into_iter();
+                least(firsts.map(|run| run.first_drop_s.unwrap_or(f64::INFINITY)))
+            };
+            let (small, large, larger) = (first(750)?, first(1500)?, first(3000)?);
+            let at = |moment: f64| {
+                if moment.is_finite() {
+                    format!("{moment:.1} s")
+                } else {
+                    "never".into()
+                }
+            };
+            let here = format!(
+                "first drop after the failover: {}, {}, {}",
+                at(small),
+                at(large),
+                at(larger)
+            );
+            Some(Found::new(here, small <= large && large < larger))
+        },
+    },
+    Claim {
+        id: "3000b",
+        section: "7.4.3",
+        statement: "but it is full in the end",
+        paper: "",
+        figure: "halr-buffer-3000",
+        expected: Expected::Holds,
+        find: |results| {
+            let runs = runs(results, 3000, false)?;
+            let most = greatest(runs.iter().map(|run| run.queue_max))?;
+            Some(Found::new(
+                format!("at most {most:.0} packets wait"),
+                most >= 2999.0,
+            ))
+        },
+    },
+    Claim {
+        id: "3000c",
+        section: "7.4.3",
+        statement: "and its queue makes packets wait longer (mean queue)",
+        paper: "",
+        figure: "halr-buffer-3000",
+        expected: Expected::Holds,
+        find: |results| {
+            let [small, large, larger] =
+                [750, 1500, 3000].map(|buffer| of(results, buffer, false, |run| run.queue_mean));
+            let (small, large, larger) = (small?, large?, larger?);
+            let here = format!("{small:.0} < {large:.0} < {larger:.0} packets");
+            Some(Found::new(here, small < large && large < larger))
+        },
+    },
+];
+
+fn runs(results: &Results, buffer: usize, rate_control: bool) -> Option<Vec<StringsSummary>> {
+    results.strings(buffer, rate_control)
+}
+
+/// The mean over the seeds.
+fn of(
+    results: &Results,
+    buffer: usize,
+    rate_control: bool,
+    value: fn(&StringsSummary) -> f64,
+) -> Option<f64> {
+    mean(runs(results, buffer, rate_control)?.iter().map(value))
+}
+
+fn mbps(value: f64) -> String {
+    format!("{value:.2} Mb/s")
+}
+
+fn surges_of(results: &Results, buffer: usize, paper: f64) -> Option<Found> {
+    let here = of(results, buffer, false, |run| run.surges)?;
+    let drops = oracle::bins(buffer).into_iter();
+    let drops = drops.filter(|(at, _, dropped)| (8.01..28.01).contains(at) && *dropped > 0.0);
+    let theirs = surges(drops.map(|(at, ..)| at));
+    let others = mean(oracle::jittered(buffer, "overflow_surges_8_28s"))?;
+    let found = Found::new(format!("{here:.1}"), (here - paper).abs() <= 1.0);
+    Some(found.beside(format!("{theirs:.0}; jittered {others:.1}")))
+}
+
+fn queue_at_most(results: &Results, buffer: usize) -> Option<Found> {
+    let most = greatest(runs(results, buffer, true)?.iter().map(|run| run.queue_max))?;
+    Some(Found::new(format!("{most:.0} packets"), most <= 600.0))
+}

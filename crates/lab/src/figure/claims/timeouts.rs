@@ -1,0 +1,181 @@
+//! §7.2.3: retransmission timeouts of flows of 1000 segments.
+
+use super::{Claim, Expected, Found, percent};
+use crate::figure::oracle;
+use crate::figure::plot::flows::fractions;
+use crate::figure::results::{Results, greatest, mean};
+use crate::figure::scenario::Recovery;
+
+const VARIANTS: [(&str, &str); 3] = [
+    ("Reno", "halr-timeouts-reno"),
+    ("NewReno", "halr-timeouts-newreno"),
+    ("SACK", "halr-timeouts-sack"),
+];
+/// The failovers of the sweep, in seconds.
+const FAILOVERS: [f64; 14] = [
+    0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0,
+];
+
+pub const CLAIMS: &[Claim] = &[
+    Claim {
+        id: "15a",
+        section: "7.2.3",
+        statement: "Without HALR: fractions of flows by their number of timeouts, for each variant and failover",
+        paper: "",
+        figure: "halr-15",
+        expected: Expected::Holds,
+        find: |results| {
+            let mut off = Vec::new();
+            for (variant, scenario) in VARIANTS {
+                for failover_s in FAILOVERS {
+                    let here = stack(results, scenario, failover_s, Recovery::None)?;
+                    let theirs = oracle::timeouts(variant, failover_s)?;
+                    off.extend(
+                        here.iter()
+                            .zip(theirs)
+                            .map(|(here, theirs)| (here - theirs).abs()),
+                    );
+                }
+            }
+            let most = greatest(off)?;
+            Some(Found::new(format!("within {most:.3} of ns-2's"), most <= 0.05).beside("the same"))
+        },
+    },
+    Claim {
+        id: "15b",
+        section: "7.2.3",
+        statement: "Above the timeout Reno, NewReno and SACK behave alike",
+        paper: "",
+        figure: "halr-15",
+        expected: Expected::Holds,
+        find: |results| {
+            let mut off = Vec::new();
+            for failover_s in FAILOVERS.into_iter().filter(|failover_s| *failover_s > 1.0) {
+                let [reno, newreno, sack] =
+                    VARIANTS.map(|(_, scenario)| stack(results, scenario, failover_s, Recovery::None));
+                let (reno, newreno, sack) = (reno?, newreno?, sack?);
+                for count in 0..reno.len() {
+                    off.extend([reno[count] - newreno[count], reno[count] - sack[count]].map(f64::abs));
+                }
+            }
+            let most = greatest(off)?;
+            Some(Found::new(format!("fractions within {most:.2}"), most <= 0.05))
+        },
+    },
+    Claim {
+        id: "16a",
+        section: "7.2.3",
+        statement: "HALR avoids timeouts below 1 s for NewReno and SACK (timeouts per flow)",
+        paper: "",
+        figure: "halr-16",
+        expected: Expected::Holds,
+        find: |results| {
+            let [_, newreno, sack] = VARIANTS.map(|(_, scenario)| avoided(results, scenario));
+            let (newreno, sack) = (newreno?, sack?);
+            let here = format!(
+                "NewReno {:.2} of {:.2}, SACK {:.2} of {:.2} remain",
+                newreno.0, newreno.1, sack.0, sack.1
+            );
+            Some(Found::new(here, newreno.0 < newreno.1 && sack.0 < sack.1))
+        },
+    },
+    Claim {
+        id: "16b",
+        section: "7.2.3",
+        statement: "It helps NewReno more than Reno",
+        paper: "",
+        figure: "halr-16",
+        expected: Expected::Holds,
+        find: |results| {
+            let [reno, newreno, _] = VARIANTS.map(|(_, scenario)| avoided(results, scenario));
+            let saved = |(with, without): (f64, f64)| without - with;
+            let (reno, newreno) = (saved(reno?), saved(newreno?));
+            Some(Found::new(
+                format!("{newreno:.2} > {reno:.2} timeouts per flow saved"),
+                newreno > reno,
+            ))
+        },
+    },
+    Claim {
+        id: "17a",
+        section: "7.2.3",
+        statement: "With SACK there are fewer timeouts still, below 1 s",
+        paper: "",
+        figure: "halr-17",
+        expected: Expected::Holds,
+        find: |results| {
+            let [_, newreno, sack] = VARIANTS.map(|(_, scenario)| avoided(results, scenario));
+            let (newreno, sack) = (newreno?.0, sack?.0);
+            Some(Found::new(
+                format!("{sack:.2} ≤ {newreno:.2} timeouts per flow"),
+                sack <= newreno,
+            ))
+        },
+    },
+    Claim {
+        id: "17b",
+        section: "7.2.3",
+        statement: "HALR avoids some of the second and third timeouts in a row after a failover of 3 s",
+        paper: "",
+        figure: "halr-17",
+        expected: Expected::Holds,
+        find: |results| {
+            let mut holds = true;
+            let mut here = Vec::new();
+            for (variant, scenario) in VARIANTS {
+                let per_flow = |recovery| mean_timeouts(results, scenario, 3.0, recovery);
+                let (with, without) = (per_flow(Recovery::Lowest)?, per_flow(Recovery::None)?);
+                holds &= with < without;
+                here.push(format!("{variant} {with:.2} < {without:.2}"));
+            }
+            Some(Found::new(here.join(", "), holds))
+        },
+    },
+    Claim {
+        id: "17c",
+        section: "4.2",
+        statement: "With a failover above the timeout no flow avoids one, with HALR either",
+        paper: "100 %",
+        figure: "halr-17",
+        expected: Expected::Holds,
+        find: |results| {
+            let mut without_timeout = Vec::new();
+            for (_, scenario) in VARIANTS {
+                for failover_s in FAILOVERS.into_iter().filter(|failover_s| *failover_s >= 2.0) {
+                    without_timeout.push(stack(results, scenario, failover_s, Recovery::Lowest)?[0]);
+                }
+            }
+            let most = greatest(without_timeout)?;
+            Some(Found::new(
+                format!("at least {} have one", percent(1.0 - most)),
+                most == 0.0,
+            ))
+        },
+    },
+];
+
+/// Fractions by the number of timeouts.
+fn stack(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<[f64; 5]> {
+    let flows = results.flows(scenario, recovery)?;
+    Some(fractions(
+        flows.into_iter().filter(|row| row.failover_s == failover_s),
+    ))
+}
+
+fn mean_timeouts(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<f64> {
+    let flows = results.flows(scenario, recovery)?;
+    let of = flows.into_iter().filter(|row| row.failover_s == failover_s);
+    mean(of.map(|row| f64::from(row.timeouts)))
+}
+
+/// Timeouts per flow with and without HALR, mean over the failovers below 1 s.
+fn avoided(results: &Results, scenario: &str) -> Option<(f64, f64)> {
+    let per_flow = |recovery| {
+        let short = FAILOVERS.into_iter().filter(|failover_s| *failover_s < 1.0);
+        let means: Option<Vec<f64>> = short
+            .map(|failover_s| mean_timeouts(results, scenario, failover_s, recovery))
+            .collect();
+        mean(means?)
+    };
+    Some((per_flow(Recovery::Lowest)?, per_flow(Recovery::None)?))
+}

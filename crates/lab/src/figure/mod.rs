@@ -1,0 +1,247 @@
+//! `steadfast-lab figure` and `merge`: the papers' figures from the simulator and the models, and what of the papers' claims
+//! holds.
+//!
+//! A scenario file has runs; a run gives rows; rows give figures and verdicts. Runs do not know of each other, so they are
+//! made in parallel or, as shards, on different machines; what is drawn from the rows does not depend on it.
+
+mod catalogue;
+mod chart;
+mod claims;
+mod draw;
+mod oracle;
+mod palette;
+mod place;
+mod plot;
+mod report;
+mod results;
+mod rows;
+mod scenario;
+mod shard;
+mod sweep;
+mod work;
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use self::catalogue::Entry;
+use self::chart::Figure;
+use self::claims::Verdict;
+use self::results::Results;
+use self::scenario::Scenario;
+use self::shard::{Manifest, Shard};
+use crate::{Outcome, WrongUse};
+
+/// Draw figures of the HALR thesis: CSV, SVG, and for `halr` or `all` a report with a verdict for each of its claims.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// halr-7, 8, 9, 12–26, halr-buffer-3000, or all of them: halr, all.
+    name: String,
+    /// Where to write; made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Seeds per run: 1, 2, …
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    seeds: u64,
+    /// Threads; default: one per CPU. Results do not depend on it.
+    #[arg(long)]
+    jobs: Option<NonZeroUsize>,
+    /// Make only part I of N of the runs, 1 ≤ I ≤ N, and draw nothing: see `merge`.
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
+    /// A scenario file instead of the one that comes with the figure; for one figure only.
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+}
+
+/// Join the parts that `figure --shard` wrote, and draw.
+#[derive(Clone, Debug, Args)]
+pub struct MergeOptions {
+    /// What the shards were told as `--out`, or the shards' own directories.
+    #[arg(required = true, value_name = "DIR")]
+    directories: Vec<PathBuf>,
+    /// Where to write; default: the first DIR.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Makes the runs and draws.
+///
+/// # Errors
+/// [`WrongUse`] for an unknown figure or an impossible scenario; or if a file cannot be written.
+pub fn run(options: &Options) -> Result<Outcome> {
+    let started = Instant::now();
+    let figures = figures(&options.name)?;
+    let manifest = manifest(options, &figures)?;
+    let scenarios = manifest.scenarios()?;
+    let jobs = options.jobs.or_else(|| thread::available_parallelism().ok());
+    let jobs = jobs.map_or(1, NonZeroUsize::get);
+    let results = work::results(scenarios, options.seeds, options.shard, jobs)?;
+    if let Some(shard) = options.shard {
+        let directory = options.out.join(shard.directory());
+        shard::write(&directory, &manifest, &results)?;
+        println!("{}: part {shard} of the runs", directory.display());
+        return Ok(Outcome::Held);
+    }
+    finish(&options.out, &manifest, &results, started.elapsed())
+}
+
+/// Joins shards and draws.
+///
+/// # Errors
+/// [`WrongUse`] if they do not belong together or one is missing; or if a file cannot be read or written.
+pub fn merge(options: &MergeOptions) -> Result<Outcome> {
+    let started = Instant::now();
+    let (manifest, results) = shard::join(&options.directories)?;
+    let out = options.out.as_ref().unwrap_or(&options.directories[0]);
+    finish(out, &manifest, &results, started.elapsed())
+}
+
+fn figures(name: &str) -> Result<Vec<&'static Entry>> {
+    let figures = catalogue::named(name).ok_or_else(|| {
+        let names: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
+        WrongUse(format!(
+            "no figure {name}; there are {}, halr, all",
+            names.join(", ")
+        ))
+    })?;
+    Ok(figures)
+}
+
+fn manifest(options: &Options, figures: &[&Entry]) -> Result<Manifest> {
+    let scenario = match &options.scenario {
+        None => None,
+        Some(file) => {
+            let [figure] = figures else {
+                return Err(
+                    WrongUse(format!("--scenario is for one figure, not for {}", options.name)).into(),
+                );
+            };
+            let text = fs::read_to_string(file)
+                .map_err(|error| WrongUse(format!("{}: the file cannot be read: {error}", file.display())))?;
+            let parsed = Scenario::parse(file, &text)?;
+            let ours = catalogue::file(figure.scenario).context("a figure's scenario")?;
+            let needed = Scenario::parse(Path::new(ours.name), ours.text)?;
+            if std::mem::discriminant(&parsed) != std::mem::discriminant(&needed) {
+                return Err(WrongUse(format!(
+                    "{}:1: {} is drawn from a scenario of another kind, like scenarios/{}.toml",
+                    file.display(),
+                    figure.name,
+                    ours.name
+                ))
+                .into());
+            }
+            Some(text)
+        }
+    };
+    Ok(Manifest {
+        name: options.name.clone(),
+        seeds: options.seeds,
+        shard: options.shard,
+        scenario,
+    })
+}
+
+/// Writes everything that is drawn from the results, and says what was found.
+fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) -> Result<Outcome> {
+    let entries = figures(&manifest.name)?;
+    let figures = draw_all(&entries, results);
+    let runs = out.join("runs");
+    fs::create_dir_all(&runs).with_context(|| runs.display().to_string())?;
+    for (name, (_, rows)) in &results.scenarios {
+        rows.write(&runs, name)?;
+    }
+    let mut drawn = Vec::new();
+    for figure in &figures {
+        let svg = draw::svg(figure)?;
+        write(&out.join(format!("{}.csv", figure.name)), &figure.csv()?)?;
+        write(&out.join(format!("{}.svg", figure.name)), svg.as_bytes())?;
+        drawn.push(svg);
+    }
+    let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
+    // Claims are about the thesis' parameters.
+    let judged = if manifest.scenario.is_some() {
+        Vec::new()
+    } else {
+        claims::judge(results, &names)
+    };
+    if entries.len() > 1 {
+        let html = report::html(&figures, &drawn, &judged, manifest.seeds);
+        write(&out.join("report.html"), html.as_bytes())?;
+    }
+    report::print(&judged);
+    println!(
+        "{} figures, {} seeds, {:.1} s: {}",
+        figures.len(),
+        manifest.seeds,
+        took.as_secs_f64(),
+        out.display()
+    );
+    let surprising = judged.iter().any(|judged| judged.verdict == Verdict::Surprising);
+    Ok(if surprising {
+        Outcome::DidNotHold
+    } else {
+        Outcome::Held
+    })
+}
+
+fn draw_all(entries: &[&Entry], results: &Results) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for entry in entries {
+        let Some((scenario, rows)) = results.scenarios.get(entry.scenario) else {
+            continue;
+        };
+        let panels = (entry.draw)(scenario, rows, entry.marks);
+        if panels.is_empty() {
+            tracing::warn!("{}: nothing was simulated for it", entry.name);
+            continue;
+        }
+        figures.push(Figure {
+            name: entry.name,
+            title: entry.title,
+            panels,
+        });
+    }
+    figures
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    fs::write(path, bytes).with_context(|| path.display().to_string())
+}
+
+/// The scenarios that figures are drawn from, each once.
+fn scenario_names(figures: &[&Entry]) -> Vec<&'static str> {
+    let mut names: Vec<_> = figures.iter().map(|figure| figure.scenario).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+impl Manifest {
+    /// The scenarios that its figures are drawn from, by name.
+    fn scenarios(&self) -> Result<Vec<(String, Scenario)>> {
+        let figures = figures(&self.name)?;
+        let names = scenario_names(&figures);
+        ensure!(
+            self.scenario.is_none() || names.len() == 1,
+            "one file for {} scenarios",
+            names.len()
+        );
+        names
+            .into_iter()
+            .map(|name| {
+                let ours = catalogue::file(name).context("a figure's scenario")?;
+                let text = self.scenario.as_deref().unwrap_or(ours.text);
+                Ok((name.to_owned(), Scenario::parse(Path::new(name), text)?))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

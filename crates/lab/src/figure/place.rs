@@ -1,0 +1,82 @@
+//! Where in a TOML text a field stands.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The places of a text's fields.
+pub struct Places<'t> {
+    text: &'t str,
+    /// Paths, and the bytes of their keys and values.
+    fields: Vec<(String, [Range<usize>; 2])>,
+}
+
+impl<'t> Places<'t> {
+    /// Finds the fields; a text that is no TOML has none.
+    pub fn of(text: &'t str) -> Self {
+        let mut places = Self {
+            text,
+            fields: Vec::new(),
+        };
+        if let Ok(root) = DeTable::parse(text) {
+            places.collect("", root.get_ref());
+        }
+        places
+    }
+
+    fn collect(&mut self, above: &str, table: &DeTable) {
+        for (key, value) in table {
+            let path = if above.is_empty() {
+                key.get_ref().to_string()
+            } else {
+                format!("{above}.{}", key.get_ref())
+            };
+            self.collect_value(&path, key.span(), value);
+        }
+    }
+
+    fn collect_value(&mut self, path: &str, key: Range<usize>, value: &Spanned<DeValue>) {
+        self.fields.push((path.to_owned(), [key, value.span()]));
+        match value.get_ref() {
+            DeValue::Table(table) => self.collect(path, table),
+            DeValue::Array(values) => {
+                for (index, value) in values.iter().enumerate() {
+                    self.collect_value(&format!("{path}[{index}]"), value.span(), value);
+                }
+            }
+            _ => (),
+        }
+    }
+
+    /// The line of a byte, from 1.
+    pub fn line_at(&self, byte: usize) -> usize {
+        let before = &self.text.as_bytes()[..byte.min(self.text.len())];
+        1 + before.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// The innermost field at a byte; empty if there is none.
+    pub fn field_at(&self, byte: usize) -> String {
+        let within = |spans: &[Range<usize>; 2]| spans.iter().any(|span| span.contains(&byte));
+        let innermost = self
+            .fields
+            .iter()
+            .filter(|(_, spans)| within(spans))
+            .max_by_key(|(path, _)| path.len());
+        innermost.map(|(path, _)| path.clone()).unwrap_or_default()
+    }
+
+    /// The line of a field, or of the innermost table around it that the text has.
+    pub fn line_of(&self, path: &str) -> usize {
+        let mut path = path;
+        loop {
+            if let Some((_, [key, _])) = self.fields.iter().find(|(field, _)| field == path) {
+                return self.line_at(key.start);
+            }
+            match path.rsplit_once('.') {
+                Some((above, _)) => path = above,
+                None => return 1,
+            }
+        }
+    }
+}

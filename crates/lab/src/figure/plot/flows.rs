@@ -1,0 +1,239 @@
+//! Figures 7, 8 and 12 to 19: flows around a failover.
+
+use std::collections::BTreeSet;
+
+use model::failover::{Failover, Recovery as Modelled};
+use model::parameters::Parameters;
+use model::short_flow::ShortFlow;
+
+use super::{NS2, above, recovery};
+use crate::figure::chart::{Axis, Mark, Panel, Place, Series, Shape};
+use crate::figure::oracle;
+use crate::figure::palette::Colour;
+use crate::figure::rows::{FlowRow, Rows};
+use crate::figure::scenario::{FlowSweep, Recovery, Scenario, Seconds};
+
+/// Numbers of the thesis in a figure.
+pub type Marks = &'static [(&'static str, Place)];
+
+const TIMEOUT_NAMES: [&str; 5] = ["0", "1", "2", "3", "4 or more"];
+const TIMEOUT_COLOURS: [Colour; 5] = [
+    Colour::Green,
+    Colour::Sky,
+    Colour::Orange,
+    Colour::Red,
+    Colour::Purple,
+];
+
+fn sweep(scenario: &Scenario) -> Option<&FlowSweep> {
+    match scenario {
+        Scenario::Flows(sweep) => Some(sweep),
+        Scenario::Strings(_) | Scenario::UnusedFlowTime(_) => None,
+    }
+}
+
+/// What the model calls a recovery.
+pub fn modelled(recovery: Recovery) -> Modelled {
+    match recovery {
+        Recovery::None => Modelled::Timeout,
+        Recovery::Lowest | Recovery::Syn | Recovery::All => Modelled::Local,
+    }
+}
+
+/// The recoveries that were simulated.
+fn simulated(rows: &[FlowRow]) -> BTreeSet<Recovery> {
+    rows.iter().map(|row| row.recovery).collect()
+}
+
+/// Completion over arrival (Figures 12 to 14).
+pub fn completion_over_arrival(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let Some(sweep) = sweep(scenario) else {
+        return Vec::new();
+    };
+    let panel = |Seconds(failover): &Seconds| {
+        let failover_s = failover.as_secs_f64();
+        let of = |row: &&FlowRow| row.failover_s == failover_s;
+        let rows: Vec<_> = rows.flows.iter().filter(of).cloned().collect();
+        let mut series = Vec::new();
+        let last_s = rows.iter().map(|row| row.arrival_s).fold(0.0, f64::max);
+        for policy in simulated(&rows) {
+            let (name, colour) = recovery(policy);
+            let of = rows.iter().filter(|row| row.recovery == policy);
+            let points = of.filter_map(|row| Some((row.arrival_s, row.completion_s?)));
+            series.push(Series::new(name, colour, Shape::Dots, points));
+            let model = model_over_arrival(sweep, failover_s, last_s, policy);
+            series.push(Series::new(
+                format!("model, {name}"),
+                colour,
+                Shape::Dashed,
+                model,
+            ));
+        }
+        let theirs = oracle::completions(failover_s);
+        if !theirs.is_empty() {
+            let sparse = theirs.into_iter().step_by(4);
+            series.push(Series::new("ns-2, without HALR", NS2, Shape::Rings, sparse));
+        }
+        let start_s = sweep.cluster.failover_at.as_secs_f64();
+        let mut all = vec![Mark::new("failover", Place::Band(start_s, start_s + failover_s))];
+        all.extend(marks.iter().map(|(label, place)| Mark::new(*label, *place)));
+        let highest = series.iter().flat_map(|series| &series.points).map(|(_, y)| *y);
+        Panel {
+            title: String::new(),
+            x: Axis::new("arrival of the flow (s)", 0.0, above(last_s)),
+            y: Axis::new(
+                "completion time (s)",
+                0.0,
+                above(highest.fold(1.0, f64::max) * 1.12),
+            ),
+            series,
+            marks: all,
+        }
+    };
+    sweep.failovers.iter().map(panel).collect()
+}
+
+/// The model's completion for arrivals at the cluster every 10 ms.
+fn model_over_arrival(sweep: &FlowSweep, failover_s: f64, last_s: f64, policy: Recovery) -> Vec<(f64, f64)> {
+    let flow = ShortFlow::new(Parameters::SHORT);
+    let cluster = &sweep.cluster;
+    let failover = Failover {
+        start_s: cluster.failover_at.as_secs_f64(),
+        duration_s: failover_s,
+    };
+    let answer_s = 2.0 * (cluster.destination_delay + cluster.cluster_delay).as_secs_f64();
+    let to_cluster_s = cluster.source_delay.as_secs_f64();
+    let times = (0..)
+        .map(|step| f64::from(step) * 0.01)
+        .take_while(|at| *at <= last_s);
+    times
+        .map(|at| {
+            let passes_s = at + to_cluster_s;
+            (
+                at,
+                flow.completion_s(passes_s, &failover, answer_s, modelled(policy)),
+            )
+        })
+        .collect()
+}
+
+/// The congestion window of the first seed's flow (Figures 7 and 8).
+pub fn window(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let Some(sweep) = sweep(scenario) else {
+        return Vec::new();
+    };
+    let policies: BTreeSet<_> = rows.windows.iter().map(|row| row.recovery).collect();
+    let series = policies.into_iter().map(|policy| {
+        let of = rows
+            .windows
+            .iter()
+            .filter(|row| row.seed == 1 && row.recovery == policy);
+        let (name, colour) = recovery(policy);
+        Series::new(
+            name,
+            colour,
+            Shape::Line,
+            of.map(|row| (row.time_s, row.window_segments)),
+        )
+    });
+    let series: Vec<_> = series.collect();
+    let points = || series.iter().flat_map(|series| &series.points);
+    let start_s = sweep.cluster.failover_at.as_secs_f64();
+    let end_s = start_s
+        + sweep
+            .failovers
+            .first()
+            .map_or(0.0, |Seconds(time)| time.as_secs_f64());
+    let mut all = vec![Mark::new("failover", Place::Band(start_s, end_s))];
+    all.extend(marks.iter().map(|(label, place)| Mark::new(*label, *place)));
+    vec![Panel {
+        title: String::new(),
+        x: Axis::new(
+            "time (s)",
+            0.0,
+            above(points().map(|(x, _)| *x).fold(1.0, f64::max)),
+        ),
+        y: Axis::new(
+            "congestion window (segments)",
+            0.0,
+            above(points().map(|(_, y)| *y).fold(1.0, f64::max) * 1.12),
+        ),
+        series,
+        marks: all,
+    }]
+}
+
+/// The fractions of `rows` with 0, 1, 2, 3, and 4 or more timeouts.
+pub fn fractions<'a>(rows: impl Iterator<Item = &'a FlowRow>) -> [f64; 5] {
+    let (mut counts, mut all) = ([0.0; 5], 0.0);
+    for row in rows {
+        counts[row.timeouts.min(4) as usize] += 1.0;
+        all += 1.0;
+    }
+    counts.map(|count| if all == 0.0 { 0.0 } else { count / all })
+}
+
+/// How many timeouts the flows had, stacked, with HALR left of without (Figures 15 to 17).
+pub fn timeouts(scenario: &Scenario, rows: &Rows, _: Marks) -> Vec<Panel> {
+    const BAR: f64 = 0.36;
+    let Some(sweep) = sweep(scenario) else {
+        return Vec::new();
+    };
+    let failovers: Vec<f64> = sweep
+        .failovers
+        .iter()
+        .map(|Seconds(time)| time.as_secs_f64())
+        .collect();
+    let variant = rows
+        .flows
+        .first()
+        .map_or(String::new(), |row| row.variant.clone());
+    let mut series = Vec::new();
+    for policy in simulated(&rows.flows).into_iter().rev() {
+        let (name, _) = recovery(policy);
+        let (side, opacity) = if policy == Recovery::None {
+            (0.5, 0.85)
+        } else {
+            (-0.5, 0.45)
+        };
+        let stacks: Vec<[f64; 5]> = failovers
+            .iter()
+            .map(|failover_s| {
+                let of = |row: &&FlowRow| row.failover_s == *failover_s && row.recovery == policy;
+                fractions(rows.flows.iter().filter(of))
+            })
+            .collect();
+        for (count, timeouts) in TIMEOUT_NAMES.iter().enumerate() {
+            let base = stacks.iter().map(|stack| stack[..count].iter().sum()).collect();
+            let points = (0..)
+                .zip(&stacks)
+                .map(|(place, stack)| (f64::from(place) + side * BAR, stack[count]));
+            let shape = Shape::Bars {
+                width: BAR,
+                base,
+                opacity,
+            };
+            let label = format!("{timeouts}, {}", name.trim_end_matches(" HALR"));
+            series.push(Series::new(label, TIMEOUT_COLOURS[count], shape, points));
+        }
+    }
+    let theirs = (0..).zip(&failovers).flat_map(|(place, failover_s)| {
+        let fractions = oracle::timeouts(&variant, *failover_s).unwrap_or_default();
+        let ends = (1..5).map(move |count| fractions[..count].iter().sum::<f64>());
+        let inner = ends.filter(|end| (0.001..0.999).contains(end));
+        inner.map(move |end| (f64::from(place) + 0.5 * BAR, end))
+    });
+    let theirs: Vec<_> = theirs.collect();
+    series.push(Series::new("ns-2's borders, without", NS2, Shape::Rings, theirs));
+    let categories = failovers
+        .iter()
+        .map(|failover_s| format!("{failover_s}"))
+        .collect();
+    vec![Panel {
+        title: format!("TCP {variant}: timeouts per flow (left bar with HALR, right bar without)"),
+        x: Axis::of("failover time (s)", categories),
+        y: Axis::new("fraction of the Case 2 flows", 0.0, 1.0),
+        series,
+        marks: Vec::new(),
+    }]
+}

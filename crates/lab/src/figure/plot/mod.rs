@@ -1,0 +1,31 @@
+//! From rows to panels, one file per kind of scenario.
+
+pub mod flows;
+pub mod models;
+pub mod strings;
+
+use super::palette::Colour;
+use super::scenario::Recovery;
+
+/// What is ours with HALR, without it, and what is not ours.
+pub const WITH: Colour = Colour::Blue;
+/// See [`WITH`].
+pub const WITHOUT: Colour = Colour::Red;
+/// See [`WITH`].
+pub const NS2: Colour = Colour::Ink;
+
+/// How the legend calls a recovery, and its colour.
+pub const fn recovery(recovery: Recovery) -> (&'static str, Colour) {
+    match recovery {
+        Recovery::None => ("without HALR", WITHOUT),
+        Recovery::Lowest => ("with HALR", WITH),
+        Recovery::Syn => ("with HALR, SYNs only", Colour::Green),
+        Recovery::All => ("with HALR, all packets", Colour::Purple),
+    }
+}
+
+/// A round number at or above a value, for the end of an axis.
+pub fn above(value: f64) -> f64 {
+    let step = 10_f64.powf(value.max(1e-9).log10().floor()) / 2.0;
+    (value / step).ceil() * step
+}

@@ -1,0 +1,212 @@
+//! Figures 20 to 26: two strings, of which one fails.
+
+use std::collections::BTreeSet;
+
+use super::flows::Marks;
+use super::{WITH, WITHOUT};
+use crate::figure::chart::{Axis, Mark, Panel, Place, Series, Shape};
+use crate::figure::oracle;
+use crate::figure::palette::{Colour, SERIES};
+use crate::figure::rows::{BinRow, Rows};
+use crate::figure::scenario::{Scenario, StringSweep};
+
+/// The time axis ends here: all flows are over, but for stragglers.
+const END_S: f64 = 40.0;
+
+fn sweep(scenario: &Scenario) -> Option<&StringSweep> {
+    match scenario {
+        Scenario::Strings(sweep) => Some(sweep),
+        Scenario::Flows(_) | Scenario::UnusedFlowTime(_) => None,
+    }
+}
+
+/// The failover, and the thesis' numbers.
+fn marks(sweep: &StringSweep, marks: Marks) -> Vec<Mark> {
+    let rate = &sweep.rate;
+    let start_s = rate.failure_at.as_secs_f64();
+    let failover = Place::Band(start_s, start_s + rate.failover.as_secs_f64());
+    let ours = [Mark::new("failover", failover)];
+    let theirs = marks.iter().map(|(label, place)| Mark::new(*label, *place));
+    ours.into_iter().chain(theirs).collect()
+}
+
+fn control(rate_control: bool) -> (&'static str, Colour) {
+    if rate_control {
+        ("with rate control", WITH)
+    } else {
+        ("without rate control", WITHOUT)
+    }
+}
+
+/// The first seed's bins.
+fn bins(rows: &Rows, rate_control: bool) -> impl Iterator<Item = &BinRow> {
+    let of = move |row: &&BinRow| row.seed == 1 && row.rate_control == rate_control && row.end_s <= END_S;
+    rows.bins.iter().filter(of)
+}
+
+fn total(row: &BinRow) -> (f64, f64) {
+    (row.end_s, row.passed_mbps + row.failover_mbps)
+}
+
+fn throughput(scenario: &Scenario, rows: &Rows, theirs: Marks, rate_control: bool) -> Vec<Panel> {
+    let Some(sweep) = sweep(scenario).filter(|_| bins(rows, rate_control).next().is_some()) else {
+        return Vec::new();
+    };
+    let mut series = Vec::new();
+    if !rate_control {
+        let bins = oracle::bins(750).into_iter().filter(|(at, ..)| *at <= END_S);
+        let points = bins.map(|(at, mbps, _)| (at, mbps));
+        series.push(Series::new("ns-2, all flows", Colour::Muted, Shape::Line, points));
+    }
+    let of = |value: fn(&BinRow) -> (f64, f64)| bins(rows, rate_control).map(value);
+    let passed = of(|row| (row.end_s, row.passed_mbps));
+    let moved = of(|row| (row.end_s, row.failover_mbps));
+    series.push(Series::new("all flows", WITHOUT, Shape::Line, of(total)));
+    series.push(Series::new("passed flows", WITH, Shape::Line, passed));
+    series.push(Series::new("failover flows", Colour::Green, Shape::Line, moved));
+    vec![Panel {
+        title: control(rate_control).0.to_owned(),
+        x: Axis::new("time (s)", 0.0, END_S),
+        y: Axis::new("throughput (Mb/s)", 0.0, 220.0),
+        series,
+        marks: marks(sweep, theirs),
+    }]
+}
+
+/// Throughput without rate control (Figure 20).
+pub fn throughput_without(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+    throughput(scenario, rows, theirs, false)
+}
+
+/// Throughput with rate control (Figure 21).
+pub fn throughput_with(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+    throughput(scenario, rows, theirs, true)
+}
+
+/// Both in one, and the same enlarged (Figure 22).
+pub fn throughput_compared(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+    let Some(sweep) = sweep(scenario) else {
+        return Vec::new();
+    };
+    let all = |from: f64, to: f64| {
+        [false, true].into_iter().map(move |rate_control| {
+            let (name, colour) = control(rate_control);
+            let points = bins(rows, rate_control)
+                .map(total)
+                .filter(move |(at, _)| (from..=to).contains(at));
+            Series::new(name, colour, Shape::Line, points)
+        })
+    };
+    let panel = |title: &str, x: (f64, f64), y: (f64, f64)| Panel {
+        title: title.to_owned(),
+        x: Axis::new("time (s)", x.0, x.1),
+        y: Axis::new("throughput of all flows (Mb/s)", y.0, y.1),
+        series: all(x.0, x.1).filter(|series| !series.points.is_empty()).collect(),
+        marks: if x.0 == 0.0 {
+            marks(sweep, theirs)
+        } else {
+            Vec::new()
+        },
+    };
+    vec![
+        panel("(a) the whole run", (0.0, END_S), (0.0, 220.0)),
+        panel("(b) after the failover", (8.0, 28.0), (50.0, 120.0)),
+    ]
+}
+
+fn shares(scenario: &Scenario, rows: &Rows, theirs: Marks, rate_control: bool) -> Vec<Panel> {
+    let Some(sweep) = sweep(scenario) else {
+        return Vec::new();
+    };
+    let string_mbps = sweep.rate.rate_bits_per_s[0] as f64 / 1e6;
+    let of: Vec<_> = rows
+        .shares
+        .iter()
+        .filter(|row| row.seed == 1 && row.rate_control == rate_control && row.end_s <= END_S)
+        .collect();
+    let flows: BTreeSet<_> = of.iter().map(|row| row.flow).collect();
+    let series = flows
+        .into_iter()
+        .zip(SERIES.into_iter().cycle())
+        .map(|(flow, colour)| {
+            let points = of.iter().filter(|row| row.flow == flow);
+            let points = points.map(|row| (row.end_s, row.mbps / string_mbps));
+            Series::new(format!("flow {}", flow + 1), colour, Shape::Line, points)
+        });
+    let series: Vec<_> = series.collect();
+    if series.is_empty() {
+        return Vec::new();
+    }
+    let fairness = rows.fairness.iter().filter(|row| {
+        row.seed == 1 && row.rate_control == rate_control && row.active_flows > 1 && row.end_s <= END_S
+    });
+    let fairness = fairness.map(|row| (row.end_s, row.jain_index));
+    let (name, colour) = control(rate_control);
+    vec![
+        Panel {
+            title: format!("ten sampled flows, {name}"),
+            x: Axis::new("time (s)", 0.0, END_S),
+            y: Axis::new("share of the string", 0.0, 0.14),
+            series,
+            marks: marks(sweep, theirs),
+        },
+        Panel {
+            title: "Jain's index over all active flows (1: all have the same)".to_owned(),
+            x: Axis::new("time (s)", 0.0, END_S),
+            y: Axis::new("Jain's index", 0.0, 1.05),
+            series: vec![Series::new(name, colour, Shape::Line, fairness)],
+            marks: marks(sweep, &[]),
+        },
+    ]
+}
+
+/// Per-flow shares without rate control (Figure 23).
+pub fn shares_without(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+    shares(scenario, rows, theirs, false)
+}
+
+/// Per-flow shares with rate control (Figure 24).
+pub fn shares_with(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+    shares(scenario, rows, theirs, true)
+}
+
+/// The queue before the string that is left (Figures 25 and 26).
+pub fn queue(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+    let Some(sweep) = sweep(scenario) else {
+        return Vec::new();
+    };
+    let panel = |buffer: &usize| {
+        let mut series = Vec::new();
+        let ns2 = oracle::queue(*buffer).into_iter().filter(|(at, _)| *at <= END_S);
+        let ns2: Vec<_> = ns2.collect();
+        if !ns2.is_empty() {
+            series.push(Series::new(
+                "ns-2, without rate control",
+                Colour::Muted,
+                Shape::Line,
+                ns2,
+            ));
+        }
+        for rate_control in [false, true] {
+            let (name, colour) = control(rate_control);
+            let of = rows.queue.iter().filter(|row| {
+                row.buffer_packets == *buffer
+                    && row.seed == 1
+                    && row.rate_control == rate_control
+                    && row.time_s <= END_S
+            });
+            let points: Vec<_> = of.map(|row| (row.time_s, row.packets as f64)).collect();
+            if !points.is_empty() {
+                series.push(Series::new(name, colour, Shape::Line, points));
+            }
+        }
+        Panel {
+            title: format!("buffer of {buffer} packets"),
+            x: Axis::new("time (s)", 0.0, END_S),
+            y: Axis::new("packets waiting at R1", 0.0, *buffer as f64 * 1.15),
+            series,
+            marks: marks(sweep, theirs),
+        }
+    };
+    sweep.buffers.iter().map(panel).collect()
+}

@@ -1,0 +1,150 @@
+//! The report: a table for the terminal, and one page with everything.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use super::chart::Figure;
+use super::claims::{Judged, Verdict};
+
+/// Prints claim | paper | here | verdict.
+pub fn print(judged: &[Judged]) {
+    if judged.is_empty() {
+        return;
+    }
+    let mut lines = vec![["claim", "paper", "here", "verdict"].map(str::to_owned)];
+    for Judged {
+        claim,
+        found,
+        verdict,
+    } in judged
+    {
+        lines.push([
+            format!("{} §{}: {}", claim.id, claim.section, claim.statement),
+            or_dash(claim.paper),
+            or_dash(found.as_ref().map_or("", |found| &found.here)),
+            verdict.to_string(),
+        ]);
+    }
+    let width = |column: usize| {
+        lines
+            .iter()
+            .map(|line| line[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths = [width(0).min(100), width(1), width(2)];
+    let mut out = io::stdout().lock();
+    for [claim, paper, here, verdict] in &lines {
+        // A closed stdout is its reader's choice.
+        let _ = writeln!(
+            out,
+            "{claim:0$} | {paper:1$} | {here:2$} | {verdict}",
+            widths[0], widths[1], widths[2]
+        );
+    }
+    let count = |of: fn(&Verdict) -> bool| judged.iter().filter(|judged| of(&judged.verdict)).count();
+    let _ = writeln!(
+        out,
+        "{} claims: {} hold, {} differ, {} not run, {} surprising",
+        judged.len(),
+        count(|verdict| *verdict == Verdict::Holds),
+        count(|verdict| matches!(verdict, Verdict::Differs(_))),
+        count(|verdict| *verdict == Verdict::NotRun),
+        count(|verdict| *verdict == Verdict::Surprising),
+    );
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() {
+        "–".to_owned()
+    } else {
+        text.to_owned()
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+const STYLE: &str = ":root{color-scheme:light dark}\
+body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2rem auto;padding:0 1rem;color:#1f2328;background:#fff}\
+h2{margin-top:3rem}svg{max-width:100%;height:auto}\
+table{border-collapse:collapse;width:100%;font-size:13px}\
+th,td{text-align:left;vertical-align:top;padding:.35rem .6rem;border-bottom:1px solid #d0d7de}\
+.holds{color:#1a7f37}.differs{color:#9a6700}.surprising{color:#cf222e;font-weight:bold}.not-run{color:#656d76}\
+@media (prefers-color-scheme: dark){body{color:#e6edf3;background:#0d1117}th,td{border-color:#30363d}\
+.holds{color:#3fb950}.differs{color:#d29922}.surprising{color:#ff7b72}.not-run{color:#9198a1}a{color:#58a6ff}}";
+
+const INTRODUCTION: &str = "<p>Each figure of the thesis on <em>High Availability cluster with Local Recovery</em>, drawn from \
+our simulator and our reading of its models. Dashed marks and grey bands are what the thesis states; rings and grey lines \
+are what ns-2.35 gave for plain TCP. A verdict says whether a sentence of the thesis holds here; where it does not, why.</p>";
+
+/// One page without any reference to elsewhere.
+pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+<meta name=\"viewport\" content=\"width=device-width\"><title>The HALR thesis' figures</title>\
+<style>{STYLE}</style></head><body>\n<h1>The HALR thesis' figures, {seeds} seed(s)</h1>\n{INTRODUCTION}\n"
+    );
+    page.push_str("<h2>Claims</h2>\n");
+    page.push_str(&table(judged.iter()));
+    for (figure, svg) in figures.iter().zip(svgs) {
+        write!(
+            page,
+            "<h2 id=\"{}\">{}</h2>\n{svg}\n",
+            figure.name,
+            escape(figure.title)
+        )
+        .expect("writing to a string cannot fail");
+        page.push_str(&table(
+            judged.iter().filter(|judged| judged.claim.figure == figure.name),
+        ));
+    }
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn table<'a>(judged: impl Iterator<Item = &'a Judged>) -> String {
+    let mut rows = String::new();
+    for Judged {
+        claim,
+        found,
+        verdict,
+    } in judged
+    {
+        let class = match verdict {
+            Verdict::Holds => "holds",
+            Verdict::Differs(_) => "differs",
+            Verdict::Surprising => "surprising",
+            Verdict::NotRun => "not-run",
+        };
+        let here = found.as_ref().map_or("", |found| &found.here);
+        let ns2 = found
+            .as_ref()
+            .and_then(|found| found.ns2.as_deref())
+            .unwrap_or("");
+        writeln!(
+            rows,
+            "<tr><td><a href=\"#{}\">{}</a></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+<td class=\"{class}\">{}</td></tr>",
+            claim.figure,
+            claim.id,
+            claim.section,
+            escape(claim.statement),
+            escape(&or_dash(claim.paper)),
+            escape(&or_dash(ns2)),
+            escape(&or_dash(here)),
+            escape(&verdict.to_string()),
+        )
+        .expect("writing to a string cannot fail");
+    }
+    if rows.is_empty() {
+        return rows;
+    }
+    format!(
+        "<table><thead><tr><th></th><th>§</th><th>claim</th><th>paper</th><th>ns-2</th><th>here</th><th>verdict</th></tr>\
+</thead><tbody>\n{rows}</tbody></table>\n"
+    )
+}

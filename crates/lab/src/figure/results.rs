@@ -1,0 +1,142 @@
+//! What all runs together gave, and the questions that claims ask it.
+
+use std::collections::BTreeMap;
+
+use super::rows::{FlowRow, Rows};
+use super::scenario::{Recovery, Scenario};
+
+/// Scenarios by their names, with their rows.
+#[derive(Default)]
+pub struct Results {
+    /// In the order of their names.
+    pub scenarios: BTreeMap<String, (Scenario, Rows)>,
+}
+
+/// From the end of the thesis' failover, for 20 s (§7.4.3).
+const WATCHED_FROM_S: f64 = 8.01;
+const WATCHED_TO_S: f64 = 28.01;
+/// Drops further apart than this are two surges, in seconds.
+const SURGE_GAP_S: f64 = 0.55;
+
+/// Arithmetic mean; none of nothing.
+pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values
+        .into_iter()
+        .fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
+    (count > 0.0).then(|| sum / count)
+}
+
+/// Greatest; none of nothing.
+pub fn greatest(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    values.into_iter().reduce(f64::max)
+}
+
+/// Least; none of nothing.
+pub fn least(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    values.into_iter().reduce(f64::min)
+}
+
+/// Standard deviation; none of nothing.
+pub fn deviation(values: &[f64]) -> Option<f64> {
+    let middle = mean(values.iter().copied())?;
+    Some(mean(values.iter().map(|value| (value - middle).powi(2)))?.sqrt())
+}
+
+/// What one run over the strings showed from the failover's end on.
+#[derive(Clone, Debug)]
+pub struct StringsSummary {
+    /// Mean throughput of all flows, headers included, in Mb/s.
+    pub mean_mbps: f64,
+    /// Its standard deviation over tenths of a second.
+    pub deviation_mbps: f64,
+    /// Greatest and mean queue at R1, in packets.
+    pub queue_max: f64,
+    /// See `queue_max`.
+    pub queue_mean: f64,
+    /// Groups of drops at R1.
+    pub surges: f64,
+    /// Packets that R1 dropped.
+    pub dropped: f64,
+    /// When R1 dropped first, in seconds.
+    pub first_drop_s: Option<f64>,
+    /// Mean of Jain's index over the half seconds with several active flows.
+    pub jain: f64,
+    /// Expired retransmission timers of all flows, over the whole run.
+    pub timeouts: f64,
+}
+
+impl Results {
+    /// The flows of a scenario with this recovery; none if it was not simulated.
+    pub fn flows(&self, scenario: &str, recovery: Recovery) -> Option<Vec<&FlowRow>> {
+        let (_, rows) = self.scenarios.get(scenario)?;
+        let of: Vec<_> = rows.flows.iter().filter(|row| row.recovery == recovery).collect();
+        (!of.is_empty()).then_some(of)
+    }
+
+    /// The runs over the strings of one buffer, with or without rate control, one summary per seed.
+    pub fn strings(&self, buffer: usize, rate_control: bool) -> Option<Vec<StringsSummary>> {
+        let (_, rows) = self.scenarios.get(&format!("halr-strings-buffer-{buffer}"))?;
+        let seeds = rows
+            .transfers
+            .iter()
+            .filter(|row| row.rate_control == rate_control);
+        let seeds: std::collections::BTreeSet<_> = seeds.map(|row| row.seed).collect();
+        let runs: Option<Vec<_>> = seeds
+            .iter()
+            .map(|seed| summary(rows, *seed, rate_control))
+            .collect();
+        runs.filter(|runs| !runs.is_empty())
+    }
+}
+
+fn watched(at: f64) -> bool {
+    at > WATCHED_FROM_S && at < WATCHED_TO_S
+}
+
+fn summary(rows: &Rows, seed: u64, rate_control: bool) -> Option<StringsSummary> {
+    let of = |other: u64, control: bool| other == seed && control == rate_control;
+    let bins: Vec<_> = rows
+        .bins
+        .iter()
+        .filter(|row| of(row.seed, row.rate_control) && watched(row.end_s))
+        .collect();
+    let mbps: Vec<f64> = bins
+        .iter()
+        .map(|row| row.passed_mbps + row.failover_mbps)
+        .collect();
+    let queue = rows
+        .queue
+        .iter()
+        .filter(|row| of(row.seed, row.rate_control) && watched(row.time_s));
+    let queue: Vec<f64> = queue.map(|row| row.packets as f64).collect();
+    let fairness = rows.fairness.iter().filter(|row| {
+        of(row.seed, row.rate_control)
+            && watched(row.end_s - super::sweep::FLOW_BIN_S)
+            && row.active_flows > 1
+    });
+    let transfers = rows.transfers.iter().filter(|row| of(row.seed, row.rate_control));
+    let drops = bins.iter().filter(|row| row.dropped_packets > 0);
+    Some(StringsSummary {
+        mean_mbps: mean(mbps.iter().copied())?,
+        deviation_mbps: deviation(&mbps)?,
+        queue_max: greatest(queue.iter().copied())?,
+        queue_mean: mean(queue)?,
+        surges: surges(drops.clone().map(|row| row.end_s)),
+        dropped: bins.iter().map(|row| row.dropped_packets as f64).sum(),
+        first_drop_s: drops.map(|row| row.end_s).next(),
+        jain: mean(fairness.map(|row| row.jain_index))?,
+        timeouts: transfers.map(|row| f64::from(row.timeouts)).sum(),
+    })
+}
+
+/// Groups of moments with longer pauses between them.
+pub fn surges(moments: impl Iterator<Item = f64>) -> f64 {
+    let (mut last, mut count) = (f64::NEG_INFINITY, 0.0);
+    for at in moments {
+        if at - last > SURGE_GAP_S {
+            count += 1.0;
+        }
+        last = at;
+    }
+    count
+}

@@ -1,0 +1,209 @@
+//! What the runs of a scenario gave, as tables: each row begins with the number of its run.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::scenario::Recovery;
+
+/// A flow through the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct FlowRow {
+    pub run: u32,
+    pub variant: String,
+    pub failover_s: f64,
+    pub recovery: Recovery,
+    pub seed: u64,
+    pub arrival_s: f64,
+    /// None if it was not over when the run ended.
+    pub completion_s: Option<f64>,
+    pub timeouts: u32,
+    pub retransmitted_segments: u64,
+}
+
+/// The congestion window of the first flow at a moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct WindowRow {
+    pub run: u32,
+    pub failover_s: f64,
+    pub recovery: Recovery,
+    pub seed: u64,
+    pub time_s: f64,
+    pub window_segments: f64,
+}
+
+/// Which run over the two strings.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct StringsRun {
+    pub buffer_packets: usize,
+    pub rate_control: bool,
+    pub seed: u64,
+}
+
+/// A flow over the two strings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct TransferRow {
+    pub run: u32,
+    pub buffer_packets: usize,
+    pub rate_control: bool,
+    pub seed: u64,
+    pub flow: usize,
+    /// It was on the string that failed.
+    pub waited: bool,
+    pub start_s: f64,
+    pub completion_s: Option<f64>,
+    pub timeouts: u32,
+    pub retransmitted_segments: u64,
+}
+
+/// What arrived, headers included, and what was dropped in a tenth of a second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct BinRow {
+    pub run: u32,
+    pub buffer_packets: usize,
+    pub rate_control: bool,
+    pub seed: u64,
+    pub end_s: f64,
+    /// Flows that were never interrupted.
+    pub passed_mbps: f64,
+    /// Flows that were moved.
+    pub failover_mbps: f64,
+    pub dropped_packets: u64,
+}
+
+/// The queue at R1 before the string that is left.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct QueueRow {
+    pub run: u32,
+    pub buffer_packets: usize,
+    pub rate_control: bool,
+    pub seed: u64,
+    pub time_s: f64,
+    pub packets: usize,
+}
+
+/// A sampled flow's part of the string in half a second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct ShareRow {
+    pub run: u32,
+    pub buffer_packets: usize,
+    pub rate_control: bool,
+    pub seed: u64,
+    pub end_s: f64,
+    pub flow: usize,
+    pub mbps: f64,
+}
+
+/// How evenly the string was shared in half a second by the flows that were active all through it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct FairnessRow {
+    pub run: u32,
+    pub buffer_packets: usize,
+    pub rate_control: bool,
+    pub seed: u64,
+    pub end_s: f64,
+    pub active_flows: usize,
+    pub jain_index: f64,
+}
+
+/// The tables of one scenario.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs, reason = "one per kind of row")]
+pub struct Rows {
+    pub flows: Vec<FlowRow>,
+    pub windows: Vec<WindowRow>,
+    pub transfers: Vec<TransferRow>,
+    pub bins: Vec<BinRow>,
+    pub queue: Vec<QueueRow>,
+    pub shares: Vec<ShareRow>,
+    pub fairness: Vec<FairnessRow>,
+}
+
+impl Rows {
+    /// Adds the rows of other runs.
+    pub fn append(&mut self, mut other: Self) {
+        self.flows.append(&mut other.flows);
+        self.windows.append(&mut other.windows);
+        self.transfers.append(&mut other.transfers);
+        self.bins.append(&mut other.bins);
+        self.queue.append(&mut other.queue);
+        self.shares.append(&mut other.shares);
+        self.fairness.append(&mut other.fairness);
+    }
+
+    /// Orders the rows by their runs.
+    pub fn sort(&mut self) {
+        self.flows.sort_by_key(|row| row.run);
+        self.windows.sort_by_key(|row| row.run);
+        self.transfers.sort_by_key(|row| row.run);
+        self.bins.sort_by_key(|row| row.run);
+        self.queue.sort_by_key(|row| row.run);
+        self.shares.sort_by_key(|row| row.run);
+        self.fairness.sort_by_key(|row| row.run);
+    }
+
+    /// Writes each table that has rows as `SCENARIO.TABLE.csv`.
+    ///
+    /// # Errors
+    /// Names the file that cannot be written.
+    pub fn write(&self, directory: &Path, scenario: &str) -> Result<()> {
+        write(directory, scenario, "flows", &self.flows)?;
+        write(directory, scenario, "windows", &self.windows)?;
+        write(directory, scenario, "transfers", &self.transfers)?;
+        write(directory, scenario, "bins", &self.bins)?;
+        write(directory, scenario, "queue", &self.queue)?;
+        write(directory, scenario, "shares", &self.shares)?;
+        write(directory, scenario, "fairness", &self.fairness)
+    }
+
+    /// Reads what [`Rows::write`] wrote; a table without a file is empty.
+    ///
+    /// # Errors
+    /// Names the file that is not such a table.
+    pub fn read(directory: &Path, scenario: &str) -> Result<Self> {
+        Ok(Self {
+            flows: read(directory, scenario, "flows")?,
+            windows: read(directory, scenario, "windows")?,
+            transfers: read(directory, scenario, "transfers")?,
+            bins: read(directory, scenario, "bins")?,
+            queue: read(directory, scenario, "queue")?,
+            shares: read(directory, scenario, "shares")?,
+            fairness: read(directory, scenario, "fairness")?,
+        })
+    }
+}
+
+fn write<T: Serialize>(directory: &Path, scenario: &str, table: &str, rows: &[T]) -> Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let path = directory.join(format!("{scenario}.{table}.csv"));
+    let mut writer = csv::Writer::from_path(&path).with_context(|| path.display().to_string())?;
+    for row in rows {
+        writer.serialize(row)?;
+    }
+    writer.flush().with_context(|| path.display().to_string())
+}
+
+fn read<T: DeserializeOwned>(directory: &Path, scenario: &str, table: &str) -> Result<Vec<T>> {
+    let path = directory.join(format!("{scenario}.{table}.csv"));
+    if !fs::exists(&path)? {
+        return Ok(Vec::new());
+    }
+    let mut reader = csv::Reader::from_path(&path).with_context(|| path.display().to_string())?;
+    reader
+        .deserialize()
+        .collect::<Result<_, _>>()
+        .with_context(|| path.display().to_string())
+}

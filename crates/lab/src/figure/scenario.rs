@@ -1,0 +1,274 @@
+//! Scenario files: a network, and what is varied over it. What is unknown or impossible is refused with file, line and field.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sim::flow::Variant;
+use sim::scenario::InvalidScenario;
+use sim::scenario::cluster::Cluster;
+use sim::scenario::rate::Rate;
+
+use super::place::Places;
+use crate::WrongUse;
+
+/// What a file describes: one table, whose name says which.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Scenario {
+    /// Flows through one cluster around a failover (HALR thesis §7.2).
+    Flows(Box<FlowSweep>),
+    /// Two strings, of which one fails (§7.4).
+    Strings(Box<StringSweep>),
+    /// No network: the unused flow time over the down time (§5.1).
+    UnusedFlowTime(Sawtooth),
+}
+
+/// Every variant with every failover and every recovery.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowSweep {
+    /// TCP's variants.
+    pub variants: Vec<Variant>,
+    /// How long the failover takes.
+    pub failovers: Vec<Seconds>,
+    /// What the edge remembers.
+    pub recoveries: Vec<Recovery>,
+    /// Time between two looks at the congestion windows; by default nobody looks.
+    #[serde(default)]
+    pub window_interval: Option<Seconds>,
+    /// The rest.
+    pub cluster: Cluster,
+}
+
+/// Every buffer with and without rate control.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StringSweep {
+    /// Packets that R1 holds before each string, the one that is being sent included.
+    pub buffers: Vec<usize>,
+    /// Whether the edge controls the rate.
+    pub rate_control: Vec<bool>,
+    /// How many flows are shown one by one.
+    pub sampled: usize,
+    /// The rest.
+    pub rate: Rate,
+}
+
+/// The parameters of Figure 9.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sawtooth {
+    /// First timeouts; one curve each.
+    pub timeouts: Vec<Seconds>,
+    /// The longest down time.
+    pub until: Seconds,
+    /// Between two points of a curve.
+    pub step: Seconds,
+}
+
+/// A number of seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct Seconds(#[serde(with = "sim::flow::seconds")] pub Duration);
+
+/// What the edge remembers during a failover and sends again after it (DESIGN §6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recovery {
+    /// Nothing: plain TCP.
+    None,
+    /// The lowest unacknowledged data and the highest acknowledgement of each connection.
+    Lowest,
+    /// SYNs.
+    Syn,
+    /// Everything unacknowledged.
+    All,
+}
+
+impl Scenario {
+    /// Reads and checks a file's text.
+    ///
+    /// # Errors
+    /// `FILE:LINE: FIELD: WHAT` of the first thing that is wrong.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, WrongUse> {
+        let places = Places::of(text);
+        let wrong = |line: usize, field: &str, what: &str| {
+            let field = if field.is_empty() {
+                String::new()
+            } else {
+                format!("{field}: ")
+            };
+            WrongUse(format!("{}:{line}: {field}{what}", file.display()))
+        };
+        let scenario: Self = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            wrong(places.line_at(at), &places.field_at(at), error.message())
+        })?;
+        match scenario.check() {
+            Ok(()) => Ok(scenario),
+            Err(Impossible { field, what }) => Err(wrong(places.line_of(&field), &field, &what)),
+        }
+    }
+
+    fn check(&self) -> Result<(), Impossible> {
+        match self {
+            Self::Flows(sweep) => sweep.check(),
+            Self::Strings(sweep) => sweep.check(),
+            Self::UnusedFlowTime(sawtooth) => sawtooth.check(),
+        }
+    }
+}
+
+/// A field that cannot be.
+struct Impossible {
+    /// Its path in the file.
+    field: String,
+    what: String,
+}
+
+fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
+    Impossible {
+        field: field.into(),
+        what: what.into(),
+    }
+}
+
+fn must(holds: bool, field: &str, what: &str) -> Result<(), Impossible> {
+    if holds {
+        Ok(())
+    } else {
+        Err(impossible(field, what))
+    }
+}
+
+const NOT_EMPTY: &str = "must not be empty";
+const POSITIVE: &str = "must be positive";
+
+/// The simulator's verdict about the table `table`, whose message begins with the field's name.
+fn in_table(table: &str, error: &InvalidScenario) -> Impossible {
+    let message = error.to_string();
+    let (field, what) = message.split_once(' ').unwrap_or(("", &message));
+    impossible(format!("{table}.{}", field.trim_end_matches(':')), what)
+}
+
+impl FlowSweep {
+    fn check(&self) -> Result<(), Impossible> {
+        must(!self.variants.is_empty(), "flows.variants", NOT_EMPTY)?;
+        must(!self.failovers.is_empty(), "flows.failovers", NOT_EMPTY)?;
+        must(!self.recoveries.is_empty(), "flows.recoveries", NOT_EMPTY)?;
+        let interval = self
+            .window_interval
+            .is_none_or(|Seconds(interval)| !interval.is_zero());
+        must(interval, "flows.window_interval", POSITIVE)?;
+        let cluster = &self.cluster;
+        for (field, rate) in [
+            ("access_rate_bits_per_s", cluster.access_rate_bits_per_s),
+            ("cluster_rate_bits_per_s", cluster.cluster_rate_bits_per_s),
+        ] {
+            must(rate > 0, &format!("flows.cluster.{field}"), POSITIVE)?;
+        }
+        must(
+            (0.0..=1.0).contains(&cluster.loss),
+            "flows.cluster.loss",
+            "must be a probability between 0 and 1",
+        )?;
+        let arrive = cluster
+            .last_arrival
+            .is_none_or(|last| last > cluster.first_arrival && last <= cluster.end);
+        must(
+            arrive,
+            "flows.cluster.last_arrival",
+            "must be after first_arrival and within the run",
+        )?;
+        must(
+            cluster.first_arrival < cluster.end,
+            "flows.cluster.first_arrival",
+            "must be within the run",
+        )?;
+        cluster
+            .tcp
+            .check()
+            .map_err(|error| in_table("flows.cluster", &error.into()))?;
+        for Seconds(failover) in &self.failovers {
+            must(
+                cluster.failover_at + *failover <= cluster.end,
+                "flows.failovers",
+                "the failover must end within the run",
+            )?;
+            // Builds the network and lets nobody arrive.
+            let empty = Cluster {
+                failover: *failover,
+                last_arrival: Some(cluster.first_arrival),
+                ..cluster.clone()
+            };
+            empty.run().map_err(|error| in_table("flows.cluster", &error))?;
+        }
+        Ok(())
+    }
+}
+
+impl StringSweep {
+    fn check(&self) -> Result<(), Impossible> {
+        must(!self.buffers.is_empty(), "strings.buffers", NOT_EMPTY)?;
+        must(
+            !self.buffers.contains(&0),
+            "strings.buffers",
+            "a buffer holds at least one packet",
+        )?;
+        must(!self.rate_control.is_empty(), "strings.rate_control", NOT_EMPTY)?;
+        let rate = &self.rate;
+        must(
+            self.sampled <= rate.flows as usize * 2,
+            "strings.sampled",
+            "must be at most the number of flows, two per `flows`",
+        )?;
+        must(rate.flows > 0, "strings.rate.flows", POSITIVE)?;
+        must(rate.segments > 0, "strings.rate.segments", POSITIVE)?;
+        must(
+            rate.access_rate_bits_per_s > 0,
+            "strings.rate.access_rate_bits_per_s",
+            POSITIVE,
+        )?;
+        must(
+            !rate.rate_bits_per_s.contains(&0),
+            "strings.rate.rate_bits_per_s",
+            "each string's must be positive",
+        )?;
+        must(
+            rate.failure_at + rate.failover <= rate.end,
+            "strings.rate.failover",
+            "must end within the run",
+        )?;
+        let least = Rate {
+            flows: 1,
+            segments: 1,
+            ..rate.clone()
+        };
+        least
+            .run()
+            .map(drop)
+            .map_err(|error| in_table("strings.rate", &error))
+    }
+}
+
+impl Sawtooth {
+    fn check(&self) -> Result<(), Impossible> {
+        const TABLE: &str = "unused-flow-time";
+        let zero = |Seconds(time): &Seconds| time.is_zero();
+        must(!self.timeouts.is_empty(), &format!("{TABLE}.timeouts"), NOT_EMPTY)?;
+        must(
+            !self.timeouts.iter().any(zero),
+            &format!("{TABLE}.timeouts"),
+            "a timeout must be positive",
+        )?;
+        must(!zero(&self.until), &format!("{TABLE}.until"), POSITIVE)?;
+        must(!zero(&self.step), &format!("{TABLE}.step"), POSITIVE)?;
+        let points = self.until.0.as_secs_f64() / self.step.0.as_secs_f64();
+        must(
+            points <= 1e6,
+            &format!("{TABLE}.step"),
+            "must be at least a millionth of `until`",
+        )
+    }
+}

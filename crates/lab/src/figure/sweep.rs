@@ -1,0 +1,315 @@
+//! From a scenario to its runs, and from a run to its rows.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use proto::Instant;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use sim::flow::Variant;
+use sim::scenario::cluster::Cluster;
+use sim::scenario::rate::{Rate, RateResult};
+
+use super::rows::{
+    BinRow, FairnessRow, FlowRow, QueueRow, Rows, ShareRow, StringsRun, TransferRow, WindowRow,
+};
+use super::scenario::{FlowSweep, Recovery, Scenario, Seconds, StringSweep};
+
+/// Receivers count payload; links carry headers too.
+pub const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0;
+/// Length of the bins of [`RateResult::flow_bins`], in seconds.
+pub const FLOW_BIN_S: f64 = 0.5;
+
+/// One simulation.
+#[derive(Clone, Debug)]
+pub struct Run {
+    number: u32,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Cluster {
+        cluster: Box<Cluster>,
+        recovery: Recovery,
+        window_interval: Option<Duration>,
+    },
+    Strings {
+        rate: Box<Rate>,
+        run: StringsRun,
+        sampled: usize,
+    },
+}
+
+/// The local recovery of a run over the cluster.
+///
+/// **Waits for the edge**: the simulated switches have no local recovery yet, so the curves "with" are left out here.
+fn with_recovery(cluster: Cluster, recovery: Recovery) -> Option<Cluster> {
+    (recovery == Recovery::None).then_some(cluster)
+}
+
+/// The rate control of a run over the strings.
+///
+/// **Waits for the edge**, like [`with_recovery`].
+fn with_rate_control(rate: Rate, rate_control: bool) -> Option<Rate> {
+    (!rate_control).then_some(rate)
+}
+
+impl Scenario {
+    /// Its runs with the seeds 1, 2, …, in the order of their numbers.
+    pub fn runs(&self, seeds: u64) -> Vec<Run> {
+        let mut whats = Vec::new();
+        match self {
+            Self::Flows(sweep) => sweep.runs(seeds, &mut whats),
+            Self::Strings(sweep) => sweep.runs(seeds, &mut whats),
+            Self::UnusedFlowTime(_) => (),
+        }
+        let numbered = (0..).zip(whats);
+        numbered.map(|(number, what)| Run { number, what }).collect()
+    }
+}
+
+impl FlowSweep {
+    fn runs(&self, seeds: u64, whats: &mut Vec<What>) {
+        for variant in &self.variants {
+            for Seconds(failover) in &self.failovers {
+                for recovery in &self.recoveries {
+                    for seed in 1..=seeds {
+                        let mut cluster = Cluster {
+                            failover: *failover,
+                            seed,
+                            ..self.cluster.clone()
+                        };
+                        cluster.tcp.variant = *variant;
+                        // The first seed has the file's arrivals; the others have theirs between them.
+                        if seed > 1 {
+                            let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+                            cluster.first_arrival += cluster.gap.mul_f64(random.random::<f64>());
+                        }
+                        if let Some(cluster) = with_recovery(cluster, *recovery) {
+                            whats.push(What::Cluster {
+                                cluster: Box::new(cluster),
+                                recovery: *recovery,
+                                window_interval: self.window_interval.map(|Seconds(interval)| interval),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl StringSweep {
+    fn runs(&self, seeds: u64, whats: &mut Vec<What>) {
+        for buffer_packets in &self.buffers {
+            for rate_control in &self.rate_control {
+                for seed in 1..=seeds {
+                    let rate = Rate {
+                        buffer_packets: buffer_packets - 1, // who is being sent does not wait
+                        seed,
+                        ..self.rate.clone()
+                    };
+                    let run = StringsRun {
+                        buffer_packets: *buffer_packets,
+                        rate_control: *rate_control,
+                        seed,
+                    };
+                    if let Some(rate) = with_rate_control(rate, *rate_control) {
+                        whats.push(What::Strings {
+                            rate: Box::new(rate),
+                            run,
+                            sampled: self.sampled,
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Run {
+    /// Simulates.
+    ///
+    /// # Errors
+    /// If the scenario describes no network; a checked one does.
+    pub fn play(&self) -> Result<Rows> {
+        match &self.what {
+            What::Cluster {
+                cluster,
+                recovery,
+                window_interval,
+            } => self.play_cluster(cluster, *recovery, *window_interval),
+            What::Strings { rate, run, sampled } => {
+                let result = rate.run()?;
+                Ok(self.strings_rows(rate, *run, *sampled, &result))
+            }
+        }
+    }
+
+    fn play_cluster(
+        &self,
+        cluster: &Cluster,
+        recovery: Recovery,
+        window_interval: Option<Duration>,
+    ) -> Result<Rows> {
+        let mut rows = Rows::default();
+        let (failover_s, seed) = (cluster.failover.as_secs_f64(), cluster.seed);
+        let moments: Vec<_> = window_interval.map_or_else(Vec::new, |interval| {
+            let times = (1_u32..).map(|count| interval * count);
+            times.take_while(|at| *at <= cluster.end).collect()
+        });
+        let flows = cluster.run_watched(&moments, |network| {
+            if let Some(sender) = network.flows().next().map(|flow| network.sender(flow))
+                && sender.started().is_some()
+                && sender.completed().is_none()
+            {
+                rows.windows.push(WindowRow {
+                    run: self.number,
+                    failover_s,
+                    recovery,
+                    seed,
+                    time_s: seconds(network.now()),
+                    window_segments: sender.congestion_window(),
+                });
+            }
+        })?;
+        rows.flows = flows
+            .iter()
+            .map(|flow| FlowRow {
+                run: self.number,
+                variant: variant_name(cluster.tcp.variant).to_owned(),
+                failover_s,
+                recovery,
+                seed,
+                arrival_s: seconds(flow.start),
+                completion_s: flow.completion_s(),
+                timeouts: flow.timeouts,
+                retransmitted_segments: flow.retransmitted,
+            })
+            .collect();
+        Ok(rows)
+    }
+
+    fn strings_rows(&self, rate: &Rate, of: StringsRun, sampled: usize, result: &RateResult) -> Rows {
+        let run = self.number;
+        let StringsRun {
+            buffer_packets,
+            rate_control,
+            seed,
+        } = of;
+        let transfers = result.flows.iter().enumerate().map(|(flow, of)| TransferRow {
+            run,
+            buffer_packets,
+            rate_control,
+            seed,
+            flow,
+            waited: of.waited,
+            start_s: seconds(of.result.start),
+            completion_s: of.result.completion_s(),
+            timeouts: of.result.timeouts,
+            retransmitted_segments: of.result.retransmitted,
+        });
+        let mbps = |bytes: u64, over_s: f64| bytes as f64 * WIRE_BYTES_PER_DATA_BYTE * 8e-6 / over_s;
+        let bins = result.bins.iter().map(|bin| BinRow {
+            run,
+            buffer_packets,
+            rate_control,
+            seed,
+            end_s: seconds(bin.end),
+            passed_mbps: mbps(bin.delivered[0], rate.bin.as_secs_f64()),
+            failover_mbps: mbps(bin.delivered[1], rate.bin.as_secs_f64()),
+            dropped_packets: bin.overflows,
+        });
+        let queue = result.queue.iter().map(|(at, packets)| QueueRow {
+            run,
+            buffer_packets,
+            rate_control,
+            seed,
+            time_s: seconds(*at),
+            packets: *packets,
+        });
+        let (mut shares, mut fairness) = (Vec::new(), Vec::new());
+        for (bin, bytes) in (1_u32..).zip(&result.flow_bins) {
+            let end_s = f64::from(bin) * FLOW_BIN_S;
+            let active = active(result, end_s);
+            let jain_index = jain(active.iter().map(|flow| bytes[*flow] as f64));
+            fairness.push(FairnessRow {
+                run,
+                buffer_packets,
+                rate_control,
+                seed,
+                end_s,
+                active_flows: active.len(),
+                jain_index,
+            });
+            for flow in (0..sampled).map(|index| index * bytes.len() / sampled) {
+                shares.push(ShareRow {
+                    run,
+                    buffer_packets,
+                    rate_control,
+                    seed,
+                    end_s,
+                    flow,
+                    mbps: mbps(bytes[flow], FLOW_BIN_S),
+                });
+            }
+        }
+        Rows {
+            transfers: transfers.collect(),
+            bins: bins.collect(),
+            queue: queue.collect(),
+            shares,
+            fairness,
+            ..Rows::default()
+        }
+    }
+}
+
+/// The flows that were there all through the bin that ends at `end_s`.
+fn active(result: &RateResult, end_s: f64) -> Vec<usize> {
+    let flows = result.flows.iter().enumerate();
+    let throughout = flows.filter(|(_, flow)| {
+        seconds(flow.result.start) <= end_s - FLOW_BIN_S
+            && flow.result.end.is_none_or(|end| seconds(end) >= end_s)
+    });
+    throughout.map(|(index, _)| index).collect()
+}
+
+/// Jain's index: 1 if all have the same, 1/n if one has all; 1 for nobody.
+pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum, squares) = values.fold((0.0, 0.0, 0.0), |(count, sum, squares), value| {
+        (count + 1.0, sum + value, squares + value * value)
+    });
+    if squares == 0.0 {
+        1.0
+    } else {
+        sum * sum / (count * squares)
+    }
+}
+
+fn seconds(at: Instant) -> f64 {
+    at.since(Instant::ZERO).as_secs_f64()
+}
+
+/// A variant's name as the thesis and ns-2's results have it.
+pub const fn variant_name(variant: Variant) -> &'static str {
+    match variant {
+        Variant::Tahoe => "Tahoe",
+        Variant::Reno => "Reno",
+        Variant::NewReno => "NewReno",
+        Variant::Sack | Variant::Sack1 => "SACK",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jain_is_1_for_equals_and_1_nth_for_one_who_has_all() {
+        assert_eq!(jain([3.0; 4].into_iter()), 1.0);
+        assert_eq!(jain([5.0, 0.0, 0.0, 0.0].into_iter()), 0.25);
+        assert_eq!(jain([].into_iter()), 1.0);
+    }
+}
