@@ -10,6 +10,7 @@ pub mod action;
 mod client;
 pub mod connection;
 pub mod detector;
+pub mod edge;
 pub mod endpoint;
 pub mod follower;
 pub mod node;
