@@ -16,6 +16,7 @@ pub mod follower;
 pub mod node;
 pub mod packet;
 pub mod protection;
+pub mod rate;
 pub mod restart;
 pub mod role;
 pub mod seq;
