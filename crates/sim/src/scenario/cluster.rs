@@ -164,7 +164,7 @@ impl Cluster {
             }
         }
         network.run_flows(Instant::ZERO + self.end);
-        let counts = switches.map(|switch| network.logic(switch).map(Edge::counts));
+        let counts = switches.map(|switch| network.logic(switch).and_then(Edge::counts));
         Ok(ClusterResult {
             flows: network
                 .flows()
@@ -189,7 +189,8 @@ impl Cluster {
             .into_iter()
             .zip([Direction::Forward, Direction::Backward])
         {
-            let edge = Edge::new(entering, &recovery, failure.clone())?;
+            let mut edge = Edge::new(entering, failure.clone());
+            edge.recover(&recovery)?;
             network.set_logic(switch, Box::new(edge));
         }
         Ok(())

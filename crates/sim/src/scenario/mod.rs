@@ -7,6 +7,7 @@ pub mod rate;
 
 use proto::Instant;
 use proto::edge::InvalidRecovery;
+use proto::rate::InvalidRate;
 use thiserror::Error;
 
 use crate::flow::InvalidConfig;
@@ -59,6 +60,9 @@ pub enum InvalidScenario {
     /// A field of the edges' local recovery.
     #[error("recovery.{0}")]
     Recovery(#[from] InvalidRecovery),
+    /// A field of the edges' rate control.
+    #[error("sharing.{0}")]
+    Sharing(#[from] InvalidRate),
     /// A scenario without anything in it.
     #[error("{0} must be positive")]
     Zero(&'static str),
