@@ -78,7 +78,7 @@ pub enum Shape {
     },
 }
 
-/// A number that the thesis states, or a moment.
+/// A number that the thesis states, or a stretch of time.
 #[derive(Clone, Debug)]
 pub struct Mark {
     /// What it is.
@@ -92,8 +92,6 @@ pub struct Mark {
 pub enum Place {
     /// A height.
     Y(f64),
-    /// A moment.
-    X(f64),
     /// A stretch of the horizontal axis.
     Band(f64, f64),
 }

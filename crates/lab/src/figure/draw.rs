@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::chart::{Axis, Figure, Panel, Place, Series, Shape, number};
-use super::palette::{Colour, dark_style};
+use super::palette::{Colour, style};
 
 /// The library places on whole pixels; so many of its pixels are one of ours.
 const FINE: i32 = 4;
@@ -55,7 +55,7 @@ pub fn svg(figure: &Figure) -> Result<String> {
     Ok(format!(
         "{open}\n<title>{}</title>\n<style>{}</style>{rest}",
         figure.title,
-        dark_style()
+        style()
     ))
 }
 
@@ -255,7 +255,7 @@ fn draw_bands(plot: &mut Plot, panel: &Panel) -> Result<()> {
 }
 
 fn draw_marks(plot: &mut Plot, panel: &Panel) -> Result<()> {
-    let style = Colour::Ink.light().mix(0.8).stroke_width(FINE.unsigned_abs());
+    let ink = Colour::Ink.light().mix(0.8).stroke_width(FINE.unsigned_abs());
     for mark in &panel.marks {
         let (x, y) = (&panel.x, &panel.y);
         let (line, at, pos) = match mark.place {
@@ -264,15 +264,10 @@ fn draw_marks(plot: &mut Plot, panel: &Panel) -> Result<()> {
                 (x.to, at),
                 Pos::new(HPos::Right, VPos::Bottom),
             ),
-            Place::X(at) => (
-                vec![(at, y.from), (at, y.to)],
-                (at, y.to),
-                Pos::new(HPos::Left, VPos::Top),
-            ),
             Place::Band(from, _) => (Vec::new(), (from, y.to), Pos::new(HPos::Left, VPos::Top)),
         };
         if !line.is_empty() {
-            let dashes = DashedLineSeries::new(line, 2 * FINE, 3 * FINE, style);
+            let dashes = DashedLineSeries::new(line, 2 * FINE, 3 * FINE, ink);
             plot.draw_series(dashes).map_err(drawing)?;
         }
         let text = Text::new(format!(" {} ", mark.label), at, font(10, Colour::Ink).pos(pos));

@@ -64,9 +64,11 @@ impl Colour {
     }
 }
 
-/// A style sheet that turns what is drawn in the light colours dark where the reader wants it.
-pub fn dark_style() -> String {
-    let mut style = String::from("@media (prefers-color-scheme: dark) {");
+/// A style sheet that turns what is drawn in the light colours dark where the reader wants it, and lets text stand out.
+pub fn style() -> String {
+    let mut style =
+        String::from("text{paint-order:stroke;stroke:#ffffff;stroke-width:10;stroke-linejoin:round}");
+    style += "@media (prefers-color-scheme: dark){text{stroke:#0d1117}";
     for (_, light, dark) in PALETTE {
         for attribute in ["fill", "stroke"] {
             write!(style, "[{attribute}=\"#{light:06X}\"]{{{attribute}:#{dark:06x}}}")

@@ -61,8 +61,6 @@ pub struct StringsSummary {
     pub first_drop_s: Option<f64>,
     /// Mean of Jain's index over the half seconds with several active flows.
     pub jain: f64,
-    /// Expired retransmission timers of all flows, over the whole run.
-    pub timeouts: f64,
 }
 
 impl Results {
@@ -114,7 +112,6 @@ fn summary(rows: &Rows, seed: u64, rate_control: bool) -> Option<StringsSummary>
             && watched(row.end_s - super::sweep::FLOW_BIN_S)
             && row.active_flows > 1
     });
-    let transfers = rows.transfers.iter().filter(|row| of(row.seed, row.rate_control));
     let drops = bins.iter().filter(|row| row.dropped_packets > 0);
     Some(StringsSummary {
         mean_mbps: mean(mbps.iter().copied())?,
@@ -125,7 +122,6 @@ fn summary(rows: &Rows, seed: u64, rate_control: bool) -> Option<StringsSummary>
         dropped: bins.iter().map(|row| row.dropped_packets as f64).sum(),
         first_drop_s: drops.map(|row| row.end_s).next(),
         jain: mean(fairness.map(|row| row.jain_index))?,
-        timeouts: transfers.map(|row| f64::from(row.timeouts)).sum(),
     })
 }
 

@@ -190,6 +190,7 @@ impl FlowSweep {
             .tcp
             .check()
             .map_err(|error| in_table("flows.cluster", &error.into()))?;
+        let recovers = self.recoveries.iter().any(|recovery| *recovery != Recovery::None);
         for Seconds(failover) in &self.failovers {
             must(
                 cluster.failover_at + *failover <= cluster.end,
@@ -200,6 +201,7 @@ impl FlowSweep {
             let empty = Cluster {
                 failover: *failover,
                 last_arrival: Some(cluster.first_arrival),
+                recovery: recovers.then(|| cluster.recovery.unwrap_or_default()),
                 ..cluster.clone()
             };
             empty.run().map_err(|error| in_table("flows.cluster", &error))?;
@@ -243,6 +245,10 @@ impl StringSweep {
         let least = Rate {
             flows: 1,
             segments: 1,
+            sharing: self
+                .rate_control
+                .contains(&true)
+                .then(|| rate.sharing.unwrap_or_default()),
             ..rate.clone()
         };
         least

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use proto::Instant;
+use proto::edge::cache::Policy;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use sim::flow::Variant;
 use sim::scenario::cluster::Cluster;
+use sim::scenario::edge::Recovery as LocalRecovery;
 use sim::scenario::rate::{Rate, RateResult};
 
 use super::rows::{
@@ -41,18 +43,18 @@ enum What {
     },
 }
 
-/// The local recovery of a run over the cluster.
-///
-/// **Waits for the edge**: the simulated switches have no local recovery yet, so the curves "with" are left out here.
-fn with_recovery(cluster: Cluster, recovery: Recovery) -> Option<Cluster> {
-    (recovery == Recovery::None).then_some(cluster)
-}
-
-/// The rate control of a run over the strings.
-///
-/// **Waits for the edge**, like [`with_recovery`].
-fn with_rate_control(rate: Rate, rate_control: bool) -> Option<Rate> {
-    (!rate_control).then_some(rate)
+/// The edges' local recovery in a run: the file's, with this policy.
+fn local_recovery(file: Option<LocalRecovery>, policy: Recovery) -> Option<LocalRecovery> {
+    let policy = match policy {
+        Recovery::None => return None,
+        Recovery::Lowest => Policy::Lowest,
+        Recovery::Syn => Policy::Syn,
+        Recovery::All => Policy::All,
+    };
+    Some(LocalRecovery {
+        policy,
+        ..file.unwrap_or_default()
+    })
 }
 
 impl Scenario {
@@ -86,13 +88,12 @@ impl FlowSweep {
                             let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
                             cluster.first_arrival += cluster.gap.mul_f64(random.random::<f64>());
                         }
-                        if let Some(cluster) = with_recovery(cluster, *recovery) {
-                            whats.push(What::Cluster {
-                                cluster: Box::new(cluster),
-                                recovery: *recovery,
-                                window_interval: self.window_interval.map(|Seconds(interval)| interval),
-                            });
-                        }
+                        cluster.recovery = local_recovery(cluster.recovery, *recovery);
+                        whats.push(What::Cluster {
+                            cluster: Box::new(cluster),
+                            recovery: *recovery,
+                            window_interval: self.window_interval.map(|Seconds(interval)| interval),
+                        });
                     }
                 }
             }
@@ -107,6 +108,7 @@ impl StringSweep {
                 for seed in 1..=seeds {
                     let rate = Rate {
                         buffer_packets: buffer_packets - 1, // who is being sent does not wait
+                        sharing: rate_control.then(|| self.rate.sharing.unwrap_or_default()),
                         seed,
                         ..self.rate.clone()
                     };
@@ -115,13 +117,11 @@ impl StringSweep {
                         rate_control: *rate_control,
                         seed,
                     };
-                    if let Some(rate) = with_rate_control(rate, *rate_control) {
-                        whats.push(What::Strings {
-                            rate: Box::new(rate),
-                            run,
-                            sampled: self.sampled,
-                        });
-                    }
+                    whats.push(What::Strings {
+                        rate: Box::new(rate),
+                        run,
+                        sampled: self.sampled,
+                    });
                 }
             }
         }
@@ -159,7 +159,7 @@ impl Run {
             let times = (1_u32..).map(|count| interval * count);
             times.take_while(|at| *at <= cluster.end).collect()
         });
-        let flows = cluster.run_watched(&moments, |network| {
+        let result = cluster.run_watched(&moments, |network| {
             if let Some(sender) = network.flows().next().map(|flow| network.sender(flow))
                 && sender.started().is_some()
                 && sender.completed().is_none()
@@ -174,7 +174,8 @@ impl Run {
                 });
             }
         })?;
-        rows.flows = flows
+        rows.flows = result
+            .flows
             .iter()
             .map(|flow| FlowRow {
                 run: self.number,
@@ -243,7 +244,7 @@ impl Run {
                 active_flows: active.len(),
                 jain_index,
             });
-            for flow in (0..sampled).map(|index| index * bytes.len() / sampled) {
+            for flow in sample(bytes.len(), sampled) {
                 shares.push(ShareRow {
                     run,
                     buffer_packets,
@@ -264,6 +265,12 @@ impl Run {
             ..Rows::default()
         }
     }
+}
+
+/// So many of `flows` flows, evenly, of one string and of the other in turns.
+fn sample(flows: usize, count: usize) -> impl Iterator<Item = usize> {
+    let even = move |index: usize| (index * flows / count) / 2 * 2;
+    (0..count).map(move |index| (even(index) + index % 2).min(flows - 1))
 }
 
 /// The flows that were there all through the bin that ends at `end_s`.
@@ -311,5 +318,11 @@ mod tests {
         assert_eq!(jain([3.0; 4].into_iter()), 1.0);
         assert_eq!(jain([5.0, 0.0, 0.0, 0.0].into_iter()), 0.25);
         assert_eq!(jain([].into_iter()), 1.0);
+    }
+
+    #[test]
+    fn samples_are_of_both_strings() {
+        assert_eq!(sample(100, 4).collect::<Vec<_>>(), [0, 25, 50, 75]);
+        assert_eq!(sample(2, 2).collect::<Vec<_>>(), [0, 1]);
     }
 }

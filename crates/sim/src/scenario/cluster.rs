@@ -8,8 +8,10 @@
 use std::time::Duration;
 
 use proto::Instant;
+use proto::edge::RecoveryCounts;
 use serde::Deserialize;
 
+use super::edge::{Edge, Failure, Recovery};
 use super::{FlowResult, InvalidScenario};
 use crate::flow::{Config, Departures, RtoConfig, Variant, seconds};
 use crate::link::LinkConfig;
@@ -46,6 +48,8 @@ pub struct Cluster {
     /// How long the failover takes; 0: nothing fails.
     #[serde(with = "seconds")]
     pub failover: Duration,
+    /// What R1 and R2 do about it; by default nothing.
+    pub recovery: Option<Recovery>,
     /// The first flow's arrival.
     #[serde(with = "seconds")]
     pub first_arrival: Duration,
@@ -76,6 +80,7 @@ impl Default for Cluster {
             loss: 0.0,
             failover_at: Duration::from_secs(2),
             failover: Duration::from_millis(500),
+            recovery: None,
             first_arrival: Duration::ZERO,
             last_arrival: None,
             gap: Duration::from_millis(20),
@@ -102,8 +107,19 @@ pub fn thesis_tcp(variant: Variant) -> Config {
     }
 }
 
+/// What a run gives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterResult {
+    /// The flows in the order of their arrival.
+    pub flows: Vec<FlowResult>,
+    /// What R1 and R2 did, if they recover flows.
+    pub edges: Option<[RecoveryCounts; 2]>,
+}
+
 /// The cluster's links, and what happens when.
 struct Built {
+    /// R1 and R2.
+    switches: [SwitchId; 2],
     cluster: [LinkId; 4],
     acts: Vec<(Duration, Act)>,
 }
@@ -121,10 +137,18 @@ impl Cluster {
     /// # Errors
     /// If the configuration describes no network.
     pub fn run(&self) -> Result<Vec<FlowResult>, InvalidScenario> {
+        Ok(self.run_counted()?.flows)
+    }
+
+    /// Runs it, and tells what the edges did as well.
+    ///
+    /// # Errors
+    /// If the configuration describes no network.
+    pub fn run_counted(&self) -> Result<ClusterResult, InvalidScenario> {
         self.run_watched(&[], |_| ())
     }
 
-    /// Runs it as [`Cluster::run`], and shows the network at each of `moments`, in the order of time.
+    /// Runs it, and shows the network at each of `moments`, in the order of time.
     ///
     /// # Errors
     /// If the configuration describes no network.
@@ -132,10 +156,14 @@ impl Cluster {
         &self,
         moments: &[Duration],
         mut look: impl FnMut(&Network),
-    ) -> Result<Vec<FlowResult>, InvalidScenario> {
+    ) -> Result<ClusterResult, InvalidScenario> {
         self.check()?;
         let mut network = Network::new(self.seed);
-        let Built { cluster, mut acts } = self.build(&mut network)?;
+        let Built {
+            switches,
+            cluster,
+            mut acts,
+        } = self.build(&mut network)?;
         if !self.failover.is_zero() {
             let (down, up) = (self.failover_at, self.failover_at + self.failover);
             acts.extend([(down, Act::SetUp(false)), (up, Act::SetUp(true))]);
@@ -151,10 +179,36 @@ impl Cluster {
             }
         }
         network.run_flows(Instant::ZERO + self.end);
-        Ok(network
-            .flows()
-            .map(|flow| FlowResult::of(&network, flow))
-            .collect())
+        let counts = switches.map(|switch| network.logic(switch).and_then(Edge::counts));
+        Ok(ClusterResult {
+            flows: network
+                .flows()
+                .map(|flow| FlowResult::of(&network, flow))
+                .collect(),
+            edges: counts[0].zip(counts[1]).map(<[_; 2]>::from),
+        })
+    }
+
+    /// Makes R1 and R2 edges.
+    fn put_edges(&self, network: &mut Network, switches: [SwitchId; 2]) -> Result<(), InvalidScenario> {
+        let Some(recovery) = self.recovery.filter(|_| !self.failover.is_zero()) else {
+            return Ok(());
+        };
+        let failure = Failure {
+            at: Instant::ZERO + self.failover_at,
+            over: Instant::ZERO + self.failover_at + self.failover,
+            travel: self.cluster_delay * 2,
+            hits: network.flows().map(|_| true).collect(),
+        };
+        for (switch, entering) in switches
+            .into_iter()
+            .zip([Direction::Forward, Direction::Backward])
+        {
+            let mut edge = Edge::new(entering, failure.clone());
+            edge.recover(&recovery)?;
+            network.set_logic(switch, Box::new(edge));
+        }
+        Ok(())
     }
 
     fn last_arrival(&self) -> Duration {
@@ -181,7 +235,10 @@ impl Cluster {
                 return Err(InvalidScenario::Late(field));
             }
         }
-        Ok(())
+        match self.recovery {
+            Some(recovery) if !self.failover.is_zero() => recovery.check(self.failover),
+            _ => Ok(()),
+        }
     }
 
     fn build(&self, network: &mut Network) -> Result<Built, InvalidScenario> {
@@ -223,6 +280,12 @@ impl Cluster {
             acts.push((at, Act::Start(flow)));
             at += self.gap;
         }
-        Ok(Built { cluster, acts })
+        let switches = [r1, r2];
+        self.put_edges(network, switches)?;
+        Ok(Built {
+            switches,
+            cluster,
+            acts,
+        })
     }
 }

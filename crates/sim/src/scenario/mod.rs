@@ -2,9 +2,12 @@
 
 pub mod cluster;
 pub mod dumbbell;
+pub mod edge;
 pub mod rate;
 
 use proto::Instant;
+use proto::edge::InvalidRecovery;
+use proto::rate::InvalidRate;
 use thiserror::Error;
 
 use crate::flow::InvalidConfig;
@@ -54,6 +57,12 @@ pub enum InvalidScenario {
     /// A flow's field.
     #[error("tcp.{0}")]
     Flow(#[from] InvalidConfig),
+    /// A field of the edges' local recovery.
+    #[error("recovery.{0}")]
+    Recovery(#[from] InvalidRecovery),
+    /// A field of the edges' rate control.
+    #[error("sharing.{0}")]
+    Sharing(#[from] InvalidRate),
     /// A scenario without anything in it.
     #[error("{0} must be positive")]
     Zero(&'static str),

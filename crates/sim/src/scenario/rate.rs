@@ -9,11 +9,13 @@
 use std::time::Duration;
 
 use proto::Instant;
+use proto::edge::RecoveryCounts;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Deserialize;
 
 use super::cluster::thesis_tcp;
+use super::edge::{Edge, Failure, Recovery, Sharing};
 use super::{FlowResult, InvalidScenario};
 use crate::flow::{Config, Variant, seconds};
 use crate::link::LinkConfig;
@@ -37,7 +39,7 @@ pub struct Rate {
     pub jitter: Duration,
     /// Packets that may wait before each link of a string.
     pub buffer_packets: usize,
-    /// Bits per second of each string.
+    /// Bits per second of each string; unequal ones make the post-failover bottleneck narrower (thesis §6.1).
     pub rate_bits_per_s: [u64; 2],
     /// Bits per second of the hosts' links.
     pub access_rate_bits_per_s: u64,
@@ -53,6 +55,10 @@ pub struct Rate {
     /// How long the flows then on it wait until they are moved. New ones use the first string at once.
     #[serde(with = "seconds")]
     pub failover: Duration,
+    /// Whether R1 and R2 recover the flows that wait.
+    pub recovery: Option<Recovery>,
+    /// Whether R1 and R2 share the string that is left by rate control.
+    pub sharing: Option<Sharing>,
     /// Length of a bin of throughput.
     #[serde(with = "seconds")]
     pub bin: Duration,
@@ -81,6 +87,8 @@ impl Default for Rate {
             delay: Duration::from_millis(1),
             failure_at: Duration::from_secs(5),
             failover: Duration::from_secs(3),
+            recovery: None,
+            sharing: None,
             bin: Duration::from_millis(100),
             queue_interval: Duration::from_millis(20),
             end: Duration::from_secs(60),
@@ -122,6 +130,10 @@ pub struct RateResult {
     pub queue: Vec<(Instant, usize)>,
     /// Bytes of data that each flow received in each half second.
     pub flow_bins: Vec<Vec<u64>>,
+    /// R1's cap for advertised windows, in bytes, at the end of each interval of rate control.
+    pub windows: Vec<(Instant, u32)>,
+    /// What R1 and R2 did to recover flows.
+    pub edges: Option<[RecoveryCounts; 2]>,
 }
 
 /// Length of a flow's bin.
@@ -157,6 +169,7 @@ impl Rate {
         self.check()?;
         let mut network = Network::new(self.seed);
         let built = self.build(&mut network)?;
+        self.put_edges(&mut network, &built)?;
         let mut watch = Watch::new(&built);
         let mut end = Instant::ZERO + self.end;
         for (at, act) in &built.acts {
@@ -196,6 +209,45 @@ impl Rate {
         }
         if self.failure_at + self.failover > self.end {
             return Err(InvalidScenario::Late("failover"));
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing
+                .config(self.rate_bits_per_s[0], self.round_trip())
+                .check()?;
+        }
+        self.recovery
+            .map_or(Ok(()), |recovery| recovery.check(self.failover))
+    }
+
+    /// Of a flow without a queue.
+    fn round_trip(&self) -> Duration {
+        (self.source_delay + self.delay * 3) * 2
+    }
+
+    /// Makes R1 and R2 edges.
+    fn put_edges(&self, network: &mut Network, built: &Built) -> Result<(), InvalidScenario> {
+        if self.recovery.is_none() && self.sharing.is_none() {
+            return Ok(());
+        }
+        let failure = Failure {
+            at: Instant::ZERO + self.failure_at,
+            over: Instant::ZERO + self.failure_at + self.failover,
+            travel: self.delay * 2,
+            hits: built.waited.clone(),
+        };
+        let ways = [Direction::Forward, Direction::Backward];
+        for (switch, entering) in built.switches.into_iter().zip(ways) {
+            let mut edge = Edge::new(entering, failure.clone());
+            if let Some(recovery) = &self.recovery {
+                edge.recover(recovery)?;
+            }
+            if let Some(sharing) = &self.sharing {
+                edge.share(
+                    sharing,
+                    sharing.config(self.rate_bits_per_s[0], self.round_trip()),
+                );
+            }
+            network.set_logic(switch, Box::new(edge));
         }
         Ok(())
     }
@@ -356,6 +408,12 @@ impl<'a> Watch<'a> {
                 result: FlowResult::of(network, flow),
             })
             .collect();
+        let [r1, r2] = [0, 1].map(|edge| network.logic::<Edge>(self.built.switches[edge]));
+        self.result.windows = r1.map_or_else(Vec::new, |edge| edge.windows().to_vec());
+        self.result.edges = r1
+            .and_then(Edge::counts)
+            .zip(r2.and_then(Edge::counts))
+            .map(<[_; 2]>::from);
         self.result
     }
 }

@@ -1,0 +1,439 @@
+//! The edge of a cluster of forwarding nodes: local recovery of the connections whose string fails (HALR thesis,
+//! chapter 3).
+//!
+//! An edge switch sees its string fail before TCP does. From the second missed heartbeat on it remembers a little of each
+//! connection ([`cache`]), and when the connections have another string it sends that, so that they go on at once
+//! and not when their timers expire.
+//!
+//! ```text
+//!            heartbeat
+//!           ┌────────┐    missed 2           missed 3
+//!           └▶ Well ─┴─────────────▶ Suspect ─────────▶ Failed
+//!               ▲ ▲     heartbeat:      │                 │
+//!               │ └── forget, go on ────┘                 │
+//!               └──────────── completed: send again ──────┘
+//! ```
+//!
+//! One [`LocalRecovery`] is for one string and one edge. Which connections are on the string the caller knows, as well as when
+//! the failover is complete: then it routes what [`LocalRecovery::complete`] gives by the new string.
+
+pub mod cache;
+
+use thiserror::Error;
+
+use crate::Instant;
+use crate::detector::{Detector, DetectorConfig};
+use cache::{Cache, CacheConfig, CacheCounts, Segment, Way};
+
+/// So many equal acknowledgements in a row make a sender repeat at once (RFC 5681 §3.2).
+pub const DUPLICATES: u32 = 3;
+
+/// How connections are recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryConfig {
+    /// The string's heartbeats, and how many missing ones are its failure.
+    pub heartbeat: DetectorConfig,
+    /// So many missing heartbeats begin the caching; 0: it never stops.
+    pub caching_after: u32,
+    /// How often the highest acknowledgement is sent.
+    pub ack_copies: u32,
+    /// What is remembered.
+    pub cache: CacheConfig,
+}
+
+/// Which field of a [`RecoveryConfig`] cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidRecovery {
+    /// Heartbeats without end, or a failure without one missing.
+    #[error("{0} must be positive")]
+    Zero(&'static str),
+    /// Caching that would begin after the failure is declared.
+    #[error("caching_after must be at most missed, {missed}, not {caching_after}")]
+    Late {
+        /// What was asked for.
+        caching_after: u32,
+        /// Missing heartbeats that are a failure.
+        missed: u32,
+    },
+    /// Too few to mean a loss.
+    #[error("ack_copies must be at least {DUPLICATES}, not {0}")]
+    Copies(u32),
+}
+
+impl RecoveryConfig {
+    /// Whether connections can be recovered like that.
+    ///
+    /// # Errors
+    /// Names the field that cannot be.
+    pub fn check(&self) -> Result<(), InvalidRecovery> {
+        let DetectorConfig { interval, missed } = self.heartbeat;
+        for (field, zero) in [("heartbeat", interval.is_zero()), ("missed", missed == 0)] {
+            if zero {
+                return Err(InvalidRecovery::Zero(field));
+            }
+        }
+        if self.caching_after > missed {
+            return Err(InvalidRecovery::Late {
+                caching_after: self.caching_after,
+                missed,
+            });
+        }
+        if self.ack_copies < DUPLICATES {
+            return Err(InvalidRecovery::Copies(self.ack_copies));
+        }
+        Ok(())
+    }
+}
+
+/// How a string is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Its heartbeats come.
+    Well,
+    /// Some are missing: what passes is remembered.
+    Suspect,
+    /// It has failed; its connections get another.
+    Failed,
+}
+
+/// What happens to a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Heartbeat,
+    Late,
+    Silent,
+    Completed,
+}
+
+impl Phase {
+    const fn after(self, event: Event) -> Self {
+        match (self, event) {
+            (Self::Well | Self::Suspect, Event::Heartbeat)
+            | (Self::Well, Event::Completed)
+            | (Self::Failed, Event::Completed) => Self::Well,
+            (Self::Well | Self::Suspect, Event::Late) | (Self::Suspect, Event::Completed) => Self::Suspect,
+            // A failover that has begun is carried through.
+            (Self::Well | Self::Suspect, Event::Silent)
+            | (Self::Failed, Event::Heartbeat | Event::Late | Event::Silent) => Self::Failed,
+        }
+    }
+}
+
+/// What is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resend<K, P> {
+    /// Of which connection.
+    pub key: K,
+    /// Which way.
+    pub way: Way,
+    /// The packet.
+    pub packet: P,
+    /// So many times.
+    pub copies: u32,
+}
+
+/// What local recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryCounts {
+    /// Memory.
+    pub cache: CacheCounts,
+    /// Packets sent again into the cluster.
+    pub resent_entering: u64,
+    /// Packets sent again out of it, each copy.
+    pub resent_leaving: u64,
+    /// Suspicions that a heartbeat ended.
+    pub false_alarms: u64,
+}
+
+/// Local recovery at one edge for the connections of one string. `K` names a connection, `P` is a packet.
+#[derive(Clone, Debug)]
+pub struct LocalRecovery<K, P> {
+    config: RecoveryConfig,
+    phase: Phase,
+    suspicion: Option<Detector>,
+    failure: Detector,
+    /// Whether the detectors have heard the string at all.
+    heard: bool,
+    cache: Cache<K, P>,
+    counts: RecoveryCounts,
+}
+
+impl<K: Copy + Ord, P> LocalRecovery<K, P> {
+    /// For a string of which no heartbeat has been heard yet; until then nothing is suspected.
+    ///
+    /// # Errors
+    /// Names the field that cannot be.
+    pub fn new(config: RecoveryConfig, now: Instant) -> Result<Self, InvalidRecovery> {
+        config.check()?;
+        let (suspicion, failure) = Self::detectors(&config, now);
+        Ok(Self {
+            config,
+            phase: Phase::Well,
+            suspicion,
+            failure,
+            heard: false,
+            cache: Cache::new(config.cache),
+            counts: RecoveryCounts::default(),
+        })
+    }
+
+    /// How the string is.
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// What is remembered.
+    pub const fn cache(&self) -> &Cache<K, P> {
+        &self.cache
+    }
+
+    /// What it did.
+    pub const fn counts(&self) -> RecoveryCounts {
+        RecoveryCounts {
+            cache: self.cache.counts(),
+            ..self.counts
+        }
+    }
+
+    /// A heartbeat came over the string.
+    pub fn on_heartbeat(&mut self, now: Instant) {
+        self.heard = true;
+        self.failure.on_heartbeat(now);
+        if let Some(suspicion) = &mut self.suspicion {
+            suspicion.on_heartbeat(now);
+        }
+        if self.phase == Phase::Suspect {
+            self.counts.false_alarms += 1;
+            if self.config.caching_after > 0 {
+                self.cache.clear();
+            }
+        }
+        self.phase = self.phase.after(Event::Heartbeat);
+    }
+
+    /// Looks for missing heartbeats.
+    pub fn on_timeout(&mut self, now: Instant) {
+        if self.phase == Phase::Failed {
+            return;
+        }
+        let late = self
+            .suspicion
+            .as_mut()
+            .is_some_and(|suspicion| suspicion.is_silent(now));
+        if late {
+            self.phase = self.phase.after(Event::Late);
+        }
+        if self.failure.is_silent(now) {
+            self.phase = self.phase.after(Event::Silent);
+        }
+    }
+
+    /// When to look next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.phase {
+            _ if !self.heard => None,
+            Phase::Failed => None,
+            Phase::Well | Phase::Suspect => {
+                let suspicion = self.suspicion.filter(|_| self.phase == Phase::Well);
+                let failure = self.failure.poll_timeout();
+                Some(suspicion.map_or(failure, |suspicion| failure.min(suspicion.poll_timeout())))
+            }
+        }
+    }
+
+    /// Whether what passes is remembered.
+    pub fn is_caching(&self) -> bool {
+        self.config.caching_after == 0 || self.phase != Phase::Well
+    }
+
+    /// A packet of the string's connections passes, `bytes` long; `packet` takes it, if it is to be held.
+    pub fn on_packet(
+        &mut self,
+        key: K,
+        way: Way,
+        segment: &Segment,
+        bytes: usize,
+        packet: impl FnOnce() -> P,
+    ) {
+        if !self.is_caching() {
+            return;
+        }
+        match way {
+            Way::Entering => self.cache.on_entering(key, segment, bytes, packet),
+            Way::Leaving => self.cache.on_leaving(key, segment, bytes, packet),
+        }
+    }
+
+    /// The connections have another string, of which no heartbeat has been heard yet: what is to be sent over it now. Nothing if the
+    /// string has not failed.
+    pub fn complete(&mut self, now: Instant) -> impl Iterator<Item = Resend<K, P>> + use<K, P> {
+        let failed = self.phase == Phase::Failed;
+        self.phase = self.phase.after(Event::Completed);
+        let copies = self.config.ack_copies;
+        let held: Vec<_> = if failed {
+            (self.suspicion, self.failure) = Self::detectors(&self.config, now);
+            self.heard = false;
+            self.cache.drain().collect()
+        } else {
+            Vec::new()
+        };
+        let leaving = held.iter().filter(|(_, way, _)| *way == Way::Leaving).count() as u64;
+        self.counts.resent_leaving += leaving * u64::from(copies);
+        self.counts.resent_entering += held.len() as u64 - leaving;
+        held.into_iter().map(move |(key, way, packet)| Resend {
+            key,
+            way,
+            packet,
+            copies: if way == Way::Leaving { copies } else { 1 },
+        })
+    }
+
+    fn detectors(config: &RecoveryConfig, now: Instant) -> (Option<Detector>, Detector) {
+        let suspicion = DetectorConfig {
+            missed: config.caching_after,
+            ..config.heartbeat
+        };
+        let suspicion = (config.caching_after > 0).then(|| Detector::new(suspicion, now));
+        (suspicion, Detector::new(config.heartbeat, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::cache::Policy;
+    use super::*;
+    use crate::Seq;
+
+    const CONFIG: RecoveryConfig = RecoveryConfig {
+        heartbeat: DetectorConfig {
+            interval: Duration::from_millis(10),
+            missed: 3,
+        },
+        caching_after: 2,
+        ack_copies: 3,
+        cache: CacheConfig {
+            policy: Policy::Lowest,
+            max_bytes: 10_000,
+            max_packets: 100,
+        },
+    };
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// Lets the timers expire up to `until`.
+    fn run(recovery: &mut LocalRecovery<u32, &str>, until: u64) {
+        while let Some(next) = recovery.poll_timeout().filter(|next| *next <= at(until)) {
+            recovery.on_timeout(next);
+        }
+    }
+
+    fn data(recovery: &mut LocalRecovery<u32, &'static str>, name: &'static str) {
+        let segment = Segment {
+            seq: Seq(1),
+            len: 100,
+            ..Segment::default()
+        };
+        recovery.on_packet(1, Way::Entering, &segment, 140, || name);
+    }
+
+    fn new(config: RecoveryConfig) -> LocalRecovery<u32, &'static str> {
+        let mut recovery = LocalRecovery::new(config, at(0)).unwrap();
+        recovery.on_heartbeat(at(1));
+        recovery
+    }
+
+    #[test]
+    fn the_whole_table() {
+        use Event::{Completed, Heartbeat, Late, Silent};
+        use Phase::{Failed, Suspect, Well};
+        let events = [Heartbeat, Late, Silent, Completed];
+        let row = |phase: Phase| events.map(|event| phase.after(event));
+        assert_eq!(row(Well), [Well, Suspect, Failed, Well]);
+        assert_eq!(row(Suspect), [Well, Suspect, Failed, Suspect]);
+        assert_eq!(row(Failed), [Failed, Failed, Failed, Well]);
+    }
+
+    #[test]
+    fn caching_begins_with_the_second_missing_heartbeat_and_the_third_is_the_failure() {
+        let mut recovery = new(CONFIG);
+        run(&mut recovery, 20);
+        data(&mut recovery, "too early");
+        assert_eq!(
+            (recovery.phase(), recovery.cache().connections()),
+            (Phase::Well, 0)
+        );
+        run(&mut recovery, 21);
+        assert_eq!(recovery.phase(), Phase::Suspect);
+        data(&mut recovery, "held");
+        run(&mut recovery, 30);
+        assert_eq!(recovery.phase(), Phase::Suspect);
+        run(&mut recovery, 31);
+        assert_eq!(recovery.phase(), Phase::Failed);
+        assert_eq!(recovery.poll_timeout(), None);
+        let resent: Vec<_> = recovery.complete(at(100)).collect();
+        assert_eq!(resent.len(), 1);
+        assert_eq!((resent[0].packet, resent[0].copies), ("held", 1));
+        assert_eq!((recovery.phase(), recovery.poll_timeout()), (Phase::Well, None));
+        assert_eq!(recovery.complete(at(101)).count(), 0);
+        assert_eq!(recovery.counts().resent_entering, 1);
+    }
+
+    #[test]
+    fn a_heartbeat_ends_a_suspicion_but_not_a_failover() {
+        let mut recovery = new(CONFIG);
+        run(&mut recovery, 25);
+        data(&mut recovery, "passed after all");
+        recovery.on_heartbeat(at(26));
+        assert_eq!(
+            (recovery.phase(), recovery.cache().connections()),
+            (Phase::Well, 0)
+        );
+        assert_eq!(recovery.counts().false_alarms, 1);
+        run(&mut recovery, 60);
+        data(&mut recovery, "held");
+        recovery.on_heartbeat(at(61));
+        assert_eq!(
+            (recovery.phase(), recovery.complete(at(70)).count()),
+            (Phase::Failed, 1)
+        );
+    }
+
+    #[test]
+    fn caching_may_never_stop_and_acknowledgements_leave_three_times() {
+        let mut recovery = new(RecoveryConfig {
+            caching_after: 0,
+            ..CONFIG
+        });
+        let ack = Segment {
+            ack: Some(Seq(1)),
+            ..Segment::default()
+        };
+        recovery.on_packet(1, Way::Leaving, &ack, 40, || "ack");
+        data(&mut recovery, "data");
+        run(&mut recovery, 40);
+        let resent: Vec<_> = recovery.complete(at(50)).collect();
+        let seen: Vec<_> = resent
+            .iter()
+            .map(|resend| (resend.way, resend.packet, resend.copies))
+            .collect();
+        assert_eq!(seen, [(Way::Leaving, "ack", 3), (Way::Entering, "data", 1)]);
+        assert_eq!(recovery.counts().resent_leaving, 3);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let refused = |change: fn(&mut RecoveryConfig)| {
+            let mut config = CONFIG;
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert!(refused(|config| config.heartbeat.interval = Duration::ZERO).starts_with("heartbeat"));
+        assert!(refused(|config| config.heartbeat.missed = 0).starts_with("missed"));
+        assert!(refused(|config| config.caching_after = 4).starts_with("caching_after"));
+        assert!(refused(|config| config.ack_copies = 2).starts_with("ack_copies"));
+    }
+}

@@ -1,0 +1,322 @@
+//! R1 and R2 as edges: local recovery ([`proto::edge`]) for the flows of the string that fails, rate control ([`proto::rate`]) for all
+//! that share the other.
+//!
+//! The failover takes what the scenario says: detection, three heartbeats by default, and the rest is the takeover.
+
+use std::time::Duration;
+
+use proto::detector::DetectorConfig;
+use proto::edge::cache::{CacheConfig, Policy, Segment, Way};
+use proto::edge::{InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts};
+use proto::rate::{RateConfig, RateControl};
+use proto::{Instant, Seq};
+use serde::Deserialize;
+
+use super::InvalidScenario;
+use crate::flow::seconds;
+use crate::net::{Direction, Flags, FlowId, Logic, Outbox, Packet};
+
+/// Local recovery in a scenario; times are in seconds. The thesis names no interval of heartbeats: ours leaves its shortest failover, 50 ms,
+/// time for three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Recovery {
+    /// What is remembered.
+    pub policy: Policy,
+    /// Time between two heartbeats.
+    #[serde(with = "seconds")]
+    pub heartbeat: Duration,
+    /// So many missing heartbeats are a failure.
+    pub missed: u32,
+    /// So many missing heartbeats begin the caching; 0: it never stops.
+    pub caching_after: u32,
+    /// How often the highest acknowledgement is sent again.
+    pub ack_copies: u32,
+    /// Bytes that each edge may remember.
+    pub max_bytes: usize,
+    /// Packets that each edge may remember.
+    pub max_packets: usize,
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Lowest,
+            heartbeat: Duration::from_millis(10),
+            missed: 3,
+            caching_after: 2,
+            ack_copies: 3,
+            max_bytes: 16 << 20, // 10,000 connections of thesis §3.4
+            max_packets: 20_000,
+        }
+    }
+}
+
+impl Recovery {
+    const fn config(&self) -> RecoveryConfig {
+        RecoveryConfig {
+            heartbeat: DetectorConfig {
+                interval: self.heartbeat,
+                missed: self.missed,
+            },
+            caching_after: self.caching_after,
+            ack_copies: self.ack_copies,
+            cache: CacheConfig {
+                policy: self.policy,
+                max_bytes: self.max_bytes,
+                max_packets: self.max_packets,
+            },
+        }
+    }
+
+    /// Whether a failure can be recovered from like that within `failover`.
+    pub(super) fn check(&self, failover: Duration) -> Result<(), InvalidScenario> {
+        let config = self.config();
+        config.check()?;
+        if config.heartbeat.patience() > failover {
+            return Err(InvalidScenario::Late("recovery.missed × recovery.heartbeat"));
+        }
+        Ok(())
+    }
+}
+
+/// Rate control in a scenario; times are in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sharing {
+    /// ρ: the part of the string that shall be used.
+    pub utilization: f64,
+    /// w: how strongly the cap follows a measurement.
+    pub weight: f64,
+    /// Δ: length of an interval.
+    #[serde(with = "seconds")]
+    pub interval: Duration,
+    /// RTT; by default the flows' without a queue.
+    #[serde(with = "seconds::optional")]
+    pub round_trip: Option<Duration>,
+    /// W_min, in bytes.
+    pub min_window: u32,
+    /// From the failure until it is declared, when the control begins.
+    #[serde(with = "seconds")]
+    pub alert: Duration,
+    /// A flow that was silent for so long does not count. Those that wait for the failover count until it is over.
+    #[serde(with = "seconds")]
+    pub idle: Duration,
+}
+
+impl Default for Sharing {
+    fn default() -> Self {
+        Self {
+            utilization: 0.95,
+            weight: 1.0,
+            interval: Duration::from_millis(200),
+            round_trip: None,
+            min_window: 2 * 1460,
+            alert: Duration::from_millis(30),
+            idle: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Sharing {
+    /// For a string of this rate, and flows with this round trip.
+    pub(super) fn config(&self, bits_per_s: u64, round_trip: Duration) -> RateConfig {
+        RateConfig {
+            bytes_per_s: bits_per_s as f64 / 8.0,
+            utilization: self.utilization,
+            weight: self.weight,
+            round_trip: self.round_trip.unwrap_or(round_trip),
+            interval: self.interval,
+            min_window: self.min_window,
+        }
+    }
+}
+
+/// What fails, and when.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    /// When the string fails.
+    pub at: Instant,
+    /// When its flows have another one.
+    pub over: Instant,
+    /// How long a heartbeat travels over the string.
+    pub travel: Duration,
+    /// Which flows are on the string.
+    pub hits: Vec<bool>,
+}
+
+/// An edge.
+pub(super) struct Edge {
+    /// Which packets enter the cluster here.
+    entering: Direction,
+    failure: Failure,
+    over: Option<Instant>,
+    recovery: Option<LocalRecovery<FlowId, Packet>>,
+    /// While all is well only the last heartbeat matters; only that is told.
+    heartbeat: Option<Instant>,
+    shared: Option<Shared>,
+}
+
+impl Edge {
+    /// An edge that does nothing yet.
+    pub const fn new(entering: Direction, failure: Failure) -> Self {
+        Self {
+            entering,
+            over: Some(failure.over),
+            failure,
+            recovery: None,
+            heartbeat: None,
+            shared: None,
+        }
+    }
+
+    /// It recovers the flows that the failure hits.
+    pub fn recover(&mut self, recovery: &Recovery) -> Result<(), InvalidRecovery> {
+        self.recovery = Some(LocalRecovery::new(recovery.config(), Instant::ZERO)?);
+        self.heartbeat = Some(last_heartbeat(recovery.heartbeat, &self.failure));
+        Ok(())
+    }
+
+    /// It shares the string that is left.
+    pub fn share(&mut self, sharing: &Sharing, config: RateConfig) {
+        self.shared = Some(Shared {
+            config,
+            next: self.failure.at + sharing.alert,
+            idle: sharing.idle,
+            control: None,
+            sent: vec![None; self.failure.hits.len()],
+            windows: Vec::new(),
+        });
+    }
+
+    /// What local recovery did.
+    pub fn counts(&self) -> Option<RecoveryCounts> {
+        self.recovery.as_ref().map(LocalRecovery::counts)
+    }
+
+    /// The cap at the end of each interval.
+    pub fn windows(&self) -> &[(Instant, u32)] {
+        self.shared.as_ref().map_or(&[], |shared| &shared.windows)
+    }
+}
+
+/// The string that is left, and who shares it.
+struct Shared {
+    config: RateConfig,
+    /// When to begin, or when the interval ends.
+    next: Instant,
+    idle: Duration,
+    control: Option<RateControl>,
+    /// When each flow sent last.
+    sent: Vec<Option<Instant>>,
+    windows: Vec<(Instant, u32)>,
+}
+
+impl Shared {
+    /// A packet enters; `dead` if it goes into the string that failed.
+    fn on_entering(&mut self, now: Instant, packet: &Packet, dead: bool) {
+        if let Some(sent) = self.sent.get_mut(packet.flow.0 as usize) {
+            *sent = Some(now);
+        }
+        if let Some(control) = self.control.as_mut().filter(|_| !dead) {
+            control.on_bytes(packet.wire_bytes() as u64);
+        }
+    }
+
+    fn on_timeout(&mut self, now: Instant, failure: &Failure) {
+        if now < self.next {
+            return;
+        }
+        let connections = self.active(now, failure);
+        match &mut self.control {
+            Some(control) => control.on_timeout(now, connections),
+            None => self.control = RateControl::new(self.config, now, connections).ok(),
+        }
+        if let Some(control) = &self.control {
+            self.next = control.poll_timeout();
+            self.windows.push((now, control.window()));
+        }
+    }
+
+    /// How many flows sent of late, or wait for the failover.
+    fn active(&self, now: Instant, failure: &Failure) -> usize {
+        let since = |from: Instant, sent: &Option<Instant>| sent.is_some_and(|at| at + self.idle >= from);
+        let waits = now < failure.over + self.idle;
+        let flows = self.sent.iter().zip(&failure.hits);
+        flows
+            .filter(|(sent, hit)| since(now, sent) || (waits && **hit && since(failure.at, sent)))
+            .count()
+    }
+}
+
+/// When the last heartbeat before the failure comes. One leaves at every multiple of the interval.
+fn last_heartbeat(interval: Duration, failure: &Failure) -> Instant {
+    let sent = failure.at.since(Instant::ZERO).saturating_sub(failure.travel);
+    let nanos = sent.as_nanos() - sent.as_nanos() % interval.as_nanos();
+    Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)) + failure.travel
+}
+
+impl Logic for Edge {
+    fn handle(&mut self, now: Instant, mut packet: Packet, out: &mut Outbox) {
+        let hit = self.failure.hits.get(packet.flow.0 as usize) == Some(&true);
+        let way = if packet.direction == self.entering {
+            Way::Entering
+        } else {
+            Way::Leaving
+        };
+        if let Some(shared) = &mut self.shared {
+            match way {
+                Way::Entering => shared.on_entering(now, &packet, hit && self.over.is_some()),
+                Way::Leaving => {
+                    let cap = shared.control.map_or(u32::MAX, |control| control.window());
+                    packet.window = packet.window.min(cap);
+                }
+            }
+        }
+        out.send(packet);
+        if let Some(recovery) = self.recovery.as_mut().filter(|_| hit) {
+            let bytes = packet.wire_bytes();
+            recovery.on_packet(packet.flow, way, &segment(&packet), bytes, || packet);
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Outbox) {
+        let over = self.over.take_if(|at| *at <= now).is_some();
+        if let Some(recovery) = &mut self.recovery {
+            if self.heartbeat.take_if(|at| *at <= now).is_some() {
+                recovery.on_heartbeat(now);
+            }
+            recovery.on_timeout(now);
+            if over {
+                for resend in recovery.complete(now) {
+                    (0..resend.copies).for_each(|_| out.send(resend.packet));
+                }
+            }
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.on_timeout(now, &self.failure);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let recovery = self.recovery.as_ref().and_then(LocalRecovery::poll_timeout);
+        let shared = self.shared.as_ref().map(|shared| shared.next);
+        [self.heartbeat, recovery, self.over, shared]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+/// What an edge reads of a packet.
+#[allow(clippy::cast_possible_truncation)] // numbers on the wire have 32 bits
+fn segment(packet: &Packet) -> Segment {
+    Segment {
+        seq: Seq(packet.seq as u32),
+        len: u32::from(packet.len),
+        ack: packet.flags.has(Flags::ACK).then_some(Seq(packet.ack as u32)),
+        syn: packet.flags.has(Flags::SYN),
+        fin: packet.flags.has(Flags::FIN),
+        rst: false, // the flows' ends never reset
+    }
+}
