@@ -206,6 +206,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         if segment.syn && self.is_other_incarnation(key, segment.seq) {
             self.forget(key);
         }
+        self.note_fin(key, segment);
         let Some(place) = self.place(key, segment) else {
             return;
         };
@@ -231,11 +232,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         };
         self.counts.copied += 1;
         self.put_waiting(key, place, held);
-        if segment.fin
-            && let Some(kept) = self.connections.get_mut(&key)
-        {
-            kept.fin_entered = Some(segment.end());
-        }
+        self.note_fin(key, segment);
     }
 
     /// A packet leaves the cluster: what it acknowledges needs no more care; if it acknowledges most, it is held.
@@ -299,6 +296,15 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         self.syn_bytes = 0;
         self.counts.packets = 0;
         self.counts.bytes = 0;
+    }
+
+    /// Notes the end of what enters, of a connection that something is held of.
+    fn note_fin(&mut self, key: K, segment: &Segment) {
+        if segment.fin
+            && let Some(kept) = self.connections.get_mut(&key)
+        {
+            kept.fin_entered = Some(segment.end());
+        }
     }
 
     /// Where among the held ones a segment belongs, if it is to be held.
@@ -439,8 +445,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
     }
 
-    /// The connection is over, or another one.
-    fn forget(&mut self, key: K) {
+    /// Drops what is held of a connection.
+    pub fn forget(&mut self, key: K) {
         while self.take_waiting(key, 0).is_some() {}
         self.take_highest(key);
         self.connections.remove(&key);
@@ -581,12 +587,15 @@ mod tests {
     #[test]
     fn a_connection_that_ends_is_forgotten() {
         let fin = |segment| Segment { fin: true, ..segment };
+        for (policy, half_closed) in [(Policy::All, vec![1000, 1100]), (Policy::Lowest, vec![1000])] {
+            let mut cache = cache(policy);
+            enter(&mut cache, &[data(1000), fin(data(1100))]);
+            leave(&mut cache, fin(ack(1000)));
+            assert_eq!(waiting(&cache), half_closed);
+            leave(&mut cache, ack(1201));
+            assert_eq!(cache.connections(), 0, "{policy:?}");
+        }
         let mut cache = cache(Policy::All);
-        enter(&mut cache, &[data(1000), fin(data(1100))]);
-        leave(&mut cache, fin(ack(1000)));
-        assert_eq!(waiting(&cache), [1000, 1100]); // half closed
-        leave(&mut cache, ack(1201));
-        assert_eq!(cache.connections(), 0);
         leave(&mut cache, fin(ack(1201)));
         assert_eq!(cache.connections(), 0);
         for reset in [Way::Entering, Way::Leaving] {

@@ -1,0 +1,72 @@
+//! What the tests of the HALR thesis' claims share.
+
+use std::time::Duration;
+
+use proto::Instant;
+use steadfast_sim::flow::Variant;
+use steadfast_sim::scenario::FlowResult;
+use steadfast_sim::scenario::cluster::{Cluster, ClusterResult, thesis_tcp};
+use steadfast_sim::scenario::edge::Recovery;
+
+/// Caching never stops, so that the edge has what was in the string when it failed: the thesis' simulations.
+pub fn always() -> Recovery {
+    Recovery {
+        caching_after: 0,
+        ..Recovery::default()
+    }
+}
+
+/// Caching begins with the second missing heartbeat: what the thesis proposes (§3.3).
+pub fn suspected() -> Recovery {
+    Recovery::default()
+}
+
+/// Seconds since the start of time.
+pub fn seconds(at: Instant) -> f64 {
+    at.since(Instant::ZERO).as_secs_f64()
+}
+
+/// When a flow's first SYN left, in seconds.
+pub fn arrival(flow: &FlowResult) -> f64 {
+    seconds(flow.start)
+}
+
+/// How long it took, in seconds.
+pub fn completion(flow: &FlowResult) -> f64 {
+    flow.completion_s().expect("every flow completes")
+}
+
+/// §7.2.1 with flows of so many data segments and a failover of so many seconds.
+pub fn cluster(variant: Variant, segments: u64, failover_s: f64, recovery: Option<Recovery>) -> Cluster {
+    Cluster {
+        tcp: thesis_tcp(variant),
+        segments,
+        failover: Duration::from_secs_f64(failover_s),
+        recovery,
+        ..Cluster::default()
+    }
+}
+
+/// The same with the cluster next to the sources and the least timeout of Table I: what fits the thesis' numbers of plain TCP best.
+pub fn near_sources(failover_s: f64, recovery: Option<Recovery>) -> Cluster {
+    let mut cluster = cluster(Variant::Reno, 9, failover_s, recovery);
+    cluster.source_delay = Duration::from_millis(1);
+    cluster.destination_delay = Duration::from_millis(46);
+    cluster.tcp.rto.min = Duration::from_millis(1500);
+    cluster
+}
+
+/// Runs it.
+pub fn run(cluster: &Cluster) -> ClusterResult {
+    cluster.run_counted().expect("a network")
+}
+
+/// Least, mean and largest completion time, in seconds.
+pub fn range<'a>(flows: impl Iterator<Item = &'a FlowResult>) -> [f64; 3] {
+    let times: Vec<f64> = flows.map(completion).collect();
+    [
+        times.iter().copied().fold(f64::INFINITY, f64::min),
+        times.iter().sum::<f64>() / times.len() as f64,
+        times.iter().copied().fold(0.0, f64::max),
+    ]
+}
