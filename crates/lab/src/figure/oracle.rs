@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn all_tables_are_read() {
-        assert_eq!(completions(3.0).len(), 350);
+        assert_eq!(completions(3.0).len(), 300);
         assert!(completions(5.0).is_empty());
         let fractions = timeouts("NewReno", 0.05).unwrap();
         assert_eq!(fractions, [0.44, 0.56, 0.0, 0.0, 0.0]);

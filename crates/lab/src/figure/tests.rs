@@ -1,1 +1,273 @@
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::rows::Rows;
 use super::*;
+
+fn options(name: &str, out: &Path) -> Options {
+    Options {
+        name: name.to_owned(),
+        out: out.to_owned(),
+        seeds: 1,
+        jobs: NonZeroUsize::new(1),
+        shard: None,
+        scenario: None,
+    }
+}
+
+/// All files directly in a directory.
+fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let files = entries.filter(|entry| entry.path().is_file());
+    files
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            (name, fs::read(entry.path()).unwrap())
+        })
+        .collect()
+}
+
+/// Two seconds of two strings: small, and with all kinds of rows.
+const SMALL: &str = r#"
+[strings]
+buffers = [40]
+rate_control = [false, true]
+sampled = 3
+
+[strings.rate]
+flows = 4
+segments = 200
+failure_at = 0.6
+failover = 0.3
+rate_bits_per_s = [20_000_000, 20_000_000]
+end = 6
+"#;
+
+#[test]
+fn the_same_command_gives_the_same_bytes_whatever_the_jobs_and_the_shards() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("small.toml");
+    fs::write(&file, SMALL).unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let with = |out: &str, change: &dyn Fn(&mut Options)| {
+        let mut options = options("halr-22", &at(out));
+        options.seeds = 3;
+        options.scenario = Some(file.clone());
+        change(&mut options);
+        assert_eq!(run(&options).unwrap(), Outcome::Held);
+    };
+    with("one", &|_| ());
+    with("again", &|options| options.jobs = NonZeroUsize::new(3));
+    with("parts", &|options| options.shard = Some("1/2".parse().unwrap()));
+    let merge_parts = || {
+        merge(&MergeOptions {
+            directories: vec![at("parts")],
+            out: Some(at("merged")),
+        })
+    };
+    let error = merge_parts().unwrap_err();
+    assert!(
+        error.is::<WrongUse>() && error.to_string() == "part 2/2 is missing",
+        "{error}"
+    );
+    with("parts", &|options| options.shard = Some("2/2".parse().unwrap()));
+    assert_eq!(merge_parts().unwrap(), Outcome::Held);
+    let one = files(&at("one"));
+    assert_eq!(one.keys().collect::<Vec<_>>(), ["halr-22.csv", "halr-22.svg"]);
+    assert!(one["halr-22.csv"].len() > 1000);
+    assert_eq!(one, files(&at("again")));
+    assert_eq!(one, files(&at("merged")));
+    let runs = files(&at("one/runs"));
+    assert_eq!(runs.len(), 5);
+    assert_eq!(runs, files(&at("again/runs")));
+    assert_eq!(runs, files(&at("merged/runs")));
+    // What was written is read back whole.
+    let name = "halr-strings-buffer-750";
+    let rows = Rows::read(&at("one/runs"), name).unwrap();
+    rows.write(&at("parts"), name).unwrap();
+    assert_eq!(rows, Rows::read(&at("parts"), name).unwrap());
+    assert_eq!(
+        fs::read(at("parts").join(format!("{name}.bins.csv"))).unwrap(),
+        runs[&format!("{name}.bins.csv")]
+    );
+}
+
+#[test]
+fn impossible_scenarios_are_refused_with_file_line_and_field_and_nothing_is_written() {
+    let flows = include_str!("../../../../scenarios/halr-completion-failover-3s.toml");
+    let strings = include_str!("../../../../scenarios/halr-strings-buffer-750.toml");
+    let cases = [
+        (
+            "halr-13",
+            flows,
+            "hosts = 60",
+            "colour = 1",
+            "flows.cluster.colour: unknown field `colour`",
+        ),
+        (
+            "halr-13",
+            flows,
+            "access_rate_bits_per_s = 100_000_000",
+            "access_rate_bits_per_s = -5",
+            "flows.cluster.access_rate_bits_per_s: invalid value: integer `-5`",
+        ),
+        (
+            "halr-13",
+            flows,
+            "cluster_rate_bits_per_s = 10_000_000_000",
+            "cluster_rate_bits_per_s = 0",
+            "flows.cluster.cluster_rate_bits_per_s: must be positive",
+        ),
+        (
+            "halr-13",
+            flows,
+            "failovers = [3]",
+            "failovers = [999]",
+            "flows.failovers: the failover must end within",
+        ),
+        (
+            "halr-13",
+            flows,
+            "failovers = [3]",
+            "failovers = [3, -1]",
+            "flows.failovers: -1 is not a number of seconds",
+        ),
+        (
+            "halr-13",
+            flows,
+            "hosts = 60",
+            "hosts = 0",
+            "flows.cluster.hosts: must be positive",
+        ),
+        (
+            "halr-13",
+            flows,
+            "mss = 1460",
+            "mss = 0",
+            "flows.cluster.tcp.mss: must be positive",
+        ),
+        (
+            "halr-13",
+            flows,
+            "variants = [\"reno\"]",
+            "variants = [\"vegas\"]",
+            "flows.variants",
+        ),
+        (
+            "halr-13",
+            flows,
+            "caching_after = 0",
+            "caching_after = 9",
+            "flows.cluster.recovery.caching_after: must be",
+        ),
+        ("halr-13", flows, "gap = 0.02", "gap = ", ""),
+        (
+            "halr-26",
+            strings,
+            "buffers = [750]",
+            "buffers = [750, 0]",
+            "strings.buffers: a buffer holds at least",
+        ),
+        (
+            "halr-26",
+            strings,
+            "rate_bits_per_s = [100_000_000, 100_000_000]",
+            "rate_bits_per_s = [100_000_000, 0]",
+            "strings.rate.rate_bits_per_s: each string's must be positive",
+        ),
+        (
+            "halr-26",
+            strings,
+            "failover = 3",
+            "failover = 56",
+            "strings.rate.failover: must end within the run",
+        ),
+        (
+            "halr-26",
+            strings,
+            "sampled = 10",
+            "sampled = 101",
+            "strings.sampled: must be at most",
+        ),
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("changed.toml");
+    let mut failed = Vec::new();
+    for (figure, text, right, wrong, expected) in cases {
+        assert!(text.contains(right), "{right}");
+        let changed = text.replacen(right, wrong, 1);
+        let line = 1 + changed.lines().position(|line| line.contains(wrong)).unwrap();
+        fs::write(&file, changed).unwrap();
+        let mut options = options(figure, &directory.path().join("out"));
+        options.scenario = Some(file.clone());
+        let error = run(&options).unwrap_err();
+        assert!(error.is::<WrongUse>(), "{wrong}: {error}");
+        let place = format!("{}:{line}: {expected}", file.display());
+        if !error.to_string().starts_with(&place) {
+            failed.push(format!("{wrong}: {error}, not {place}"));
+        }
+        assert!(!options.out.exists(), "{wrong}");
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn wrong_use_is_told_as_such() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let wrong = |change: &dyn Fn(&mut Options)| {
+        let mut options = options("halr-9", &out);
+        change(&mut options);
+        let error = run(&options).unwrap_err();
+        assert!(error.is::<WrongUse>(), "{error}");
+        assert!(!out.exists());
+        error.to_string()
+    };
+    assert!(
+        wrong(&|options| options.name = "halr-10".into())
+            .starts_with("no figure halr-10; there are halr-7, ")
+    );
+    assert!(
+        wrong(&|options| options.scenario = Some("none.toml".into()))
+            .starts_with("none.toml: the file cannot be read")
+    );
+    let file = directory.path().join("small.toml");
+    fs::write(&file, SMALL).unwrap();
+    assert!(wrong(&|options| options.scenario = Some(file.clone())).contains("scenario of another kind"));
+    let all = wrong(&|options| (options.name, options.scenario) = ("halr".into(), Some(file.clone())));
+    assert!(all.contains("for one figure"), "{all}");
+    for shard in ["0/2", "3/2", "1", "a/b", "1/0"] {
+        assert!(shard.parse::<Shard>().is_err(), "{shard}");
+    }
+}
+
+/// With one seed.
+#[test]
+fn the_claims_come_out_as_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let manifest = manifest(&options("halr", directory.path()), &figures("halr").unwrap()).unwrap();
+    let jobs = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let results = work::results(manifest.scenarios().unwrap(), 1, None, jobs).unwrap();
+    let names: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
+    let judged = claims::judge(&results, &names);
+    assert_eq!(judged.len(), claims::all().count());
+    for judged in &judged {
+        let known = matches!(judged.verdict, Verdict::Holds | Verdict::Differs(_));
+        assert!(
+            known,
+            "{}: {:?} {}",
+            judged.claim.id, judged.found, judged.verdict
+        );
+    }
+    let figures = draw_all(&catalogue::named("all").unwrap(), &results);
+    assert_eq!(figures.len(), catalogue::FIGURES.len());
+    for figure in &figures {
+        let series = figure.panels.iter().flat_map(|panel| &panel.series);
+        assert!(
+            series.clone().count() > 0 && series.clone().all(|series| !series.points.is_empty()),
+            "{}",
+            figure.name
+        );
+        assert!(draw::svg(figure).unwrap().contains("prefers-color-scheme: dark"));
+    }
+}

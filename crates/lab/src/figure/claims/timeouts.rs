@@ -15,6 +15,8 @@ const VARIANTS: [(&str, &str); 3] = [
 const FAILOVERS: [f64; 14] = [
     0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0,
 ];
+/// Later SYNs reach the cluster, 46 ms away, when it has failed.
+const SYN_PASSES_BEFORE_S: f64 = 1.95;
 
 pub const CLAIMS: &[Claim] = &[
     Claim {
@@ -102,12 +104,14 @@ pub const CLAIMS: &[Claim] = &[
         statement: "With SACK there are fewer timeouts still, below 1 s",
         paper: "",
         figure: "halr-17",
-        expected: Expected::Holds,
+        expected: Expected::Differs(
+            "to a SACK sender equal acknowledgements without a new block are no duplicates, RFC 6675 §2",
+        ),
         find: |results| {
             let [_, newreno, sack] = VARIANTS.map(|(_, scenario)| avoided(results, scenario));
             let (newreno, sack) = (newreno?.0, sack?.0);
             Some(Found::new(
-                format!("{sack:.2} ≤ {newreno:.2} timeouts per flow"),
+                format!("SACK {sack:.2}, NewReno {newreno:.2} timeouts per flow"),
                 sack <= newreno,
             ))
         },
@@ -139,17 +143,17 @@ pub const CLAIMS: &[Claim] = &[
         figure: "halr-17",
         expected: Expected::Holds,
         find: |results| {
-            let mut without_timeout = Vec::new();
+            let mut spared = Vec::new();
             for (_, scenario) in VARIANTS {
                 for failover_s in FAILOVERS.into_iter().filter(|failover_s| *failover_s >= 2.0) {
-                    without_timeout.push(stack(results, scenario, failover_s, Recovery::Lowest)?[0]);
+                    let flows = results.flows(scenario, Recovery::Lowest)?.into_iter();
+                    let of = flows
+                        .filter(|row| row.failover_s == failover_s && row.arrival_s < SYN_PASSES_BEFORE_S);
+                    spared.push(fractions(of)[0]);
                 }
             }
-            let most = greatest(without_timeout)?;
-            Some(Found::new(
-                format!("at least {} have one", percent(1.0 - most)),
-                most == 0.0,
-            ))
+            let most = greatest(spared)?;
+            Some(Found::new(percent(1.0 - most), most == 0.0))
         },
     },
 ];
