@@ -251,20 +251,17 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             self.prune(key);
             return;
         }
-        let known = self.connections.get_mut(&key);
-        let exists = known.is_some();
-        let highest = known.and_then(|kept| {
+        let mut before = None;
+        if let Some(kept) = self.connections.get_mut(&key) {
             kept.fin_left |= segment.fin;
-            let closed = kept.fin_left && kept.fin_entered.is_some_and(|fin| reaches(ack, fin));
-            Some((closed, kept.highest.as_ref().map(|held| held.end)))
-        });
-        if let Some((true, _)) = highest {
-            self.forget(key);
-            return;
+            if kept.fin_left && kept.fin_entered.is_some_and(|fin| reaches(ack, fin)) {
+                self.forget(key);
+                return;
+            }
+            before = kept.highest.as_ref().map(|held| held.end);
         }
-        let before = highest.and_then(|(_, end)| end);
-        let is_higher = before.is_none_or(|end| !reaches(end, ack));
-        let is_news = released || (exists && before.is_some());
+        let is_higher = before.is_none_or(|before| !reaches(before, ack));
+        let is_news = released || before.is_some();
         if is_higher && (segment.numbers() == 0 || is_news) {
             self.hold_highest(key, ack, bytes, packet);
         }
