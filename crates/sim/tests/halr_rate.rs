@@ -161,7 +161,10 @@ fn the_failover_time_does_not_matter() {
         };
         let usual = of(3);
         for other in [of(1), of(6)] {
-            assert!((other.mean / usual.mean - 1.0).abs() < 0.02, "{usual:?} {other:?}");
+            assert!(
+                (other.mean / usual.mean - 1.0).abs() < 0.02,
+                "{usual:?} {other:?}"
+            );
             assert_eq!(other.drops == 0, sharing, "{other:?}");
         }
     }
@@ -344,4 +347,43 @@ fn the_cap_follows_the_number_of_flows() {
         assert!((seconds(pair[1].0) - seconds(pair[0].0) - 0.2).abs() < 1e-9);
         assert!(pair[1].1 >= 2920);
     }
+}
+
+/// `docs/rate-control.md`: an interval near the round trip swings more than one of two, and one that is longer than (1 − ρ)·N/g
+/// does not keep up with new flows.
+#[test]
+fn the_interval_has_two_bounds() {
+    let of = |millis: u64| {
+        let sharing = Sharing {
+            interval: Duration::from_millis(millis),
+            ..Sharing::default()
+        };
+        let rate = Rate {
+            sharing: Some(sharing),
+            ..Rate::default()
+        };
+        let result = run(&rate);
+        let settled = result
+            .windows
+            .iter()
+            .filter(|(at, _)| (15.0..28.0).contains(&seconds(*at)));
+        let windows: Vec<f64> = settled.map(|(_, window)| f64::from(*window) / 1460.0).collect();
+        let mean = windows.iter().sum::<f64>() / windows.len() as f64;
+        let variance =
+            windows.iter().map(|window| (window - mean).powi(2)).sum::<f64>() / windows.len() as f64;
+        let seen = seen(&rate, &result);
+        println!(
+            "{millis} ms: {:.1} Mb/s, queue {}, drops {}, W ± {:.2}",
+            seen.mean,
+            seen.queue_max,
+            seen.drops,
+            variance.sqrt()
+        );
+        (seen.drops, variance.sqrt())
+    };
+    let [(_, near), (none, two), (some, _)] = [98, 200, 400].map(of);
+    assert!(
+        near > 1.2 * two && none == 0 && some > 0,
+        "{near} {two} {none} {some}"
+    );
 }
