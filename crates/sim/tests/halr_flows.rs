@@ -371,6 +371,21 @@ fn what_is_lost_before_the_suspicion_waits() {
     assert_eq!((r1.resent_leaving, r2.resent_leaving), (0, 0));
 }
 
+/// §3.2: both edges take part. A SYN-ACK that meets the dead string enters at R2, which sends it again.
+#[test]
+fn a_lost_syn_ack_is_resent_by_the_other_edge() {
+    let of = |recovery| {
+        let mut cluster = near_sources(0.5, recovery);
+        cluster.tcp.handshake = Handshake::Full;
+        let flows = run(&cluster).flows;
+        // The SYN passes before the failure, the answer comes back after the suspicion.
+        let hit = |flow: &&FlowResult| (1.94..1.99).contains(&at_edge(&cluster, flow));
+        range(flows.iter().filter(hit))
+    };
+    let ([least, ..], [.., most]) = (of(None), of(Some(suspected())));
+    assert!(least > 3.0 && most < 1.4, "{least} {most}");
+}
+
 /// Beyond the thesis: hosts of today (SYN timeout 1 s, least timeout 0.2 s, CUBIC) gain as well, a lost SYN most.
 #[test]
 fn hosts_of_today_gain_too() {

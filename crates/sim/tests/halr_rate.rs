@@ -154,12 +154,13 @@ fn the_failover_time_does_not_matter() {
         let of = |seconds: u64| {
             let rate = Rate {
                 failover: Duration::from_secs(seconds),
+                end: Duration::from_secs(5 + seconds + 21),
                 ..rate(749, sharing)
             };
             let result = run(&rate);
             seen(&rate, &result)
         };
-        let usual = of(3);
+        let usual = default_seen(if sharing { &WITH } else { &WITHOUT }, 0);
         for other in [of(1), of(6)] {
             assert!(
                 (other.mean / usual.mean - 1.0).abs() < 0.02,
@@ -322,9 +323,11 @@ fn recovery_and_rate_control_go_together() {
         };
         let rate = Rate {
             recovery: Some(recovery),
+            end: Duration::from_secs(29),
             ..rate(749, true)
         };
         let result = run(&rate);
+        assert_eq!(result, run(&rate), "the same seed, the same run");
         assert!(result.edges.is_some_and(|[r1, _]| r1.resent_entering >= 20));
         (seen(&rate, &result), jain(&result))
     });
@@ -360,6 +363,7 @@ fn the_interval_has_two_bounds() {
         };
         let rate = Rate {
             sharing: Some(sharing),
+            end: Duration::from_secs(29),
             ..Rate::default()
         };
         let result = run(&rate);
