@@ -230,15 +230,15 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
 
     /// When to look next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match self.phase {
-            _ if !self.heard => None,
-            Phase::Failed => None,
-            Phase::Well | Phase::Suspect => {
-                let suspicion = self.suspicion.filter(|_| self.phase == Phase::Well);
-                let failure = self.failure.poll_timeout();
-                Some(suspicion.map_or(failure, |suspicion| failure.min(suspicion.poll_timeout())))
-            }
-        }
+        let failure = self.failure.poll_timeout();
+        let next = match self.phase {
+            Phase::Well => self
+                .suspicion
+                .map_or(failure, |it| failure.min(it.poll_timeout())),
+            Phase::Suspect => failure,
+            Phase::Failed => return None,
+        };
+        self.heard.then_some(next)
     }
 
     /// Whether what passes is remembered.
@@ -400,6 +400,16 @@ mod tests {
             (recovery.phase(), recovery.complete(at(70)).count()),
             (Phase::Failed, 1)
         );
+    }
+
+    #[test]
+    fn an_edge_that_was_paused_blames_nobody() {
+        let mut recovery = new(CONFIG);
+        recovery.on_timeout(at(5));
+        recovery.on_timeout(at(5000));
+        assert_eq!(recovery.phase(), Phase::Well);
+        run(&mut recovery, 5040);
+        assert_eq!(recovery.phase(), Phase::Failed);
     }
 
     #[test]
