@@ -735,6 +735,29 @@ mod tests {
             }
         }
 
+        /// With acknowledgements: it is the lowest that came since the last one held was acknowledged.
+        #[test]
+        fn the_lowest_since_the_last_release_is_held(
+            steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
+        ) {
+            let mut cache = cache(Policy::Lowest);
+            let (mut expected, mut acknowledged) = (None, 0);
+            for (entering, number) in steps {
+                let seq = (u32::MAX - 999).wrapping_add(number * 100);
+                if entering {
+                    cache.on_entering(1, &data(seq), 140, || number);
+                    if number >= acknowledged {
+                        expected = Some(expected.map_or(number, |held: u32| held.min(number)));
+                    }
+                } else {
+                    cache.on_leaving(1, &ack(seq), 40, || number);
+                    acknowledged = acknowledged.max(number);
+                    expected = expected.filter(|held| *held >= acknowledged);
+                }
+                prop_assert_eq!(cache.waiting(1).next(), expected.as_ref());
+            }
+        }
+
         /// With acknowledgements: what is held is never acknowledged, and under `all` nothing else is missing.
         #[test]
         fn what_is_held_is_what_is_unacknowledged(
