@@ -188,7 +188,7 @@ fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>
         ..options()
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
-    let (mut ring, _) = wire.rings().expect("rings");
+    let (ring, _) = wire.rings().expect("rings");
     let tap = Tap::on(&lan.client, "port2");
     for packet in packets {
         if packet.len() <= MTU {
@@ -199,7 +199,7 @@ fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>
     }
     let mut records = Vec::new();
     eventually("all packets are in the ring", || {
-        ring.drain(ring.end(), usize::MAX, true, |record, packet| {
+        support::log::drain(&ring, ring.end(), |record, packet| {
             assert_eq!((record.len as usize, record.direction), (packet.len(), 0));
             records.push((record.flags, packet.to_vec()));
         });

@@ -13,6 +13,7 @@ use crate::detector::{Detector, DetectorConfig};
 use crate::follower::{Policy, follow_replica};
 use crate::packet::{Checksum, Malformed, Segment};
 use crate::role::{Event, Role};
+use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
 use crate::{Instant, Offset};
@@ -153,7 +154,8 @@ impl Node {
         0..ServiceIndex::try_from(self.services.len()).expect("few services")
     }
 
-    /// A packet that the wire logged at `now`, from its IP header on.
+    /// A packet that the wire logged at `now`, from its IP header on, with its place if it lies on a shelf: then
+    /// [`keep`](Self::keep) is to be called before anything else than further packets of that shelf.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -161,10 +163,14 @@ impl Node {
         direction: Direction,
         packet: &[u8],
         checksum: Checksum,
+        source: Option<OnShelf<'_>>,
     ) {
         let Some(service) = self.services.get_mut(usize::from(index)) else {
             return;
         };
+        if direction == Direction::Out {
+            self.detector.on_traffic(now);
+        }
         let segment = match Segment::parse(packet, checksum) {
             Ok(segment) => segment,
             Err(
@@ -178,7 +184,10 @@ impl Node {
                 return;
             }
         };
-        let change = service.table.on_packet(now, direction, &segment);
+        let payload_at = (segment.payload.as_ptr() as usize).wrapping_sub(packet.as_ptr() as usize);
+        let source = source.filter(|_| payload_at < packet.len()); // else it is empty
+        let source = source.map(|source| source.skip(payload_at));
+        let change = service.table.on_packet(now, direction, &segment, source);
         if service.config.table.policy == Policy::Replica {
             follow_replica(&mut service.table, index, change, &mut self.actions);
         }
@@ -197,6 +206,13 @@ impl Node {
             }
             Change::Ended(connection) => self.decide(now, index, connection),
             Change::Old | Change::Handshake | Change::Connection(_) | Change::Opened(_) => {}
+        }
+    }
+
+    /// The shelf that packets came from will be cleared: copies from it what is still needed.
+    pub fn keep(&mut self, shelf: &dyn Shelf) {
+        for service in &mut self.services {
+            service.table.keep(shelf);
         }
     }
 

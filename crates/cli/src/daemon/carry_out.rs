@@ -154,7 +154,7 @@ impl Executor {
         &mut self,
         action: Action,
         node: &mut Node,
-        rings: &mut Rings,
+        rings: &Rings,
         peer: &Peer,
     ) -> anyhow::Result<()> {
         match action {

@@ -25,6 +25,7 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use proto::detector::DetectorConfig;
 use proto::node::{Node, NodeConfig, ServiceConfig};
+use proto::stream::OnShelf;
 use proto::table::{Direction, TableConfig};
 
 use crate::config::{Config, Policy, Role};
@@ -66,27 +67,41 @@ struct Rings {
 impl Rings {
     /// Handles what was logged up to now, SYNs first: a connection's first segment was logged after its SYN, so by the
     /// time the end of the ring of connections has been read, its SYN is in the other ring.
-    fn drain(&mut self, node: &mut Node, records_max: usize, wait: bool) -> usize {
+    fn drain(&self, node: &mut Node, records_max: usize, wait: bool) -> usize {
         let end = self.connections.end();
-        let mut handle = |record: &wire::Record, packet: &[u8]| {
+        let opening = drain(&self.opening, self.opening.end(), node, records_max, wait);
+        if opening == records_max {
+            return opening; // the rest of them first
+        }
+        opening + drain(&self.connections, end, node, records_max, wait)
+    }
+
+    fn fill(&self) -> u64 {
+        self.connections.fill() + self.opening.fill()
+    }
+}
+
+/// Handles a ring's records before `end`, batch by batch. Returns how many there were.
+fn drain(ring: &Ring, end: u64, node: &mut Node, records_max: usize, wait: bool) -> usize {
+    let mut handled = 0;
+    loop {
+        let batch = ring.read(end, records_max - handled, wait, |record, packet, place| {
             let direction = if record.direction == 0 {
                 Direction::In
             } else {
                 Direction::Out
             };
             let time = proto::Instant::from_nanos(record.time_ns);
-            node.handle_packet(time, record.service, direction, packet, wire::checksum_of(record));
-        };
-        let opening_end = self.opening.end();
-        let opening = self.opening.drain(opening_end, records_max, wait, &mut handle);
-        if opening == records_max {
-            return opening; // the rest of them first
+            let source = Some(OnShelf { shelf: ring, place });
+            let checksum = wire::checksum_of(record);
+            node.handle_packet(time, record.service, direction, packet, checksum, source);
+        });
+        node.keep(ring);
+        ring.clear(batch);
+        handled += batch.records;
+        if batch.records == 0 || handled == records_max {
+            return handled;
         }
-        opening + self.connections.drain(end, records_max, wait, &mut handle)
-    }
-
-    fn fill(&self) -> u64 {
-        self.connections.fill() + self.opening.fill()
     }
 }
 
@@ -236,6 +251,7 @@ fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfi
     let detector = DetectorConfig {
         interval: config.detector.heartbeat,
         missed: config.detector.missed,
+        agent_timeout: config.node.agent_timeout,
     };
     Ok(NodeConfig {
         name: config.node.name.clone(),
@@ -276,7 +292,7 @@ impl Agent {
     fn carry_out(&mut self) -> anyhow::Result<()> {
         while let Some(action) = self.node.poll_action() {
             self.executor
-                .carry_out(action, &mut self.node, &mut self.rings, &self.peer)?;
+                .carry_out(action, &mut self.node, &self.rings, &self.peer)?;
         }
         Ok(())
     }

@@ -1,20 +1,23 @@
 //! Reading a pinned eBPF ring buffer by polling.
 //!
 //! The layout is the kernel's (`kernel/bpf/ringbuf.c`): a consumer page that we write, a producer page and the data,
-//! mapped twice in a row so that a record never wraps. The consumer position is advanced only after a record was
-//! handled, so a reader that dies loses nothing: its successor handles that record again.
+//! mapped twice in a row so that a record never wraps. The consumer position is advanced only after records were
+//! handled, so a reader that dies loses nothing: its successor handles them again.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapHandle};
 use memmap2::{Mmap, MmapMut, MmapOptions};
+use proto::stream::Shelf;
 
 use super::abi::Record;
 
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 const HEADER: u64 = 8;
+/// So much is read before the ring is cleared of it: many round trips of a fast network, few of the CPU's caches.
+const BATCH_BYTES: u64 = 2 << 20;
 
 /// One ring, mapped.
 pub struct Ring {
@@ -88,20 +91,23 @@ impl Ring {
         self.end() - self.consumer().load(Ordering::Relaxed)
     }
 
-    /// Hands the records before `end` to `handle`, at most `records_max` of them. Stops at one that is still being
-    /// written, unless `wait` says to wait for it (a takeover does: the program that writes it will not take long).
-    /// Returns how many were handled.
-    pub fn drain(
-        &mut self,
+    /// Hands the records before `end` to `handle`, until there were `records_max` of them or more than [`BATCH_BYTES`],
+    /// each with the packet's place in the ring, where it stays until [`clear`](Self::clear). Stops at one that is still
+    /// being written, unless `wait` says to wait for it (a takeover does: the program that writes it will not take long).
+    pub fn read(
+        &self,
         end: u64,
         records_max: usize,
         wait: bool,
-        mut handle: impl FnMut(&Record, &[u8]),
-    ) -> usize {
-        let mut position = self.consumer().load(Ordering::Relaxed);
-        let mut handled = 0;
-        while position < end && handled < records_max {
-            let header = self.header(position).load(Ordering::Acquire);
+        mut handle: impl FnMut(&Record, &[u8], u64),
+    ) -> Batch {
+        let begin = self.consumer().load(Ordering::Relaxed);
+        let mut batch = Batch {
+            records: 0,
+            end: begin,
+        };
+        while batch.end < end && batch.records < records_max && batch.end - begin < BATCH_BYTES {
+            let header = self.header(batch.end).load(Ordering::Acquire);
             if header & BUSY != 0 {
                 if wait {
                     std::hint::spin_loop();
@@ -111,16 +117,33 @@ impl Ring {
             }
             let len = header & !DISCARDED;
             if header & DISCARDED == 0 {
-                let start = self.page + self.index(position) + HEADER as usize;
-                let body = &self.producer_and_data[start..start + len as usize];
-                let (record, packet) = split(body);
-                handle(&record, packet);
-                handled += 1;
+                let (record, packet) = split(self.bytes(batch.end + HEADER, len as usize));
+                handle(&record, packet, batch.end + HEADER + size_of::<Record>() as u64);
+                batch.records += 1;
             }
-            position += (u64::from(len) + HEADER + 7) & !7;
-            self.consumer().store(position, Ordering::SeqCst);
+            batch.end += (u64::from(len) + HEADER + 7) & !7;
         }
-        handled
+        batch
+    }
+
+    /// What was read is not needed any more.
+    pub fn clear(&self, batch: Batch) {
+        self.consumer().store(batch.end, Ordering::SeqCst);
+    }
+}
+
+/// Records that were read and lie in the ring still.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "they stay in the ring until it is cleared of them"]
+pub struct Batch {
+    /// How many.
+    pub records: usize,
+    end: u64,
+}
+
+impl Shelf for Ring {
+    fn bytes(&self, place: u64, len: usize) -> &[u8] {
+        &self.producer_and_data[self.page + self.index(place)..][..len]
     }
 }
 

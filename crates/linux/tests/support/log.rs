@@ -41,6 +41,17 @@ pub struct Log {
     pub faults: Vec<String>,
 }
 
+/// Hands all records before `end` to `handle`, and clears the ring of them.
+pub fn drain(ring: &Ring, end: u64, mut handle: impl FnMut(&Record, &[u8])) {
+    loop {
+        let batch = ring.read(end, usize::MAX, true, |record, packet, _| handle(record, packet));
+        ring.clear(batch);
+        if batch.records == 0 {
+            return;
+        }
+    }
+}
+
 impl Log {
     fn open(wire: &Wire) -> Self {
         let (connections, opening) = wire.rings().expect("rings");
@@ -71,13 +82,11 @@ impl Log {
         let end = self.connections.end();
         let mut batch: Vec<(usize, Record, Vec<u8>)> = Vec::new();
         let opening_end = self.opening.end();
-        self.opening
-            .drain(opening_end, usize::MAX, true, |record, packet| {
-                batch.push((1, *record, packet.to_vec()))
+        for (number, ring, end) in [(1, &self.opening, opening_end), (0, &self.connections, end)] {
+            drain(ring, end, |record, packet| {
+                batch.push((number, *record, packet.to_vec()))
             });
-        self.connections.drain(end, usize::MAX, true, |record, packet| {
-            batch.push((0, *record, packet.to_vec()))
-        });
+        }
         for (ring, record, packet) in batch {
             self.handle(ring, &record, &packet);
         }
@@ -110,7 +119,7 @@ impl Log {
             .and_then(|id| table.get(id))
             .map(frontiers)
             .unwrap_or_default();
-        let id = match table.on_packet(Instant::from_nanos(record.time_ns), direction, &segment) {
+        let id = match table.on_packet(Instant::from_nanos(record.time_ns), direction, &segment, None) {
             Change::Connection(id) | Change::Opened(id) => id,
             Change::Handshake | Change::Ended(_) | Change::Old | Change::Unknown => return,
         };
