@@ -36,10 +36,9 @@ use peer::Peer;
 /// Records handled between two looks at the clock.
 const BATCH: usize = 4096;
 /// Between two looks at the rings while there is traffic: long, since it takes a CPU away from those who make it.
-const NAP: Duration = Duration::from_millis(4);
-/// The same when a look finds much: the ring must not run full.
-const NAP_BUSY: Duration = Duration::from_millis(1);
-const BUSY_BYTES: u64 = 4 << 20;
+const NAP_MAX: Duration = Duration::from_millis(4);
+/// Bytes per second that no traffic exceeds: during a nap it may fill half of the ring.
+const TRAFFIC_MAX: u64 = 8_000_000_000;
 /// So many naps without a record, and the agent goes to sleep.
 const NAPS_MAX: u32 = 10;
 /// The longest sleep: a wake-up could be lost in the gap between the last look and the sleep.
@@ -54,6 +53,7 @@ struct Agent {
     calls: Receiver<Call>,
     wakeups: UnixStream,
     stop: Arc<AtomicBool>,
+    nap: Duration,
     idle_naps: u32,
     peer_status: control::PeerStatus,
 }
@@ -144,6 +144,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         calls,
         wakeups,
         stop,
+        nap: nap(config.log.ring_bytes),
         idle_naps: 0,
         peer_status,
     };
@@ -263,7 +264,6 @@ fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfi
 impl Agent {
     fn run(&mut self) -> anyhow::Result<()> {
         while !self.stop.load(Ordering::Relaxed) {
-            let found_bytes = self.rings.fill();
             let handled = self.rings.drain(&mut self.node, BATCH, false);
             self.carry_out()?;
             for heartbeat in self.peer.receive() {
@@ -282,7 +282,7 @@ impl Agent {
             }
             if handled < BATCH {
                 self.executor.prepare_sockets(&self.node);
-                self.rest(handled, found_bytes);
+                self.rest(handled);
             }
         }
         Ok(())
@@ -311,12 +311,11 @@ impl Agent {
     }
 
     /// A nap while there is traffic, sleep while there is none.
-    fn rest(&mut self, handled: usize, found_bytes: u64) {
+    fn rest(&mut self, handled: usize) {
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
         if self.idle_naps <= NAPS_MAX {
-            let nap = if found_bytes > BUSY_BYTES { NAP_BUSY } else { NAP };
-            wait(&[self.peer.as_fd(), self.wakeups.as_fd()], nap.min(due));
+            wait(&[self.peer.as_fd(), self.wakeups.as_fd()], self.nap.min(due));
         } else {
             self.executor.set_asleep(true);
             if self.rings.fill() == 0 {
@@ -333,6 +332,11 @@ impl Agent {
         let mut wakeups = [0; 64];
         while matches!((&self.wakeups).read(&mut wakeups), Ok(count) if count > 0) {}
     }
+}
+
+fn nap(ring_bytes: u32) -> Duration {
+    let nanos = u64::from(ring_bytes / 2) * 1_000_000_000 / TRAFFIC_MAX;
+    Duration::from_nanos(nanos).min(NAP_MAX)
 }
 
 /// Waits until one of `fds` is readable, at most for `limit`.
