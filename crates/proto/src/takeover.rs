@@ -387,7 +387,7 @@ mod tests {
             options: Options::default(),
             payload: &[],
         };
-        table.on_packet(Instant::from_nanos(0), direction, &segment)
+        table.on_packet(Instant::from_nanos(0), direction, &segment, None)
     }
 
     fn begin_handshake(table: &mut Table, port: u16) {

@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use linux::network::{self, Network};
-use linux::wire::{self, Ring, Wire, WireOptions, WireService};
+use linux::wire::{self, Rings, Wire, WireOptions, WireService};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use proto::detector::DetectorConfig;
 use proto::node::{Node, NodeConfig, ServiceConfig};
-use proto::stream::OnShelf;
+use proto::stream::{OnShelf, Shelf};
 use proto::table::{Direction, TableConfig};
 
 use crate::config::{Config, Policy, Role};
@@ -58,50 +58,24 @@ struct Agent {
     peer_status: control::PeerStatus,
 }
 
-/// The ring of connections and that of SYNs.
-struct Rings {
-    connections: Ring,
-    opening: Ring,
-}
+/// Reads the log for the node.
+struct Reader<'a>(&'a mut Node);
 
-impl Rings {
-    /// Handles what was logged up to now, SYNs first: a connection's first segment was logged after its SYN, so by the
-    /// time the end of the ring of connections has been read, its SYN is in the other ring.
-    fn drain(&self, node: &mut Node, records_max: usize, wait: bool) -> usize {
-        let end = self.connections.end();
-        let opening = drain(&self.opening, self.opening.end(), node, records_max, wait);
-        if opening == records_max {
-            return opening; // the rest of them first
-        }
-        opening + drain(&self.connections, end, node, records_max, wait)
+impl wire::Reader for Reader<'_> {
+    fn record(&mut self, record: &wire::Record, packet: &[u8], source: OnShelf<'_>) {
+        let direction = if record.direction == 0 {
+            Direction::In
+        } else {
+            Direction::Out
+        };
+        let time = proto::Instant::from_nanos(record.time_ns);
+        let (service, checksum) = (record.service, wire::checksum_of(record));
+        self.0
+            .handle_packet(time, service, direction, packet, checksum, Some(source));
     }
 
-    fn fill(&self) -> u64 {
-        self.connections.fill() + self.opening.fill()
-    }
-}
-
-/// Handles a ring's records before `end`, batch by batch. Returns how many there were.
-fn drain(ring: &Ring, end: u64, node: &mut Node, records_max: usize, wait: bool) -> usize {
-    let mut handled = 0;
-    loop {
-        let batch = ring.read(end, records_max - handled, wait, |record, packet, place| {
-            let direction = if record.direction == 0 {
-                Direction::In
-            } else {
-                Direction::Out
-            };
-            let time = proto::Instant::from_nanos(record.time_ns);
-            let source = Some(OnShelf { shelf: ring, place });
-            let checksum = wire::checksum_of(record);
-            node.handle_packet(time, record.service, direction, packet, checksum, source);
-        });
-        node.keep(ring);
-        ring.clear(batch);
-        handled += batch.records;
-        if batch.records == 0 || handled == records_max {
-            return handled;
-        }
+    fn keep(&mut self, shelf: &dyn Shelf) {
+        self.0.keep(shelf);
     }
 }
 
@@ -183,11 +157,8 @@ fn set_up(config: &Config) -> anyhow::Result<(Executor, Rings)> {
             return Err(error);
         }
     };
-    let (connections, opening) = wire.rings()?;
-    Ok((
-        Executor::new(config, wire, network)?,
-        Rings { connections, opening },
-    ))
+    let rings = wire.rings()?;
+    Ok((Executor::new(config, wire, network)?, rings))
 }
 
 fn attach(config: &Config, wire: &mut Wire) -> anyhow::Result<()> {
@@ -264,7 +235,7 @@ fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfi
 impl Agent {
     fn run(&mut self) -> anyhow::Result<()> {
         while !self.stop.load(Ordering::Relaxed) {
-            let handled = self.rings.drain(&mut self.node, BATCH, false);
+            let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
             self.carry_out()?;
             for heartbeat in self.peer.receive() {
                 self.node.handle_heartbeat(linux::clock::now(), heartbeat);
@@ -292,7 +263,7 @@ impl Agent {
     fn carry_out(&mut self) -> anyhow::Result<()> {
         while let Some(action) = self.node.poll_action() {
             self.executor
-                .carry_out(action, &mut self.node, &self.rings, &self.peer)?;
+                .carry_out(action, &mut self.node, &mut self.rings, &self.peer)?;
         }
         Ok(())
     }
