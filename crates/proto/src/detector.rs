@@ -3,8 +3,9 @@
 //! A detector that was itself not running (paused, starved) must not blame the peer for its own silence: heartbeats that
 //! were sent meanwhile may still wait in the socket. So silence counts only while the detector is seen to run in time.
 //!
-//! A node whose packets come through the wire is not dead, though its heartbeats may be late on a busy machine. So they count as
-//! signs of life too, but only for a while: an agent that stays away is a failure of its own.
+//! A node whose packets come through the wire, or whose kernel answers a probe, is not dead, though its heartbeats may be late on
+//! a busy machine. So these are signs of life too, but only for a while: an agent that stays away is a failure of its own. The
+//! probe is sent when half of the patience is used up, so it delays nothing.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub struct DetectorConfig {
     pub interval: Duration,
     /// So many heartbeats in a row must be missing.
     pub missed: u32,
-    /// So long after the last heartbeat the peer's traffic is a sign of life.
+    /// So long after the last heartbeat the peer's traffic and its kernel's answers are signs of life.
     pub agent_timeout: Duration,
 }
 
@@ -37,6 +38,7 @@ pub struct Detector {
     /// The last heartbeat.
     beat: Option<Instant>,
     checked: Instant,
+    probed: Instant,
 }
 
 impl Detector {
@@ -47,6 +49,7 @@ impl Detector {
             heard: None,
             beat: None,
             checked: now,
+            probed: now,
         }
     }
 
@@ -56,7 +59,19 @@ impl Detector {
         self.beat = Some(now);
     }
 
-    /// A packet of the peer came through the wire at `now`, which may be some time ago.
+    /// Whether the peer's kernel should be asked now whether it is there.
+    pub fn wants_probe(&mut self, now: Instant) -> bool {
+        let wants = self.heard.is_some_and(|heard| {
+            let silent = now.since(heard);
+            self.config.patience() / 2 <= silent && silent < self.config.patience()
+        }) && now.since(self.probed) >= self.config.interval / 2;
+        if wants {
+            self.probed = now;
+        }
+        wants
+    }
+
+    /// A packet of the peer came through the wire, or its kernel answered, at `now`, which may be some time ago.
     pub fn on_traffic(&mut self, now: Instant) {
         if self
             .beat
@@ -134,6 +149,17 @@ mod tests {
             detector.is_silent(at(584)),
             "500 + 80 ms after the last heartbeat"
         );
+    }
+
+    #[test]
+    fn a_silent_peer_is_probed_in_the_second_half_of_the_patience() {
+        let mut detector = Detector::new(CONFIG, at(0));
+        assert!(!detector.wants_probe(at(70)), "never heard of");
+        detector.on_heartbeat(at(100));
+        let probes: Vec<u64> = (100..300)
+            .filter(|&millis| detector.wants_probe(at(millis)))
+            .collect();
+        assert_eq!(probes, [140, 150, 160, 170]);
     }
 
     #[test]

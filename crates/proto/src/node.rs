@@ -11,7 +11,7 @@ use crate::action::{Action, Gate, Heartbeat, Report, ServiceBeat, ServiceIndex};
 use crate::connection::Connection;
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::{Policy, follow_replica};
-use crate::packet::{Checksum, Malformed, Segment};
+use crate::packet::{Checksum, Segment};
 use crate::role::{Event, Role};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
@@ -171,22 +171,14 @@ impl Node {
         if direction == Direction::Out {
             self.detector.on_traffic(now);
         }
-        let segment = match Segment::parse(packet, checksum) {
-            Ok(segment) => segment,
-            Err(
-                Malformed::Ip
-                | Malformed::Fragment
-                | Malformed::NotTcp
-                | Malformed::Tcp
-                | Malformed::Checksum,
-            ) => {
-                service.unfollowed.malformed += 1;
-                return;
-            }
+        let Ok(segment) = Segment::parse(packet, checksum) else {
+            service.unfollowed.malformed += 1;
+            return;
         };
         let payload_at = (segment.payload.as_ptr() as usize).wrapping_sub(packet.as_ptr() as usize);
-        let source = source.filter(|_| payload_at < packet.len()); // else it is empty
-        let source = source.map(|source| source.skip(payload_at));
+        let source = source
+            .filter(|_| payload_at < packet.len())
+            .map(|source| source.skip(payload_at));
         let change = service.table.on_packet(now, direction, &segment, source);
         if service.config.table.policy == Policy::Replica {
             follow_replica(&mut service.table, index, change, &mut self.actions);
@@ -244,6 +236,11 @@ impl Node {
         }
     }
 
+    /// The peer's kernel answered a probe.
+    pub fn handle_answer(&mut self, now: Instant) {
+        self.detector.on_traffic(now);
+    }
+
     /// Time has passed: heartbeats are sent and missed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.beat_due {
@@ -252,6 +249,9 @@ impl Node {
         }
         for service in &mut self.services {
             service.repeats.on_timeout(now, &mut self.actions);
+        }
+        if self.detector.wants_probe(now) {
+            self.actions.push_back(Action::Probe);
         }
         if self.detector.is_silent(now) {
             for index in self.indices() {

@@ -183,6 +183,7 @@ impl Executor {
                 }
             }
             Action::Send(heartbeat) => peer.send(&heartbeat),
+            Action::Probe => peer.probe(),
             Action::OpenReplica {
                 service,
                 connection,

@@ -241,6 +241,9 @@ impl Agent {
                 self.node.handle_heartbeat(linux::clock::now(), heartbeat);
                 self.carry_out()?;
             }
+            if self.peer.is_answered() {
+                self.node.handle_answer(linux::clock::now());
+            }
             self.executor.watch_servers(&mut self.node);
             let now = linux::clock::now();
             if now >= self.node.poll_timeout() {
