@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use proto::detector::DetectorConfig;
 use proto::edge::cache::{CacheConfig, Policy, Segment, Way};
 use proto::edge::{InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts};
 use proto::rate::{RateConfig, RateControl};
@@ -55,10 +54,8 @@ impl Default for Recovery {
 impl Recovery {
     const fn config(&self) -> RecoveryConfig {
         RecoveryConfig {
-            heartbeat: DetectorConfig {
-                interval: self.heartbeat,
-                missed: self.missed,
-            },
+            heartbeat: self.heartbeat,
+            missed: self.missed,
             caching_after: self.caching_after,
             ack_copies: self.ack_copies,
             cache: CacheConfig {
@@ -73,7 +70,7 @@ impl Recovery {
     pub(super) fn check(&self, failover: Duration) -> Result<(), InvalidScenario> {
         let config = self.config();
         config.check()?;
-        if config.heartbeat.patience() > failover {
+        if config.patience() > failover {
             return Err(InvalidScenario::Late("recovery.missed × recovery.heartbeat"));
         }
         Ok(())
