@@ -6,6 +6,7 @@ mod capture;
 mod client;
 mod clock;
 mod crash;
+mod edge_memory;
 mod emulator;
 mod figure;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
@@ -46,6 +47,8 @@ enum Command {
     Demo(crash::DemoOptions),
     Figure(figure::Options),
     Merge(figure::MergeOptions),
+    #[command(name = "halr-memory")]
+    EdgeMemory(edge_memory::Options),
     Network(net::hold::Options),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
@@ -109,6 +112,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => crash::demo(&options),
         Command::Figure(options) => figure::run(&options),
         Command::Merge(options) => figure::merge(&options),
+        Command::EdgeMemory(options) => edge_memory::run(&options),
         Command::Dumbbell(options) => bench::sim::dumbbell(&options).map(|()| Outcome::Held),
         Command::Measure(options) => bench::sim::measure(&options).map(|()| Outcome::Held),
         Command::Load(options) => bench::load::run(&options).map(|()| Outcome::Held),

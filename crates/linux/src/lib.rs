@@ -7,6 +7,7 @@ pub mod keeper;
 pub mod netns;
 pub mod network;
 pub mod packet_socket;
+pub mod probe;
 pub mod process;
 pub mod raw;
 pub mod repair;

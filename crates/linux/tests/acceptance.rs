@@ -404,7 +404,7 @@ impl<'a> Conversation<'a> {
         set_tcp(&socket, libc::TCP_QUICKACK, i32::from(talk.quick_ack));
         let follower = Follower::new(Policy::Replica, 1 << 20);
         let mut connection = Connection::new(client, SERVER.into(), &syn, &syn_ack, follower, LOG_LIMIT);
-        connection.on_client(&segment);
+        connection.on_client(&segment, None);
         let ours = talk.window_scale.and(answer.options.window_scale).unwrap_or(0);
         let theirs = talk.window_scale.unwrap_or(0);
         Ok(Self {
@@ -487,7 +487,7 @@ impl<'a> Conversation<'a> {
             }
             let effect = self
                 .connection
-                .on_server(Instant::from_nanos(self.packets), &segment);
+                .on_server(Instant::from_nanos(self.packets), &segment, None);
             if matches!(effect, Effect::Reset | Effect::Closed) {
                 self.ended = Some(effect);
             }
@@ -618,7 +618,7 @@ impl<'a> Conversation<'a> {
 
     fn judge(&mut self, said: &Said, segment: &Segment<'_>, doubt: Doubt) -> Result<Outcome, String> {
         self.world.tun.put(&segment.emit());
-        let effect = self.connection.on_client(segment);
+        let effect = self.connection.on_client(segment, None);
         if matches!(effect, Effect::Reset | Effect::Closed) {
             self.ended = Some(effect);
         }

@@ -4,87 +4,20 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use proto::packet::{Flags, Malformed, Options, Segment};
+use proto::packet::{Flags, Malformed, Segment};
 use socket2::{Domain, Protocol, Socket, Type};
 use steadfast_linux::wire::Mode;
 
+use support::bystander::Bystander;
 use support::frame::{Tap, fix_ipv4_header, fold, icmp, set_checksum};
 use support::lan::{Family, Host, Lan};
 use support::log::Reading;
 use support::socket::tcp_info;
 use support::wire_on::{WireOn, options};
 use support::{PATIENCE, assert_same_stream, eventually, stream};
-
-/// A connection that must not notice anything.
-struct Bystander {
-    client: TcpStream,
-    server: TcpStream,
-    input: Vec<u8>,
-    output: Vec<u8>,
-}
-
-impl Bystander {
-    fn new((client, server): (TcpStream, TcpStream)) -> Self {
-        Self {
-            client,
-            server,
-            input: Vec::new(),
-            output: Vec::new(),
-        }
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.client.local_addr().expect("connected")
-    }
-
-    /// A request and a reply.
-    #[track_caller]
-    fn exchange(&mut self) {
-        let seed = self.input.len() as u64;
-        let [request, reply] = [seed, seed + 1].map(|seed| stream(seed, 1000));
-        let mut received = [0; 1000];
-        self.client.write_all(&request).expect("request");
-        self.server.read_exact(&mut received).expect("request");
-        assert_same_stream("request", &received, &request);
-        self.server.write_all(&reply).expect("reply");
-        self.client.read_exact(&mut received).expect("reply");
-        assert_same_stream("reply", &received, &reply);
-        self.input.extend(request);
-        self.output.extend(reply);
-    }
-
-    /// It went on, and the log has all of it and nothing else.
-    #[track_caller]
-    fn assert_undisturbed(&mut self, reading: &Reading) {
-        self.exchange();
-        let log = reading.now();
-        log.assert_protected(self.address());
-        let transcript = log.transcript(self.address());
-        assert_same_stream("the in-log", &transcript.input, &self.input);
-        assert_same_stream("the out-log", &transcript.output, &self.output);
-    }
-
-    /// What the client would say next, if it said `payload`; only that somebody else says it.
-    fn forged<'a>(&self, reading: &Reading, payload: &'a [u8]) -> Segment<'a> {
-        let endpoint = reading.now().connection(self.address()).1.endpoint();
-        Segment {
-            source: endpoint.client,
-            destination: endpoint.vip,
-            seq: endpoint.receive_next,
-            ack: endpoint.send_unacknowledged,
-            flags: Flags {
-                psh: true,
-                ..Flags::ACK
-            },
-            window: 1000,
-            options: Options::default(),
-            payload,
-        }
-    }
-}
 
 /// The LAN with the wire on the backup, and a connection through it, without timestamps: forging is easier.
 struct Scene {
@@ -104,7 +37,7 @@ impl Scene {
         let reading = Reading::of(&wire);
         let listener = lan.primary.listen(family.vip());
         let mut bystander = Bystander::new(lan.client.connect_pair(&listener));
-        bystander.exchange();
+        bystander.exchange(1000);
         let tap = Tap::on(&lan.client, "port2");
         Some(Self {
             lan,

@@ -3,12 +3,12 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::sync::Barrier;
 
 use proto::Seq;
 use proto::packet::{Flags, Options, Segment};
-use steadfast_linux::wire::{Mode, PIN_ROOT, Wire, WireOptions, WireService};
+use steadfast_linux::wire::{Mode, PIN_ROOT, Record, Wire, WireOptions, WireService};
 
 use support::frame::Tap;
 use support::lan::{Family, Host, Lan, is_root};
@@ -39,8 +39,7 @@ fn load_attach_remove(name: &str, chunks_only: bool) {
         wire.add_service(0, &service).expect("add_service");
         assert_eq!(wire.attach().expect("attach"), None);
         wire.set_mode(0, Mode::Wire);
-        let (ring, ring_open) = wire.rings().expect("rings");
-        assert_eq!((ring.fill(), ring_open.fill()), (0, 0));
+        assert_eq!(wire.rings().expect("rings").fill(), 0);
         assert_eq!(wire.counters(0).expect("counters").iter().sum::<u64>(), 0);
         assert!(Wire::load(&node, &options).is_err(), "leftovers are refused");
         wire.remove().expect("remove");
@@ -188,7 +187,7 @@ fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>
         ..options()
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
-    let (mut ring, _) = wire.rings().expect("rings");
+    let ring = wire.rings().expect("rings").connections;
     let tap = Tap::on(&lan.client, "port2");
     for packet in packets {
         if packet.len() <= MTU {
@@ -199,10 +198,15 @@ fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>
     }
     let mut records = Vec::new();
     eventually("all packets are in the ring", || {
-        ring.drain(ring.end(), usize::MAX, true, |record, packet| {
-            assert_eq!((record.len as usize, record.direction), (packet.len(), 0));
-            records.push((record.flags, packet.to_vec()));
-        });
+        ring.drain(
+            ring.end(),
+            usize::MAX,
+            true,
+            &mut |record: &Record, packet: &[u8]| {
+                assert_eq!((record.len as usize, record.direction), (packet.len(), 0));
+                records.push((record.flags, packet.to_vec()));
+            },
+        );
         (records.len() >= packets.len()).then_some(())
     });
     for family in Family::BOTH {
@@ -261,39 +265,4 @@ fn a_full_ring_drops_and_nothing_is_lost() {
             .iter()
             .all(|&(reason, _)| reason == "dropped_ring_full")
     );
-}
-
-#[test]
-fn a_flood_of_syns_costs_protected_connections_nothing() {
-    let Some(lan) = Lan::new("a_flood_of_syns_costs_protected_connections_nothing") else {
-        return;
-    };
-    let options = WireOptions {
-        ring_open_bytes: 64 << 10,
-        ..options()
-    };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
-    let reading = Reading::of(&wire);
-    let listener = lan.primary.listen(Family::V4.vip());
-    let (client, server) = lan.client.connect_pair(&listener);
-    drop(reading.now()); // their SYNs
-    reading.pause();
-    let tap = Tap::on(&lan.client, "port2");
-    for count in 0..2000_u16 {
-        let source: SocketAddr = (Family::V4.address(77), 10_000 + count).into();
-        let syn = Segment {
-            source,
-            destination: Family::V4.vip(),
-            seq: Seq(1),
-            ack: Seq(0),
-            flags: Flags::SYN,
-            window: 1000,
-            options: Options::default(),
-            payload: &[],
-        };
-        tap.put(lan.backup.mac(), lan.client.mac(), &syn.emit());
-    }
-    wire.wait_for(Family::V4, "dropped_ring_full", 1);
-    reading.resume();
-    transfer(Family::V4, (&client, &server), &reading, 1);
 }

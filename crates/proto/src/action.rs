@@ -88,6 +88,8 @@ pub enum Action {
     Transmit(Vec<u8>),
     /// Send this to the peer.
     Send(Heartbeat),
+    /// Ask the peer's kernel whether it is there; when it answers, call `handle_answer`.
+    Probe,
     /// Connect to the local application from the client's address, for a replica.
     OpenReplica {
         /// Of this service.

@@ -8,7 +8,7 @@ pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
 use crate::follower::Follower;
 use crate::packet::{Options, Segment};
 pub use crate::protection::{Cause, Protection};
-use crate::stream::{Inserted, StreamLog};
+use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset, Seq};
 
 /// What a segment did to a connection.
@@ -286,8 +286,8 @@ impl Connection {
         self.sack_overflow = ranges > SACK_RANGES || (self.sack_overflow && ranges > 0);
     }
 
-    /// A segment of the client.
-    pub fn on_client(&mut self, segment: &Segment<'_>) -> Effect {
+    /// A segment of the client, with the place of its payload.
+    pub fn on_client(&mut self, segment: &Segment<'_>, source: Option<OnShelf<'_>>) -> Effect {
         match accept::judge(&self.receiver(), segment) {
             Verdict::Reject(why) => Effect::Rejected(why),
             Verdict::Reset => Effect::Reset,
@@ -301,7 +301,7 @@ impl Connection {
                 self.client
                     .note(segment, at, acknowledges, self.server.acknowledged);
                 if text && !payload.is_empty() {
-                    self.log_input(at, payload);
+                    self.log_input(at, payload, source.map(|source| source.skip(skip)));
                 }
                 let ends = text && segment.flags.fin && self.takes != Takes::Bytes;
                 if ends && !self.input.set_fin(at + payload.len() as u64) {
@@ -316,9 +316,9 @@ impl Connection {
         }
     }
 
-    fn log_input(&mut self, at: Offset, payload: &[u8]) {
+    fn log_input(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
         let before = self.input.frontier();
-        match self.input.insert(at, payload) {
+        match self.input.insert(at, payload, source) {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
             // Not kept. If the server takes it all the same, its acknowledgement will show the hole.
             Inserted::TooFar | Inserted::Known => {}
@@ -330,8 +330,8 @@ impl Connection {
         }
     }
 
-    /// A segment of the server, logged at `now`.
-    pub fn on_server(&mut self, now: Instant, segment: &Segment<'_>) -> Effect {
+    /// A segment of the server, logged at `now`, with the place of its payload.
+    pub fn on_server(&mut self, now: Instant, segment: &Segment<'_>, source: Option<OnShelf<'_>>) -> Effect {
         if segment.flags.rst {
             return Effect::Reset;
         }
@@ -349,7 +349,7 @@ impl Connection {
             self.note_server(segment);
         }
         if !segment.payload.is_empty() {
-            self.log_output(at, segment.payload);
+            self.log_output(at, segment.payload, source);
         }
         if segment.flags.fin && !self.output.set_fin(at + segment.payload.len() as u64) {
             self.spoil(Protection::Ambiguous);
@@ -378,9 +378,9 @@ impl Connection {
         }
     }
 
-    fn log_output(&mut self, at: Offset, payload: &[u8]) {
+    fn log_output(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
         let before = self.output.frontier();
-        match self.output.insert(at, payload) {
+        match self.output.insert(at, payload, source) {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
             Inserted::TooFar => self.spoil(Protection::Unprotected(Cause::LogLimit)),
             Inserted::Known => {}
@@ -393,12 +393,28 @@ impl Connection {
         }
     }
 
-    /// After every segment: forget what nobody will need, and see whether it is all over.
-    fn settle(&mut self) -> Effect {
-        self.release();
+    /// Whether bytes of it lie on a shelf.
+    pub fn is_shelved(&self) -> bool {
+        self.input.is_shelved() || self.output.is_shelved()
+    }
+
+    /// Copies from the shelf what is still needed.
+    pub fn keep(&mut self, shelf: &dyn Shelf) {
+        self.input.keep(shelf);
+        self.output.keep(shelf);
+        self.hold_limit();
+    }
+
+    fn hold_limit(&mut self) {
         if self.memory() as u64 > self.limit {
             self.unprotect(Cause::LogLimit);
         }
+    }
+
+    /// After every segment: forget what nobody will need, and see whether it is all over.
+    fn settle(&mut self) -> Effect {
+        self.release();
+        self.hold_limit();
         let closed =
             |log: &StreamLog, acknowledged: Offset| log.is_complete() && acknowledged > log.frontier();
         if closed(&self.input, self.server.acknowledged) && closed(&self.output, self.client.acknowledged) {

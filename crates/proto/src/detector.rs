@@ -2,6 +2,10 @@
 //!
 //! A detector that was itself not running (paused, starved) must not blame the peer for its own silence: heartbeats that
 //! were sent meanwhile may still wait in the socket. So silence counts only while the detector is seen to run in time.
+//!
+//! A node whose packets come through the wire, or whose kernel answers a probe, is not dead, though its heartbeats may be late on
+//! a busy machine. So these are signs of life too, but only for a while: an agent that stays away is a failure of its own. The
+//! probe is sent when half of the patience is used up, so it delays nothing.
 
 use std::time::Duration;
 
@@ -14,6 +18,8 @@ pub struct DetectorConfig {
     pub interval: Duration,
     /// So many heartbeats in a row must be missing.
     pub missed: u32,
+    /// So long after the last heartbeat the peer's traffic and its kernel's answers are signs of life.
+    pub agent_timeout: Duration,
 }
 
 impl DetectorConfig {
@@ -29,7 +35,10 @@ pub struct Detector {
     config: DetectorConfig,
     /// The last sign of life, or the moment up to which our own absence excuses the peer.
     heard: Option<Instant>,
+    /// The last heartbeat.
+    beat: Option<Instant>,
     checked: Instant,
+    probed: Instant,
 }
 
 impl Detector {
@@ -38,13 +47,38 @@ impl Detector {
         Self {
             config,
             heard: None,
+            beat: None,
             checked: now,
+            probed: now,
         }
     }
 
-    /// The peer gave a sign of life.
+    /// The peer said that it is alive.
     pub fn on_heartbeat(&mut self, now: Instant) {
         self.heard = Some(now);
+        self.beat = Some(now);
+    }
+
+    /// Whether the peer's kernel should be asked now whether it is there.
+    pub fn wants_probe(&mut self, now: Instant) -> bool {
+        let wants = self.heard.is_some_and(|heard| {
+            let silent = now.since(heard);
+            self.config.patience() / 2 <= silent && silent < self.config.patience()
+        }) && now.since(self.probed) >= self.config.interval / 2;
+        if wants {
+            self.probed = now;
+        }
+        wants
+    }
+
+    /// A packet of the peer came through the wire, or its kernel answered, at `now`, which may be some time ago.
+    pub fn on_traffic(&mut self, now: Instant) {
+        if self
+            .beat
+            .is_some_and(|beat| now.since(beat) < self.config.agent_timeout)
+        {
+            self.heard = self.heard.max(Some(now));
+        }
     }
 
     /// Whether the peer has been silent for too long. To be asked at least once per heartbeat interval; asked later than
@@ -84,6 +118,7 @@ mod tests {
     const CONFIG: DetectorConfig = DetectorConfig {
         interval: Duration::from_millis(20),
         missed: 4,
+        agent_timeout: Duration::from_millis(500),
     };
 
     fn at(millis: u64) -> Instant {
@@ -99,6 +134,32 @@ mod tests {
         }
         assert!(!detector.is_silent(at(84)));
         assert!(detector.is_silent(at(85)));
+    }
+
+    #[test]
+    fn traffic_stands_in_for_heartbeats_for_a_while() {
+        let mut detector = Detector::new(CONFIG, at(0));
+        detector.on_traffic(at(1));
+        detector.on_heartbeat(at(5));
+        for millis in (10..580).step_by(10) {
+            detector.on_traffic(at(millis));
+            assert!(!detector.is_silent(at(millis)), "{millis}");
+        }
+        assert!(
+            detector.is_silent(at(584)),
+            "500 + 80 ms after the last heartbeat"
+        );
+    }
+
+    #[test]
+    fn a_silent_peer_is_probed_in_the_second_half_of_the_patience() {
+        let mut detector = Detector::new(CONFIG, at(0));
+        assert!(!detector.wants_probe(at(70)), "never heard of");
+        detector.on_heartbeat(at(100));
+        let probes: Vec<u64> = (100..300)
+            .filter(|&millis| detector.wants_probe(at(millis)))
+            .collect();
+        assert_eq!(probes, [140, 150, 160, 170]);
     }
 
     #[test]

@@ -11,8 +11,9 @@ use crate::action::{Action, Gate, Heartbeat, Report, ServiceBeat, ServiceIndex};
 use crate::connection::Connection;
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::{Policy, follow_replica};
-use crate::packet::{Checksum, Malformed, Segment};
+use crate::packet::{Checksum, Segment};
 use crate::role::{Event, Role};
+use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
 use crate::{Instant, Offset};
@@ -153,7 +154,8 @@ impl Node {
         0..ServiceIndex::try_from(self.services.len()).expect("few services")
     }
 
-    /// A packet that the wire logged at `now`, from its IP header on.
+    /// A packet that the wire logged at `now`, from its IP header on, with its place if it lies on a shelf: then
+    /// [`keep`](Self::keep) is to be called before anything else than further packets of that shelf.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -161,24 +163,23 @@ impl Node {
         direction: Direction,
         packet: &[u8],
         checksum: Checksum,
+        source: Option<OnShelf<'_>>,
     ) {
         let Some(service) = self.services.get_mut(usize::from(index)) else {
             return;
         };
-        let segment = match Segment::parse(packet, checksum) {
-            Ok(segment) => segment,
-            Err(
-                Malformed::Ip
-                | Malformed::Fragment
-                | Malformed::NotTcp
-                | Malformed::Tcp
-                | Malformed::Checksum,
-            ) => {
-                service.unfollowed.malformed += 1;
-                return;
-            }
+        if direction == Direction::Out {
+            self.detector.on_traffic(now);
+        }
+        let Ok(segment) = Segment::parse(packet, checksum) else {
+            service.unfollowed.malformed += 1;
+            return;
         };
-        let change = service.table.on_packet(now, direction, &segment);
+        let payload_at = (segment.payload.as_ptr() as usize).wrapping_sub(packet.as_ptr() as usize);
+        let source = source
+            .filter(|_| payload_at < packet.len())
+            .map(|source| source.skip(payload_at));
+        let change = service.table.on_packet(now, direction, &segment, source);
         if service.config.table.policy == Policy::Replica {
             follow_replica(&mut service.table, index, change, &mut self.actions);
         }
@@ -197,6 +198,13 @@ impl Node {
             }
             Change::Ended(connection) => self.decide(now, index, connection),
             Change::Old | Change::Handshake | Change::Connection(_) | Change::Opened(_) => {}
+        }
+    }
+
+    /// The shelf that packets came from will be cleared: copies from it what is still needed.
+    pub fn keep(&mut self, shelf: &dyn Shelf) {
+        for service in &mut self.services {
+            service.table.keep(shelf);
         }
     }
 
@@ -228,6 +236,11 @@ impl Node {
         }
     }
 
+    /// The peer's kernel answered a probe.
+    pub fn handle_answer(&mut self, now: Instant) {
+        self.detector.on_traffic(now);
+    }
+
     /// Time has passed: heartbeats are sent and missed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.beat_due {
@@ -236,6 +249,9 @@ impl Node {
         }
         for service in &mut self.services {
             service.repeats.on_timeout(now, &mut self.actions);
+        }
+        if self.detector.wants_probe(now) {
+            self.actions.push_back(Action::Probe);
         }
         if self.detector.is_silent(now) {
             for index in self.indices() {

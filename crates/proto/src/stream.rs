@@ -6,6 +6,9 @@
 //!  given │ kept, contiguous  │ not seen yet  │ seen, out of order
 //!  up    │                   │
 //! ```
+//!
+//! What comes in order from a [`Shelf`] stays there until [`StreamLog::keep`]: most of it was acknowledged by then, and is
+//! never copied.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,6 +21,42 @@ const AHEAD_MAX: usize = 256;
 const SPARE_MAX: usize = 32;
 /// A chunk so small is kept for reuse when a log is empty: small messages come again and again.
 const SMALL: usize = 2048;
+
+/// Bytes from a shelf that are fewer than these are copied at once: that costs no more than remembering where they are.
+const SHELVED_MIN: usize = 1024;
+/// Room for so many pieces on a shelf stays when none is there.
+const SHELVED_KEPT: usize = 8;
+
+/// Where bytes that a log was given can be read again, until the log was told to [`keep`](StreamLog::keep) what it needs.
+pub trait Shelf {
+    /// `len` bytes from `place` on.
+    fn bytes(&self, place: u64, len: usize) -> &[u8];
+}
+
+/// Where some bytes lie.
+#[derive(Clone, Copy)]
+pub struct OnShelf<'a> {
+    /// On this shelf.
+    pub shelf: &'a dyn Shelf,
+    /// From here on.
+    pub place: u64,
+}
+
+impl OnShelf<'_> {
+    /// The place `bytes` further on.
+    #[must_use]
+    pub fn skip(self, bytes: usize) -> Self {
+        let place = self.place + bytes as u64;
+        Self { place, ..self }
+    }
+}
+
+/// A piece of the stream that lies on a shelf.
+#[derive(Clone, Debug)]
+struct Shelved {
+    range: Range<Offset>,
+    place: u64,
+}
 
 /// What became of a piece of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +85,8 @@ pub struct StreamLog {
     origin: Offset,
     /// Memory of the chunks, in bytes.
     memory: usize,
+    /// The last pieces before the frontier, in order, while nothing is ahead.
+    shelved: VecDeque<Shelved>,
     /// Chunks that were given up last: their memory is still in the caches.
     spare: Vec<Vec<u8>>,
     reach: u64,
@@ -63,6 +104,7 @@ impl StreamLog {
             chunks: VecDeque::new(),
             origin: Offset::ZERO,
             memory: 0,
+            shelved: VecDeque::new(),
             spare: Vec::new(),
             reach,
         }
@@ -137,8 +179,11 @@ impl StreamLog {
         self.fin = self.fin.filter(|_| self.is_complete());
     }
 
-    /// Stores `bytes`, which stand at `at` in the stream.
-    pub fn insert(&mut self, at: Offset, bytes: &[u8]) -> Inserted {
+    /// Stores `bytes`, which stand at `at` in the stream, and perhaps on a shelf.
+    ///
+    /// # Panics
+    /// If pieces of it lie on a shelf, and `bytes` on none.
+    pub fn insert(&mut self, at: Offset, bytes: &[u8], source: Option<OnShelf<'_>>) -> Inserted {
         let end = at + bytes.len() as u64;
         if end.since(self.base) > self.reach {
             return Inserted::TooFar;
@@ -150,11 +195,37 @@ impl StreamLog {
             if bytes.is_empty() {
                 return Inserted::Known;
             }
-            self.write(at, bytes);
+            match source {
+                Some(OnShelf { place, .. }) if bytes.len() >= SHELVED_MIN || self.is_shelved() => {
+                    let range = at..end;
+                    self.shelved.push_back(Shelved { range, place });
+                }
+                _ => self.write(at, bytes),
+            }
             self.frontier = end;
             return Inserted::Stored;
         }
+        if self.is_shelved() {
+            self.keep(source.expect("one shelf, or none").shelf);
+        }
         self.insert_overlapping(at, bytes)
+    }
+
+    /// Whether bytes lie on a shelf: they cannot be read before they are kept.
+    pub fn is_shelved(&self) -> bool {
+        !self.shelved.is_empty()
+    }
+
+    /// Copies what lies on the shelf and is still needed.
+    pub fn keep(&mut self, shelf: &dyn Shelf) {
+        while let Some(Shelved { range, place }) = self.shelved.pop_front() {
+            let start = range.start.max(self.base);
+            let bytes = shelf.bytes(place + start.since(range.start), at_index(range.end.since(start)));
+            self.write(start, bytes);
+        }
+        if self.shelved.capacity() > SHELVED_KEPT {
+            self.shelved = VecDeque::new();
+        }
     }
 
     fn insert_overlapping(&mut self, at: Offset, bytes: &[u8]) -> Inserted {
@@ -211,6 +282,13 @@ impl StreamLog {
     /// Forgets the bytes before `to` (at most up to the frontier).
     pub fn release(&mut self, to: Offset) {
         self.base = self.base.max(to.min(self.frontier));
+        while self
+            .shelved
+            .front()
+            .is_some_and(|piece| piece.range.end <= self.base)
+        {
+            self.shelved.pop_front();
+        }
         if self.base == self.frontier && self.ahead.is_empty() {
             self.clear();
         }
@@ -224,6 +302,9 @@ impl StreamLog {
                 chunk.clear();
                 self.spare.push(chunk);
             }
+        }
+        if self.chunks.is_empty() {
+            self.origin = self.base;
         }
     }
 
@@ -244,10 +325,10 @@ impl StreamLog {
     /// The kept bytes of `range`, in order, as slices.
     ///
     /// # Panics
-    /// If the range is not kept and contiguous.
+    /// If the range is not kept and contiguous, or lies on a shelf.
     pub fn slices(&self, range: Range<Offset>) -> impl Iterator<Item = &[u8]> {
         assert!(
-            self.base <= range.start && range.end <= self.frontier,
+            self.base <= range.start && range.end <= self.frontier && !self.is_shelved(),
             "{range:?} of {self:?}"
         );
         self.pieces(range.start, range.end.since(range.start))
@@ -334,6 +415,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    impl Shelf for Vec<u8> {
+        fn bytes(&self, place: u64, len: usize) -> &[u8] {
+            &self[at_index(place)..][..len]
+        }
+    }
+
     fn contents(log: &StreamLog) -> Vec<u8> {
         log.slices(log.base()..log.frontier())
             .flatten()
@@ -344,43 +431,43 @@ mod tests {
     #[test]
     fn a_hole_is_filled_and_conflicts_are_seen_on_both_sides_of_it() {
         let mut log = StreamLog::new(Seq(0), 1 << 20);
-        assert_eq!(log.insert(Offset(0), b"abc"), Inserted::Stored);
-        assert_eq!(log.insert(Offset(6), b"ghi"), Inserted::Stored);
+        assert_eq!(log.insert(Offset(0), b"abc", None), Inserted::Stored);
+        assert_eq!(log.insert(Offset(6), b"ghi", None), Inserted::Stored);
         assert_eq!(
             (log.frontier(), log.end(), log.has_holes()),
             (Offset(3), Offset(9), true)
         );
-        assert_eq!(log.insert(Offset(1), b"bX"), Inserted::Conflict);
-        assert_eq!(log.insert(Offset(7), b"X"), Inserted::Conflict);
-        assert_eq!(log.insert(Offset(2), b"cdefg"), Inserted::Stored);
+        assert_eq!(log.insert(Offset(1), b"bX", None), Inserted::Conflict);
+        assert_eq!(log.insert(Offset(7), b"X", None), Inserted::Conflict);
+        assert_eq!(log.insert(Offset(2), b"cdefg", None), Inserted::Stored);
         assert_eq!(contents(&log), b"abcdefghi");
-        assert_eq!(log.insert(Offset(0), b"abcdefghi"), Inserted::Known);
+        assert_eq!(log.insert(Offset(0), b"abcdefghi", None), Inserted::Known);
     }
 
     #[test]
     fn released_bytes_are_neither_kept_nor_compared() {
         let mut log = StreamLog::new(Seq(0), 1 << 20);
-        log.insert(Offset(0), &[1; 100_000]);
+        log.insert(Offset(0), &[1; 100_000], None);
         log.release(Offset(99_990));
         assert!(log.memory() <= CHUNK, "{}", log.memory());
-        assert_eq!(log.insert(Offset(0), &[9; 99_990]), Inserted::Known);
-        assert_eq!(log.insert(Offset(99_990), &[9]), Inserted::Conflict);
+        assert_eq!(log.insert(Offset(0), &[9; 99_990], None), Inserted::Known);
+        assert_eq!(log.insert(Offset(99_990), &[9], None), Inserted::Conflict);
         log.release(Offset(200_000));
         assert_eq!((log.base(), log.memory()), (Offset(100_000), 0));
-        assert_eq!(log.insert(Offset(100_000), b"on"), Inserted::Stored);
+        assert_eq!(log.insert(Offset(100_000), b"on", None), Inserted::Stored);
         assert_eq!(contents(&log), b"on");
     }
 
     #[test]
     fn a_stream_has_one_end() {
         let mut log = StreamLog::new(Seq(0), 1 << 20);
-        log.insert(Offset(0), b"abc");
+        log.insert(Offset(0), b"abc", None);
         assert!(!log.set_fin(Offset(2)));
         assert!(log.set_fin(Offset(5)));
         assert!(!log.set_fin(Offset(6)));
         assert!(!log.is_complete());
-        assert_eq!(log.insert(Offset(3), b"def"), Inserted::Conflict);
-        assert_eq!(log.insert(Offset(3), b"de"), Inserted::Stored);
+        assert_eq!(log.insert(Offset(3), b"def", None), Inserted::Conflict);
+        assert_eq!(log.insert(Offset(3), b"de", None), Inserted::Stored);
         assert!(log.is_complete());
         assert_eq!(log.next_seq(), Seq(6));
     }
@@ -388,8 +475,26 @@ mod tests {
     #[test]
     fn reach_bounds_the_log() {
         let mut log = StreamLog::new(Seq(0), 10);
-        assert_eq!(log.insert(Offset(4), b"1234567"), Inserted::TooFar);
-        assert_eq!(log.insert(Offset(4), b"123456"), Inserted::Stored);
+        assert_eq!(log.insert(Offset(4), b"1234567", None), Inserted::TooFar);
+        assert_eq!(log.insert(Offset(4), b"123456", None), Inserted::Stored);
+    }
+
+    #[test]
+    fn what_was_acknowledged_on_the_shelf_is_never_copied() {
+        let shelf = vec![7; 100_000];
+        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        for at in (0..100_000).step_by(10_000) {
+            let source = Some(OnShelf {
+                shelf: &shelf,
+                place: at,
+            });
+            assert_eq!(log.insert(Offset(at), &shelf[..10_000], source), Inserted::Stored);
+        }
+        assert_eq!((log.frontier(), log.memory()), (Offset(100_000), 0));
+        log.release(Offset(95_000));
+        log.keep(&shelf);
+        assert_eq!(contents(&log), [7; 5000]);
+        assert!(log.memory() <= CHUNK, "{}", log.memory());
     }
 
     proptest! {
@@ -398,21 +503,28 @@ mod tests {
         fn pieces_in_any_order_give_the_stream(
             pieces in prop::collection::vec((0_u64..90_000, 1_u64..20_000), 1..60),
             first: u32,
+            shelf: bool,
         ) {
             let stream: Vec<u8> = (0..120_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             let mut log = StreamLog::new(Seq(first), 1 << 20);
             let mut seen = vec![false; stream.len()];
             for (index, (start, len)) in pieces.into_iter().enumerate() {
                 let range = start as usize..(start + len) as usize;
-                prop_assert_ne!(log.insert(Offset(start), &stream[range.clone()]), Inserted::Conflict);
+                let source = shelf.then_some(OnShelf { shelf: &stream, place: start });
+                prop_assert_ne!(log.insert(Offset(start), &stream[range.clone()], source), Inserted::Conflict);
                 seen[range].fill(true);
                 let frontier = seen.iter().position(|seen| !seen).unwrap_or(seen.len());
                 prop_assert_eq!(log.frontier(), Offset(frontier as u64));
-                prop_assert_eq!(contents(&log), &stream[log.base().0 as usize..frontier]);
                 if index % 3 == 2 {
                     log.release(Offset(frontier as u64 / 2));
                 }
+                if shelf && index % 4 < 3 {
+                    continue;
+                }
+                log.keep(&stream);
+                prop_assert_eq!(contents(&log), &stream[log.base().0 as usize..frontier]);
             }
+            log.keep(&stream);
             for (start, bytes) in log.ahead() {
                 prop_assert_eq!(&bytes, &stream[start.0 as usize..start.0 as usize + bytes.len()]);
             }

@@ -9,6 +9,7 @@ use rustc_hash::FxSeededState;
 use crate::connection::{Cause, Connection, Effect, EndpointTimestamps, Opening};
 use crate::follower::{Follower, Policy};
 use crate::packet::{Flags, Options, Segment, Timestamps};
+use crate::stream::{OnShelf, Shelf};
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
 
@@ -93,6 +94,8 @@ pub struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
     memory: u64,
+    /// Connections of which bytes lie on a shelf.
+    shelved: Vec<ConnectionId>,
     handshakes: Map<Handshake>,
     handshake_order: VecDeque<(SocketAddr, Seq)>,
     ended: Map<Ended>,
@@ -120,6 +123,7 @@ impl Table {
             slots: Vec::new(),
             free: Vec::new(),
             memory: 0,
+            shelved: Vec::new(),
             handshakes: Map::with_hasher(map.clone()),
             handshake_order: VecDeque::new(),
             ended: Map::with_hasher(map.clone()),
@@ -185,7 +189,14 @@ impl Table {
     }
 
     /// A packet of the service, logged at `now`.
-    pub fn on_packet(&mut self, now: Instant, direction: Direction, segment: &Segment<'_>) -> Change {
+    /// Its payload may lie on a shelf; then [`keep`](Self::keep) is to be called before that is cleared.
+    pub fn on_packet(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        segment: &Segment<'_>,
+        source: Option<OnShelf<'_>>,
+    ) -> Change {
         let client = match direction {
             Direction::In => segment.source,
             Direction::Out => segment.destination,
@@ -196,11 +207,11 @@ impl Table {
         if !self.handshakes.is_empty() && direction == Direction::In && self.is_completed_by(client, segment)
         {
             let id = self.open(client);
-            self.apply(now, direction, client, id, segment);
+            self.apply(now, direction, id, segment, source);
             return Change::Opened(id);
         }
         match self.find(client) {
-            Some(id) => self.apply(now, direction, client, id, segment),
+            Some(id) => self.apply(now, direction, id, segment, source),
             None if self.ended.contains_key(&client) => Change::Old,
             // An empty segment after the last word, when the socket is gone already: nobody needs a RST for it.
             None if segment.payload.is_empty() && self.handed_over.contains_key(&client) => Change::Old,
@@ -333,20 +344,23 @@ impl Table {
         &mut self,
         now: Instant,
         direction: Direction,
-        client: SocketAddr,
         id: ConnectionId,
         segment: &Segment<'_>,
+        source: Option<OnShelf<'_>>,
     ) -> Change {
         let over = self.memory > self.config.bytes_max;
         let connection = self.slots[id.slot as usize]
             .connection
             .as_mut()
             .expect("found by client");
-        let before = connection.memory();
+        let (before, was_shelved) = (connection.memory(), connection.is_shelved());
         let effect = match direction {
-            Direction::In => connection.on_client(segment),
-            Direction::Out => connection.on_server(now, segment),
+            Direction::In => connection.on_client(segment, source),
+            Direction::Out => connection.on_server(now, segment, source),
         };
+        if connection.is_shelved() && !was_shelved {
+            self.shelved.push(id);
+        }
         if over && connection.memory() > before {
             connection.unprotect(Cause::LogLimit);
         }
@@ -358,15 +372,16 @@ impl Table {
                 Change::Ended(id)
             }
             Effect::Closed => {
-                self.remember_ended(now, client, id);
+                self.remember_ended(now, id);
                 self.remove(id);
                 Change::Ended(id)
             }
         }
     }
 
-    fn remember_ended(&mut self, now: Instant, client: SocketAddr, id: ConnectionId) {
+    fn remember_ended(&mut self, now: Instant, id: ConnectionId) {
         let endpoint = self.get(id).expect("still there").endpoint();
+        let client = endpoint.client;
         while self.ended_order.len() >= ENDED_MAX
             || self
                 .ended_order
@@ -419,6 +434,17 @@ impl Table {
             },
             payload: &[],
         })
+    }
+
+    /// The shelf will be cleared: copies from it what is still needed.
+    pub fn keep(&mut self, shelf: &dyn Shelf) {
+        for id in std::mem::take(&mut self.shelved) {
+            if let Some(connection) = self.get_mut(id) {
+                let before = connection.memory();
+                connection.keep(shelf);
+                self.account(id, before);
+            }
+        }
     }
 
     /// Takes a connection out of the table: a socket has it now.

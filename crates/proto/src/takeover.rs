@@ -1,7 +1,7 @@
 //! A takeover, step by step (DESIGN.md §3, "The primary dies").
 //!
 //! ```text
-//!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection, the busy ones first:
+//!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection, the busy ones first, mere handshakes last:
 //!                                               restore ─▶ make ready ─▶ drain ─▶ activate ─▶ hand over
 //!                                             ─▶ all decided: speech allowed, one RST to each that is lost
 //! ```
@@ -99,14 +99,15 @@ impl Takeover {
                 });
             }
         }
-        let mut order: Vec<(bool, ConnectionId)> = table
+        // Who is known to be there comes first: of a flood, only handshakes are.
+        let mut order: Vec<(bool, bool, ConnectionId)> = table
             .iter()
-            .map(|(id, connection)| (!connection.is_busy(), id))
+            .map(|(id, connection)| (self.half_open.contains_key(&id), !connection.is_busy(), id))
             .collect();
         order.sort_unstable();
         self.connections = order.len();
-        self.undecided = order.iter().map(|&(_, id)| id).collect();
-        for (_, connection) in order {
+        self.undecided = order.iter().map(|&(_, _, id)| id).collect();
+        for (_, _, connection) in order {
             let entry = table.get_mut(connection).expect("in the table");
             entry.hold_input();
             let lost = match entry.protection() {
@@ -347,4 +348,84 @@ pub(crate) fn clock_at(value: u32, seen: Instant, now: Instant) -> u32 {
 /// for Linux's TCP_TIMESTAMP it means another unit.
 pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
     clock_at(value, seen, now).wrapping_add(1) & !1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
+
+    const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
+
+    fn table() -> Table {
+        Table::new(TableConfig {
+            vip: VIP.into(),
+            policy: Policy::Http,
+            connection_bytes_max: 1 << 20,
+            bytes_max: 1 << 30,
+            hash_seed: 1,
+        })
+    }
+
+    /// The client of a port; the clients' sequence numbers begin at 0, the server's at 1000.
+    fn say(table: &mut Table, port: u16, direction: Direction, flags: Flags) -> Change {
+        let client: SocketAddr = ([10, 0, 0, 1], port).into();
+        let opening = u32::from(!flags.syn);
+        let (source, destination, seq, ack) = match direction {
+            Direction::In => (client, VIP.into(), opening, 1001),
+            Direction::Out => (VIP.into(), client, 1000 + opening, 1),
+        };
+        let segment = Segment {
+            source,
+            destination,
+            seq: Seq(seq),
+            ack: Seq(ack),
+            flags,
+            window: 1000,
+            options: Options::default(),
+            payload: &[],
+        };
+        table.on_packet(Instant::from_nanos(0), direction, &segment, None)
+    }
+
+    fn begin_handshake(table: &mut Table, port: u16) {
+        say(table, port, Direction::In, Flags::SYN);
+        say(table, port, Direction::Out, Flags::SYN_ACK);
+    }
+
+    fn open(table: &mut Table, port: u16) -> ConnectionId {
+        begin_handshake(table, port);
+        match say(table, port, Direction::In, Flags::ACK) {
+            Change::Opened(id) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Also one that just listens, and whose place in the table is behind those that others have left.
+    #[test]
+    fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
+        let mut table = table();
+        let left: Vec<_> = (1..=20).map(|port| open(&mut table, port)).collect();
+        let idle = open(&mut table, 21);
+        for id in left {
+            table.remove(id);
+        }
+        let flood = 2 * u16::try_from(PENDING_MAX).expect("small");
+        (100..100 + flood).for_each(|port| begin_handshake(&mut table, port));
+
+        let (now, mut actions) = (Instant::from_nanos(1), VecDeque::new());
+        let mut takeover = Takeover::begin(now, 0, &mut actions);
+        takeover.on_drained(now, 0, &mut table, &mut actions);
+        let restored: Vec<_> = actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Restore { connection, .. } => Some(*connection),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(restored.len(), 1 + PENDING_MAX);
+        assert_eq!(restored[0], idle);
+    }
 }

@@ -177,6 +177,7 @@ fn what_is_due_to_a_connection_is_not_done_to_its_successor() {
     config.detector = DetectorConfig {
         interval: 400 * MS,
         missed: 3,
+        agent_timeout: Duration::from_secs(1),
     };
     config.nap = 150 * MS;
     let mut scene = Scene::new(&config);

@@ -8,7 +8,7 @@ use anyhow::Context;
 use linux::network::{Announcer, Interface, Network};
 use linux::raw::RawSender;
 use linux::repair::{Pool, Restored};
-use linux::wire::{Mode, Wire};
+use linux::wire::{Mode, Rings, Wire};
 use proto::action::{Action, Gate, Report, ServiceIndex};
 use proto::connection::Endpoint;
 use proto::node::Node;
@@ -16,7 +16,7 @@ use proto::role::Role;
 use proto::table::ConnectionId;
 use proto::takeover;
 
-use super::Rings;
+use super::Reader;
 use super::peer::Peer;
 use super::relay::{Handover, Live, Relay};
 use super::replicas::Replicas;
@@ -165,7 +165,7 @@ impl Executor {
             } => return self.assume(service, role, peer_mac),
             Action::SetGate { service, gate } => self.wire.set_mode(service, mode_of(gate)),
             Action::Drain { service } => {
-                rings.drain(node, usize::MAX, true);
+                rings.drain(usize::MAX, true, &mut Reader(node));
                 node.handle_drained(linux::clock::now(), service);
             }
             Action::Restore { service, connection } => self.restore(node, service, connection),
@@ -183,6 +183,7 @@ impl Executor {
                 }
             }
             Action::Send(heartbeat) => peer.send(&heartbeat),
+            Action::Probe => peer.probe(),
             Action::OpenReplica {
                 service,
                 connection,

@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use linux::network::{self, Network};
-use linux::wire::{self, Ring, Wire, WireOptions, WireService};
+use linux::wire::{self, Rings, Wire, WireOptions, WireService};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use proto::detector::DetectorConfig;
 use proto::node::{Node, NodeConfig, ServiceConfig};
+use proto::stream::{OnShelf, Shelf};
 use proto::table::{Direction, TableConfig};
 
 use crate::config::{Config, Policy, Role};
@@ -35,10 +36,9 @@ use peer::Peer;
 /// Records handled between two looks at the clock.
 const BATCH: usize = 4096;
 /// Between two looks at the rings while there is traffic: long, since it takes a CPU away from those who make it.
-const NAP: Duration = Duration::from_millis(4);
-/// The same when a look finds much: the ring must not run full.
-const NAP_BUSY: Duration = Duration::from_millis(1);
-const BUSY_BYTES: u64 = 4 << 20;
+const NAP_MAX: Duration = Duration::from_millis(4);
+/// Bytes per second that no traffic exceeds: during a nap it may fill half of the ring.
+const TRAFFIC_MAX: u64 = 8_000_000_000;
 /// So many naps without a record, and the agent goes to sleep.
 const NAPS_MAX: u32 = 10;
 /// The longest sleep: a wake-up could be lost in the gap between the last look and the sleep.
@@ -53,40 +53,29 @@ struct Agent {
     calls: Receiver<Call>,
     wakeups: UnixStream,
     stop: Arc<AtomicBool>,
+    nap: Duration,
     idle_naps: u32,
     peer_status: control::PeerStatus,
 }
 
-/// The ring of connections and that of SYNs.
-struct Rings {
-    connections: Ring,
-    opening: Ring,
-}
+/// Reads the log for the node.
+struct Reader<'a>(&'a mut Node);
 
-impl Rings {
-    /// Handles what was logged up to now, SYNs first: a connection's first segment was logged after its SYN, so by the
-    /// time the end of the ring of connections has been read, its SYN is in the other ring.
-    fn drain(&mut self, node: &mut Node, records_max: usize, wait: bool) -> usize {
-        let end = self.connections.end();
-        let mut handle = |record: &wire::Record, packet: &[u8]| {
-            let direction = if record.direction == 0 {
-                Direction::In
-            } else {
-                Direction::Out
-            };
-            let time = proto::Instant::from_nanos(record.time_ns);
-            node.handle_packet(time, record.service, direction, packet, wire::checksum_of(record));
+impl wire::Reader for Reader<'_> {
+    fn record(&mut self, record: &wire::Record, packet: &[u8], source: OnShelf<'_>) {
+        let direction = if record.direction == 0 {
+            Direction::In
+        } else {
+            Direction::Out
         };
-        let opening_end = self.opening.end();
-        let opening = self.opening.drain(opening_end, records_max, wait, &mut handle);
-        if opening == records_max {
-            return opening; // the rest of them first
-        }
-        opening + self.connections.drain(end, records_max, wait, &mut handle)
+        let time = proto::Instant::from_nanos(record.time_ns);
+        let (service, checksum) = (record.service, wire::checksum_of(record));
+        self.0
+            .handle_packet(time, service, direction, packet, checksum, Some(source));
     }
 
-    fn fill(&self) -> u64 {
-        self.connections.fill() + self.opening.fill()
+    fn keep(&mut self, shelf: &dyn Shelf) {
+        self.0.keep(shelf);
     }
 }
 
@@ -129,6 +118,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         calls,
         wakeups,
         stop,
+        nap: nap(config.log.ring_bytes),
         idle_naps: 0,
         peer_status,
     };
@@ -167,11 +157,8 @@ fn set_up(config: &Config) -> anyhow::Result<(Executor, Rings)> {
             return Err(error);
         }
     };
-    let (connections, opening) = wire.rings()?;
-    Ok((
-        Executor::new(config, wire, network)?,
-        Rings { connections, opening },
-    ))
+    let rings = wire.rings()?;
+    Ok((Executor::new(config, wire, network)?, rings))
 }
 
 fn attach(config: &Config, wire: &mut Wire) -> anyhow::Result<()> {
@@ -236,6 +223,7 @@ fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfi
     let detector = DetectorConfig {
         interval: config.detector.heartbeat,
         missed: config.detector.missed,
+        agent_timeout: config.node.agent_timeout,
     };
     Ok(NodeConfig {
         name: config.node.name.clone(),
@@ -247,12 +235,14 @@ fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfi
 impl Agent {
     fn run(&mut self) -> anyhow::Result<()> {
         while !self.stop.load(Ordering::Relaxed) {
-            let found_bytes = self.rings.fill();
-            let handled = self.rings.drain(&mut self.node, BATCH, false);
+            let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
             self.carry_out()?;
             for heartbeat in self.peer.receive() {
                 self.node.handle_heartbeat(linux::clock::now(), heartbeat);
                 self.carry_out()?;
+            }
+            if self.peer.is_answered() {
+                self.node.handle_answer(linux::clock::now());
             }
             self.executor.watch_servers(&mut self.node);
             let now = linux::clock::now();
@@ -266,7 +256,7 @@ impl Agent {
             }
             if handled < BATCH {
                 self.executor.prepare_sockets(&self.node);
-                self.rest(handled, found_bytes);
+                self.rest(handled);
             }
         }
         Ok(())
@@ -295,12 +285,11 @@ impl Agent {
     }
 
     /// A nap while there is traffic, sleep while there is none.
-    fn rest(&mut self, handled: usize, found_bytes: u64) {
+    fn rest(&mut self, handled: usize) {
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
         if self.idle_naps <= NAPS_MAX {
-            let nap = if found_bytes > BUSY_BYTES { NAP_BUSY } else { NAP };
-            wait(&[self.peer.as_fd(), self.wakeups.as_fd()], nap.min(due));
+            wait(&[self.peer.as_fd(), self.wakeups.as_fd()], self.nap.min(due));
         } else {
             self.executor.set_asleep(true);
             if self.rings.fill() == 0 {
@@ -317,6 +306,11 @@ impl Agent {
         let mut wakeups = [0; 64];
         while matches!((&self.wakeups).read(&mut wakeups), Ok(count) if count > 0) {}
     }
+}
+
+fn nap(ring_bytes: u32) -> Duration {
+    let nanos = u64::from(ring_bytes / 2) * 1_000_000_000 / TRAFFIC_MAX;
+    Duration::from_nanos(nanos).min(NAP_MAX)
 }
 
 /// Waits until one of `fds` is readable, at most for `limit`.

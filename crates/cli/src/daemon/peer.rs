@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use linux::probe::Prober;
 use proto::action::Heartbeat;
 
 use crate::config::Config;
@@ -21,6 +22,8 @@ const RECEIVE_MAX: usize = 64;
 
 /// The heartbeat socket. It takes datagrams of the peer's address and port only.
 pub struct Peer {
+    /// `None` where the kernel allows no raw sockets.
+    prober: Option<Prober>,
     socket: Arc<UdpSocket>,
     name: String,
     said: Arc<Said>,
@@ -63,7 +66,11 @@ impl Peer {
                 }
                 heard.repeat(&theirs, rhythm, patience);
             })?;
+        let prober = Prober::open(config.peer.address)
+            .inspect_err(|error| tracing::warn!(%error, "no probes: false alarms are more likely"))
+            .ok();
         Ok(Self {
+            prober,
             socket,
             name: config.peer.name.clone(),
             said,
@@ -79,6 +86,18 @@ impl Peer {
         word.bytes = bytes;
         word.at = Some(Instant::now());
         self.said.changed.notify_one();
+    }
+
+    /// Asks the peer's kernel whether it is there.
+    pub fn probe(&self) {
+        if let Some(Err(error)) = self.prober.as_ref().map(Prober::ask) {
+            tracing::trace!(%error, "probe not sent"); // a peer that is away is no error
+        }
+    }
+
+    /// Whether the peer's kernel has answered.
+    pub fn is_answered(&self) -> bool {
+        self.prober.as_ref().is_some_and(Prober::is_answered)
     }
 
     /// The heartbeats that have arrived.

@@ -30,8 +30,8 @@
 
 mod connection;
 mod merge;
-mod packet;
-mod pcap;
+pub mod packet;
+pub mod pcap;
 mod stream;
 mod verdict;
 mod voice;

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 pub use abi::{MARK_RESTORING, REASONS, Record, SERVICES_MAX};
 pub use attach::{detach, mount_bpffs};
-pub use ring::Ring;
+pub use ring::{Reader, Ring, Rings};
 
 use abi::{NodeState, ServiceKey, ServiceState};
 
@@ -201,13 +201,13 @@ impl Wire {
         find_map(&self.object, name).expect("the object was compiled with this map")
     }
 
-    /// The ring of connections and the ring of SYNs, in this order.
+    /// The ring of connections and the ring of SYNs.
     ///
     /// # Errors
     /// What `mmap(2)` says.
-    pub fn rings(&self) -> Result<(Ring, Ring), WireError> {
+    pub fn rings(&self) -> Result<Rings, WireError> {
         let open = |name| Ring::open(self.map(name)).step(|| format!("mapping the ring {name}"));
-        Ok((open("ring")?, open("ring_open")?))
+        Ok(Rings::new(open("ring")?, open("ring_open")?))
     }
 
     /// Makes `service` known under `index`, in [`Mode::Off`].

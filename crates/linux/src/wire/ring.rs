@@ -1,20 +1,23 @@
 //! Reading a pinned eBPF ring buffer by polling.
 //!
 //! The layout is the kernel's (`kernel/bpf/ringbuf.c`): a consumer page that we write, a producer page and the data,
-//! mapped twice in a row so that a record never wraps. The consumer position is advanced only after a record was
-//! handled, so a reader that dies loses nothing: its successor handles that record again.
+//! mapped twice in a row so that a record never wraps. The consumer position is advanced only after records were
+//! handled, so a reader that dies loses nothing: its successor handles them again.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapHandle};
 use memmap2::{Mmap, MmapMut, MmapOptions};
+use proto::stream::{OnShelf, Shelf};
 
 use super::abi::Record;
 
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 const HEADER: u64 = 8;
+/// So much is read before the ring is cleared of it: many round trips of a fast network, few of the CPU's caches.
+const BATCH_BYTES: u64 = 2 << 20;
 
 /// One ring, mapped.
 pub struct Ring {
@@ -83,25 +86,40 @@ impl Ring {
         self.producer().load(Ordering::Acquire)
     }
 
-    /// Bytes logged and not yet handled.
-    pub fn fill(&self) -> u64 {
-        self.end() - self.consumer().load(Ordering::Relaxed)
+    /// Up to where the records were handled.
+    fn handled(&self) -> u64 {
+        self.consumer().load(Ordering::Relaxed)
     }
 
-    /// Hands the records before `end` to `handle`, at most `records_max` of them. Stops at one that is still being
-    /// written, unless `wait` says to wait for it (a takeover does: the program that writes it will not take long).
-    /// Returns how many were handled.
-    pub fn drain(
-        &mut self,
-        end: u64,
-        records_max: usize,
-        wait: bool,
-        mut handle: impl FnMut(&Record, &[u8]),
-    ) -> usize {
-        let mut position = self.consumer().load(Ordering::Relaxed);
+    /// Bytes logged and not yet handled.
+    pub fn fill(&self) -> u64 {
+        self.end() - self.handled()
+    }
+
+    /// Hands the records before `end` to `reader`, at most `records_max` of them, and clears the ring of them batch by batch.
+    /// Stops at one that is still being written, unless `wait` says to wait for it (a takeover does: the program that
+    /// writes it will not take long). Returns how many were handled.
+    pub fn drain(&self, end: u64, records_max: usize, wait: bool, reader: &mut impl Reader) -> usize {
         let mut handled = 0;
-        while position < end && handled < records_max {
-            let header = self.header(position).load(Ordering::Acquire);
+        loop {
+            let batch = self.read(end, records_max - handled, wait, reader);
+            reader.keep(self);
+            self.consumer().store(batch.end, Ordering::SeqCst);
+            handled += batch.records;
+            if batch.records == 0 || handled == records_max {
+                return handled;
+            }
+        }
+    }
+
+    fn read(&self, end: u64, records_max: usize, wait: bool, reader: &mut impl Reader) -> Batch {
+        let begin = self.handled();
+        let mut batch = Batch {
+            records: 0,
+            end: begin,
+        };
+        while batch.end < end && batch.records < records_max && batch.end - begin < BATCH_BYTES {
+            let header = self.header(batch.end).load(Ordering::Acquire);
             if header & BUSY != 0 {
                 if wait {
                     std::hint::spin_loop();
@@ -111,22 +129,106 @@ impl Ring {
             }
             let len = header & !DISCARDED;
             if header & DISCARDED == 0 {
-                let start = self.page + self.index(position) + HEADER as usize;
-                let body = &self.producer_and_data[start..start + len as usize];
-                let (record, packet) = split(body);
-                handle(&record, packet);
-                handled += 1;
+                let (record, packet) = split(self.bytes(batch.end + HEADER, len as usize));
+                let place = batch.end + HEADER + size_of::<Record>() as u64;
+                reader.record(&record, packet, OnShelf { shelf: self, place });
+                batch.records += 1;
             }
-            position += (u64::from(len) + HEADER + 7) & !7;
-            self.consumer().store(position, Ordering::SeqCst);
+            batch.end += (u64::from(len) + HEADER + 7) & !7;
         }
-        handled
+        batch
+    }
+}
+
+/// Who reads a ring.
+pub trait Reader {
+    /// A record, with the packet and its place: there it stays until after [`keep`](Self::keep).
+    fn record(&mut self, record: &Record, packet: &[u8], source: OnShelf<'_>);
+
+    /// The ring is about to be cleared of the records so far.
+    fn keep(&mut self, shelf: &dyn Shelf);
+}
+
+/// One that needs nothing of a record afterwards.
+impl<F: FnMut(&Record, &[u8])> Reader for F {
+    fn record(&mut self, record: &Record, packet: &[u8], _: OnShelf<'_>) {
+        self(record, packet);
+    }
+
+    fn keep(&mut self, _: &dyn Shelf) {}
+}
+
+/// Records that were read and lie in the ring still.
+struct Batch {
+    records: usize,
+    end: u64,
+}
+
+impl Shelf for Ring {
+    fn bytes(&self, place: u64, len: usize) -> &[u8] {
+        &self.producer_and_data[self.page + self.index(place)..][..len]
     }
 }
 
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
+    }
+}
+
+/// The ring of connections and that of SYNs, read in the order in which they depend on each other.
+pub struct Rings {
+    /// Segments of connections.
+    pub connections: Ring,
+    /// SYNs and SYN-ACKs.
+    pub opening: Ring,
+    /// The ends that are being read up to, while they are not reached.
+    under_way: Option<Ends>,
+}
+
+#[derive(Clone, Copy)]
+struct Ends {
+    connections: u64,
+    opening: u64,
+}
+
+impl Rings {
+    pub(super) fn new(connections: Ring, opening: Ring) -> Self {
+        Self {
+            connections,
+            opening,
+            under_way: None,
+        }
+    }
+
+    /// Hands what was logged up to now to `reader`, SYNs first: a connection's first segment was logged after its SYN, so
+    /// by the time the end of the ring of connections has been read, its SYN is in the other ring. Of each ring at most
+    /// `records_max`; the next call goes on to the same ends before it looks for new ones, so that a flood of SYNs keeps
+    /// nobody from reading the connections. With `wait` the ends are always those of now, and records that are still being
+    /// written are waited for. Returns how many were handled.
+    pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl Reader) -> usize {
+        let ends = self.under_way.filter(|_| !wait).unwrap_or_else(|| {
+            let connections = self.connections.end();
+            let opening = self.opening.end();
+            Ends { connections, opening }
+        });
+        self.under_way = Some(ends);
+        let mut handled = self.opening.drain(ends.opening, records_max, wait, reader);
+        if self.opening.handled() < ends.opening {
+            return handled; // the rest of them first
+        }
+        handled += self
+            .connections
+            .drain(ends.connections, records_max, wait, reader);
+        if self.connections.handled() >= ends.connections {
+            self.under_way = None;
+        }
+        handled
+    }
+
+    /// Bytes logged and not yet handled.
+    pub fn fill(&self) -> u64 {
+        self.connections.fill() + self.opening.fill()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use proto::packet::{Checksum, Segment};
+use socket2::{SockFilter, SockRef};
 use steadfast_linux::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
 use super::lan::Host;
@@ -27,15 +28,36 @@ impl Tap {
         }
     }
 
+    /// The same, only for counting the frames that a classic BPF program accepts: see [`arrived`](Self::arrived).
+    pub fn counting(host: &Host, interface: &str, program: &[SockFilter]) -> Self {
+        let mut tap = Self::on(host, interface);
+        let socket = SockRef::from(&tap.socket);
+        socket.attach_filter(program).expect("SO_ATTACH_FILTER");
+        socket.set_recv_buffer_size(0).expect("SO_RCVBUF"); // lost frames are counted too
+        tap.arrived();
+        tap
+    }
+
+    /// How many frames arrived since the last call.
+    pub fn arrived(&mut self) -> u64 {
+        let taken = std::iter::from_fn(|| self.take()).count();
+        taken as u64 + u64::from(self.socket.drops().expect("statistics"))
+    }
+
     /// Sends an IP packet as it is, its checksums unverified.
     pub fn put(&self, to: [u8; 6], from: [u8; 6], packet: &[u8]) {
+        assert!(self.offer(to, from, packet), "no room");
+    }
+
+    /// The same; false if there is no room for it.
+    pub fn offer(&self, to: [u8; 6], from: [u8; 6], packet: &[u8]) -> bool {
         let mut frame = vec![0; VIRTIO_HEADER];
         frame.extend(to);
         frame.extend(from);
         let ether_type: u16 = if packet[0] >> 4 == 4 { 0x0800 } else { 0x86dd };
         frame.extend(ether_type.to_be_bytes());
         frame.extend(packet);
-        assert!(self.socket.send(&frame).expect("send"), "no room");
+        self.socket.send(&frame).expect("send")
     }
 
     /// Sends a TCP packet that is to be cut into segments of `segment` bytes by whoever needs it.

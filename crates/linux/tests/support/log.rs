@@ -12,7 +12,7 @@ use proto::connection::{Connection, Protection};
 use proto::follower::Policy;
 use proto::packet::{Malformed, Segment};
 use proto::table::{Change, ConnectionId, Direction, Table, TableConfig};
-use steadfast_linux::wire::{Record, Ring, Wire, checksum_of};
+use steadfast_linux::wire::{Record, Rings, Wire, checksum_of};
 
 use super::lan::Family;
 
@@ -25,8 +25,7 @@ pub struct Transcript {
 
 /// What was logged so far.
 pub struct Log {
-    connections: Ring,
-    opening: Ring,
+    rings: Rings,
     tables: [Table; 2],
     transcripts: HashMap<SocketAddr, Transcript>,
     /// Records of the ring of connections, and of that of SYNs.
@@ -35,6 +34,8 @@ pub struct Log {
     pub bytes: u64,
     /// The longest packet.
     pub longest: usize,
+    /// The most handshakes that a table remembered at a time.
+    pub handshakes_most: usize,
     /// Packets that are no segments.
     pub malformed: Vec<Malformed>,
     /// What is wrong with the log itself.
@@ -43,7 +44,6 @@ pub struct Log {
 
 impl Log {
     fn open(wire: &Wire) -> Self {
-        let (connections, opening) = wire.rings().expect("rings");
         let table = |family: Family| {
             Table::new(TableConfig {
                 vip: family.vip(),
@@ -54,13 +54,13 @@ impl Log {
             })
         };
         Self {
-            connections,
-            opening,
+            rings: wire.rings().expect("rings"),
             tables: Family::BOTH.map(table),
             transcripts: HashMap::new(),
             records: [0; 2],
             bytes: 0,
             longest: 0,
+            handshakes_most: 0,
             malformed: Vec::new(),
             faults: Vec::new(),
         }
@@ -68,16 +68,16 @@ impl Log {
 
     /// Handles all that was logged up to now: SYNs first, as the agent does.
     pub fn catch_up(&mut self) {
-        let end = self.connections.end();
+        let Rings {
+            connections, opening, ..
+        } = &mut self.rings;
         let mut batch: Vec<(usize, Record, Vec<u8>)> = Vec::new();
-        let opening_end = self.opening.end();
-        self.opening
-            .drain(opening_end, usize::MAX, true, |record, packet| {
-                batch.push((1, *record, packet.to_vec()))
+        let end = connections.end();
+        for (number, ring, end) in [(1, &*opening, opening.end()), (0, &*connections, end)] {
+            ring.drain(end, usize::MAX, true, &mut |record: &Record, packet: &[u8]| {
+                batch.push((number, *record, packet.to_vec()));
             });
-        self.connections.drain(end, usize::MAX, true, |record, packet| {
-            batch.push((0, *record, packet.to_vec()))
-        });
+        }
         for (ring, record, packet) in batch {
             self.handle(ring, &record, &packet);
         }
@@ -110,7 +110,9 @@ impl Log {
             .and_then(|id| table.get(id))
             .map(frontiers)
             .unwrap_or_default();
-        let id = match table.on_packet(Instant::from_nanos(record.time_ns), direction, &segment) {
+        let change = table.on_packet(Instant::from_nanos(record.time_ns), direction, &segment, None);
+        self.handshakes_most = self.handshakes_most.max(table.handshakes());
+        let id = match change {
             Change::Connection(id) | Change::Opened(id) => id,
             Change::Handshake | Change::Ended(_) | Change::Old | Change::Unknown => return,
         };
@@ -149,6 +151,11 @@ impl Log {
     /// How many connections are open.
     pub fn open_connections(&self) -> usize {
         self.tables.iter().map(Table::len).sum()
+    }
+
+    /// Opens the handshakes under way, as a takeover does; how many these are.
+    pub fn open_pending(&mut self, family: Family) -> usize {
+        self.tables[usize::from(family.service())].open_pending().len()
     }
 
     /// Both streams of `client`'s connection.

@@ -1,6 +1,7 @@
 //! What the kernel tests share: hosts in network namespaces, the wire's log as the agent reads it, frames made by hand.
 #![allow(dead_code)] // each test binary uses its part
 
+pub mod bystander;
 pub mod frame;
 pub mod lan;
 pub mod log;

@@ -251,20 +251,17 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             self.prune(key);
             return;
         }
-        let known = self.connections.get_mut(&key);
-        let exists = known.is_some();
-        let highest = known.and_then(|kept| {
+        let mut before = None;
+        if let Some(kept) = self.connections.get_mut(&key) {
             kept.fin_left |= segment.fin;
-            let closed = kept.fin_left && kept.fin_entered.is_some_and(|fin| reaches(ack, fin));
-            Some((closed, kept.highest.as_ref().map(|held| held.end)))
-        });
-        if let Some((true, _)) = highest {
-            self.forget(key);
-            return;
+            if kept.fin_left && kept.fin_entered.is_some_and(|fin| reaches(ack, fin)) {
+                self.forget(key);
+                return;
+            }
+            before = kept.highest.as_ref().map(|held| held.end);
         }
-        let before = highest.and_then(|(_, end)| end);
-        let is_higher = before.is_none_or(|end| !reaches(end, ack));
-        let is_news = released || (exists && before.is_some());
+        let is_higher = before.is_none_or(|before| !reaches(before, ack));
+        let is_news = released || before.is_some();
         if is_higher && (segment.numbers() == 0 || is_news) {
             self.hold_highest(key, ack, bytes, packet);
         }
@@ -735,6 +732,29 @@ mod tests {
                 for (key, least) in &lowest {
                     prop_assert_eq!(cache.waiting(*key).next(), Some(least));
                 }
+            }
+        }
+
+        /// With acknowledgements: it is the lowest that came since the last one held was acknowledged.
+        #[test]
+        fn the_lowest_since_the_last_release_is_held(
+            steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
+        ) {
+            let mut cache = cache(Policy::Lowest);
+            let (mut expected, mut acknowledged) = (None, 0);
+            for (entering, number) in steps {
+                let seq = (u32::MAX - 999).wrapping_add(number * 100);
+                if entering {
+                    cache.on_entering(1, &data(seq), 140, || number);
+                    if number >= acknowledged {
+                        expected = Some(expected.map_or(number, |held: u32| held.min(number)));
+                    }
+                } else {
+                    cache.on_leaving(1, &ack(seq), 40, || number);
+                    acknowledged = acknowledged.max(number);
+                    expected = expected.filter(|held| *held >= acknowledged);
+                }
+                prop_assert_eq!(cache.waiting(1).next(), expected.as_ref());
             }
         }
 

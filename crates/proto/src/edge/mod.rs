@@ -19,6 +19,8 @@
 
 pub mod cache;
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use crate::Instant;
@@ -31,8 +33,10 @@ pub const DUPLICATES: u32 = 3;
 /// How connections are recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryConfig {
-    /// The string's heartbeats, and how many missing ones are its failure.
-    pub heartbeat: DetectorConfig,
+    /// Time between two heartbeats over the string.
+    pub heartbeat: Duration,
+    /// So many missing heartbeats are its failure.
+    pub missed: u32,
     /// So many missing heartbeats begin the caching; 0: it never stops.
     pub caching_after: u32,
     /// How often the highest acknowledgement is sent.
@@ -66,8 +70,8 @@ impl RecoveryConfig {
     /// # Errors
     /// Names the field that cannot be.
     pub fn check(&self) -> Result<(), InvalidRecovery> {
-        let DetectorConfig { interval, missed } = self.heartbeat;
-        for (field, zero) in [("heartbeat", interval.is_zero()), ("missed", missed == 0)] {
+        let missed = self.missed;
+        for (field, zero) in [("heartbeat", self.heartbeat.is_zero()), ("missed", missed == 0)] {
             if zero {
                 return Err(InvalidRecovery::Zero(field));
             }
@@ -82,6 +86,21 @@ impl RecoveryConfig {
             return Err(InvalidRecovery::Copies(self.ack_copies));
         }
         Ok(())
+    }
+
+    /// Silence of this length is a failure.
+    pub fn patience(&self) -> Duration {
+        self.heartbeat * self.missed
+    }
+
+    /// One that waits for so many missing heartbeats. A string has no agent apart from them.
+    fn detector(&self, missed: u32, now: Instant) -> Detector {
+        let config = DetectorConfig {
+            interval: self.heartbeat,
+            missed,
+            agent_timeout: Duration::ZERO,
+        };
+        Detector::new(config, now)
     }
 }
 
@@ -230,15 +249,15 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
 
     /// When to look next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match self.phase {
-            _ if !self.heard => None,
-            Phase::Failed => None,
-            Phase::Well | Phase::Suspect => {
-                let suspicion = self.suspicion.filter(|_| self.phase == Phase::Well);
-                let failure = self.failure.poll_timeout();
-                Some(suspicion.map_or(failure, |suspicion| failure.min(suspicion.poll_timeout())))
-            }
-        }
+        let failure = self.failure.poll_timeout();
+        let next = match self.phase {
+            Phase::Well => self
+                .suspicion
+                .map_or(failure, |it| failure.min(it.poll_timeout())),
+            Phase::Suspect => failure,
+            Phase::Failed => return None,
+        };
+        self.heard.then_some(next)
     }
 
     /// Whether what passes is remembered.
@@ -288,29 +307,22 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         })
     }
 
+    /// For the suspicion, if caching stops at all, and for the failure.
     fn detectors(config: &RecoveryConfig, now: Instant) -> (Option<Detector>, Detector) {
-        let suspicion = DetectorConfig {
-            missed: config.caching_after,
-            ..config.heartbeat
-        };
-        let suspicion = (config.caching_after > 0).then(|| Detector::new(suspicion, now));
-        (suspicion, Detector::new(config.heartbeat, now))
+        let suspicion = (config.caching_after > 0).then(|| config.detector(config.caching_after, now));
+        (suspicion, config.detector(config.missed, now))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::cache::Policy;
     use super::*;
     use crate::Seq;
 
     const CONFIG: RecoveryConfig = RecoveryConfig {
-        heartbeat: DetectorConfig {
-            interval: Duration::from_millis(10),
-            missed: 3,
-        },
+        heartbeat: Duration::from_millis(10),
+        missed: 3,
         caching_after: 2,
         ack_copies: 3,
         cache: CacheConfig {
@@ -403,6 +415,16 @@ mod tests {
     }
 
     #[test]
+    fn an_edge_that_was_paused_blames_nobody() {
+        let mut recovery = new(CONFIG);
+        recovery.on_timeout(at(5));
+        recovery.on_timeout(at(5000));
+        assert_eq!(recovery.phase(), Phase::Well);
+        run(&mut recovery, 5040);
+        assert_eq!(recovery.phase(), Phase::Failed);
+    }
+
+    #[test]
     fn caching_may_never_stop_and_acknowledgements_leave_three_times() {
         let mut recovery = new(RecoveryConfig {
             caching_after: 0,
@@ -431,8 +453,8 @@ mod tests {
             change(&mut config);
             config.check().unwrap_err().to_string()
         };
-        assert!(refused(|config| config.heartbeat.interval = Duration::ZERO).starts_with("heartbeat"));
-        assert!(refused(|config| config.heartbeat.missed = 0).starts_with("missed"));
+        assert!(refused(|config| config.heartbeat = Duration::ZERO).starts_with("heartbeat"));
+        assert!(refused(|config| config.missed = 0).starts_with("missed"));
         assert!(refused(|config| config.caching_after = 4).starts_with("caching_after"));
         assert!(refused(|config| config.ack_copies = 2).starts_with("ack_copies"));
     }

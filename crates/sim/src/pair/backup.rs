@@ -11,11 +11,12 @@ use proto::action::{Action, Heartbeat};
 use proto::connection::Endpoint;
 use proto::node::{Node as Core, NodeConfig};
 use proto::packet::{Checksum, Segment};
+use proto::stream::{OnShelf, Shelf};
 use proto::table::{ConnectionId, Direction};
 
 use super::application::{Application, Program};
 use super::judge::Judge;
-use super::wire::{End, Fate, Side, Wire};
+use super::wire::{End, Fate, Record, Side, Wire};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp::Config;
 use crate::world::{Node, Output, Port};
@@ -126,6 +127,19 @@ impl Defect {
         Self::TimestampBehind,
         Self::ForgetWindow,
     ];
+}
+
+/// Records that are read before their log is cleared of them.
+const BATCH: usize = 64;
+
+/// Their packets; a place is the number of one and an offset in it.
+struct Batch<'a>(Vec<&'a [u8]>);
+
+impl Shelf for Batch<'_> {
+    fn bytes(&self, place: u64, len: usize) -> &[u8] {
+        let index = |part: u64| usize::try_from(part).expect("few packets, short ones");
+        &self.0[index(place >> 32)][index(place & 0xffff_ffff)..][..len]
+    }
 }
 
 /// The node that is the wire.
@@ -304,11 +318,29 @@ impl Backup {
         self.agent.due = due.max(now + LEAST).max(self.agent.paused_until);
     }
 
-    /// Hands the log to the core, up to `end`.
+    /// Hands the log to the core, up to `end`, batch by batch, as the agent does.
     pub(super) fn read_log(&mut self, end: End) {
-        while let Some(record) = self.wire.read(end) {
-            self.core
-                .handle_packet(record.at, 0, record.direction, &record.packet, Checksum::Trusted);
+        loop {
+            let records: Vec<Record> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();
+            if records.is_empty() {
+                return;
+            }
+            let batch = Batch(records.iter().map(|record| &record.packet[..]).collect());
+            for (index, record) in (0..).zip(&records) {
+                let source = OnShelf {
+                    shelf: &batch,
+                    place: index << 32,
+                };
+                self.core.handle_packet(
+                    record.at,
+                    0,
+                    record.direction,
+                    &record.packet,
+                    Checksum::Trusted,
+                    Some(source),
+                );
+            }
+            self.core.keep(&batch);
         }
     }
 

@@ -61,6 +61,7 @@ impl Backup {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
+            Action::Probe => {} // the simulated stack does not answer
             Action::Send(heartbeat) => self.outputs.push_back(send(&heartbeat, HEARTBEATS)),
             Action::OpenReplica {
                 connection, client, ..

@@ -57,6 +57,7 @@ impl Primary {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::SetGate { gate, .. } => self.wire.set_gate(gate),
+                Action::Probe => {}
                 Action::Send(heartbeat) => self.outputs.push_back(send(&heartbeat, HEARTBEATS)),
                 Action::Report(report) => self.outputs.push_back(Output::Note(format!("{report:?}"))),
                 _ => {} // a primary's network is as it should be

@@ -81,6 +81,7 @@ impl SceneConfig {
             detector: DetectorConfig {
                 interval: Duration::from_millis(10),
                 missed: 4,
+                agent_timeout: Duration::from_secs(1),
             },
             nap: Duration::from_micros(500),
             costs: Costs::measured(1),

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use proto::detector::DetectorConfig;
 use proto::edge::cache::{CacheConfig, Policy, Segment, Way};
 use proto::edge::{InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts};
 use proto::rate::{RateConfig, RateControl};
@@ -55,10 +54,8 @@ impl Default for Recovery {
 impl Recovery {
     const fn config(&self) -> RecoveryConfig {
         RecoveryConfig {
-            heartbeat: DetectorConfig {
-                interval: self.heartbeat,
-                missed: self.missed,
-            },
+            heartbeat: self.heartbeat,
+            missed: self.missed,
             caching_after: self.caching_after,
             ack_copies: self.ack_copies,
             cache: CacheConfig {
@@ -73,7 +70,7 @@ impl Recovery {
     pub(super) fn check(&self, failover: Duration) -> Result<(), InvalidScenario> {
         let config = self.config();
         config.check()?;
-        if config.heartbeat.patience() > failover {
+        if config.patience() > failover {
             return Err(InvalidScenario::Late("recovery.missed × recovery.heartbeat"));
         }
         Ok(())
@@ -99,7 +96,7 @@ pub struct Sharing {
     /// From the failure until it is declared, when the control begins.
     #[serde(with = "seconds")]
     pub alert: Duration,
-    /// A flow that was silent for so long does not count. Those that wait for the failover count until it is over.
+    /// A flow that was silent for so long does not count.
     #[serde(with = "seconds")]
     pub idle: Duration,
 }
@@ -223,11 +220,11 @@ impl Shared {
         }
     }
 
-    fn on_timeout(&mut self, now: Instant, failure: &Failure) {
+    fn on_timeout(&mut self, now: Instant) {
         if now < self.next {
             return;
         }
-        let connections = self.active(now, failure);
+        let connections = self.active(now);
         match &mut self.control {
             Some(control) => control.on_timeout(now, connections),
             None => self.control = RateControl::new(self.config, now, connections).ok(),
@@ -238,14 +235,10 @@ impl Shared {
         }
     }
 
-    /// How many flows sent of late, or wait for the failover.
-    fn active(&self, now: Instant, failure: &Failure) -> usize {
-        let since = |from: Instant, sent: &Option<Instant>| sent.is_some_and(|at| at + self.idle >= from);
-        let waits = now < failure.over + self.idle;
-        let flows = self.sent.iter().zip(&failure.hits);
-        flows
-            .filter(|(sent, hit)| since(now, sent) || (waits && **hit && since(failure.at, sent)))
-            .count()
+    /// How many flows sent of late.
+    fn active(&self, now: Instant) -> usize {
+        let late = |sent: &Option<Instant>| sent.is_some_and(|at| at + self.idle >= now);
+        self.sent.iter().filter(|sent| late(sent)).count()
     }
 }
 
@@ -294,7 +287,7 @@ impl Logic for Edge {
             }
         }
         if let Some(shared) = &mut self.shared {
-            shared.on_timeout(now, &self.failure);
+            shared.on_timeout(now);
         }
     }
 

@@ -75,8 +75,11 @@ pub enum InvalidScenario {
 mod tests {
     use std::time::Duration;
 
+    use proto::edge::cache::Policy;
+
     use super::cluster::Cluster;
     use super::dumbbell::Dumbbell;
+    use super::edge::{Recovery, Sharing};
     use super::rate::Rate;
     use crate::flow::Variant;
 
@@ -89,10 +92,19 @@ mod tests {
         assert_eq!(cluster.tcp.rto.min, Duration::from_millis(1500));
         assert_eq!(cluster.tcp.rto.phase, Some(Duration::from_micros(500)));
         assert_eq!(cluster.hosts, Cluster::default().hosts);
+        assert_eq!(cluster.recovery, None);
+        let text = r#"{"recovery": {"policy": "all", "heartbeat": 0.1}, "sharing": {"interval": 0.4}}"#;
+        let rate: Rate = serde_json::from_str(text).unwrap();
+        let recovery = rate.recovery.unwrap();
+        assert_eq!((recovery.policy, recovery.missed), (Policy::All, 3));
+        assert_eq!(recovery.heartbeat, Duration::from_millis(100));
+        assert_eq!(rate.sharing.unwrap().interval, Duration::from_millis(400));
         for (text, expected) in [
             (r#"{"colour": 1}"#, "unknown field `colour`"),
             (r#"{"tcp": {"rto": {"mini": 1}}}"#, "unknown field `mini`"),
             (r#"{"failover": -1}"#, "-1 is not a number of seconds"),
+            (r#"{"recovery": {"policy": "most"}}"#, "unknown variant `most`"),
+            (r#"{"recovery": {"colour": 1}}"#, "unknown field `colour`"),
         ] {
             let error = serde_json::from_str::<Cluster>(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
@@ -113,10 +125,34 @@ mod tests {
         assert!(refused(|cluster| cluster.access_rate_bits_per_s = 0).contains("rate_bits_per_s"));
         assert!(refused(|cluster| cluster.failover_at = Duration::from_secs(500)).starts_with("failover"));
         assert!(refused(|cluster| cluster.tcp.mss = 0).starts_with("tcp.mss"));
+        let recovers = |change: fn(&mut Recovery)| {
+            let mut recovery = Recovery::default();
+            change(&mut recovery);
+            let cluster = Cluster {
+                recovery: Some(recovery),
+                ..Cluster::default()
+            };
+            cluster.run().unwrap_err().to_string()
+        };
+        assert!(recovers(|recovery| recovery.ack_copies = 1).starts_with("recovery.ack_copies"));
+        assert!(recovers(|recovery| recovery.missed = 51).starts_with("recovery.missed"));
         let rate = Rate {
             flows: 0,
             ..Rate::default()
         };
         assert!(rate.run().unwrap_err().to_string().starts_with("flows"));
+        let rate = Rate {
+            sharing: Some(Sharing {
+                interval: Duration::from_millis(90),
+                ..Sharing::default()
+            }),
+            ..Rate::default()
+        };
+        assert!(
+            rate.run()
+                .unwrap_err()
+                .to_string()
+                .starts_with("sharing.interval")
+        );
     }
 }

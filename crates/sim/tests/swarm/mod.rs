@@ -105,6 +105,7 @@ impl Draw {
             detector: DetectorConfig {
                 interval: self.pick(&[5 * MS, 10 * MS, 20 * MS]),
                 missed: 4,
+                agent_timeout: Duration::from_secs(1),
             },
             nap: self.pick(&[MS / 10, MS / 2, 5 * MS]),
             costs: Costs::measured(self.pick(&[1, 10, 100])),

@@ -1,0 +1,466 @@
+//! `steadfast-lab halr-memory`: what an edge's memory would have held of a capture's connections (HALR thesis §3.4).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use proto::edge::cache::{Cache, CacheConfig, Policy, Segment};
+use serde::Serialize;
+
+use crate::judge::packet::Packet;
+use crate::judge::pcap::{PcapError, Reader};
+use crate::{Outcome, WrongUse};
+
+/// Estimate from a capture how much the two edges of a cluster would remember if they always did.
+///
+/// The edges are taken to stand where the capture was made, R1 towards the clients and R2 towards the servers.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// A capture in the classic pcap format, of Ethernet.
+    #[arg(value_name = "PCAP")]
+    capture: PathBuf,
+    /// Also for this many connections with the most bytes only.
+    #[arg(long, default_value_t = 100)]
+    heaviest: usize,
+    /// A connection that is silent for so many seconds is forgotten.
+    #[arg(long, default_value_t = 64, value_name = "SECONDS")]
+    idle: u64,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Read {
+    packets: u64,
+    /// Of which TCP.
+    tcp: u64,
+    /// Of which TCP whose headers cannot be read.
+    unreadable: u64,
+    connections: usize,
+    /// What was not read, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_read: Option<String>,
+}
+
+/// The most that both edges together held.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Held {
+    policy: &'static str,
+    /// Every connection, or the heaviest only.
+    connections: &'static str,
+    peak_bytes: usize,
+    peak_packets: usize,
+    /// Connections of which something was held then.
+    connections_at_peak: usize,
+    bytes_per_connection: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    read: Read,
+    heaviest: usize,
+    held: Vec<Held>,
+}
+
+const POLICIES: [(Policy, &str); 3] = [
+    (Policy::Syn, "syn"),
+    (Policy::Lowest, "lowest"),
+    (Policy::All, "all"),
+];
+
+const THESIS: &str = "The thesis' trace, AUCK-4 (NLANR, 2001), is not available. It found there, for one data packet and one \
+ACK per connection: at most 792 Kbytes, on average 305 bytes per connection.";
+
+/// Reads the capture and prints the estimate.
+///
+/// # Errors
+/// [`WrongUse`] if the file is not such a capture, or ends too early; then what was read is printed first.
+pub fn run(options: &Options) -> Result<Outcome> {
+    let report = estimate(
+        &options.capture,
+        options.heaviest,
+        Duration::from_secs(options.idle),
+    )?;
+    if options.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print(&report);
+    }
+    match report.read.not_read {
+        Some(not_read) => Err(WrongUse(not_read).into()),
+        None => Ok(Outcome::Held),
+    }
+}
+
+fn estimate(capture: &Path, heaviest: usize, idle: Duration) -> Result<Report> {
+    let mut connections = Connections::default();
+    let read = each_packet(capture, |packet, bytes| connections.count(packet, bytes))?;
+    let heavy = connections.heaviest(heaviest);
+    let mut memories = Vec::new();
+    for (policy, name) in POLICIES {
+        memories.push(Memory::new(policy, name, "all", None));
+        memories.push(Memory::new(policy, name, "heaviest", Some(heavy.clone())));
+    }
+    let mut clock = Clock::default();
+    each_packet(capture, |packet, bytes| {
+        let (key, from_client) = connections.find(packet);
+        for silent in clock.seen(key, packet.at_ns, idle) {
+            memories.iter_mut().for_each(|memory| memory.forget(silent));
+        }
+        for memory in &mut memories {
+            memory.see(key, from_client, packet, bytes);
+        }
+    })?;
+    Ok(Report {
+        read: Read {
+            connections: connections.known.len(),
+            ..read
+        },
+        heaviest,
+        held: memories.into_iter().map(|memory| memory.held).collect(),
+    })
+}
+
+/// Shows each TCP packet and its length on the wire, as far as the file goes.
+fn each_packet(capture: &Path, mut see: impl FnMut(&Packet, usize)) -> Result<Read, WrongUse> {
+    let refused = |error: PcapError| WrongUse(format!("{error}; nothing was read"));
+    let mut reader = Reader::open(capture).map_err(refused)?;
+    let mut read = Read::default();
+    loop {
+        let record = match reader.next_record() {
+            Ok(Some(record)) => record,
+            Ok(None) => return Ok(read),
+            Err(error) => {
+                read.not_read = Some(format!(
+                    "{error}; the {} packets before it were read, nothing behind it",
+                    read.packets
+                ));
+                return Ok(read);
+            }
+        };
+        read.packets += 1;
+        match Packet::read(&record) {
+            Ok(Some(packet)) => {
+                read.tcp += 1;
+                see(&packet, record.original_len as usize);
+            }
+            Ok(None) => (),
+            Err(_) => {
+                read.tcp += 1;
+                read.unreadable += 1;
+            }
+        }
+    }
+}
+
+/// The capture's connections, numbered in the order of their first packets.
+#[derive(Default)]
+struct Connections {
+    /// By both ends in order: number, the client, bytes.
+    known: BTreeMap<[SocketAddr; 2], (u32, SocketAddr, u64)>,
+}
+
+impl Connections {
+    fn ends(packet: &Packet) -> [SocketAddr; 2] {
+        let mut ends = [packet.source, packet.destination];
+        ends.sort();
+        ends
+    }
+
+    /// The client is who sends a SYN; without one, who is seen first.
+    fn count(&mut self, packet: &Packet, bytes: usize) {
+        let number = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
+        let client = if packet.syn && packet.has_ack {
+            packet.destination
+        } else {
+            packet.source
+        };
+        let known = self
+            .known
+            .entry(Self::ends(packet))
+            .or_insert((number, client, 0));
+        known.2 += bytes as u64;
+        if packet.syn && !packet.has_ack {
+            known.1 = packet.source;
+        }
+    }
+
+    /// Its number, and whether the client sent the packet; each was counted before.
+    fn find(&self, packet: &Packet) -> (u32, bool) {
+        let (number, client, _) = self.known[&Self::ends(packet)];
+        (number, packet.source == client)
+    }
+
+    fn heaviest(&self, count: usize) -> BTreeSet<u32> {
+        let mut by_bytes: Vec<_> = self
+            .known
+            .values()
+            .map(|(number, _, bytes)| (*bytes, *number))
+            .collect();
+        by_bytes.sort_by_key(|(bytes, number)| (std::cmp::Reverse(*bytes), *number));
+        by_bytes
+            .into_iter()
+            .take(count)
+            .map(|(_, number)| number)
+            .collect()
+    }
+}
+
+/// Who was seen when.
+#[derive(Default)]
+struct Clock {
+    last: BTreeMap<u32, u64>,
+    order: BTreeSet<(u64, u32)>,
+}
+
+impl Clock {
+    /// Notes a packet; returns the connections that have been silent for `idle`.
+    fn seen(&mut self, key: u32, at_ns: u64, idle: Duration) -> Vec<u32> {
+        if let Some(before) = self.last.insert(key, at_ns) {
+            self.order.remove(&(before, key));
+        }
+        self.order.insert((at_ns, key));
+        let idle = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
+        let mut silent = Vec::new();
+        while let Some((at, key)) = self
+            .order
+            .first()
+            .copied()
+            .filter(|(at, _)| at_ns.saturating_sub(*at) > idle)
+        {
+            self.order.remove(&(at, key));
+            self.last.remove(&key);
+            silent.push(key);
+        }
+        silent
+    }
+}
+
+/// Both edges' memories with one policy.
+struct Memory {
+    edges: [Cache<u32, ()>; 2],
+    only: Option<BTreeSet<u32>>,
+    held: Held,
+}
+
+impl Memory {
+    fn new(
+        policy: Policy,
+        name: &'static str,
+        connections: &'static str,
+        only: Option<BTreeSet<u32>>,
+    ) -> Self {
+        let cache = || {
+            Cache::new(CacheConfig {
+                policy,
+                max_bytes: usize::MAX,
+                max_packets: usize::MAX,
+            })
+        };
+        Self {
+            edges: [cache(), cache()],
+            only,
+            held: Held {
+                policy: name,
+                connections,
+                peak_bytes: 0,
+                peak_packets: 0,
+                connections_at_peak: 0,
+                bytes_per_connection: 0.0,
+            },
+        }
+    }
+
+    fn see(&mut self, key: u32, from_client: bool, packet: &Packet, bytes: usize) {
+        if self.only.as_ref().is_some_and(|only| !only.contains(&key)) {
+            return;
+        }
+        let segment = Segment {
+            seq: packet.seq,
+            len: packet.payload_len,
+            ack: packet.has_ack.then_some(packet.ack),
+            syn: packet.syn,
+            fin: packet.fin,
+            rst: packet.rst,
+        };
+        let [towards_clients, towards_servers] = &mut self.edges;
+        let (enters, leaves) = if from_client {
+            (towards_clients, towards_servers)
+        } else {
+            (towards_servers, towards_clients)
+        };
+        enters.on_entering(key, &segment, bytes, || ());
+        leaves.on_leaving(key, &segment, bytes, || ());
+        self.note();
+    }
+
+    fn forget(&mut self, key: u32) {
+        self.edges.iter_mut().for_each(|edge| edge.forget(key));
+    }
+
+    /// Remembers the peak.
+    fn note(&mut self) {
+        let sum = |of: fn(&Cache<u32, ()>) -> usize| self.edges.iter().map(of).sum::<usize>();
+        let bytes = sum(|edge| edge.counts().bytes);
+        if bytes > self.held.peak_bytes {
+            let connections = self.edges.iter().map(Cache::connections).max().unwrap_or(0);
+            self.held.peak_packets = sum(|edge| edge.counts().packets);
+            self.held.peak_bytes = bytes;
+            self.held.connections_at_peak = connections;
+            self.held.bytes_per_connection = bytes as f64 / connections.max(1) as f64;
+        }
+    }
+}
+
+fn print(report: &Report) {
+    let Read {
+        packets,
+        tcp,
+        unreadable,
+        connections,
+        ..
+    } = report.read;
+    println!("{packets} packets, {tcp} of TCP ({unreadable} unreadable), {connections} connections");
+    println!(
+        "{:8} {:14} {:>12} {:>8} {:>12} {:>16}",
+        "policy", "connections", "peak bytes", "packets", "connections", "bytes/connection"
+    );
+    for held in &report.held {
+        let which = if held.connections == "all" {
+            "all".to_owned()
+        } else {
+            format!("heaviest {}", report.heaviest)
+        };
+        println!(
+            "{:8} {which:14} {:12} {:8} {:12} {:16.0}",
+            held.policy,
+            held.peak_bytes,
+            held.peak_packets,
+            held.connections_at_peak,
+            held.bytes_per_connection
+        );
+    }
+    println!("{THESIS}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use etherparse::PacketBuilder;
+
+    use super::*;
+
+    /// A TCP packet in a record at `second`.
+    fn record(
+        second: u32,
+        client: u16,
+        from_client: bool,
+        seq: u32,
+        ack: Option<u32>,
+        syn: bool,
+        len: usize,
+    ) -> Vec<u8> {
+        let (from, to, ports) = if from_client {
+            ([10, 0, 0, 1], [10, 0, 0, 2], (client, 80))
+        } else {
+            ([10, 0, 0, 2], [10, 0, 0, 1], (80, client))
+        };
+        let mut builder = PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv4(from, to, 64)
+            .tcp(ports.0, ports.1, seq, 1000);
+        if let Some(ack) = ack {
+            builder = builder.ack(ack);
+        }
+        if syn {
+            builder = builder.syn();
+        }
+        let mut frame = Vec::new();
+        builder.write(&mut frame, &vec![7; len]).unwrap();
+        let len = u32::try_from(frame.len()).unwrap();
+        let mut record: Vec<u8> = [second, 0, len, len]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        record.extend(frame);
+        record
+    }
+
+    fn capture(records: &[Vec<u8>]) -> Vec<u8> {
+        let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1];
+        let mut file: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
+        records.iter().for_each(|record| file.extend(record));
+        file
+    }
+
+    fn three() -> Vec<Vec<u8>> {
+        vec![
+            record(1, 1000, true, 99, None, true, 0),
+            record(1, 1000, false, 499, Some(100), true, 0),
+            record(1, 1000, true, 100, Some(500), false, 1000),
+            record(1, 1000, true, 1100, Some(500), false, 1000),
+            record(1, 2000, true, 100, Some(500), false, 10),
+        ]
+    }
+
+    fn estimated(bytes: &[u8], heaviest: usize) -> Report {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("some.pcap");
+        fs::write(&file, bytes).unwrap();
+        estimate(&file, heaviest, Duration::from_secs(10)).unwrap()
+    }
+
+    fn peak(report: &Report, policy: &str, connections: &str) -> usize {
+        let held = report
+            .held
+            .iter()
+            .find(|held| held.policy == policy && held.connections == connections);
+        held.unwrap().peak_bytes
+    }
+
+    #[test]
+    fn all_holds_more_than_the_lowest_and_the_heaviest_less_than_all() {
+        let report = estimated(&capture(&three()), 1);
+        assert_eq!(
+            (report.read.packets, report.read.tcp, report.read.connections),
+            (5, 5, 2)
+        );
+        let (lowest, all) = (peak(&report, "lowest", "all"), peak(&report, "all", "all"));
+        assert_eq!(all - lowest, 1054, "the second packet of the same connection");
+        assert!(peak(&report, "lowest", "heaviest") < lowest);
+        assert!(peak(&report, "syn", "all") < 200);
+    }
+
+    #[test]
+    fn who_is_silent_is_forgotten() {
+        let one = |second, client| record(second, client, true, 100, Some(500), false, 1000);
+        let together = estimated(&capture(&[one(1, 1000), one(2, 2000)]), 9);
+        let apart = estimated(&capture(&[one(1, 1000), one(20, 2000)]), 9);
+        assert!(peak(&apart, "lowest", "all") < peak(&together, "lowest", "all"));
+    }
+
+    #[test]
+    fn a_cut_file_is_told_with_what_was_read_and_another_link_is_refused() {
+        let mut bytes = capture(&three());
+        bytes.truncate(bytes.len() - 5);
+        let report = estimated(&bytes, 1);
+        assert_eq!(report.read.packets, 4);
+        let not_read = report.read.not_read.unwrap();
+        assert!(not_read.contains("cut off in the data of packet 4"), "{not_read}");
+        assert!(not_read.ends_with("the 4 packets before it were read, nothing behind it"));
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("some.pcap");
+        bytes[20] = 113;
+        fs::write(&file, &bytes).unwrap();
+        let error = estimate(&file, 1, Duration::from_secs(1)).unwrap_err();
+        assert!(
+            error.is::<WrongUse>() && error.to_string().ends_with("nothing was read"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,79 @@
+//! A connection that is there while something else happens.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use proto::packet::{Flags, Options, Segment};
+
+use super::log::Reading;
+use super::{assert_same_stream, stream};
+
+/// A connection that must not notice anything.
+pub struct Bystander {
+    pub client: TcpStream,
+    pub server: TcpStream,
+    /// What the client has said so far.
+    pub input: Vec<u8>,
+    /// What the server has said so far.
+    pub output: Vec<u8>,
+}
+
+impl Bystander {
+    pub fn new((client, server): (TcpStream, TcpStream)) -> Self {
+        Self {
+            client,
+            server,
+            input: Vec::new(),
+            output: Vec::new(),
+        }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.client.local_addr().expect("connected")
+    }
+
+    /// A request and a reply of `len` bytes each, which the sockets can hold.
+    #[track_caller]
+    pub fn exchange(&mut self, len: usize) {
+        let seed = self.input.len() as u64;
+        let [request, reply] = [seed, seed + 1].map(|seed| stream(seed, len));
+        let mut received = vec![0; len];
+        self.client.write_all(&request).expect("request");
+        self.server.read_exact(&mut received).expect("request");
+        assert_same_stream("request", &received, &request);
+        self.server.write_all(&reply).expect("reply");
+        self.client.read_exact(&mut received).expect("reply");
+        assert_same_stream("reply", &received, &reply);
+        self.input.extend(request);
+        self.output.extend(reply);
+    }
+
+    /// It went on, and the log has all of it and nothing else.
+    #[track_caller]
+    pub fn assert_undisturbed(&mut self, reading: &Reading) {
+        self.exchange(1000);
+        let log = reading.now();
+        log.assert_protected(self.address());
+        let transcript = log.transcript(self.address());
+        assert_same_stream("the in-log", &transcript.input, &self.input);
+        assert_same_stream("the out-log", &transcript.output, &self.output);
+    }
+
+    /// What the client would say next, if it said `payload`; only that somebody else says it.
+    pub fn forged<'a>(&self, reading: &Reading, payload: &'a [u8]) -> Segment<'a> {
+        let endpoint = reading.now().connection(self.address()).1.endpoint();
+        Segment {
+            source: endpoint.client,
+            destination: endpoint.vip,
+            seq: endpoint.receive_next,
+            ack: endpoint.send_unacknowledged,
+            flags: Flags {
+                psh: true,
+                ..Flags::ACK
+            },
+            window: 1000,
+            options: Options::default(),
+            payload,
+        }
+    }
+}
