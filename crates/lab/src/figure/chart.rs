@@ -61,7 +61,7 @@ pub struct Series {
 pub enum Shape {
     /// A line from point to point.
     Line,
-    /// The same, dashed: what is not ours.
+    /// The same, dashed.
     Dashed,
     /// A filled dot each.
     Dots,

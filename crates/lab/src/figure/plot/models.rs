@@ -139,15 +139,15 @@ fn over_failover<F: Fn(f64) -> Range>(
         let range = lines(policy);
         let lengths = (0..=steps).map(|step| least + (most - least) * f64::from(step) / f64::from(steps));
         let ranges: Vec<_> = lengths.map(|length| (length, range(length))).collect();
-        for (end, pick) in [
-            ("longest", (|range| range.max_s) as fn(&Range) -> f64),
-            ("least", |range| range.min_s),
+        for (end, shape, pick) in [
+            ("longest", Shape::Line, (|range| range.max_s) as fn(&Range) -> f64),
+            ("least", Shape::Dashed, |range| range.min_s),
         ] {
             let points = ranges.iter().map(|(length, range)| (*length, pick(range)));
             series.push(Series::new(
                 format!("model, {end}, {name}"),
                 colour,
-                Shape::Line,
+                shape,
                 points,
             ));
         }
