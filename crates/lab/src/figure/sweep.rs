@@ -18,7 +18,7 @@ use super::rows::{
 use super::scenario::{FlowSweep, Recovery, Scenario, Seconds, StringSweep};
 
 /// Receivers count payload; links carry headers too.
-pub const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0;
+const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0;
 /// Length of the bins of [`RateResult::flow_bins`], in seconds.
 pub const FLOW_BIN_S: f64 = 0.5;
 
@@ -211,7 +211,6 @@ impl Run {
             timeouts: of.result.timeouts,
             retransmitted_segments: of.result.retransmitted,
         });
-        let mbps = |bytes: u64, over_s: f64| bytes as f64 * WIRE_BYTES_PER_DATA_BYTE * 8e-6 / over_s;
         let bins = result.bins.iter().map(|bin| BinRow {
             run,
             buffer_packets,
@@ -230,6 +229,29 @@ impl Run {
             time_s: seconds(*at),
             packets: *packets,
         });
+        let (shares, fairness) = self.share_rows(of, sampled, result);
+        Rows {
+            transfers: transfers.collect(),
+            bins: bins.collect(),
+            queue: queue.collect(),
+            shares,
+            fairness,
+            ..Rows::default()
+        }
+    }
+
+    fn share_rows(
+        &self,
+        of: StringsRun,
+        sampled: usize,
+        result: &RateResult,
+    ) -> (Vec<ShareRow>, Vec<FairnessRow>) {
+        let run = self.number;
+        let StringsRun {
+            buffer_packets,
+            rate_control,
+            seed,
+        } = of;
         let (mut shares, mut fairness) = (Vec::new(), Vec::new());
         for (bin, bytes) in (1_u32..).zip(&result.flow_bins) {
             let end_s = f64::from(bin) * FLOW_BIN_S;
@@ -256,14 +278,7 @@ impl Run {
                 });
             }
         }
-        Rows {
-            transfers: transfers.collect(),
-            bins: bins.collect(),
-            queue: queue.collect(),
-            shares,
-            fairness,
-            ..Rows::default()
-        }
+        (shares, fairness)
     }
 }
 
@@ -293,6 +308,11 @@ pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
     } else {
         sum * sum / (count * squares)
     }
+}
+
+/// Throughput with headers.
+fn mbps(bytes: u64, over_s: f64) -> f64 {
+    bytes as f64 * WIRE_BYTES_PER_DATA_BYTE * 8e-6 / over_s
 }
 
 fn seconds(at: Instant) -> f64 {

@@ -92,108 +92,111 @@ fn the_same_command_gives_the_same_bytes_whatever_the_jobs_and_the_shards() {
     );
 }
 
+const FLOWS: &str = include_str!("../../../../scenarios/halr-completion-failover-3s.toml");
+const STRINGS: &str = include_str!("../../../../scenarios/halr-strings-buffer-750.toml");
+
+/// Figure, scenario, what is right in it, what is wrong instead, and how it is refused.
+const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "halr-13",
+        FLOWS,
+        "hosts = 60",
+        "colour = 1",
+        "flows.cluster.colour: unknown field `colour`",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "access_rate_bits_per_s = 100_000_000",
+        "access_rate_bits_per_s = -5",
+        "flows.cluster.access_rate_bits_per_s: invalid value: integer `-5`",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "cluster_rate_bits_per_s = 10_000_000_000",
+        "cluster_rate_bits_per_s = 0",
+        "flows.cluster.cluster_rate_bits_per_s: must be positive",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "failovers = [3]",
+        "failovers = [999]",
+        "flows.failovers: the failover must end within",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "failovers = [3]",
+        "failovers = [3, -1]",
+        "flows.failovers: -1 is not a number of seconds",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "hosts = 60",
+        "hosts = 0",
+        "flows.cluster.hosts: must be positive",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "mss = 1460",
+        "mss = 0",
+        "flows.cluster.tcp.mss: must be positive",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "variants = [\"reno\"]",
+        "variants = [\"vegas\"]",
+        "flows.variants",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "caching_after = 0",
+        "caching_after = 9",
+        "flows.cluster.recovery.caching_after: must be",
+    ),
+    ("halr-13", FLOWS, "gap = 0.02", "gap = ", ""),
+    (
+        "halr-26",
+        STRINGS,
+        "buffers = [750]",
+        "buffers = [750, 0]",
+        "strings.buffers: a buffer holds at least",
+    ),
+    (
+        "halr-26",
+        STRINGS,
+        "rate_bits_per_s = [100_000_000, 100_000_000]",
+        "rate_bits_per_s = [100_000_000, 0]",
+        "strings.rate.rate_bits_per_s: each string's must be positive",
+    ),
+    (
+        "halr-26",
+        STRINGS,
+        "failover = 3",
+        "failover = 56",
+        "strings.rate.failover: must end within the run",
+    ),
+    (
+        "halr-26",
+        STRINGS,
+        "sampled = 10",
+        "sampled = 101",
+        "strings.sampled: must be at most",
+    ),
+];
+
 #[test]
 fn impossible_scenarios_are_refused_with_file_line_and_field_and_nothing_is_written() {
-    let flows = include_str!("../../../../scenarios/halr-completion-failover-3s.toml");
-    let strings = include_str!("../../../../scenarios/halr-strings-buffer-750.toml");
-    let cases = [
-        (
-            "halr-13",
-            flows,
-            "hosts = 60",
-            "colour = 1",
-            "flows.cluster.colour: unknown field `colour`",
-        ),
-        (
-            "halr-13",
-            flows,
-            "access_rate_bits_per_s = 100_000_000",
-            "access_rate_bits_per_s = -5",
-            "flows.cluster.access_rate_bits_per_s: invalid value: integer `-5`",
-        ),
-        (
-            "halr-13",
-            flows,
-            "cluster_rate_bits_per_s = 10_000_000_000",
-            "cluster_rate_bits_per_s = 0",
-            "flows.cluster.cluster_rate_bits_per_s: must be positive",
-        ),
-        (
-            "halr-13",
-            flows,
-            "failovers = [3]",
-            "failovers = [999]",
-            "flows.failovers: the failover must end within",
-        ),
-        (
-            "halr-13",
-            flows,
-            "failovers = [3]",
-            "failovers = [3, -1]",
-            "flows.failovers: -1 is not a number of seconds",
-        ),
-        (
-            "halr-13",
-            flows,
-            "hosts = 60",
-            "hosts = 0",
-            "flows.cluster.hosts: must be positive",
-        ),
-        (
-            "halr-13",
-            flows,
-            "mss = 1460",
-            "mss = 0",
-            "flows.cluster.tcp.mss: must be positive",
-        ),
-        (
-            "halr-13",
-            flows,
-            "variants = [\"reno\"]",
-            "variants = [\"vegas\"]",
-            "flows.variants",
-        ),
-        (
-            "halr-13",
-            flows,
-            "caching_after = 0",
-            "caching_after = 9",
-            "flows.cluster.recovery.caching_after: must be",
-        ),
-        ("halr-13", flows, "gap = 0.02", "gap = ", ""),
-        (
-            "halr-26",
-            strings,
-            "buffers = [750]",
-            "buffers = [750, 0]",
-            "strings.buffers: a buffer holds at least",
-        ),
-        (
-            "halr-26",
-            strings,
-            "rate_bits_per_s = [100_000_000, 100_000_000]",
-            "rate_bits_per_s = [100_000_000, 0]",
-            "strings.rate.rate_bits_per_s: each string's must be positive",
-        ),
-        (
-            "halr-26",
-            strings,
-            "failover = 3",
-            "failover = 56",
-            "strings.rate.failover: must end within the run",
-        ),
-        (
-            "halr-26",
-            strings,
-            "sampled = 10",
-            "sampled = 101",
-            "strings.sampled: must be at most",
-        ),
-    ];
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("changed.toml");
     let mut failed = Vec::new();
-    for (figure, text, right, wrong, expected) in cases {
+    for (figure, text, right, wrong, expected) in IMPOSSIBLE {
         assert!(text.contains(right), "{right}");
         let changed = text.replacen(right, wrong, 1);
         let line = 1 + changed.lines().position(|line| line.contains(wrong)).unwrap();
