@@ -1,7 +1,7 @@
 # make demo       the main job on this machine, seen by a person in under a minute after the build
 # make test       everything that must hold: formatting, lints, unit, simulation and kernel tests, real failures
 # make test-long  the same with many rounds and under loss
-# make bench      ratios against plain forwarding
+# make bench      ratios against plain forwarding; and against ns-2, where it is installed (apt-get install ns2)
 # make lint       formatting and lints only
 # make install    binaries, man pages and the systemd unit under PREFIX (default /usr/local)
 
@@ -20,6 +20,7 @@ test-long: lint build
 	@scripts/test long
 
 bench: build
+	@! command -v ns >/dev/null || $(LAB) bench sim
 	@$(LAB) bench pair
 
 lint: deps

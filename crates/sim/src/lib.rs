@@ -6,11 +6,9 @@
 //! * [`host`], [`router`] are the nodes every scenario needs; [`exchange`] is an application that checks its bytes.
 //! * [`net`], [`flow`] are the other half: a faster engine, and TCP without its bytes, for the papers' figures;
 //!   [`scenario`] holds their networks.
-//! * [`cache_memory`] runs an edge's cache over a trace and says what it takes.
 //! * [`pair`] puts two nodes, their agents and their applications into the world.
 #![forbid(unsafe_code)]
 
-pub mod cache_memory;
 pub mod exchange;
 pub mod flow;
 pub mod host;
