@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use proto::edge::cache::{Cache, CacheConfig, Policy, Segment};
+use proto::edge::Segment;
+use proto::edge::cache::{Cache, CacheConfig, Policy};
 use serde::Serialize;
 
 use crate::judge::packet::Packet;

@@ -37,6 +37,8 @@ pub enum Resource {
     Namespace(String),
     /// A file, or a directory with all that is in it (also one of eBPF pins).
     Path(PathBuf),
+    /// A directory that others use too: it goes with the last thing in it.
+    Shared(PathBuf),
 }
 
 /// What the lab writes into the pipe, one JSON value per line.
@@ -248,7 +250,7 @@ fn remove_all(resources: &[Resource]) -> Vec<String> {
     let names = || {
         resources.iter().filter_map(|resource| match resource {
             Resource::Namespace(name) => Some(name.as_str()),
-            Resource::Path(_) => None,
+            Resource::Path(_) | Resource::Shared(_) => None,
         })
     };
     let inodes: Vec<_> = names()
@@ -262,6 +264,7 @@ fn remove_all(resources: &[Resource]) -> Vec<String> {
         let (what, removed) = match resource {
             Resource::Namespace(name) => (format!("namespace {name}"), remove_namespace(name)),
             Resource::Path(path) => (path.display().to_string(), remove_path(path)),
+            Resource::Shared(path) => (path.display().to_string(), remove_if_empty(path)),
         };
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -292,6 +295,13 @@ fn remove_path(path: &Path) -> io::Result<()> {
     }
 }
 
+fn remove_if_empty(path: &Path) -> io::Result<()> {
+    match std::fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        outcome => outcome,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,6 +318,23 @@ mod tests {
         let resources = [gone.clone(), never_created, file.clone()].map(Resource::Path);
         assert_eq!(remove_all(&resources), Vec::<String>::new());
         assert!(!gone.exists() && !file.exists() && kept.exists());
+    }
+
+    #[test]
+    fn a_shared_directory_goes_with_the_last_thing_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let shared = directory.path().join("shared");
+        std::fs::create_dir_all(shared.join("ours")).unwrap();
+        std::fs::create_dir_all(shared.join("another's")).unwrap();
+        let run = [
+            Resource::Shared(shared.clone()),
+            Resource::Path(shared.join("ours")),
+        ];
+        assert_eq!(remove_all(&run), Vec::<String>::new());
+        assert!(shared.join("another's").exists() && !shared.join("ours").exists());
+        std::fs::remove_dir(shared.join("another's")).unwrap();
+        assert_eq!(remove_all(&run), Vec::<String>::new());
+        assert!(!shared.exists());
     }
 
     #[test]

@@ -205,8 +205,8 @@ fn protect(
         heartbeat_ms: 20,
         missed: 25, // a benchmark fills both CPUs; a false alarm would end it
     };
-    for path in pair.leftovers() {
-        teardown.will_create(&Resource::Path(path))?;
+    for leftover in pair.leftovers() {
+        teardown.will_create(&leftover)?;
     }
     let start = |node: usize| Agent::start(&pair, node, &network.nodes[node], directory);
     let mut agents = [start(0)?, start(1)?];

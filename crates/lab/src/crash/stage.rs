@@ -124,8 +124,8 @@ fn pair(options: &Options, run: &str) -> Result<Pair> {
 }
 
 fn agents(pair: &Pair, network: &Topology, directory: &Path, teardown: &Teardown) -> Result<[Agent; 2]> {
-    for path in pair.leftovers() {
-        teardown.will_create(&Resource::Path(path))?;
+    for leftover in pair.leftovers() {
+        teardown.will_create(&leftover)?;
     }
     let start = |node: usize| Agent::start(pair, node, &network.nodes[node], directory);
     let mut agents = [start(0)?, start(1)?];

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::net::INTERFACE;
 use crate::process::Process;
+use crate::teardown::Resource;
 
 /// Where the daemon pins its eBPF objects, by node name.
 const PINS: &str = "/sys/fs/bpf/steadfast";
@@ -48,9 +49,13 @@ pub struct Pair {
 impl Pair {
     /// What the daemons will leave outside of their namespaces: pins and state.
     #[must_use]
-    pub fn leftovers(&self) -> Vec<PathBuf> {
-        let of = |name: &String| [Path::new(PINS).join(name), Path::new(STATE).join(name)];
-        self.names.iter().flat_map(of).collect()
+    pub fn leftovers(&self) -> Vec<Resource> {
+        let roots = [PINS, STATE].map(Path::new);
+        let own = |root: &'static Path| self.names.iter().map(move |name| root.join(name));
+        let shared = roots.iter().map(|root| Resource::Shared(root.to_path_buf()));
+        shared
+            .chain(roots.into_iter().flat_map(own).map(Resource::Path))
+            .collect()
     }
 
     /// The longest time from a node's death to its declaration.

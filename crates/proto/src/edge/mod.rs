@@ -18,6 +18,7 @@
 //! the failover is complete: then it routes what [`LocalRecovery::complete`] gives by the new string.
 
 pub mod cache;
+mod segment;
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ use thiserror::Error;
 
 use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
-use cache::{Cache, CacheConfig, CacheCounts, Segment, Way};
+use cache::{Cache, CacheConfig, CacheCounts};
+pub use segment::{Segment, Way};
 
 /// So many equal acknowledgements in a row make a sender repeat at once (RFC 5681 §3.2).
 pub const DUPLICATES: u32 = 3;

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use proto::edge::cache::{CacheConfig, Policy, Segment, Way};
-use proto::edge::{InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts};
+use proto::edge::cache::{CacheConfig, Policy};
+use proto::edge::{InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts, Segment, Way};
 use proto::rate::{RateConfig, RateControl};
 use proto::{Instant, Seq};
 use serde::Deserialize;

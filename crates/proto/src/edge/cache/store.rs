@@ -1,0 +1,187 @@
+//! What an edge holds, what it takes, and what goes first at the bound.
+//!
+//! | worth | packet | why |
+//! |---|---|---|
+//! | most | the lowest one of a connection, a SYN | without it the connection sleeps until its timer |
+//! | | the highest acknowledgement | helps only senders that have not timed out yet |
+//! | least | the others of policy `all` | one round trip after the wake-up their sender repeats them itself |
+//!
+//! Among equals who came first stays: who waits longest has the longest timer. SYNs get at most half of the memory unless they
+//! are all that is wanted, so that a flood of them leaves room for connections that exist.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{CacheConfig, CacheCounts, Policy};
+use crate::Seq;
+
+/// The packets held, by connection.
+#[derive(Clone, Debug)]
+pub(super) struct Store<K, P> {
+    pub config: CacheConfig,
+    pub connections: BTreeMap<K, Kept<P>>,
+    /// Connections with more than one entering packet, and with an acknowledgement: where room can be made.
+    wide: BTreeSet<K>,
+    acknowledging: BTreeSet<K>,
+    syn_bytes: usize,
+    pub counts: CacheCounts,
+}
+
+/// Of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct Kept<P> {
+    /// Entering and unacknowledged, lowest first.
+    pub waiting: VecDeque<Held<P>>,
+    /// Leaving: the highest acknowledgement, which [`Held::end`] holds.
+    pub highest: Option<Held<P>>,
+    /// The number behind the FIN that entered; and whether one left.
+    pub fin_entered: Option<Seq>,
+    pub fin_left: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Held<P> {
+    pub seq: Seq,
+    pub end: Seq,
+    pub syn: bool,
+    pub bytes: usize,
+    pub packet: P,
+}
+
+/// How much a packet is worth; the higher may displace the lower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Worth {
+    Further,
+    Acknowledgement,
+    Lowest,
+}
+
+impl<P> Default for Kept<P> {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            highest: None,
+            fin_entered: None,
+            fin_left: false,
+        }
+    }
+}
+
+impl<K: Copy + Ord, P> Store<K, P> {
+    pub fn new(config: CacheConfig) -> Self {
+        Self {
+            config,
+            connections: BTreeMap::new(),
+            wide: BTreeSet::new(),
+            acknowledging: BTreeSet::new(),
+            syn_bytes: 0,
+            counts: CacheCounts::default(),
+        }
+    }
+
+    /// Wide and acknowledging connections, and bytes of SYNs.
+    #[cfg(test)]
+    pub fn indexed(&self) -> (usize, usize, usize) {
+        (self.wide.len(), self.acknowledging.len(), self.syn_bytes)
+    }
+
+    /// Makes room for a packet by giving up what is worth less; whether there is room now.
+    pub fn make_room(&mut self, worth: Worth, syn: bool, bytes: usize) -> bool {
+        let CacheConfig {
+            policy,
+            max_bytes,
+            max_packets,
+        } = self.config;
+        let syns_full = policy != Policy::Syn && self.syn_bytes + bytes > max_bytes / 2;
+        if bytes > max_bytes || max_packets == 0 || (syn && syns_full) {
+            return false;
+        }
+        while self.counts.bytes + bytes > max_bytes || self.counts.packets >= max_packets {
+            let further = self.wide.last().copied().filter(|_| worth > Worth::Further);
+            let acknowledging = self.acknowledging.last().copied();
+            if let Some(key) = further {
+                let last = self.connections[&key].waiting.len() - 1;
+                self.take_waiting(key, last);
+            } else if let Some(key) = acknowledging.filter(|_| worth > Worth::Acknowledgement) {
+                self.take_highest(key);
+                self.prune(key);
+            } else {
+                return false;
+            }
+            self.counts.evicted += 1;
+        }
+        true
+    }
+
+    pub fn put_waiting(&mut self, key: K, place: usize, held: Held<P>) {
+        self.count_in(held.bytes);
+        self.syn_bytes += if held.syn { held.bytes } else { 0 };
+        let waiting = &mut self.connections.entry(key).or_default().waiting;
+        // Room may have been made behind the place, in this very connection.
+        waiting.insert(place.min(waiting.len()), held);
+        if waiting.len() > 1 {
+            self.wide.insert(key);
+        }
+    }
+
+    pub fn take_waiting(&mut self, key: K, place: usize) -> Option<Held<P>> {
+        let waiting = &mut self.connections.get_mut(&key)?.waiting;
+        let held = waiting.remove(place)?;
+        if waiting.len() <= 1 {
+            self.wide.remove(&key);
+        }
+        self.count_out(held.bytes);
+        self.syn_bytes -= if held.syn { held.bytes } else { 0 };
+        Some(held)
+    }
+
+    pub fn put_highest(&mut self, key: K, held: Held<P>) {
+        self.count_in(held.bytes);
+        self.acknowledging.insert(key);
+        self.connections.entry(key).or_default().highest = Some(held);
+    }
+
+    pub fn take_highest(&mut self, key: K) -> Option<Held<P>> {
+        let held = self.connections.get_mut(&key)?.highest.take()?;
+        self.acknowledging.remove(&key);
+        self.count_out(held.bytes);
+        Some(held)
+    }
+
+    /// Forgets a connection of which nothing is held.
+    pub fn prune(&mut self, key: K) {
+        let kept = self.connections.get(&key);
+        if kept.is_some_and(|kept| kept.waiting.is_empty() && kept.highest.is_none()) {
+            self.connections.remove(&key);
+        }
+    }
+
+    /// Drops what is held of a connection.
+    pub fn forget(&mut self, key: K) {
+        while self.take_waiting(key, 0).is_some() {}
+        self.take_highest(key);
+        self.connections.remove(&key);
+    }
+
+    /// Gives up everything; the counts of what was done stay.
+    pub fn take_all(&mut self) -> BTreeMap<K, Kept<P>> {
+        self.wide.clear();
+        self.acknowledging.clear();
+        self.syn_bytes = 0;
+        self.counts.packets = 0;
+        self.counts.bytes = 0;
+        std::mem::take(&mut self.connections)
+    }
+
+    fn count_in(&mut self, bytes: usize) {
+        let counts = &mut self.counts;
+        counts.packets += 1;
+        counts.bytes += bytes;
+        counts.peak_packets = counts.peak_packets.max(counts.packets);
+        counts.peak_bytes = counts.peak_bytes.max(counts.bytes);
+    }
+
+    const fn count_out(&mut self, bytes: usize) {
+        self.counts.packets -= 1;
+        self.counts.bytes -= bytes;
+    }
+}

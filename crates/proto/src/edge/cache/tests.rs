@@ -1,0 +1,319 @@
+//! What is held, in conversations and by properties.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ROOMY: CacheConfig = CacheConfig {
+    policy: Policy::Lowest,
+    max_bytes: 1_000_000,
+    max_packets: 1000,
+};
+
+fn cache(policy: Policy) -> Cache<u32, u32> {
+    Cache::new(CacheConfig { policy, ..ROOMY })
+}
+
+fn data(seq: u32) -> Segment {
+    Segment {
+        seq: Seq(seq),
+        len: 100,
+        ..Segment::default()
+    }
+}
+
+fn syn(seq: u32) -> Segment {
+    Segment {
+        syn: true,
+        len: 0,
+        ..data(seq)
+    }
+}
+
+fn ack(number: u32) -> Segment {
+    Segment {
+        ack: Some(Seq(number)),
+        ..Segment::default()
+    }
+}
+
+/// Lets segments enter connection 1; a packet is its number.
+fn enter(cache: &mut Cache<u32, u32>, segments: &[Segment]) {
+    for segment in segments {
+        cache.on_entering(1, segment, 140, || segment.seq.0);
+    }
+}
+
+fn leave(cache: &mut Cache<u32, u32>, segment: Segment) {
+    cache.on_leaving(1, &segment, 40, || segment.ack.unwrap_or_default().0);
+}
+
+fn waiting(cache: &Cache<u32, u32>) -> Vec<u32> {
+    cache.waiting(1).copied().collect()
+}
+
+#[test]
+fn each_policy_holds_what_it_says() {
+    let segments = [syn(999), data(1100), data(1200), data(1000), data(1100)];
+    for (policy, expected) in [
+        (Policy::Syn, vec![999]),
+        (Policy::Lowest, vec![999]),
+        (Policy::All, vec![999, 1000, 1100, 1200]),
+    ] {
+        let mut cache = cache(policy);
+        enter(&mut cache, &segments);
+        assert_eq!(waiting(&cache), expected, "{policy:?}");
+    }
+    let mut lowest = cache(Policy::Lowest);
+    enter(&mut lowest, &segments[1..]);
+    assert_eq!(waiting(&lowest), [1000]);
+    assert_eq!((lowest.counts().packets, lowest.counts().bytes), (1, 140));
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    let mut cache = cache(Policy::All);
+    enter(&mut cache, &[data(20), data(u32::MAX - 79), data(u32::MAX - 179)]);
+    assert_eq!(waiting(&cache), [u32::MAX - 179, u32::MAX - 79, 20]);
+    leave(&mut cache, ack(20));
+    assert_eq!(waiting(&cache), [20]);
+}
+
+#[test]
+fn an_acknowledgement_releases_and_the_highest_is_held() {
+    let mut cache = cache(Policy::Lowest);
+    enter(&mut cache, &[data(1000)]);
+    for number in [1000, 1100, 1100, 1050] {
+        leave(&mut cache, ack(number));
+    }
+    assert_eq!(waiting(&cache), [] as [u32; 0]);
+    assert_eq!(cache.highest(1), Some(&1100));
+    enter(&mut cache, &[data(1000)]); // repeated for nothing
+    assert_eq!(waiting(&cache), [] as [u32; 0]);
+}
+
+#[test]
+fn data_that_flow_out_are_not_taken_for_acknowledgements() {
+    let mut cache = cache(Policy::Lowest);
+    let answer = |number| Segment {
+        len: 500,
+        ..ack(number)
+    };
+    leave(&mut cache, answer(1000));
+    assert_eq!(cache.connections(), 0);
+    enter(&mut cache, &[data(1000)]);
+    leave(&mut cache, answer(1000));
+    assert_eq!(cache.highest(1), None);
+    leave(&mut cache, answer(1100)); // the request is acknowledged by the reply
+    assert_eq!(cache.highest(1), Some(&1100));
+}
+
+#[test]
+fn the_policy_of_syns_holds_no_acknowledgements() {
+    let mut cache = cache(Policy::Syn);
+    enter(&mut cache, &[syn(999)]);
+    leave(&mut cache, ack(1000));
+    assert_eq!((cache.connections(), cache.counts().packets), (0, 0));
+}
+
+#[test]
+fn a_connection_that_ends_is_forgotten() {
+    let fin = |segment| Segment { fin: true, ..segment };
+    for (policy, half_closed) in [(Policy::All, vec![1000, 1100]), (Policy::Lowest, vec![1000])] {
+        let mut cache = cache(policy);
+        enter(&mut cache, &[data(1000), fin(data(1100))]);
+        leave(&mut cache, fin(ack(1000)));
+        assert_eq!(waiting(&cache), half_closed);
+        leave(&mut cache, ack(1201));
+        assert_eq!(cache.connections(), 0, "{policy:?}");
+    }
+    let mut cache = cache(Policy::All);
+    leave(&mut cache, fin(ack(1201)));
+    assert_eq!(cache.connections(), 0);
+    for reset in [Way::Entering, Way::Leaving] {
+        enter(&mut cache, &[data(1000)]);
+        let rst = Segment {
+            rst: true,
+            ..Segment::default()
+        };
+        match reset {
+            Way::Entering => enter(&mut cache, &[rst]),
+            Way::Leaving => leave(&mut cache, rst),
+        }
+        assert_eq!((cache.connections(), cache.counts().bytes), (0, 0));
+    }
+}
+
+#[test]
+fn a_syn_is_held_once_and_another_one_begins_anew() {
+    let mut cache = cache(Policy::Lowest);
+    enter(&mut cache, &[syn(7), syn(7), syn(7)]);
+    assert_eq!((cache.counts().copied, cache.counts().repeated), (1, 2));
+    enter(&mut cache, &[syn(3_000_000_000)]);
+    assert_eq!(waiting(&cache), [3_000_000_000]);
+    assert_eq!(cache.counts().packets, 1);
+}
+
+#[test]
+fn at_the_bound_the_least_worth_goes_first() {
+    let mut cache: Cache<u32, u32> = Cache::new(CacheConfig {
+        policy: Policy::All,
+        max_packets: 3,
+        ..ROOMY
+    });
+    enter(&mut cache, &[data(1000), data(1100)]);
+    leave(&mut cache, ack(1000));
+    enter(&mut cache, &[data(1200)]); // no more than the others
+    assert_eq!((waiting(&cache), cache.counts().refused), (vec![1000, 1100], 1));
+    cache.on_entering(2, &data(5), 140, || 5);
+    assert_eq!((waiting(&cache), cache.highest(1)), (vec![1000], Some(&1000)));
+    cache.on_entering(3, &data(6), 140, || 6);
+    assert_eq!((waiting(&cache), cache.highest(1)), (vec![1000], None));
+    cache.on_entering(4, &data(7), 140, || 7);
+    assert_eq!(cache.waiting(4).count(), 0);
+    assert_eq!((cache.counts().evicted, cache.counts().refused), (2, 2));
+}
+
+#[test]
+fn a_flood_of_syns_leaves_room_for_connections() {
+    let mut cache: Cache<u32, u32> = Cache::new(CacheConfig {
+        max_bytes: 1400,
+        ..ROOMY
+    });
+    for key in 0..1000 {
+        cache.on_entering(key, &syn(1), 140, || 0);
+    }
+    assert_eq!((cache.counts().packets, cache.counts().refused), (5, 995));
+    cache.on_entering(2000, &data(1), 140, || 1);
+    assert_eq!(cache.waiting(2000).count(), 1);
+}
+
+#[test]
+fn it_is_emptied_in_an_order_that_helps() {
+    let mut cache = cache(Policy::All);
+    enter(&mut cache, &[data(1100), data(1000)]);
+    leave(&mut cache, ack(900));
+    let all: Vec<_> = cache.drain().collect();
+    let expected = [
+        (1, Way::Leaving, 900),
+        (1, Way::Entering, 1000),
+        (1, Way::Entering, 1100),
+    ];
+    assert_eq!(all, expected);
+    assert_eq!(
+        (cache.connections(), cache.counts().packets, cache.counts().bytes),
+        (0, 0, 0)
+    );
+}
+
+/// One packet of one of three connections.
+fn step() -> impl Strategy<Value = (u32, bool, Segment)> {
+    let numbers = (0..20_u32).prop_map(|number| (u32::MAX - 899).wrapping_add(number * 100));
+    let flags = prop_oneof![8 => Just(0), 1 => Just(1), 1 => Just(2), 1 => Just(3)];
+    (0..3_u32, any::<bool>(), numbers, flags).prop_map(|(key, entering, number, flags)| {
+        let segment = Segment {
+            syn: flags == 1,
+            fin: flags == 2,
+            rst: flags == 3,
+            ..if entering { data(number) } else { ack(number) }
+        };
+        (key, entering, segment)
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_bound_holds_and_the_counts_are_right(
+        steps in prop::collection::vec(step(), 0..200),
+        policy in prop_oneof![Just(Policy::Syn), Just(Policy::Lowest), Just(Policy::All)],
+        max_packets in 0..8_usize,
+        max_bytes in 0..1000_usize,
+    ) {
+        let mut cache = Cache::new(CacheConfig { policy, max_bytes, max_packets });
+        for (key, entering, segment) in steps {
+            let bytes = 40 + segment.len as usize;
+            if entering {
+                cache.on_entering(key, &segment, bytes, || bytes);
+            } else {
+                cache.on_leaving(key, &segment, bytes, || bytes);
+            }
+            let held: Vec<usize> = (0..3)
+                .flat_map(|key| cache.waiting(key).chain(cache.highest(key)).copied().collect::<Vec<_>>())
+                .collect();
+            let counts = cache.counts();
+            prop_assert_eq!((counts.packets, counts.bytes), (held.len(), held.iter().sum()));
+            prop_assert!(counts.peak_packets <= max_packets && counts.peak_bytes <= max_bytes);
+            let some = (0..3).filter(|key| cache.waiting(*key).next().or(cache.highest(*key)).is_some());
+            prop_assert_eq!(some.count(), cache.connections());
+        }
+        (0..3).for_each(|key| cache.forget(key));
+        prop_assert_eq!((cache.counts().packets, cache.counts().bytes), (0, 0));
+        prop_assert_eq!(cache.store.indexed(), (0, 0, 0));
+    }
+
+    /// While nothing is acknowledged, as in a failover, the packet held is the lowest of all that came.
+    #[test]
+    fn the_lowest_unacknowledged_packet_is_held(
+        steps in prop::collection::vec((0..3_u32, 0..20_u32), 1..100),
+        all in any::<bool>(),
+    ) {
+        let mut cache = cache(if all { Policy::All } else { Policy::Lowest });
+        let mut lowest: BTreeMap<u32, u32> = BTreeMap::new();
+        for (key, number) in steps {
+            let seq = (u32::MAX - 999).wrapping_add(number * 100);
+            cache.on_entering(key, &data(seq), 140, || number);
+            let least = lowest.entry(key).or_insert(number);
+            *least = number.min(*least);
+            for (key, least) in &lowest {
+                prop_assert_eq!(cache.waiting(*key).next(), Some(least));
+            }
+        }
+    }
+
+    /// With acknowledgements: it is the lowest that came since the last one held was acknowledged.
+    #[test]
+    fn the_lowest_since_the_last_release_is_held(
+        steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
+    ) {
+        let mut cache = cache(Policy::Lowest);
+        let (mut expected, mut acknowledged) = (None, 0);
+        for (entering, number) in steps {
+            let seq = (u32::MAX - 999).wrapping_add(number * 100);
+            if entering {
+                cache.on_entering(1, &data(seq), 140, || number);
+                if number >= acknowledged {
+                    expected = Some(expected.map_or(number, |held: u32| held.min(number)));
+                }
+            } else {
+                cache.on_leaving(1, &ack(seq), 40, || number);
+                acknowledged = acknowledged.max(number);
+                expected = expected.filter(|held| *held >= acknowledged);
+            }
+            prop_assert_eq!(cache.waiting(1).next(), expected.as_ref());
+        }
+    }
+
+    /// With acknowledgements: what is held is never acknowledged, and under `all` nothing else is missing.
+    #[test]
+    fn what_is_held_is_what_is_unacknowledged(
+        steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
+    ) {
+        let mut cache = cache(Policy::All);
+        let mut expected: BTreeSet<u32> = BTreeSet::new();
+        let mut acknowledged = 0;
+        for (entering, number) in steps {
+            let seq = (u32::MAX - 999).wrapping_add(number * 100);
+            if entering {
+                cache.on_entering(1, &data(seq), 140, || number);
+                expected.extend((number >= acknowledged).then_some(number));
+            } else {
+                cache.on_leaving(1, &ack(seq), 40, || number);
+                acknowledged = acknowledged.max(number);
+                expected = expected.split_off(&acknowledged);
+            }
+            prop_assert!(cache.waiting(1).eq(&expected));
+        }
+    }
+}
