@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
+use crate::orphans::Orphans;
 use crate::role::Role;
 use crate::table::ConnectionId;
 
@@ -19,6 +20,8 @@ pub enum Gate {
     Wire,
     /// Nothing of the old primary passes; a client's packet goes to its restored socket, or into the log.
     Takeover,
+    /// Every connection is local, and so is every packet; the old wire's or primary's are not ours.
+    Sole,
     /// The application is here; its output passes to the peer's wire only.
     Primary,
     /// Nothing passes: the peer speaks alone.
@@ -43,6 +46,41 @@ pub enum Action {
         service: ServiceIndex,
         /// To this.
         gate: Gate,
+        /// The epoch in which it holds, for the agent that may have to go on from there.
+        epoch: u64,
+    },
+    /// The connections of these clients are being decided: their SYNs wait. While the gate is [`Gate::Wire`] it is closed to the
+    /// primary for these connections, as [`Gate::Takeover`] closes it for all.
+    Hold {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The clients.
+        clients: Vec<SocketAddr>,
+    },
+    /// Those connections are decided: they stay local, and their clients may open new ones.
+    Settle {
+        /// Of this service.
+        service: ServiceIndex,
+    },
+    /// Bring the VIP to the service interface and let what it sends go out there: the wire is gone.
+    TakeAddress {
+        /// Of this service.
+        service: ServiceIndex,
+    },
+    /// Tell the neighbours that the VIP is here, and ask outside hosts from it; when one answers, call `handle_reached`.
+    Announce {
+        /// Of this service.
+        service: ServiceIndex,
+    },
+    /// The VIP is the wire's again: undo `TakeAddress`.
+    YieldAddress {
+        /// Of this service.
+        service: ServiceIndex,
+    },
+    /// The peer speaks alone. Give up the VIP, end what sockets and replicas have it without a word, tell the operator's hook.
+    StandDown {
+        /// Of this service.
+        service: ServiceIndex,
     },
     /// Read the wire's log to its end, records that are being written too; then call `handle_drained`.
     Drain {
@@ -145,6 +183,13 @@ pub enum Report {
         /// Why.
         reason: String,
     },
+    /// Both nodes speak alone for a service: at least one of them had no right to.
+    TwoVoices {
+        /// The service.
+        service: ServiceIndex,
+        /// The epoch of both.
+        epoch: u64,
+    },
     /// The two nodes' configurations contradict each other.
     Contradiction {
         /// The service.
@@ -159,6 +204,8 @@ pub enum Report {
 pub struct Heartbeat {
     /// The sender's name.
     pub node: String,
+    /// Drawn anew by each agent that is started.
+    pub incarnation: u64,
     /// Counts up from 1.
     pub sequence: u64,
     /// Its services.
@@ -178,6 +225,25 @@ pub struct ServiceBeat {
     pub configured_primary: bool,
     /// The sender's MAC address on the service interface.
     pub mac: [u8; 6],
-    /// The application's process died.
-    pub server_dead: bool,
+    /// How the application on the sender's node is.
+    pub server: Server,
+    /// The sender will stop: take over from it, or go on without it.
+    pub leaves: bool,
+    /// Connections that have lost their process on the sender's node.
+    pub orphans: Orphans,
+    /// Of the receiver's orphans the sender has taken so many.
+    pub adopted: u64,
+}
+
+/// How an application is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Server {
+    /// Nothing is known against it.
+    #[default]
+    Alive,
+    /// The process that listened died.
+    Dead,
+    /// It does not answer the health probe.
+    Hung,
 }

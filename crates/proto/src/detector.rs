@@ -94,6 +94,11 @@ impl Detector {
         now.since(heard) >= self.config.patience()
     }
 
+    /// Whether the peer was ever heard of.
+    pub fn has_heard(&self) -> bool {
+        self.heard.is_some()
+    }
+
     /// Whether the peer was heard of and is not overdue.
     pub fn is_alive(&self, now: Instant) -> bool {
         self.heard

@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod action;
+mod claim;
 mod client;
 pub mod connection;
 pub mod detector;
@@ -14,6 +15,7 @@ pub mod edge;
 pub mod endpoint;
 pub mod follower;
 pub mod node;
+pub mod orphans;
 pub mod packet;
 pub mod protection;
 pub mod rate;

@@ -18,6 +18,8 @@ pub enum Cause {
     Hole,
     /// The log would have grown over its limit.
     LogLimit,
+    /// Packets passed without being logged, because the agent was away for too long.
+    LogGap,
     /// The restart policy says so.
     Policy(String),
 }
@@ -27,6 +29,7 @@ impl std::fmt::Display for Cause {
         match self {
             Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
             Self::LogLimit => write!(f, "the log reached its limit"),
+            Self::LogGap => write!(f, "packets passed unlogged while the agent was away"),
             Self::Policy(reason) => write!(f, "{reason}"),
         }
     }

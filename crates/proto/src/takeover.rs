@@ -6,10 +6,14 @@
 //!                                             ─▶ all decided: speech allowed, one RST to each that is lost
 //! ```
 //!
+//! When only some connections have lost their server's process, the same is done for them alone: the gate is closed for each of them
+//! ([`Action::Hold`]), and for the others the node goes on being the wire.
+//!
 //! *Make ready, then drain*: from the moment a socket is ready, the wire passes packets to it; what the wire logged before
 //! is found by the drain. So every byte reaches the socket exactly by one of the two ways.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::action::{Action, Gate, Report, ServiceIndex};
@@ -42,9 +46,19 @@ pub struct TakeoverReport {
     pub live: Vec<(ConnectionId, Instant)>,
 }
 
+/// What is taken over.
+#[derive(Debug)]
+enum Scope {
+    /// The service.
+    Service,
+    /// These connections of it.
+    Connections(Vec<ConnectionId>),
+}
+
 /// A takeover under way.
 #[derive(Debug)]
 pub(crate) struct Takeover {
+    scope: Scope,
     declared: Instant,
     drained: Option<Instant>,
     undecided: BTreeSet<ConnectionId>,
@@ -58,13 +72,41 @@ pub(crate) struct Takeover {
 
 impl Takeover {
     /// Closes the gate and asks for the log.
-    pub(crate) fn begin(now: Instant, service: ServiceIndex, actions: &mut VecDeque<Action>) -> Self {
+    pub(crate) fn begin(
+        now: Instant,
+        service: ServiceIndex,
+        epoch: u64,
+        actions: &mut VecDeque<Action>,
+    ) -> Self {
         actions.push_back(Action::SetGate {
             service,
             gate: Gate::Takeover,
+            epoch,
         });
         actions.push_back(Action::Drain { service });
+        Self::declared(now, Scope::Service)
+    }
+
+    /// The same for the connections of `clients` that are in the table.
+    pub(crate) fn begin_for(
+        now: Instant,
+        service: ServiceIndex,
+        clients: &[SocketAddr],
+        table: &Table,
+        actions: &mut VecDeque<Action>,
+    ) -> Self {
+        let (clients, connections) = clients
+            .iter()
+            .filter_map(|&client| Some((client, table.find(client)?)))
+            .unzip();
+        actions.push_back(Action::Hold { service, clients });
+        actions.push_back(Action::Drain { service });
+        Self::declared(now, Scope::Connections(connections))
+    }
+
+    fn declared(now: Instant, scope: Scope) -> Self {
         Self {
+            scope,
             declared: now,
             drained: None,
             undecided: BTreeSet::new(),
@@ -88,26 +130,24 @@ impl Takeover {
             return;
         }
         self.drained = Some(now);
-        for (connection, client, syn, syn_ack) in table.open_pending() {
-            let syn_ack = repeat(table.config().vip, client, &syn, &syn_ack).emit();
-            self.half_open.insert(connection, syn_ack);
-            if table.config().policy == Policy::Replica {
-                actions.push_back(Action::OpenReplica {
-                    service,
-                    connection,
-                    client,
-                });
+        let mut connections = match &mut self.scope {
+            Scope::Service => {
+                self.open_pending(service, table, actions);
+                let clients = table.iter().map(|(_, connection)| connection.client()).collect();
+                actions.push_back(Action::Hold { service, clients });
+                table.iter().map(|(id, _)| id).collect()
             }
-        }
+            Scope::Connections(connections) => std::mem::take(connections),
+        };
         // Who is known to be there comes first: of a flood, only handshakes are.
-        let mut order: Vec<(bool, bool, ConnectionId)> = table
-            .iter()
-            .map(|(id, connection)| (self.half_open.contains_key(&id), !connection.is_busy(), id))
-            .collect();
-        order.sort_unstable();
-        self.connections = order.len();
-        self.undecided = order.iter().map(|&(_, _, id)| id).collect();
-        for (_, _, connection) in order {
+        connections.retain(|&id| table.get(id).is_some()); // some may have ended meanwhile
+        connections.sort_by_cached_key(|id| {
+            let is_busy = table.get(*id).is_some_and(Connection::is_busy);
+            (self.half_open.contains_key(id), !is_busy, *id)
+        });
+        self.connections = connections.len();
+        self.undecided = connections.iter().copied().collect();
+        for connection in connections {
             let entry = table.get_mut(connection).expect("in the table");
             entry.hold_input();
             let lost = match entry.protection() {
@@ -127,6 +167,26 @@ impl Takeover {
                 Action::HandOver { service, connection },
             ]);
         }
+    }
+
+    /// Handshakes whose SYN-ACK may have reached the client are connections.
+    fn open_pending(&mut self, service: ServiceIndex, table: &mut Table, actions: &mut VecDeque<Action>) {
+        for (connection, client, syn, syn_ack) in table.open_pending() {
+            let syn_ack = repeat(table.config().vip, client, &syn, &syn_ack).emit();
+            self.half_open.insert(connection, syn_ack);
+            if table.config().policy == Policy::Replica {
+                actions.push_back(Action::OpenReplica {
+                    service,
+                    connection,
+                    client,
+                });
+            }
+        }
+    }
+
+    /// Whether the service as a whole is taken over.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self.scope, Scope::Service)
     }
 
     pub(crate) fn on_live(&mut self, now: Instant, connection: ConnectionId) {
@@ -193,12 +253,7 @@ impl Takeover {
 }
 
 /// The SYN-ACK again: the client may not have got it.
-fn repeat(
-    vip: std::net::SocketAddr,
-    client: std::net::SocketAddr,
-    syn: &Opening,
-    syn_ack: &Opening,
-) -> Segment<'static> {
+fn repeat(vip: SocketAddr, client: SocketAddr, syn: &Opening, syn_ack: &Opening) -> Segment<'static> {
     Segment {
         source: vip,
         destination: client,
@@ -352,8 +407,6 @@ pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use super::*;
     use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
 
@@ -416,7 +469,7 @@ mod tests {
         (100..100 + flood).for_each(|port| begin_handshake(&mut table, port));
 
         let (now, mut actions) = (Instant::from_nanos(1), VecDeque::new());
-        let mut takeover = Takeover::begin(now, 0, &mut actions);
+        let mut takeover = Takeover::begin(now, 0, 2, &mut actions);
         takeover.on_drained(now, 0, &mut table, &mut actions);
         let restored: Vec<_> = actions
             .iter()

@@ -31,7 +31,15 @@ impl Backup {
         }
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
-            Action::Assume { .. } | Action::Report(_) => {}
+            Action::Hold { clients, .. } => self.wire.hold(&clients),
+            Action::Settle { .. } => self.wire.settle(),
+            // The simulated network has one way to each node, and addresses do not move.
+            Action::Assume { .. }
+            | Action::TakeAddress { .. }
+            | Action::Announce { .. }
+            | Action::YieldAddress { .. }
+            | Action::StandDown { .. }
+            | Action::Report(_) => {}
             Action::SetGate { gate, .. } => {
                 if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
                     self.set_gate(gate);

@@ -104,11 +104,15 @@ impl SceneConfig {
         let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };
         NodeConfig {
             name: name.to_owned(),
+            incarnation: 1,
+            without_peer: false,
             detector: self.detector,
+            lease: Duration::from_millis(300),
             services: vec![ServiceConfig {
                 table,
                 is_primary,
                 mac: [2, 0, 0, 0, 0, mac],
+                found: None,
             }],
         }
     }

@@ -1,6 +1,6 @@
 //! What `bpf/steadfast.bpf.c` does on a node, packet by packet: log, then release; gate; egress guard.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use proto::Instant;
@@ -95,11 +95,22 @@ pub(super) enum Side {
     Peer,
 }
 
+/// A connection that is not the primary's any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Undecided,
+    Decided,
+}
+
 /// The wire and the guard of one service.
 #[derive(Debug)]
 pub(super) struct Wire {
     vip: SocketAddr,
     gate: Gate,
+    /// The clients whose connections are being decided are known.
+    is_told: bool,
+    /// Those clients, and the ones whose connections stay local.
+    held: BTreeMap<SocketAddr, Held>,
     connections: Ring,
     opening: Ring,
     full: u64,
@@ -111,14 +122,32 @@ impl Wire {
         Self {
             vip,
             gate: Gate::Off,
+            is_told: false,
+            held: BTreeMap::new(),
             connections: Ring::new(ring_bytes),
             opening: Ring::new(opening_bytes),
             full: 0,
         }
     }
 
-    pub const fn set_gate(&mut self, gate: Gate) {
+    pub fn set_gate(&mut self, gate: Gate) {
         self.gate = gate;
+        self.is_told = false;
+        if gate != Gate::Takeover {
+            self.held.clear();
+        }
+    }
+
+    /// The connections of these clients are being decided.
+    pub fn hold(&mut self, clients: &[SocketAddr]) {
+        self.held
+            .extend(clients.iter().map(|&client| (client, Held::Undecided)));
+        self.is_told = true;
+    }
+
+    /// They are decided.
+    pub fn settle(&mut self) {
+        self.held.values_mut().for_each(|held| *held = Held::Decided);
     }
 
     /// How many packets were dropped because there was no room for them in the log.
@@ -168,13 +197,43 @@ impl Wire {
         } else {
             return Fate::Local;
         };
+        let client = match direction {
+            Direction::In => segment.source,
+            Direction::Out => segment.destination,
+        };
+        let opens = segment.flags.syn;
         match (self.gate, direction) {
-            (Gate::Off, _) | (Gate::Primary, Direction::In) => Fate::Local,
-            (Gate::Mute, _) | (Gate::Primary | Gate::Takeover, Direction::Out) => Fate::Dropped,
-            (Gate::Wire, Direction::Out) if side != Side::Peer => Fate::Dropped,
-            (Gate::Wire, _) => self.log(now, direction, segment.flags.syn, packet, Fate::Released),
-            (Gate::Takeover, Direction::In) if segment.flags.syn || is_local(segment.source) => Fate::Local,
-            (Gate::Takeover, Direction::In) => self.log(now, direction, false, packet, Fate::Held),
+            (Gate::Off, _) | (Gate::Primary | Gate::Sole, Direction::In) => Fate::Local,
+            (Gate::Mute, _) | (Gate::Primary | Gate::Takeover | Gate::Sole, Direction::Out) => Fate::Dropped,
+            (Gate::Wire, Direction::Out) if side != Side::Peer || self.held.contains_key(&client) => {
+                Fate::Dropped
+            }
+            (Gate::Takeover, Direction::In) => self.take(now, client, opens, packet, is_local(client)),
+            (Gate::Wire, Direction::In) if self.held.contains_key(&client) => {
+                let is_local = is_local(client);
+                if opens && !is_local && self.held[&client] == Held::Decided {
+                    self.held.remove(&client); // the old connection is over: this is a new one
+                    return self.log(now, direction, opens, packet, Fate::Released);
+                }
+                self.take(now, client, opens, packet, is_local)
+            }
+            (Gate::Wire, _) => self.log(now, direction, opens, packet, Fate::Released),
+        }
+    }
+
+    /// A client's packet during a takeover of its connection.
+    fn take(&mut self, now: Instant, client: SocketAddr, opens: bool, packet: &[u8], is_local: bool) -> Fate {
+        if is_local {
+            return Fate::Local;
+        }
+        if !opens {
+            return self.log(now, Direction::In, false, packet, Fate::Held);
+        }
+        match self.held.get(&client) {
+            // The listener would contradict what the old primary has said.
+            Some(Held::Undecided) => Fate::Dropped,
+            None if !self.is_told => Fate::Dropped,
+            Some(Held::Decided) | None => Fate::Local,
         }
     }
 
@@ -198,8 +257,11 @@ impl Wire {
 
     /// Whether the egress guard lets a packet out that the local stack or a raw socket sends.
     pub fn lets_out(&self, packet: &[u8]) -> bool {
-        let is_ours =
-            Segment::parse(packet, Checksum::Trusted).is_ok_and(|segment| segment.source == self.vip);
-        !is_ours || matches!(self.gate, Gate::Off | Gate::Primary | Gate::Takeover)
+        let Ok(segment) = Segment::parse(packet, Checksum::Trusted) else {
+            return true;
+        };
+        segment.source != self.vip
+            || matches!(self.gate, Gate::Off | Gate::Primary | Gate::Takeover | Gate::Sole)
+            || self.gate == Gate::Wire && self.held.contains_key(&segment.destination)
     }
 }

@@ -4,13 +4,18 @@
 //! time, and the outcome of actions. [`Node::poll_action`] gives what is to be done, in order; drain it to `None` after
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm.
 
+mod roles;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use crate::action::{Action, Gate, Heartbeat, Report, ServiceBeat, ServiceIndex};
-use crate::connection::Connection;
+use crate::action::{Action, Gate, Report, Server, ServiceBeat, ServiceIndex};
+use crate::claim::Claim;
+use crate::connection::{Cause, Connection};
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::{Policy, follow_replica};
+use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
 use crate::role::{Event, Role};
 use crate::stream::{OnShelf, Shelf};
@@ -23,8 +28,14 @@ use crate::{Instant, Offset};
 pub struct NodeConfig {
     /// Its name.
     pub name: String,
+    /// Drawn anew at each start.
+    pub incarnation: u64,
+    /// Whether to serve without a peer, if none is there at the start.
+    pub without_peer: bool,
     /// When the peer counts as dead; also the rhythm of our own heartbeats.
     pub detector: DetectorConfig,
+    /// So long after the wire is declared dead it may still be taking over: only then may the VIP be claimed.
+    pub lease: Duration,
     /// The services; an index into this list names one.
     pub services: Vec<ServiceConfig>,
 }
@@ -38,6 +49,8 @@ pub struct ServiceConfig {
     pub is_primary: bool,
     /// This node's MAC address on its interface.
     pub mac: [u8; 6],
+    /// The gate and the epoch that an agent before this one left, if any did.
+    pub found: Option<(Gate, u64)>,
 }
 
 /// Segments that were not followed, by reason.
@@ -57,18 +70,52 @@ pub(crate) struct Service {
     pub(crate) takeover: Option<Takeover>,
     pub(crate) reports: Vec<TakeoverReport>,
     repeats: Repeats,
+    claim: Option<Claim>,
     peer: Option<ServiceBeat>,
-    server_dead: bool,
+    server: Server,
+    telling: Telling,
+    hearing: Hearing,
+    /// Clients whose connections wait to be taken over.
+    orphans: Vec<SocketAddr>,
     unfollowed: Unfollowed,
-    contradicted: bool,
+    is_contradicted: bool,
+    is_alarmed: bool,
+}
+
+impl Service {
+    fn new(config: &ServiceConfig) -> Self {
+        let (role, epoch) = config.found.map_or((Role::Joining, 0), |(gate, epoch)| {
+            (roles::behind(gate, epoch), epoch)
+        });
+        Self {
+            config: config.clone(),
+            role,
+            epoch,
+            table: Table::new(config.table),
+            takeover: None,
+            reports: Vec::new(),
+            repeats: Repeats::default(),
+            claim: None,
+            peer: None,
+            server: Server::Alive,
+            telling: Telling::default(),
+            hearing: Hearing::default(),
+            orphans: Vec::new(),
+            unfollowed: Unfollowed::default(),
+            is_contradicted: false,
+            is_alarmed: false,
+        }
+    }
 }
 
 /// One node of a pair.
 pub struct Node {
     config: NodeConfig,
     detector: Detector,
+    since: Instant,
     beat_due: Instant,
     beat_sequence: u64,
+    leaves: bool,
     services: Vec<Service>,
     actions: VecDeque<Action>,
 }
@@ -76,29 +123,15 @@ pub struct Node {
 impl Node {
     /// A node that has not yet heard of its peer.
     pub fn new(config: NodeConfig, now: Instant) -> Self {
-        let services = config
-            .services
-            .iter()
-            .map(|service| Service {
-                config: service.clone(),
-                role: Role::Joining,
-                epoch: 0,
-                table: Table::new(service.table),
-                takeover: None,
-                reports: Vec::new(),
-                repeats: Repeats::default(),
-                peer: None,
-                server_dead: false,
-                unfollowed: Unfollowed::default(),
-                contradicted: false,
-            })
-            .collect();
+        let services = config.services.iter().map(Service::new).collect();
         let detector = Detector::new(config.detector, now);
         Self {
             config,
             detector,
+            since: now,
             beat_due: now,
             beat_sequence: 0,
+            leaves: false,
             services,
             actions: VecDeque::new(),
         }
@@ -126,7 +159,7 @@ impl Node {
         let complement = match service.role {
             Role::Primary => Role::Backup,
             Role::Backup => Role::Primary,
-            Role::Joining | Role::TakingOver | Role::Sole | Role::Standby => return false,
+            Role::Joining | Role::Claiming | Role::TakingOver | Role::Sole | Role::Standby => return false,
         };
         self.detector.is_alive(now) && service.peer.as_ref().is_some_and(|peer| peer.role == complement)
     }
@@ -208,141 +241,6 @@ impl Node {
         }
     }
 
-    /// The peer's sign of life.
-    pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
-        self.detector.on_heartbeat(now);
-        for beat in heartbeat.services {
-            let Some(index) = self
-                .indices()
-                .find(|&index| self.service(index).table.config().vip == beat.vip)
-            else {
-                continue;
-            };
-            let service = &mut self.services[usize::from(index)];
-            let event = if beat.configured_primary == service.config.is_primary {
-                if !std::mem::replace(&mut service.contradicted, true) {
-                    let what = "both nodes are, or neither is, the configured primary".into();
-                    self.actions
-                        .push_back(Action::Report(Report::Contradiction { service: index, what }));
-                }
-                None
-            } else {
-                event_of(service, &beat)
-            };
-            service.peer = Some(beat);
-            if let Some(event) = event {
-                self.transition(now, index, event);
-            }
-        }
-    }
-
-    /// The peer's kernel answered a probe.
-    pub fn handle_answer(&mut self, now: Instant) {
-        self.detector.on_traffic(now);
-    }
-
-    /// Time has passed: heartbeats are sent and missed.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        if now >= self.beat_due {
-            self.beat_due = now + self.config.detector.interval;
-            self.send_heartbeat();
-        }
-        for service in &mut self.services {
-            service.repeats.on_timeout(now, &mut self.actions);
-        }
-        if self.detector.wants_probe(now) {
-            self.actions.push_back(Action::Probe);
-        }
-        if self.detector.is_silent(now) {
-            for index in self.indices() {
-                self.transition(now, index, Event::PeerSilent);
-            }
-        }
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
-    pub fn poll_timeout(&self) -> Instant {
-        let repeats = self
-            .services
-            .iter()
-            .filter_map(|service| service.repeats.poll_timeout());
-        repeats.fold(self.beat_due.min(self.detector.poll_timeout()), Instant::min)
-    }
-
-    /// The process that listens for the service on this node died.
-    pub fn handle_server_dead(&mut self, index: ServiceIndex) {
-        let service = &mut self.services[usize::from(index)];
-        if service.role == Role::Primary && !std::mem::replace(&mut service.server_dead, true) {
-            self.send_heartbeat(); // at once, not in the usual rhythm
-        }
-    }
-
-    fn send_heartbeat(&mut self) {
-        self.beat_sequence += 1;
-        let services = self
-            .services
-            .iter()
-            .map(|service| ServiceBeat {
-                vip: service.table.config().vip,
-                role: service.role,
-                epoch: service.epoch,
-                configured_primary: service.config.is_primary,
-                mac: service.config.mac,
-                server_dead: service.server_dead,
-            })
-            .collect();
-        let heartbeat = Heartbeat {
-            node: self.config.name.clone(),
-            sequence: self.beat_sequence,
-            services,
-        };
-        self.actions.push_back(Action::Send(heartbeat));
-    }
-
-    fn transition(&mut self, now: Instant, index: ServiceIndex, event: Event) {
-        let service = &mut self.services[usize::from(index)];
-        let from = service.role;
-        let Some(role) = from.after(event) else { return };
-        service.role = role;
-        match role {
-            Role::Primary | Role::Backup => {
-                let peer_mac = service.peer.as_ref().expect("paired by its heartbeat").mac;
-                let gate = if role == Role::Primary {
-                    Gate::Primary
-                } else {
-                    Gate::Wire
-                };
-                service.epoch = 1;
-                self.actions.push_back(Action::Assume {
-                    service: index,
-                    role,
-                    peer_mac,
-                });
-                self.actions.push_back(Action::SetGate { service: index, gate });
-            }
-            Role::TakingOver => {
-                service.epoch += 1;
-                service.takeover = Some(Takeover::begin(now, index, &mut self.actions));
-            }
-            Role::Standby => {
-                service.epoch = service.peer.as_ref().map_or(service.epoch, |peer| peer.epoch);
-                self.actions.push_back(Action::SetGate {
-                    service: index,
-                    gate: Gate::Mute,
-                });
-            }
-            Role::Sole | Role::Joining => {}
-        }
-        let report = Report::Role {
-            service: index,
-            from,
-            to: role,
-            epoch: service.epoch,
-        };
-        self.actions.push_back(Action::Report(report));
-        self.send_heartbeat(); // the peer should know at once
-    }
-
     /// The log has been read to its end, as [`Action::Drain`] asked.
     pub fn handle_drained(&mut self, now: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
@@ -403,14 +301,47 @@ impl Node {
     fn conclude(&mut self, now: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         if let Some(takeover) = service.takeover.take_if(|takeover| takeover.is_decided()) {
+            let is_whole = takeover.is_whole();
             service.reports.push(takeover.report(now));
-            self.actions.push_back(Action::AllowSpeech { service: index });
+            self.actions.push_back(Action::Settle { service: index });
+            if is_whole {
+                self.actions.push_back(Action::AllowSpeech { service: index });
+            }
             for refusal in takeover.into_refusals() {
                 service.repeats.add(now, refusal, &mut self.actions);
             }
             self.actions
                 .push_back(Action::Report(Report::TakenOver { service: index }));
-            self.transition(now, index, Event::Decided);
+            if is_whole {
+                self.transition(now, index, Event::Decided);
+            }
+            self.adopt_orphans(now, index);
+        }
+    }
+
+    /// Connections of `clients` have lost their process on the primary: takes them over, after those that are being decided.
+    fn adopt_orphans(&mut self, now: Instant, index: ServiceIndex) {
+        let service = &mut self.services[usize::from(index)];
+        if service.role != Role::Backup || service.takeover.is_some() {
+            return;
+        }
+        let clients = std::mem::take(&mut service.orphans);
+        let known = clients.iter().any(|&client| service.table.find(client).is_some());
+        if known {
+            let takeover = Takeover::begin_for(now, index, &clients, &service.table, &mut self.actions);
+            service.takeover = Some(takeover);
+        }
+    }
+
+    /// Packets of a service passed without being logged: nothing is known for certain about its connections any more.
+    pub fn handle_log_gap(&mut self, index: ServiceIndex) {
+        let table = &mut self.services[usize::from(index)].table;
+        let ids: Vec<_> = table.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            let connection = table.get_mut(id).expect("listed");
+            let before = connection.memory();
+            connection.unprotect(Cause::LogGap);
+            table.account(id, before);
         }
     }
 
@@ -475,19 +406,5 @@ impl Node {
     /// The address of a service's clients' peer.
     pub fn vip(&self, index: ServiceIndex) -> SocketAddr {
         self.service(index).table.config().vip
-    }
-}
-
-/// What the peer's word about a service means for this node's role.
-fn event_of(service: &Service, beat: &ServiceBeat) -> Option<Event> {
-    match (service.role, beat.role) {
-        (Role::Joining, role) if role.speaks_alone() => Some(Event::PeerSpeaks),
-        (_, role) if role.speaks_alone() && beat.epoch > service.epoch => Some(Event::PeerSpeaks),
-        (Role::Joining, Role::Joining | Role::Primary | Role::Backup) if service.config.is_primary => {
-            Some(Event::PairedAsPrimary)
-        }
-        (Role::Joining, Role::Joining | Role::Primary | Role::Backup) => Some(Event::PairedAsBackup),
-        (Role::Backup, Role::Primary) if beat.server_dead => Some(Event::PeerServerDead),
-        _ => None,
     }
 }

@@ -1,0 +1,124 @@
+//! A primary whose wire is gone claims the VIP (CoRAL: address takeover by gratuitous ARP, verified by ping).
+//!
+//! ```text
+//!   wire silent ─▶ its lease runs out ─▶ announce, ask outside hosts ─▶ one answers: speak
+//!                                              ▲        │ no answer
+//!                                              └─ wait ─┘
+//! ```
+//!
+//! The ping goes out with the VIP as its source, so an answer shows that the neighbours send the VIP's packets here. A node that is
+//! cut off gets no answer and stays mute.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::Instant;
+use crate::action::{Action, ServiceIndex};
+
+/// Between the first announcements; then twice as long each time, up to [`WAIT_MAX`].
+const WAIT: Duration = Duration::from_millis(20);
+/// The longest wait: a neighbour may come back at any time.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// So often it is announced again after the first answer: other neighbours may have missed it.
+const AFTERWARDS: u32 = 5;
+
+/// A claim under way, or made.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    due: Instant,
+    wait: Duration,
+    is_begun: bool,
+    /// Announcements that are left, once outside hosts reach the VIP here.
+    left: Option<u32>,
+}
+
+impl Claim {
+    /// A claim that may begin at `at`.
+    pub(crate) fn new(at: Instant) -> Self {
+        Self {
+            due: at,
+            wait: WAIT,
+            is_begun: false,
+            left: None,
+        }
+    }
+
+    /// Announces, when it is time to.
+    pub(crate) fn on_timeout(&mut self, now: Instant, service: ServiceIndex, actions: &mut VecDeque<Action>) {
+        if now < self.due || self.left == Some(0) {
+            return;
+        }
+        if !std::mem::replace(&mut self.is_begun, true) {
+            actions.push_back(Action::TakeAddress { service });
+        }
+        actions.push_back(Action::Announce { service });
+        self.due = now + self.wait;
+        self.wait = (self.wait * 2).min(WAIT_MAX);
+        self.left = self.left.map(|left| left - 1);
+    }
+
+    /// An outside host answers.
+    pub(crate) fn on_reached(&mut self, now: Instant) {
+        self.left = Some(AFTERWARDS);
+        self.wait = WAIT;
+        self.due = now + WAIT;
+    }
+
+    /// Whether the VIP has come here.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.is_begun
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        (self.left != Some(0)).then_some(self.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// When it announces within `millis`, asked every millisecond.
+    fn announces(claim: &mut Claim, millis: std::ops::Range<u64>) -> Vec<u64> {
+        millis
+            .filter(|&now| {
+                let mut actions = VecDeque::new();
+                claim.on_timeout(at(now), 0, &mut actions);
+                actions.contains(&Action::Announce { service: 0 })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn it_waits_out_the_lease_then_asks_again_and_again() {
+        let mut claim = Claim::new(at(300));
+        assert_eq!(announces(&mut claim, 0..1000), [300, 320, 360, 440, 600, 920]);
+        assert_eq!(announces(&mut claim, 5000..8500).len(), 4, "once a second");
+    }
+
+    #[test]
+    fn the_address_comes_first_and_once() {
+        let mut claim = Claim::new(at(0));
+        let mut actions = VecDeque::new();
+        claim.on_timeout(at(0), 0, &mut actions);
+        claim.on_timeout(at(20), 0, &mut actions);
+        let (take, announce) = (
+            Action::TakeAddress { service: 0 },
+            Action::Announce { service: 0 },
+        );
+        assert_eq!(actions, [take, announce.clone(), announce]);
+    }
+
+    #[test]
+    fn once_reached_it_is_announced_a_few_times_more() {
+        let mut claim = Claim::new(at(0));
+        assert_eq!(announces(&mut claim, 0..10), [0]);
+        claim.on_reached(at(10));
+        assert_eq!(announces(&mut claim, 10..100_000), [30, 50, 90, 170, 330]);
+        assert_eq!(claim.poll_timeout(), None);
+    }
+}
