@@ -39,10 +39,37 @@ struct service_state {
 	__u8 own_mac[6];
 	__be16 port;         /* of the service */
 	__u8 zero[2];
-	__u32 zero_too;
+	__u32 holds;         /* enum holds, stored by the agent alone */
 	__u32 server_dead;   /* the listener's process died: its kernel's RSTs are not speech; cleared by the agent */
 	__u64 deaths;        /* sockets of this service released by dying processes */
 	__u64 peer_seen_ns;  /* last packet that came through from the primary, CLOCK_MONOTONIC */
+	__u64 epoch;         /* of the mode; for the agent that goes on from here */
+	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long */
+};
+
+/* What the map `held` has for a service. */
+enum holds {
+	HOLDS_NOTHING = 0, /* nothing; in MODE_TAKEOVER: nothing yet, so new connections wait */
+	HOLDS_SOME = 1,
+};
+
+/* A connection, by its client. */
+struct client_key {
+	__u8 address[16];
+	__be16 port;
+	__u16 service;
+};
+
+/* The value in `held`: a connection that is not the primary's any more. */
+enum held {
+	HELD_UNDECIDED = 1, /* being decided: its SYNs wait */
+	HELD_DECIDED = 2,   /* local, as long as it lives */
+};
+
+/* In the ring of deaths: a dying process has released this socket. */
+struct death_record {
+	struct client_key client; /* zeros if it was a listener */
+	__u32 listener;
 };
 
 struct node_state {
@@ -50,6 +77,8 @@ struct node_state {
 	__u32 crash_codes[8]; /* bit n: exit code n counts as a crash */
 	__u32 zero;
 	__u64 netns_cookie;  /* processes of other network namespaces are not ours */
+	__u64 agent_seen_ns; /* when the agent last looked at the rings, CLOCK_MONOTONIC */
+	__u64 agent_timeout_ns; /* away for longer than this, it does not keep packets from passing */
 };
 
 /* Before each packet in the rings; the packet follows from its IP header on. */
@@ -82,6 +111,8 @@ enum reason {
 	REASON_EGRESS_UNGUARDED,  /* would have left the primary past the wire; dropped */
 	REASON_EGRESS_MUTE,       /* this node has no part in the service now; dropped */
 	REASON_DEATH_FIN,         /* FIN or RST of a dying process; dropped */
+	REASON_SYN_WAITS,         /* a SYN of a client whose connection is being decided; dropped, it comes again */
+	REASON_UNLOGGED,          /* passed without being logged: the log is full and the agent is away */
 	REASON_COUNT,
 };
 
@@ -94,8 +125,10 @@ enum reason {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");
-_Static_assert(sizeof(struct service_state) == 48, "service_state");
-_Static_assert(sizeof(struct node_state) == 48, "node_state");
+_Static_assert(sizeof(struct service_state) == 64, "service_state");
+_Static_assert(sizeof(struct client_key) == 20, "client_key");
+_Static_assert(sizeof(struct death_record) == 24, "death_record");
+_Static_assert(sizeof(struct node_state) == 64, "node_state");
 _Static_assert(sizeof(struct record) == 16, "record");
 #endif
 

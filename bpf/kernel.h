@@ -17,10 +17,13 @@ struct task_struct {
 } RELOCATED;
 
 struct sock_common {
+	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
 	__u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
 } RELOCATED;
 

@@ -56,6 +56,21 @@ struct {
 	__uint(max_entries, 1 << 20);
 } ring_open SEC(".maps");
 
+/* Connections that are not the primary's any more, or will not be: see enum held. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 18);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct client_key);
+	__type(value, __u32);
+} held SEC(".maps");
+
+/* Sockets that dying processes released: struct death_record. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} ring_deaths SEC(".maps");
+
 static __always_inline void count_by(__u32 service, enum reason reason, __u64 amount) {
 	__u32 key = service * REASON_COUNT + reason;
 	__u64 *counter = bpf_map_lookup_elem(&counters, &key);

@@ -61,8 +61,14 @@ static __always_inline _Bool from_peer(struct __sk_buff *skb, struct service_sta
 	return same_mac(source, state->peer_mac);
 }
 
-/* Whether the local stack has a socket for this segment that is ready to take it. */
-static __always_inline _Bool is_local(struct __sk_buff *skb, struct parsed *packet) {
+/* What the local stack has for a segment. */
+enum local {
+	LOCAL_NONE,    /* nothing, or a listener, or a socket that is not ready */
+	LOCAL_WAITING, /* an old connection in TIME-WAIT */
+	LOCAL_READY,   /* a socket that may have the segment */
+};
+
+static __always_inline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *found;
 	__u32 size;
@@ -81,21 +87,46 @@ static __always_inline _Bool is_local(struct __sk_buff *skb, struct parsed *pack
 	}
 	found = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found)
-		return 0;
-	_Bool ready = found->state != BPF_TCP_LISTEN;
+		return LOCAL_NONE;
+	enum local local = LOCAL_READY;
+	if (found->state == BPF_TCP_LISTEN)
+		local = LOCAL_NONE;
+	else if (found->state == BPF_TCP_TIME_WAIT)
+		local = LOCAL_WAITING;
 	struct bpf_sock *full = bpf_sk_fullsock(found);
 	if (full && full->mark == MARK_RESTORING)
-		ready = 0;
+		local = LOCAL_NONE;
 	bpf_sk_release(found);
-	return ready;
+	return local;
+}
+
+static __always_inline struct client_key client_of(struct parsed *packet) {
+	struct client_key client = {.service = packet->service};
+	if (packet->direction == DIRECTION_IN) {
+		__builtin_memcpy(client.address, packet->ip.source, 16);
+		client.port = packet->tcp.source;
+	} else {
+		__builtin_memcpy(client.address, packet->ip.destination, 16);
+		client.port = packet->tcp.dest;
+	}
+	return client;
+}
+
+/* enum held, or 0: the connection is the primary's. */
+static __always_inline __u32 held_as(struct parsed *packet, struct service_state *state) {
+	if (*(volatile __u32 *)&state->holds == HOLDS_NOTHING)
+		return 0;
+	struct client_key client = client_of(packet);
+	__u32 *as = bpf_map_lookup_elem(&held, &client);
+	return as ? *as : 0;
 }
 
 /*
- * A client's segment during a takeover: to the local stack if its connection is there already, else into the log.
- * Reserve first, then look: the agent makes a socket ready first, then reads the ring. So one of the two sees the other.
+ * A client's segment during a takeover of its connection: to the local stack if the connection is there already, else into the
+ * log. Reserve first, then look: the agent makes a socket ready first, then reads the ring. So one of the two sees the other.
  */
 static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
-	if (packet->tcp.syn || is_local(skb, packet)) {
+	if (find_local(skb, packet)) {
 		count(packet->service, REASON_PASSED_LOCAL);
 		return TC_ACT_OK;
 	}
@@ -105,7 +136,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
 		return dropped(packet->service, REASON_RING_FULL);
 	}
-	if (is_local(skb, packet)) {
+	if (find_local(skb, packet)) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
 		count(packet->service, REASON_PASSED_LOCAL);
 		return TC_ACT_OK;
@@ -120,7 +151,8 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 
 /*
  * Log, then release. Reserving takes the ring's lock, so of a closing gate and this program one sees the other: either
- * the gate is seen here, or the record is seen by the agent after it closed the gate.
+ * the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is its
+ * entry in `held`.
  */
 #define LOG_INTO(ring_name)                                                                                            \
 	static __always_inline int log_into_##ring_name(struct __sk_buff *skb, struct parsed *packet,                  \
@@ -131,7 +163,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_RING_FULL;                                                                       \
 		}                                                                                                      \
-		if (mode_now(state) != MODE_WIRE) {                                                                    \
+		if (mode_now(state) != MODE_WIRE || held_as(packet, state)) {                                          \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_GATE_CLOSED;                                                                     \
 		}                                                                                                      \
@@ -145,6 +177,40 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 LOG_INTO(ring)
 LOG_INTO(ring_open)
 
+/* A SYN while the service is taken over: what has been said for a connection must not be contradicted by the listener. */
+static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	_Bool waits = *(volatile __u32 *)&state->holds == HOLDS_NOTHING || held_as(packet, state) == HELD_UNDECIDED;
+	if (waits && !find_local(skb, packet))
+		return dropped(packet->service, REASON_SYN_WAITS);
+	count(packet->service, REASON_PASSED_LOCAL);
+	return TC_ACT_OK;
+}
+
+/* A client's segment whose connection, but not the service, was or is taken over. */
+static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (!packet->tcp.syn)
+		return take(skb, packet);
+	if (find_local(skb, packet) == LOCAL_READY) {
+		count(packet->service, REASON_PASSED_LOCAL);
+		return TC_ACT_OK;
+	}
+	if (held_as(packet, state) != HELD_DECIDED)
+		return dropped(packet->service, REASON_SYN_WAITS);
+	/* The old connection is over: this is a new one, and the primary's. */
+	struct client_key client = client_of(packet);
+	bpf_map_delete_elem(&held, &client);
+	int outcome = log_into_ring_open(skb, packet, state);
+	count(packet->service, outcome);
+	return outcome == REASON_LOGGED_IN ? release_to_primary(skb, state) : TC_ACT_SHOT;
+}
+
+/* Whether the agent is away for so long that it must not keep others from going on: the primary treats this node as dead. */
+static __always_inline _Bool agent_is_away(void) {
+	__u32 zero = 0;
+	struct node_state *state = bpf_map_lookup_elem(&node, &zero);
+	return state && bpf_ktime_get_ns() - *(volatile __u64 *)&state->agent_seen_ns > state->agent_timeout_ns;
+}
+
 static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (packet->direction == DIRECTION_OUT) {
 		if (!from_peer(skb, state))
@@ -153,17 +219,29 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	}
 	__u32 len = skb->len - L3;
 	int outcome = packet->tcp.syn ? log_into_ring_open(skb, packet, state) : log_into_ring(skb, packet, state);
+	if (outcome == REASON_RING_FULL && agent_is_away() && mode_now(state) == MODE_WIRE) {
+		__sync_fetch_and_add(&state->unlogged, 1);
+		outcome = REASON_UNLOGGED;
+	}
 	count(packet->service, outcome);
-	if (outcome == REASON_LOGGED_IN) {
+	switch (outcome) {
+	case REASON_LOGGED_IN:
 		count_by(packet->service, REASON_LOGGED_BYTES_IN, len);
-	} else if (outcome == REASON_LOGGED_OUT) {
+		return release(skb, packet, state);
+	case REASON_LOGGED_OUT:
 		count_by(packet->service, REASON_LOGGED_BYTES_OUT, len);
-	} else if (outcome == REASON_GATE_CLOSED && packet->direction == DIRECTION_IN) {
-		return take(skb, packet);
-	} else {
+		return release(skb, packet, state);
+	case REASON_UNLOGGED:
+		return release(skb, packet, state);
+	case REASON_GATE_CLOSED:
+		if (packet->direction == DIRECTION_OUT)
+			return TC_ACT_SHOT;
+		if (mode_now(state) == MODE_WIRE)
+			return take_held(skb, packet, state);
+		return packet->tcp.syn ? take_syn(skb, packet, state) : take(skb, packet);
+	default:
 		return TC_ACT_SHOT;
 	}
-	return release(skb, packet, state);
 }
 
 static __always_inline int pass_icmp(struct __sk_buff *skb, __u32 service, struct service_state *state) {
@@ -198,7 +276,7 @@ int wire(struct __sk_buff *skb) {
 	case MODE_TAKEOVER:
 		if (packet.direction == DIRECTION_OUT)
 			return dropped(service, REASON_GATE_CLOSED);
-		return take(skb, &packet);
+		return packet.tcp.syn ? take_syn(skb, &packet, state) : take(skb, &packet);
 	case MODE_SOLE:
 		if (packet.direction == DIRECTION_OUT)
 			return dropped(service, REASON_GATE_CLOSED);
@@ -248,6 +326,9 @@ int guard(struct __sk_buff *skb) {
 	__u8 destination[6];
 	switch (mode_now(state)) {
 	case MODE_WIRE:
+		if (held_as(&packet, state))
+			return TC_ACT_OK;
+		return dropped(service, REASON_EGRESS_MUTE);
 	case MODE_FORWARD:
 		return dropped(service, REASON_EGRESS_MUTE);
 	case MODE_PRIMARY:
@@ -287,6 +368,23 @@ static __always_inline _Bool bound_to(struct sock *sk, __u8 *address) {
 	return common->skc_rcv_saddr;
 }
 
+/* The other end of a connection, as in the map of held ones. */
+static __always_inline struct client_key other_end(struct sock *sk, __u16 service) {
+	struct sock_common *common = &sk->__sk_common;
+	struct client_key client = {.service = service, .port = common->skc_dport};
+	if (common->skc_family == AF_INET6 && bpf_core_field_exists(common->skc_v6_daddr)) {
+		__be32 words[4];
+		words[0] = common->skc_v6_daddr.in6_u.u6_addr32[0];
+		words[1] = common->skc_v6_daddr.in6_u.u6_addr32[1];
+		words[2] = common->skc_v6_daddr.in6_u.u6_addr32[2];
+		words[3] = common->skc_v6_daddr.in6_u.u6_addr32[3];
+		__builtin_memcpy(client.address, words, 16);
+	} else {
+		map_v4(client.address, common->skc_daddr);
+	}
+	return client;
+}
+
 SEC("cgroup/sock_release")
 int death(struct bpf_sock *sk) {
 	__u32 zero = 0;
@@ -309,9 +407,13 @@ int death(struct bpf_sock *sk) {
 		if (!service || service->mode != MODE_PRIMARY || service->port != key.port)
 			continue;
 		__sync_fetch_and_add(&service->deaths, 1);
+		struct death_record record = {.client = {.service = i}, .listener = listener};
 		if (listener)
 			service->server_dead = 1;
+		else
+			record.client = other_end(kernel_sk, i);
 		sk->mark = MARK_DYING;
+		bpf_ringbuf_output(&ring_deaths, &record, sizeof(record), BPF_RB_FORCE_WAKEUP);
 	}
 	return 1;
 }

@@ -74,6 +74,9 @@ pub struct Detector {
     pub heartbeat: Duration,
     /// `missed`: so many heartbeats in a row must be missing, 2 to 100.
     pub missed: u32,
+    /// `lease_ms`: how long after a backup's death was declared the primary waits before it claims the VIP, 0 to 60,000 ms: so long
+    /// the backup may be taking over. Default 300 ms.
+    pub lease: Duration,
 }
 
 /// `[log]`: what the log may cost.
@@ -116,6 +119,28 @@ pub struct Service {
     pub crash_exit_codes: Vec<u8>,
     /// `commit`: what must be logged before what is released.
     pub commit: Commit,
+    /// `claim_ping`: hosts outside of the pair, of the VIP's family. A primary whose backup is gone speaks alone once one of them
+    /// answers a ping from the VIP. Default: the gateways on the service interface.
+    pub claim_ping: Vec<IpAddr>,
+    /// `on_deposed`: a command and its arguments, run when the peer has taken the service over from this node.
+    pub on_deposed: Vec<String>,
+    /// `[service.health]`: how the application is asked whether it still works. Default: it is not asked.
+    pub health: Option<Health>,
+}
+
+/// `[service.health]`: a question that a working application answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// `interval_ms`: time between two questions, 10 to 60,000 ms. Default 1,000 ms.
+    pub interval: Duration,
+    /// `timeout_ms`: how long an answer may take, 1 to 60,000 ms. Default 1,000 ms.
+    pub timeout: Duration,
+    /// `failures`: so many questions in a row must fail, 1 to 100. Default 3.
+    pub failures: u32,
+    /// `send`: what is said on a new connection to the application. Default nothing.
+    pub send: String,
+    /// `expect`: how the answer begins. Default: nothing, so an accepted connection is enough.
+    pub expect: String,
 }
 
 /// How the application starts again after a takeover (`policy`).

@@ -11,7 +11,7 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, power_of_two, text, unknown,
 };
 use super::{
-    Commit, Config, ConfigError, Detector, Log, Node, Peer, Policy, Problem, Role, STATE_ROOT, Service,
+    Commit, Config, ConfigError, Detector, Health, Log, Node, Peer, Policy, Problem, Role, STATE_ROOT, Service,
     relations,
 };
 
@@ -25,6 +25,12 @@ const AGENT_TIMEOUT_MS: u64 = 1_000;
 /// Detection in 20 ms × 4 = 80 ms: with the takeover below the client's smallest retransmission timeout (200 ms).
 const HEARTBEAT_MS: u64 = 20;
 const MISSED: u64 = 4;
+
+const LEASE_MS: u64 = 300;
+
+const HEALTH_INTERVAL_MS: u64 = 1_000;
+const HEALTH_TIMEOUT_MS: u64 = 1_000;
+const HEALTH_FAILURES: u64 = 3;
 
 /// At 1.2 GB/s the ring fills to 3–8 MB in normal running; the rest is for a drainer that is held up.
 const RING_MB: u64 = 64;
@@ -127,10 +133,14 @@ fn detector(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Detector {
         .optional("heartbeat_ms", integer(1..=1_000))
         .unwrap_or(HEARTBEAT_MS);
     let missed = table.optional("missed", integer(2..=100)).unwrap_or(MISSED);
+    let lease = table
+        .optional("lease_ms", integer(0..=60_000))
+        .unwrap_or(LEASE_MS);
     table.end();
     Detector {
         heartbeat: Duration::from_millis(heartbeat),
         missed: narrow(missed),
+        lease: Duration::from_millis(lease),
     }
 }
 
@@ -170,6 +180,9 @@ pub(super) struct Draft {
     pub(super) volatile_headers: Option<Vec<String>>,
     pub(super) crash_exit_codes: Vec<u8>,
     pub(super) commit: Commit,
+    pub(super) claim_ping: Vec<IpAddr>,
+    pub(super) on_deposed: Vec<String>,
+    pub(super) health: Option<Health>,
 }
 
 fn services(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Vec<Draft> {
@@ -215,9 +228,38 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
             .optional("crash_exit_codes", list(integer(1..=255)))
             .map_or_else(Vec::new, |codes| codes.into_iter().map(narrow).collect()),
         commit: table.optional("commit", commit).unwrap_or(Commit::Prs),
+        claim_ping: table
+            .optional("claim_ping", list(address))
+            .unwrap_or_default(),
+        on_deposed: table
+            .optional("on_deposed", list(text("a string", |word| Some(word.to_owned()))))
+            .unwrap_or_default(),
+        health: table.table("health", health),
     };
     table.end();
     draft
+}
+
+fn health(table: &mut Table<'_, '_>) -> Health {
+    let millis = |value: Option<u64>, default| Duration::from_millis(value.unwrap_or(default));
+    let words = || text("a string", |word| Some(word.to_owned()));
+    Health {
+        interval: millis(
+            table.optional("interval_ms", integer(10..=60_000)),
+            HEALTH_INTERVAL_MS,
+        ),
+        timeout: millis(
+            table.optional("timeout_ms", integer(1..=60_000)),
+            HEALTH_TIMEOUT_MS,
+        ),
+        failures: narrow(
+            table
+                .optional("failures", integer(1..=100))
+                .unwrap_or(HEALTH_FAILURES),
+        ),
+        send: table.optional("send", words()).unwrap_or_default(),
+        expect: table.optional("expect", words()).unwrap_or_default(),
+    }
 }
 
 impl Draft {
@@ -253,6 +295,9 @@ impl Draft {
             volatile_headers: self.volatile_headers.unwrap_or_else(date),
             crash_exit_codes: self.crash_exit_codes,
             commit: self.commit,
+            claim_ping: self.claim_ping,
+            on_deposed: self.on_deposed,
+            health: self.health,
         })
     }
 }

@@ -67,6 +67,14 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
         reading.problem(&field("volatile_headers"), "belongs to policy = \"http\" only");
     }
     let Some(vip) = draft.address else { return };
+    if let Some(host) = draft
+        .claim_ping
+        .iter()
+        .find(|host| host.is_ipv4() != vip.is_ipv4() || **host == vip)
+    {
+        let what = format!("{host} cannot answer a ping from {vip}; allowed: other hosts' addresses of its family");
+        reading.problem(&field("claim_ping"), what);
+    }
     let nodes = [draft.peer_address, peer.map(|peer| peer.address)];
     if nodes.contains(&Some(vip)) {
         reading.problem(

@@ -123,6 +123,21 @@ impl<'a, 't> Table<'a, 't> {
         self.optional(key, read)
     }
 
+    /// The table `key` inside this one, as `read` understands it. Nothing if it is absent.
+    pub(super) fn table<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&mut Table<'_, 't>) -> T,
+    ) -> Option<T> {
+        self.known.push(key);
+        let value = self.entries?.get(key)?;
+        let path = self.field(key);
+        let mut inner = Table::begin(self.reading, path, Some(value));
+        let found = read(&mut inner);
+        inner.end();
+        Some(found)
+    }
+
     /// Notes that `key` is wrong.
     pub(super) fn problem(&mut self, key: &str, what: impl Into<String>) {
         let field = self.field(key);

@@ -30,6 +30,7 @@ port = 7401
 [detector]
 heartbeat_ms = 10
 missed = 3
+lease_ms = 500
 
 [log]
 ring_mb = 128
@@ -48,6 +49,15 @@ application = "127.0.0.2:8080"
 volatile_headers = ["Date", "X-Request-Id"]
 crash_exit_codes = [3, 139]
 commit = "prs"
+claim_ping = ["10.0.0.1", "10.0.0.2"]
+on_deposed = ["systemctl", "stop", "nginx"]
+
+[service.health]
+interval_ms = 200
+timeout_ms = 100
+failures = 2
+send = "GET / HTTP/1.0\r\n\r\n"
+expect = "HTTP/1."
 
 [[service]]
 name = "echo"
@@ -115,6 +125,9 @@ fn the_smallest_file_has_the_documented_defaults() {
         volatile_headers: vec!["date".to_owned()],
         crash_exit_codes: Vec::new(),
         commit: Commit::Prs,
+        claim_ping: Vec::new(),
+        on_deposed: Vec::new(),
+        health: None,
     };
     assert_eq!(config.services, [web]);
 }
@@ -129,7 +142,8 @@ fn every_field_is_read() {
         config.detector,
         Detector {
             heartbeat: Duration::from_millis(10),
-            missed: 3
+            missed: 3,
+            lease: Duration::from_millis(500),
         }
     );
     let log = Log {

@@ -1,6 +1,6 @@
 //! What user space and the eBPF programs share: the Rust side of `bpf/abi.h`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// The most services that one node serves.
 pub const SERVICES_MAX: usize = 64;
@@ -16,12 +16,8 @@ pub(super) struct ServiceKey {
 
 impl ServiceKey {
     pub(super) fn new(address: IpAddr, port: u16) -> Self {
-        let address = match address {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        };
         Self {
-            address,
+            address: mapped(address),
             port: port.to_be_bytes(),
             zero: [0; 2],
         }
@@ -36,6 +32,14 @@ impl ServiceKey {
     }
 }
 
+/// As the programs compare addresses: IPv4 as `::ffff:a.b.c.d`.
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
 /// `struct service_state`: one element of the mapped state array.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -46,10 +50,70 @@ pub(super) struct ServiceState {
     pub own_mac: [u8; 6],
     pub port: [u8; 2],
     pub zero: [u8; 2],
-    pub zero_too: u32,
+    pub holds: u32,
     pub server_dead: u32,
     pub deaths: u64,
     pub peer_seen_ns: u64,
+    pub epoch: u64,
+    pub unlogged: u64,
+}
+
+/// `struct client_key`: a connection, by its client.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ClientKey {
+    address: [u8; 16],
+    port: [u8; 2],
+    service: u16,
+}
+
+impl ClientKey {
+    pub(super) fn new(client: SocketAddr, service: u16) -> Self {
+        Self {
+            address: mapped(client.ip()),
+            port: client.port().to_be_bytes(),
+            service,
+        }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..16].copy_from_slice(&self.address);
+        bytes[16..18].copy_from_slice(&self.port);
+        bytes[18..].copy_from_slice(&self.service.to_ne_bytes());
+        bytes
+    }
+}
+
+/// `HELD_UNDECIDED`.
+pub(super) const HELD_UNDECIDED: u32 = 1;
+/// `HELD_DECIDED`.
+pub(super) const HELD_DECIDED: u32 = 2;
+
+/// `struct death_record`, read: a dying process has released a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Index of the service.
+    pub service: u16,
+    /// The client; `None` if the socket was a listener.
+    pub client: Option<SocketAddr>,
+}
+
+impl Death {
+    /// Its size in the ring.
+    pub(super) const SIZE: usize = 24;
+
+    pub(super) fn read(bytes: &[u8; Self::SIZE]) -> Self {
+        let address: [u8; 16] = bytes[..16].try_into().expect("16 bytes");
+        let port = u16::from_be_bytes([bytes[16], bytes[17]]);
+        let service = u16::from_ne_bytes([bytes[18], bytes[19]]);
+        let listener = bytes[20..] != [0; 4];
+        let client = SocketAddr::new(IpAddr::from(address).to_canonical(), port);
+        Self {
+            service,
+            client: (!listener).then_some(client),
+        }
+    }
 }
 
 /// `struct node_state`.
@@ -60,6 +124,8 @@ pub(super) struct NodeState {
     pub crash_codes: [u32; 8],
     pub zero: u32,
     pub netns_cookie: u64,
+    pub agent_seen_ns: u64,
+    pub agent_timeout_ns: u64,
 }
 
 /// `struct record`: stands before each packet in a ring.
@@ -87,7 +153,7 @@ pub(super) const CHECKSUM_UNKNOWN: u8 = 2;
 pub const MARK_RESTORING: u32 = 0x5f00_0002;
 
 /// Names of the counters, in the order of `enum reason`.
-pub const REASONS: [&str; 16] = [
+pub const REASONS: [&str; 18] = [
     "logged_in_packets",
     "logged_out_packets",
     "logged_in_bytes",
@@ -104,10 +170,13 @@ pub const REASONS: [&str; 16] = [
     "dropped_egress_unguarded",
     "dropped_egress_mute",
     "dropped_dying_process",
+    "dropped_syn_waits",
+    "passed_unlogged",
 ];
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<ServiceKey>() == 20);
-const _: () = assert!(size_of::<ServiceState>() == 48);
-const _: () = assert!(size_of::<NodeState>() == 48);
+const _: () = assert!(size_of::<ServiceState>() == 64);
+const _: () = assert!(size_of::<ClientKey>() == 20);
+const _: () = assert!(size_of::<NodeState>() == 64);
 const _: () = assert!(size_of::<Record>() == 16);

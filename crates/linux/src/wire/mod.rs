@@ -5,6 +5,8 @@
 
 mod abi;
 mod attach;
+mod deaths;
+mod held;
 mod ring;
 
 use std::ffi::OsStr;
@@ -12,14 +14,16 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use memmap2::{MmapOptions, MmapRaw};
 use proto::packet::Checksum;
 use thiserror::Error;
 
-pub use abi::{MARK_RESTORING, REASONS, Record, SERVICES_MAX};
+pub use abi::{Death, MARK_RESTORING, REASONS, Record, SERVICES_MAX};
 pub use attach::{detach, mount_bpffs};
+pub use deaths::Deaths;
 pub use ring::{Reader, Ring, Rings};
 
 use abi::{NodeState, ServiceKey, ServiceState};
@@ -102,6 +106,8 @@ pub struct WireOptions {
     pub ring_open_bytes: u32,
     /// Exit codes that count as a crash.
     pub crash_exit_codes: Vec<u8>,
+    /// An agent that has been away for longer does not keep packets from passing when the log is full.
+    pub agent_timeout: Duration,
     /// Copy packets in chunks even where `bpf_dynptr_copy` exists (to test the fallback).
     pub chunks_only: bool,
 }
@@ -112,6 +118,7 @@ impl Default for WireOptions {
             ring_bytes: 64 << 20,
             ring_open_bytes: 1 << 20,
             crash_exit_codes: Vec::new(),
+            agent_timeout: Duration::MAX,
             chunks_only: false,
         }
     }
@@ -194,6 +201,7 @@ impl Wire {
             interfaces: Vec::new(),
         };
         wire.set_crash_codes(&options.crash_exit_codes);
+        wire.set_agent_timeout(options.agent_timeout);
         Ok(wire)
     }
 
@@ -210,6 +218,14 @@ impl Wire {
         Ok(Rings::new(open("ring")?, open("ring_open")?))
     }
 
+    /// The sockets that dying processes release.
+    ///
+    /// # Errors
+    /// What libbpf says.
+    pub fn deaths(&self) -> Result<Deaths, WireError> {
+        Deaths::open(self.map("ring_deaths")).step(|| "mapping the ring of deaths".into())
+    }
+
     /// Makes `service` known under `index`, in [`Mode::Off`].
     ///
     /// # Errors
@@ -223,10 +239,12 @@ impl Wire {
             own_mac: service.own_mac,
             port: service.port.to_be_bytes(),
             zero: [0; 2],
-            zero_too: 0,
+            holds: 0,
             server_dead: 0,
             deaths: 0,
             peer_seen_ns: 0,
+            epoch: 0,
+            unlogged: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };
@@ -287,6 +305,7 @@ impl Wire {
 
     /// The gate: one store.
     pub fn set_mode(&self, index: u16, mode: Mode) {
+        self.reset_holds(index, mode);
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).mode) };
         word.store(mode as u32, Ordering::SeqCst);
@@ -311,6 +330,46 @@ impl Wire {
         unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
             .load(Ordering::Relaxed)
             != 0
+    }
+
+    /// The listener is there again.
+    pub fn forget_server_death(&self, index: u16) {
+        // SAFETY: within the mapping, aligned.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
+            .store(0, Ordering::Relaxed);
+    }
+
+    /// Notes the epoch for an agent that may have to go on from here.
+    pub fn set_epoch(&self, index: u16, epoch: u64) {
+        // SAFETY: within the mapping, aligned.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).epoch) }
+            .store(epoch, Ordering::SeqCst);
+    }
+
+    /// How many packets have passed unlogged since this was asked last.
+    pub fn take_unlogged(&self, index: u16) -> u64 {
+        // SAFETY: within the mapping, aligned.
+        let word = unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).unlogged) };
+        if word.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        word.swap(0, Ordering::SeqCst)
+    }
+
+    /// The agent is there; if it is away for longer than its timeout, a full log keeps no packet from passing.
+    pub fn set_agent_seen(&self, now_ns: u64) {
+        // SAFETY: within the mapping, aligned.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }
+            .store(now_ns, Ordering::Relaxed);
+    }
+
+    fn set_agent_timeout(&self, timeout: Duration) {
+        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        // SAFETY: within the mapping, aligned.
+        unsafe {
+            AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_timeout_ns)
+        }
+        .store(nanos, Ordering::Relaxed);
     }
 
     /// Tells the programs whether the agent waits for a wake-up (true) or polls.

@@ -1,0 +1,64 @@
+//! Connections that are taken over one by one: the gate of a single connection.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED};
+use super::{Mode, Step, Wire, WireError};
+
+/// `HOLDS_NOTHING` and `HOLDS_SOME` of `bpf/abi.h`.
+const HOLDS_NOTHING: u32 = 0;
+const HOLDS_SOME: u32 = 1;
+/// So many are told to the kernel at a time.
+const BATCH: usize = 4096;
+
+impl Wire {
+    /// The connections of these clients are being decided: their SYNs wait, and in [`Mode::Wire`] nothing of them comes from the
+    /// primary or goes to it any more.
+    ///
+    /// # Errors
+    /// What the kernel says; most likely that there are too many. The gate is closed to those that were told before.
+    pub fn hold(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
+        let told = self.tell(index, clients, HELD_UNDECIDED);
+        self.set_holds(index, HOLDS_SOME);
+        told
+    }
+
+    /// They are decided: what is local stays local, and a client's next connection is like any other.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn settle(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
+        self.tell(index, clients, HELD_DECIDED)
+    }
+
+    /// Forgets all that were held of a service, when it changes to `mode`.
+    pub(super) fn reset_holds(&self, index: u16, mode: Mode) {
+        if mode == Mode::Takeover {
+            self.set_holds(index, HOLDS_NOTHING); // until it is told, nobody's SYN passes
+        }
+    }
+
+    fn set_holds(&self, index: u16, holds: u32) {
+        // SAFETY: within the mapping, aligned; the programs read it as one word.
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).holds) };
+        word.store(holds, Ordering::SeqCst);
+    }
+
+    fn tell(&self, index: u16, clients: &[SocketAddr], as_what: u32) -> Result<(), WireError> {
+        let map = self.map("held");
+        for batch in clients.chunks(BATCH) {
+            let keys: Vec<u8> = batch
+                .iter()
+                .flat_map(|&client| ClientKey::new(client, index).to_bytes())
+                .collect();
+            let values = as_what.to_ne_bytes().repeat(batch.len());
+            let count = u32::try_from(batch.len()).expect("small");
+            map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
+                .step(|| "telling the wire which connections are held".into())?;
+        }
+        Ok(())
+    }
+}
