@@ -11,10 +11,12 @@
 //! | backup | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
 //! | primary | VIP on `lo`, `arp_ignore`, `arp_announce` | its sockets have the VIP, its ARP does not |
 //! | primary | rule `from VIP`, route via the backup | every packet of the VIP leaves through the wire |
+//! | primary alone | VIP on the service interface too, no such rule | clients' packets come here, replies go straight ([`Network::claim`]) |
 //! | backup | rule for the application's replies, local route | relayed connections have their clients' addresses |
 //!
 //! Everything works on the network namespace of the calling thread.
 
+mod claim;
 mod error;
 mod guard;
 mod interface;
@@ -137,7 +139,7 @@ impl Network {
             voice,
             journal,
         };
-        if let Err(error) = network.advance(|step| !step.is_address()) {
+        if let Err(error) = network.advance(Step::is_lasting) {
             give_up(network.remove());
             return Err(error);
         }
@@ -149,19 +151,21 @@ impl Network {
     /// # Errors
     /// The step that failed; the VIPs that were put up are taken down again.
     pub fn raise(&mut self) -> Result<(), Error> {
-        let raised = self.advance(Step::is_address);
+        let raised = self
+            .advance(|step| step.is_address() || step.leads_away().is_some())
+            .and_then(|()| self.finish_claims());
         if raised.is_err() {
             give_up(self.lower());
         }
         raised
     }
 
-    /// Takes down the VIPs; the rest stays.
+    /// Takes down the VIPs, also claimed ones; the rest stays.
     ///
     /// # Errors
     /// All that could not be taken down.
     pub fn lower(&mut self) -> Result<(), UndoError> {
-        self.retreat(Step::is_address)
+        self.retreat(|step| step.is_address() || step.claims().is_some())
     }
 
     /// Grants or withdraws the right to speak: without it no RST from `service` leaves this node. Granting takes
@@ -188,7 +192,7 @@ impl Network {
     fn advance(&mut self, which: impl Fn(&Step) -> bool) -> Result<(), Error> {
         for index in 0..self.journal.steps().len() {
             let step = self.journal.steps()[index].clone();
-            if !which(&step) {
+            if !which(&step) || step.leads_away().is_some_and(|vip| self.is_claimed(vip)) {
                 continue;
             }
             if !self.journal.begun(index) {

@@ -73,6 +73,11 @@ impl Netlink {
         Ok(answers.into_iter().filter_map(address).collect())
     }
 
+    /// Whether the interface has the address.
+    pub(super) fn has_address(&self, address: IpAddr, interface: &str) -> io::Result<bool> {
+        Ok(self.addresses()?.contains(&(self.index(interface)?, address)))
+    }
+
     pub(super) fn add_address(&self, address: IpAddr, interface: &str) -> io::Result<()> {
         let message = self.address_message(address, interface)?;
         self.change(

@@ -9,7 +9,8 @@ use super::{
     Error, PRIORITY_FROM_VIP, PRIORITY_RELAY, Plan, RELAY_MARK, Role, Service, TABLES, guard, sysctl,
 };
 
-/// The steps of `plan`, in the order in which they are done: the guard first, the VIPs last.
+/// The steps of `plan`, in the order in which they are done: the guard first, the VIPs last. Behind them stands what is
+/// done only if it is needed.
 pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> {
     let mut tables = Tables {
         netlink,
@@ -34,6 +35,14 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
             Role::Backup => service.interface.clone(),
         },
     }));
+    let primaries = plan
+        .services
+        .iter()
+        .filter(|service| service.role == Role::Primary);
+    steps.extend(primaries.map(|service| Step::Claim {
+        address: service.address.ip(),
+        interface: service.interface.clone(),
+    }));
     Ok(without_repetition(steps))
 }
 
@@ -42,8 +51,9 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
 fn primary(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
     if service.address.is_ipv4() {
-        // arp_ignore 4 to 7 are reserved and do nothing; of 1, 2, 3 and 8 each keeps silent about an address on lo.
-        steps.extend(arp(&service.interface, "arp_ignore", "1", &["1", "2", "3", "8"])?);
+        // arp_ignore 4 to 7 are reserved and do nothing; of 1, 2, 3 and 8 each keeps silent about an address on lo, but 8
+        // also about one that was claimed.
+        steps.extend(arp(&service.interface, "arp_ignore", "1", &["1", "2", "3"])?);
         steps.extend(arp(&service.interface, "arp_announce", "2", &["2"])?);
     }
     let way = Way::Via {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use super::netlink::Netlink;
-use super::{Error, guard, sysctl};
+use super::{Error, PRIORITY_FROM_VIP, guard, sysctl};
 
 /// One change. Doing it twice is as good as once, and so is undoing it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,13 @@ pub(super) enum Step {
     Rule(Rule),
     /// A VIP.
     Address { address: IpAddr, interface: String },
+    /// A primary's VIP on the service interface too, in place of the way through the backup. Not begun by the plan, but
+    /// by a claim.
+    Claim { address: IpAddr, interface: String },
 }
+
+/// What is restored of what was there already: nothing is done.
+const FOUND: &str = "there";
 
 /// Where everything goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,6 +63,27 @@ impl Step {
         matches!(self, Self::Address { .. })
     }
 
+    /// Whether this stands as long as the daemon's part does, whoever has the VIPs.
+    pub(super) fn is_lasting(&self) -> bool {
+        !self.is_address() && self.claims().is_none()
+    }
+
+    /// The VIP that this claims.
+    pub(super) fn claims(&self) -> Option<IpAddr> {
+        match self {
+            Self::Claim { address, .. } => Some(*address),
+            _ => None,
+        }
+    }
+
+    /// The VIP whose packets this leads through the backup.
+    pub(super) fn leads_away(&self) -> Option<IpAddr> {
+        match self {
+            Self::Rule(rule) if rule.priority == PRIORITY_FROM_VIP => Some(rule.from),
+            _ => None,
+        }
+    }
+
     /// What is there before the step is done, if it must be restored.
     ///
     /// # Errors
@@ -77,6 +104,13 @@ impl Step {
                 .map_err(Error::at("look for", &object))?
                 .iter()
                 .any(|(_, found)| found == address),
+            // Whoever put it there before: what matters is that it is there.
+            Self::Claim { address, interface } => {
+                let there = netlink.has_address(*address, interface);
+                return there
+                    .map(|there| there.then(|| FOUND.to_owned()))
+                    .map_err(Error::at("look for", object));
+            }
         };
         if there {
             let answer = io::Error::new(
@@ -94,7 +128,9 @@ impl Step {
             Self::Sysctl { key, value } => sysctl::write(key, value),
             Self::Route { table, way } => netlink.add_route(*table, way),
             Self::Rule(rule) => netlink.add_rule(rule),
-            Self::Address { address, interface } => netlink.add_address(*address, interface),
+            Self::Address { address, interface } | Self::Claim { address, interface } => {
+                netlink.add_address(*address, interface)
+            }
         };
         match done {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -109,7 +145,10 @@ impl Step {
             Self::Sysctl { key, value } => restore(key, value, found),
             Self::Route { table, way } => netlink.remove_route(*table, way),
             Self::Rule(rule) => netlink.remove_rule(rule),
-            Self::Address { address, interface } => netlink.remove_address(*address, interface),
+            Self::Claim { .. } if found == Some(FOUND) => Ok(()),
+            Self::Address { address, interface } | Self::Claim { address, interface } => {
+                netlink.remove_address(*address, interface)
+            }
         };
         match undone {
             Err(error) if is_gone(&error) => Ok(()),
@@ -178,7 +217,9 @@ impl fmt::Display for Step {
                 mark.map_or(Ok(()), |mark| write!(f, " mark {mark:#x}"))?;
                 write!(f, " to table {table}")
             }
-            Self::Address { address, interface } => write!(f, "address {address} on {interface}"),
+            Self::Address { address, interface } | Self::Claim { address, interface } => {
+                write!(f, "address {address} on {interface}")
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Against the kernel, in network namespaces of their own.
 
+mod claim;
 mod relay;
 mod set_up;
 mod traffic;

@@ -136,7 +136,7 @@ fn a_sysctl_that_overrules_is_named() {
     assert_refused(
         &world.primary,
         &primary_plan(),
-        "use sysctl ipv4/conf/all/arp_ignore: it is 4 and overrules the interface's own; allowed: 1, 2, 3, 8",
+        "use sysctl ipv4/conf/all/arp_ignore: it is 4 and overrules the interface's own; allowed: 1, 2, 3",
     );
 }
 

@@ -69,6 +69,16 @@ impl Namespace {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// [`Self::dump`] once the kernel has made the routes of new IPv6 addresses.
+    pub(super) fn settled(&self) -> BTreeMap<String, String> {
+        let lines = |command: &str| self.ip(command).lines().count();
+        let until = Instant::now() + Duration::from_secs(5);
+        while lines("-6 -o address") > lines("-6 route show table local type local") {
+            assert!(Instant::now() < until, "no routes: {}", self.ip("-6 address"));
+        }
+        self.dump()
+    }
+
     /// Everything that a node may change, as text by its name.
     pub(super) fn dump(&self) -> BTreeMap<String, String> {
         let mut dump = BTreeMap::new();

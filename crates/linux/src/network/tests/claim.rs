@@ -1,0 +1,235 @@
+//! A primary takes its VIP over from a dead backup and gives it back; its connections do not notice.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const SERVICES: [&str; 2] = ["10.0.0.100:80", "[2001:db8::100]:80"];
+const MOMENT: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn vips() -> [IpAddr; 2] {
+    SERVICES.map(|service| service.parse::<SocketAddr>().unwrap().ip())
+}
+
+/// One that a client has with the primary.
+struct Conversation {
+    client: TcpStream,
+    server: TcpStream,
+}
+
+impl Conversation {
+    fn begin(world: &World, listener: &TcpListener) -> Self {
+        let service = listener.local_addr().unwrap();
+        let client = world
+            .router
+            .run(|| TcpStream::connect_timeout(&service, PATIENCE).unwrap());
+        let (server, _) = listener.accept().unwrap();
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_nodelay(true).unwrap();
+        }
+        Self { client, server }
+    }
+
+    fn go_on(&mut self) {
+        let mut word = [0; 7];
+        self.client.write_all(b"request").unwrap();
+        self.server.read_exact(&mut word).unwrap();
+        self.server.write_all(b"replies").unwrap();
+        self.client.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"replies");
+    }
+}
+
+/// The backup forwards as a wire does, without a log, and the router sends it all that is for a VIP.
+fn forward(world: &World) {
+    let backup = &world.backup;
+    backup.command("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+    backup.command("sysctl -q -w net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.eth0.send_redirects=0");
+    backup.ip("route replace 10.0.0.100/32 via 10.0.0.3 dev eth0");
+    backup.ip("-6 route replace 2001:db8::100/128 via 2001:db8::3 dev eth0");
+}
+
+fn lead_to(world: &World, node: &world::Namespace) {
+    let mac = mac(node);
+    for vip in vips() {
+        world
+            .router
+            .ip(&format!("neigh replace {vip} lladdr {mac} dev lan nud reachable"));
+    }
+}
+
+fn mac(node: &world::Namespace) -> Mac {
+    node.run(|| Interface::find("eth0").unwrap().unwrap().mac.unwrap())
+}
+
+fn claimants_of(world: &World, vip: IpAddr) -> Vec<Mac> {
+    let lan = || Interface::find("lan").unwrap().unwrap();
+    world.router.run(|| claimants(&lan(), vip, MOMENT).unwrap())
+}
+
+/// Announces until the router sends to `node`.
+fn announce(world: &World, node: &world::Namespace) {
+    let mac = mac(node).to_string();
+    for vip in vips() {
+        let until = Instant::now() + PATIENCE;
+        while !world.router.ip(&format!("neigh show {vip}")).contains(&mac) {
+            assert!(Instant::now() < until, "{}", world.router.ip("neigh"));
+            node.run(|| {
+                let eth0 = Interface::find("eth0").unwrap().unwrap();
+                Announcer::open(&eth0).unwrap().announce(vip).unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn a_claimed_vip_is_served_without_the_backup_and_given_back() {
+    let Some(world) = World::new("a_claimed_vip_is_served_without_the_backup_and_given_back") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path());
+    let plan = plan(Role::Primary, 2, &SERVICES);
+    forward(&world);
+    lead_to(&world, &world.backup);
+    let primary = &world.primary;
+    let before = primary.settled();
+    let mut network = primary.run(|| set_up(&plan, &journal));
+    let planned = primary.settled();
+    let listeners = SERVICES.map(|service| primary.run(|| TcpListener::bind(service).unwrap()));
+    let mut conversations = listeners.each_ref().map(|at| Conversation::begin(&world, at));
+    for _ in 0..2 {
+        conversations.iter_mut().for_each(Conversation::go_on);
+        world.router.ip("link set port2 down");
+        primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+        announce(&world, primary);
+        conversations.iter_mut().for_each(Conversation::go_on);
+        listeners
+            .iter()
+            .for_each(|at| Conversation::begin(&world, at).go_on());
+        for vip in vips() {
+            assert!(network.is_claimed(vip));
+            assert_eq!(claimants_of(&world, vip), [mac(primary)], "{vip}");
+        }
+        let claimed = primary.settled();
+        primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+        assert_same(&claimed, &primary.settled());
+
+        world.router.ip("link set port2 up");
+        primary.run(|| vips().map(|vip| network.rejoin(vip).unwrap()));
+        assert_same_soon(&planned, || primary.dump());
+        primary.run(|| vips().map(|vip| network.rejoin(vip).unwrap()));
+        for vip in vips() {
+            assert!(!network.is_claimed(vip));
+            assert_eq!(claimants_of(&world, vip), [], "{vip}");
+        }
+        lead_to(&world, &world.backup);
+    }
+    conversations.iter_mut().for_each(Conversation::go_on);
+    primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+    primary.run(|| network.remove().unwrap());
+    assert_same_soon(&before, || primary.dump());
+}
+
+/// Leaves what a daemon leaves that is killed in a claim: with `done` steps of it done.
+fn killed_in_claim(done: usize, plan: &Plan, path: &Path) {
+    let mut network = set_up(plan, path);
+    let steps = network.journal.steps().to_vec();
+    let (index, claim) = steps
+        .iter()
+        .enumerate()
+        .find(|(_, step)| step.claims().is_some())
+        .unwrap();
+    let found = claim.find(&network.netlink).unwrap();
+    network.journal.begin(index, found).unwrap();
+    if done > 0 {
+        claim.apply(&network.netlink).unwrap();
+    }
+    if done > 1 {
+        let rule = steps
+            .iter()
+            .find(|step| step.leads_away() == claim.claims())
+            .unwrap();
+        rule.undo(&network.netlink, None).unwrap();
+    }
+}
+
+#[test]
+fn a_daemon_killed_in_a_claim_is_succeeded_and_undone() {
+    let Some(world) = World::new("a_daemon_killed_in_a_claim_is_succeeded_and_undone") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path());
+    let node = &world.primary;
+    let before = node.settled();
+    for service in SERVICES {
+        let plan = plan(Role::Primary, 2, &[service]);
+        let vip = plan.services[0].address.ip();
+        let planned = node.run(|| {
+            drop(set_up(&plan, &journal));
+            node.settled()
+        });
+        for done in 0..3 {
+            node.run(|| {
+                killed_in_claim(done, &plan, &journal);
+                let mut network = set_up(&plan, &journal);
+                assert!(network.is_claimed(vip));
+                let family = if vip.is_ipv4() { "-4" } else { "-6" };
+                assert!(!node.ip(&format!("{family} rule")).contains("5310"), "{done}");
+                let there = node.ip(&format!("-o address show dev eth0 to {vip}"));
+                assert!(there.contains("noprefixroute"), "{done}: {there}");
+                network.rejoin(vip).unwrap();
+            });
+            assert_same_soon(&planned, || node.dump());
+            node.run(|| {
+                killed_in_claim(done, &plan, &journal);
+                undo(&journal).unwrap();
+            });
+            assert_same_soon(&before, || node.dump());
+            node.run(|| drop(set_up(&plan, &journal)));
+        }
+        node.run(|| undo(&journal).unwrap());
+        assert_same_soon(&before, || node.dump());
+    }
+}
+
+#[test]
+fn a_claim_leaves_what_was_found() {
+    let Some(world) = World::new("a_claim_leaves_what_was_found") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path());
+    let plan = plan(Role::Primary, 2, &SERVICES[..1]);
+    let node = &world.primary;
+    let mut network = node.run(|| set_up(&plan, &journal));
+    node.ip("addr add 10.0.0.100/32 dev eth0");
+    node.run(|| network.claim(plan.services[0].address.ip()).unwrap());
+    assert!(!node.ip("rule").contains("5310"));
+    node.run(|| network.remove().unwrap());
+    assert!(node.ip("addr show dev eth0").contains("10.0.0.100"));
+    assert!(!node.ip("addr show dev lo").contains("10.0.0.100"));
+}
+
+#[test]
+fn only_a_primary_claims() {
+    let Some(world) = World::new("only_a_primary_claims") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let plan = plan(Role::Backup, 3, &SERVICES);
+    world.backup.run(|| {
+        let mut network = set_up(&plan, &journal(dir.path()));
+        for vip in vips() {
+            let error = network.claim(vip).unwrap_err().to_string();
+            assert_eq!(error, format!("claim {vip}: this node is not its primary"));
+            network.rejoin(vip).unwrap();
+        }
+        network.remove().unwrap();
+    });
+}
