@@ -124,8 +124,8 @@ enum LogFormat {
 /// What the commands hand over to.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Runs the node until it is told to stop.
-    pub run: fn(&Config) -> anyhow::Result<()>,
+    /// Runs the node until it is told to stop; the flag says whether it serves without a peer, if none is there.
+    pub run: fn(&Config, bool) -> anyhow::Result<()>,
     /// Names what this kernel lacks to run the node.
     pub features: fn(&Config) -> Vec<String>,
 }

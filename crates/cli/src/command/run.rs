@@ -22,7 +22,7 @@ pub(super) fn run(program: &Program, file: &Path, without_peer: bool, log: LogFo
         Err(LockError::Held { pid, .. }) => return Err(second(&node.name, &pid)),
         Err(error) => return Err(Failure::failed(error)),
     };
-    (program.run)(&config)?;
+    (program.run)(&config, without_peer)?;
     drop(lock);
     Ok(())
 }

@@ -11,8 +11,8 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, power_of_two, text, unknown,
 };
 use super::{
-    Commit, Config, ConfigError, Detector, Health, Log, Node, Peer, Policy, Problem, Role, STATE_ROOT, Service,
-    relations,
+    Commit, Config, ConfigError, Detector, Health, Log, Node, Peer, Policy, Problem, Role, STATE_ROOT,
+    Service, relations,
 };
 
 /// The file's tables.
@@ -228,9 +228,7 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
             .optional("crash_exit_codes", list(integer(1..=255)))
             .map_or_else(Vec::new, |codes| codes.into_iter().map(narrow).collect()),
         commit: table.optional("commit", commit).unwrap_or(Commit::Prs),
-        claim_ping: table
-            .optional("claim_ping", list(address))
-            .unwrap_or_default(),
+        claim_ping: table.optional("claim_ping", list(address)).unwrap_or_default(),
         on_deposed: table
             .optional("on_deposed", list(text("a string", |word| Some(word.to_owned()))))
             .unwrap_or_default(),

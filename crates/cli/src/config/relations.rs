@@ -72,7 +72,8 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
         .iter()
         .find(|host| host.is_ipv4() != vip.is_ipv4() || **host == vip)
     {
-        let what = format!("{host} cannot answer a ping from {vip}; allowed: other hosts' addresses of its family");
+        let what =
+            format!("{host} cannot answer a ping from {vip}; allowed: other hosts' addresses of its family");
         reading.problem(&field("claim_ping"), what);
     }
     let nodes = [draft.peer_address, peer.map(|peer| peer.address)];

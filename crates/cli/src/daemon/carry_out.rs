@@ -17,9 +17,12 @@ use proto::table::ConnectionId;
 use proto::takeover;
 
 use super::Reader;
+use super::claim::Claims;
+use super::hook;
 use super::peer::Peer;
 use super::relay::{Handover, Live, Relay};
 use super::replicas::Replicas;
+use super::servers::Servers;
 use crate::config::Config;
 
 /// Sockets kept ready for a takeover, per service: enough for most, not so many that descriptors run out.
@@ -36,6 +39,8 @@ pub struct Executor {
     restoring: HashMap<(ServiceIndex, ConnectionId), Restoring>,
     relay: Relay,
     replicas: Replicas,
+    claims: Claims,
+    servers: Servers,
     raised: bool,
 }
 
@@ -45,6 +50,9 @@ struct Service {
     interface: Interface,
     mac: [u8; 6],
     pool: Pool,
+    on_deposed: Vec<String>,
+    /// Clients whose connections are being decided.
+    held: Vec<SocketAddr>,
 }
 
 /// A connection between `Restore` and `Activate`.
@@ -55,7 +63,7 @@ struct Restoring {
 
 impl Executor {
     /// An executor over what has been set up.
-    pub fn new(config: &Config, wire: Wire, network: Network) -> anyhow::Result<Self> {
+    pub fn new(config: &Config, wire: Wire, network: Network, servers: Servers) -> anyhow::Result<Self> {
         let mut services = Vec::new();
         for service in &config.services {
             let interface = Interface::find(&service.interface)?
@@ -70,6 +78,8 @@ impl Executor {
                     .with_context(|| format!("{} has no MAC address", interface.name))?,
                 pool: Pool::new(vip),
                 interface,
+                on_deposed: service.on_deposed.clone(),
+                held: Vec::new(),
             });
         }
         Ok(Self {
@@ -80,6 +90,8 @@ impl Executor {
             restoring: HashMap::new(),
             relay: Relay::new(config)?,
             replicas: Replicas::new(config)?,
+            claims: Claims::new(config)?,
+            servers,
             raised: false,
         })
     }
@@ -124,11 +136,29 @@ impl Executor {
         self.replicas.serve(node);
     }
 
-    /// Notices when the process behind a service has died.
-    pub fn watch_servers(&self, node: &mut Node) {
+    /// Tells the node how the applications are, and what outside hosts say.
+    pub fn watch(&mut self, node: &mut Node) {
+        self.servers.watch(&self.wire, node);
+        self.claims.look(linux::clock::now(), node);
+    }
+
+    /// Readable when a process of an application has died.
+    pub fn deaths_fd(&self) -> BorrowedFd<'_> {
+        self.servers.fd()
+    }
+
+    /// Says that the agent is there, and tells the node what passed while it was not.
+    pub fn check_in(&self, node: &mut Node) {
+        self.wire.set_agent_seen(linux::clock::now().as_nanos());
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
-            if self.wire.server_dead(index) {
-                node.handle_server_dead(index);
+            let packets = self.wire.take_unlogged(index);
+            if packets > 0 {
+                tracing::error!(
+                    service = self.service_name(index),
+                    packets,
+                    "the log has a gap: the agent was away; connections are not protected until they begin anew"
+                );
+                node.handle_log_gap(index);
             }
         }
     }
@@ -163,7 +193,16 @@ impl Executor {
                 role,
                 peer_mac,
             } => return self.assume(service, role, peer_mac),
-            Action::SetGate { service, gate } => self.wire.set_mode(service, mode_of(gate)),
+            Action::SetGate { service, gate, epoch } => {
+                self.wire.set_epoch(service, epoch);
+                self.wire.set_mode(service, mode_of(gate));
+            }
+            Action::Hold { service, clients } => self.hold(service, clients),
+            Action::Settle { service } => self.settle(service),
+            Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
+            Action::Announce { service } => self.claims.announce(service),
+            Action::YieldAddress { service } => self.claims.end(service, &mut self.network)?,
+            Action::StandDown { service } => self.stand_down(service),
             Action::Drain { service } => {
                 rings.drain(usize::MAX, true, &mut Reader(node));
                 node.handle_drained(linux::clock::now(), service);
@@ -202,7 +241,7 @@ impl Executor {
     fn assume(&mut self, service: ServiceIndex, role: Role, peer_mac: [u8; 6]) -> anyhow::Result<()> {
         self.wire.set_peer_mac(service, peer_mac);
         self.wire.set_mode(service, Mode::Mute);
-        if role == Role::Primary {
+        if matches!(role, Role::Primary | Role::Claiming) {
             self.set_speak(service, true);
         }
         if !std::mem::replace(&mut self.raised, true) {
@@ -212,6 +251,43 @@ impl Executor {
             self.announce(service);
         }
         Ok(())
+    }
+
+    fn hold(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {
+        if let Err(error) = self.wire.hold(index, &clients) {
+            tracing::error!(%error, "connections are not held: their clients' repeated SYNs may end them");
+        }
+        self.services[usize::from(index)].held = clients;
+    }
+
+    fn settle(&mut self, index: ServiceIndex) {
+        let clients = std::mem::take(&mut self.services[usize::from(index)].held);
+        if let Err(error) = self.wire.settle(index, &clients) {
+            tracing::error!(%error, "clients whose connections were held cannot open new ones");
+        }
+    }
+
+    /// The peer speaks alone. The gate is closed, so what ends here ends without a word.
+    fn stand_down(&mut self, index: ServiceIndex) {
+        self.restoring.retain(|(service, _), _| *service != index);
+        self.relay.drop_live(index);
+        self.replicas.close_all(index);
+        let vip = self.services[usize::from(index)].vip;
+        self.set_speak(index, false);
+        match linux::network::sockets::destroy(vip) {
+            Ok(0) => {}
+            Ok(sockets) => tracing::info!(%vip, sockets, "deposed: connections ended silently"),
+            Err(error) => tracing::error!(%error, %vip, "deposed, but connections are left; they are mute"),
+        }
+        let gone = self
+            .claims
+            .end(index, &mut self.network)
+            .and_then(|()| Ok(self.network.lower_vip(vip.ip())?));
+        if let Err(error) = gone {
+            tracing::error!(error = format!("{error:#}"), %vip, "deposed, but the VIP is still here");
+        }
+        let service = &self.services[usize::from(index)];
+        hook::run(&service.name, &service.on_deposed);
     }
 
     /// Says that the VIP is here now. Neighbours that miss it ask when their entry has grown old.
@@ -350,6 +426,13 @@ impl Executor {
             } => {
                 tracing::warn!(service = self.service_name(*service), %client, reason, "connection lost");
             }
+            Report::TwoVoices { service, epoch } => {
+                tracing::error!(
+                    service = self.service_name(*service),
+                    epoch,
+                    "BOTH NODES SPEAK for the service: they could not reach each other and both took it"
+                );
+            }
             Report::Contradiction { service, what } => {
                 tracing::error!(
                     service = self.service_name(*service),
@@ -381,6 +464,7 @@ fn mode_of(gate: Gate) -> Mode {
         Gate::Off => Mode::Off,
         Gate::Wire => Mode::Wire,
         Gate::Takeover => Mode::Takeover,
+        Gate::Sole => Mode::Sole,
         Gate::Primary => Mode::Primary,
         Gate::Mute => Mode::Mute,
     }

@@ -5,10 +5,14 @@
 //! it: the wire logs and releases in the kernel.
 
 mod carry_out;
+mod claim;
+mod health;
+mod hook;
 mod peer;
 mod relay;
 mod replicas;
 mod report;
+mod servers;
 
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,7 +35,10 @@ use proto::table::{Direction, TableConfig};
 use crate::config::{Config, Policy, Role};
 use crate::control::{self, Call};
 use carry_out::Executor;
+use health::Watch;
 use peer::Peer;
+use servers::Servers;
+pub use servers::accepts;
 
 /// Records handled between two looks at the clock.
 const BATCH: usize = 4096;
@@ -41,6 +48,8 @@ const NAP_MAX: Duration = Duration::from_millis(4);
 const TRAFFIC_MAX: u64 = 8_000_000_000;
 /// So many naps without a record, and the agent goes to sleep.
 const NAPS_MAX: u32 = 10;
+/// How long a node that is told to stop waits for the peer to go on without it.
+const STOP_MAX: Duration = Duration::from_secs(5);
 /// The longest sleep: a wake-up could be lost in the gap between the last look and the sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
@@ -56,6 +65,8 @@ struct Agent {
     nap: Duration,
     idle_naps: u32,
     peer_status: control::PeerStatus,
+    /// It is to stop, by then at the latest.
+    leaves_by: Option<proto::Instant>,
 }
 
 /// Reads the log for the node.
@@ -83,7 +94,7 @@ impl wire::Reader for Reader<'_> {
 ///
 /// # Errors
 /// What kept it from starting, or from cleaning up; the step is named.
-pub fn run(config: &Config) -> anyhow::Result<()> {
+pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     linux::process::keep_freed_memory();
     let (wakeup, wakeups) = UnixStream::pair().context("making the wake-up pipe")?;
     wakeups.set_nonblocking(true)?;
@@ -96,13 +107,13 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     if let Err(error) = linux::process::take_precedence() {
         tracing::warn!(%error, "the agent runs at ordinary priority: false alarms are more likely");
     }
-    let (mut executor, rings) = set_up(config)?;
-    let node = Node::new(node_config(config, &executor)?, linux::clock::now());
-    let peer = Peer::open(config).context("opening the heartbeat socket")?;
-    let control_wakeup = wakeup.try_clone()?;
+    let waker = wakeup.try_clone().map(Arc::new)?;
     let wake = move || {
-        let _ = std::io::Write::write(&mut &control_wakeup, &[1]); // full: a wake-up is under way already
+        let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
     };
+    let (mut executor, rings) = set_up(config, wake.clone())?;
+    let node = Node::new(node_config(config, without_peer, &executor), linux::clock::now());
+    let peer = Peer::open(config).context("opening the heartbeat socket")?;
     let (server, calls) = control::Server::open(&config.node.state_dir, wake)?;
     executor.start_keeper(config)?;
     let peer_status = control::PeerStatus {
@@ -121,6 +132,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         nap: nap(config.log.ring_bytes),
         idle_naps: 0,
         peer_status,
+        leaves_by: None,
     };
     tracing::info!(node = config.node.name, peer = config.peer.name, "ready");
     let outcome = agent.run();
@@ -131,7 +143,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 }
 
 /// Guard first, then the wire; the VIPs come up when the roles are agreed.
-fn set_up(config: &Config) -> anyhow::Result<(Executor, Rings)> {
+fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::Result<(Executor, Rings)> {
     let journal = network::journal(&config.node.state_dir);
     let mut crash_exit_codes: Vec<u8> = config
         .services
@@ -143,6 +155,7 @@ fn set_up(config: &Config) -> anyhow::Result<(Executor, Rings)> {
         ring_bytes: config.log.ring_bytes,
         ring_open_bytes: config.log.syn_ring_bytes,
         crash_exit_codes,
+        agent_timeout: config.node.agent_timeout,
         chunks_only: false,
     };
     let mut wire = Wire::load(&config.node.name, &options)?;
@@ -158,7 +171,8 @@ fn set_up(config: &Config) -> anyhow::Result<(Executor, Rings)> {
         }
     };
     let rings = wire.rings()?;
-    Ok((Executor::new(config, wire, network)?, rings))
+    let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
+    Ok((Executor::new(config, wire, network, servers)?, rings))
 }
 
 fn attach(config: &Config, wire: &mut Wire) -> anyhow::Result<()> {
@@ -200,7 +214,7 @@ fn plan(config: &Config) -> network::Plan {
     }
 }
 
-fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfig> {
+fn node_config(config: &Config, without_peer: bool, executor: &Executor) -> NodeConfig {
     let services = config
         .services
         .iter()
@@ -218,6 +232,7 @@ fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfi
             },
             is_primary: service.role == Role::Primary,
             mac,
+            found: None,
         })
         .collect();
     let detector = DetectorConfig {
@@ -225,16 +240,20 @@ fn node_config(config: &Config, executor: &Executor) -> anyhow::Result<NodeConfi
         missed: config.detector.missed,
         agent_timeout: config.node.agent_timeout,
     };
-    Ok(NodeConfig {
+    NodeConfig {
         name: config.node.name.clone(),
+        incarnation: linux::process::random_seed() as u64,
+        without_peer,
         detector,
+        lease: config.detector.lease,
         services,
-    })
+    }
 }
 
 impl Agent {
     fn run(&mut self) -> anyhow::Result<()> {
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.may_stop() {
+            self.executor.check_in(&mut self.node);
             let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
             self.carry_out()?;
             for heartbeat in self.peer.receive() {
@@ -244,7 +263,7 @@ impl Agent {
             if self.peer.is_answered() {
                 self.node.handle_answer(linux::clock::now());
             }
-            self.executor.watch_servers(&mut self.node);
+            self.executor.watch(&mut self.node);
             let now = linux::clock::now();
             if now >= self.node.poll_timeout() {
                 self.node.handle_timeout(now);
@@ -260,6 +279,29 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    /// Whether the operator wants an end and the peer goes on, or cannot, or the operator has said it twice.
+    fn may_stop(&mut self) -> bool {
+        let is_told = self.stop.swap(false, Ordering::Relaxed);
+        match self.leaves_by {
+            None if is_told => {
+                tracing::info!("told to stop: the peer is to go on");
+                self.leaves_by = Some(linux::clock::now() + STOP_MAX);
+                self.node.handle_stop();
+                false
+            }
+            None => false,
+            Some(_) if is_told => true,
+            Some(deadline) => {
+                let now = linux::clock::now();
+                let is_late = now >= deadline;
+                if is_late {
+                    tracing::warn!("the peer has not gone on within {STOP_MAX:?}: stopping all the same");
+                }
+                is_late || self.node.is_free(now)
+            }
+        }
     }
 
     /// Does what the node wants, until it wants nothing more.
@@ -289,7 +331,8 @@ impl Agent {
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
         if self.idle_naps <= NAPS_MAX {
-            wait(&[self.peer.as_fd(), self.wakeups.as_fd()], self.nap.min(due));
+            let others = [self.peer.as_fd(), self.wakeups.as_fd(), self.executor.deaths_fd()];
+            wait(&others, self.nap.min(due));
         } else {
             self.executor.set_asleep(true);
             if self.rings.fill() == 0 {
@@ -297,6 +340,7 @@ impl Agent {
                 let others = [
                     self.peer.as_fd(),
                     self.wakeups.as_fd(),
+                    self.executor.deaths_fd(),
                     self.executor.replicas_fd(),
                 ];
                 wait(&[rings.as_slice(), &others].concat(), SLEEP_MAX.min(due));

@@ -159,6 +159,11 @@ impl Relay {
         self.live.remove(&(service, id))
     }
 
+    /// Closes the sockets that have not gone to the keeper.
+    pub fn drop_live(&mut self, service: ServiceIndex) {
+        self.live.retain(|(of, _), _| *of != service);
+    }
+
     /// Gives a connection to the keeper.
     pub fn hand_over(&self, handover: Handover) {
         let client = handover.endpoint.client;

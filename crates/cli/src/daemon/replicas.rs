@@ -117,6 +117,19 @@ impl Replicas {
         drop(self.take(service, id));
     }
 
+    /// All of a service's are over.
+    pub fn close_all(&mut self, service: ServiceIndex) {
+        let keys: Vec<Key> = self
+            .by_key
+            .keys()
+            .filter(|key| key.0 == service)
+            .copied()
+            .collect();
+        for (service, id) in keys {
+            self.close(service, id);
+        }
+    }
+
     /// Takes a replica's connection, for the relay.
     pub fn take(&mut self, service: ServiceIndex, id: ConnectionId) -> Option<TcpStream> {
         let token = self.by_key.remove(&(service, id))?;

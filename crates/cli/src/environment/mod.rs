@@ -8,6 +8,7 @@ use std::time::Duration;
 use linux::network::{self, Interface, Mac};
 
 use crate::config::{Config, Problem, Service};
+use crate::daemon::accepts;
 
 /// So long neighbours have to answer: RFC 5227's probing takes about as long, and a neighbour that is there answers in a
 /// millisecond.
@@ -307,11 +308,4 @@ fn no_answer(peer: IpAddr, interface: &str) -> String {
         "no answer from {peer} on {interface} within {ANSWER_WITHIN:?}; allowed: the peer's address, with the peer \
          switched on, or the option --without-peer to start alone"
     )
-}
-
-/// Whether a listener at `listener` gets connections to `address`. One on all IPv6 addresses gets IPv4 too, unless its
-/// program forbids it, which `/proc` does not tell.
-fn accepts(listener: SocketAddr, address: SocketAddr) -> bool {
-    let every = listener.ip().is_unspecified() && (listener.is_ipv6() || address.is_ipv4());
-    listener.port() == address.port() && (every || listener.ip() == address.ip())
 }

@@ -18,6 +18,7 @@
 
 mod claim;
 mod error;
+mod gateways;
 mod guard;
 mod interface;
 mod journal;
@@ -39,6 +40,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use error::{Error, UndoError};
+pub use gateways::gateways;
 pub use guard::available as nftables_available;
 pub use interface::{Interface, addresses, interfaces};
 pub use listeners::listeners;
@@ -166,6 +168,14 @@ impl Network {
     /// All that could not be taken down.
     pub fn lower(&mut self) -> Result<(), UndoError> {
         self.retreat(|step| step.is_address() || step.claims().is_some())
+    }
+
+    /// Takes down one VIP, for all services at that address; the rest stays.
+    ///
+    /// # Errors
+    /// If it could not be taken down.
+    pub fn lower_vip(&mut self, vip: IpAddr) -> Result<(), UndoError> {
+        self.retreat(|step| step.vip() == Some(vip) || step.claims() == Some(vip))
     }
 
     /// Grants or withdraws the right to speak: without it no RST from `service` leaves this node. Granting takes

@@ -1,0 +1,118 @@
+//! Claiming a VIP whose wire is gone: the neighbours are told, and outside hosts asked, from the VIP.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Context;
+use linux::network::{self, Announcer, Interface, Network};
+use linux::probe::OutsideHosts;
+use proto::action::ServiceIndex;
+use proto::node::Node;
+
+use crate::config::Config;
+
+/// The claims of all services.
+pub struct Claims {
+    services: Vec<Service>,
+}
+
+struct Service {
+    vip: SocketAddr,
+    interface: Interface,
+    /// As configured.
+    hosts: Vec<IpAddr>,
+    under_way: Option<UnderWay>,
+}
+
+struct UnderWay {
+    announcer: Announcer,
+    /// `None`: there is nobody to be asked.
+    outside: Option<OutsideHosts>,
+}
+
+impl Claims {
+    /// None yet.
+    ///
+    /// # Errors
+    /// If an interface is gone.
+    pub fn new(config: &Config) -> anyhow::Result<Self> {
+        let service = |service: &crate::config::Service| {
+            let interface = Interface::find(&service.interface)?
+                .with_context(|| format!("interface {} is gone", service.interface))?;
+            anyhow::Ok(Service {
+                vip: (service.address, service.port).into(),
+                interface,
+                hosts: service.claim_ping.clone(),
+                under_way: None,
+            })
+        };
+        let services = config.services.iter().map(service).collect::<Result<_, _>>()?;
+        Ok(Self { services })
+    }
+
+    /// Brings the VIP to the service interface.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn begin(&mut self, index: ServiceIndex, network: &mut Network) -> anyhow::Result<()> {
+        let service = &mut self.services[usize::from(index)];
+        let vip = service.vip.ip();
+        network.claim(vip).with_context(|| format!("claiming {vip}"))?;
+        let hosts = if service.hosts.is_empty() {
+            network::gateways(&service.interface.name).context("looking for gateways")?
+        } else {
+            service.hosts.clone()
+        };
+        let of_family = hosts.iter().any(|host| host.is_ipv4() == vip.is_ipv4());
+        let outside = match of_family {
+            true => Some(
+                OutsideHosts::open(vip, &service.interface.name, &hosts)
+                    .context("opening sockets to ask outside hosts")?,
+            ),
+            false => {
+                tracing::warn!(%vip, "there is no outside host to be asked (claim_ping): claimed without");
+                None
+            }
+        };
+        let announcer = Announcer::open(&service.interface)?;
+        service.under_way = Some(UnderWay { announcer, outside });
+        Ok(())
+    }
+
+    /// Announces the VIP and asks.
+    pub fn announce(&self, index: ServiceIndex) {
+        let service = &self.services[usize::from(index)];
+        let (vip, Some(under_way)) = (service.vip.ip(), &service.under_way) else {
+            return;
+        };
+        if let Err(error) = under_way.announcer.announce(vip) {
+            tracing::debug!(%error, "the VIP is not announced"); // it is tried again
+        }
+        if let Some(Err(error)) = under_way.outside.as_ref().map(OutsideHosts::ask) {
+            tracing::debug!(%error, "no outside host can be asked"); // a link that is down is no error
+        }
+    }
+
+    /// Tells the node which claims outside hosts have confirmed.
+    pub fn look(&self, now: proto::Instant, node: &mut Node) {
+        for (index, service) in (0..).zip(&self.services) {
+            if let Some(UnderWay { outside, .. }) = &service.under_way
+                && outside.as_ref().is_none_or(OutsideHosts::is_answered)
+            {
+                node.handle_reached(now, index);
+            }
+        }
+    }
+
+    /// The VIP is the wire's again, or the peer's.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn end(&mut self, index: ServiceIndex, network: &mut Network) -> anyhow::Result<()> {
+        let service = &mut self.services[usize::from(index)];
+        service.under_way = None;
+        let vip = service.vip.ip();
+        network
+            .rejoin(vip)
+            .with_context(|| format!("giving {vip} back to the wire"))
+    }
+}

@@ -1,0 +1,160 @@
+//! Whether the local applications still work: each is asked from a thread of its own, since a hung one does not answer.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use proto::action::ServiceIndex;
+
+use crate::config::{Config, Health};
+
+/// What is known of the applications that are asked.
+pub struct Watch {
+    /// By service: it has failed too often in a row. `None`: it is not asked.
+    hung: Vec<Option<Arc<AtomicBool>>>,
+}
+
+impl Watch {
+    /// Starts to ask. `wake` is called when there is news.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::Result<Self> {
+        let mut hung = Vec::new();
+        for service in &config.services {
+            let Some(health) = service.health.clone() else {
+                hung.push(None);
+                continue;
+            };
+            let (state, wake) = (Arc::new(AtomicBool::new(false)), wake.clone());
+            let (told, name, application) =
+                (Arc::downgrade(&state), service.name.clone(), service.application);
+            std::thread::Builder::new()
+                .name("health".into())
+                .spawn(move || watch(&name, application, &health, &told, &wake))
+                .context("starting a thread")?;
+            hung.push(Some(state));
+        }
+        Ok(Self { hung })
+    }
+
+    /// Whether a service's application does not answer.
+    pub fn is_hung(&self, service: ServiceIndex) -> bool {
+        self.hung[usize::from(service)]
+            .as_ref()
+            .is_some_and(|hung| hung.load(Ordering::Relaxed))
+    }
+}
+
+/// Asks until nobody wants to know any more.
+fn watch(name: &str, application: SocketAddr, health: &Health, told: &Weak<AtomicBool>, wake: &impl Fn()) {
+    let mut failures = 0_u32;
+    loop {
+        let begun = Instant::now();
+        let outcome = ask(application, health);
+        failures = if outcome.is_ok() {
+            0
+        } else {
+            failures.saturating_add(1)
+        };
+        let is_hung = failures >= health.failures;
+        let Some(hung) = told.upgrade() else { return };
+        if hung.swap(is_hung, Ordering::Relaxed) != is_hung {
+            match outcome {
+                Ok(()) => tracing::info!(service = name, "the application answers again"),
+                Err(error) => tracing::warn!(service = name, %error, "the application does not answer"),
+            }
+            wake();
+        }
+        drop(hung);
+        std::thread::sleep(health.interval.saturating_sub(begun.elapsed()));
+    }
+}
+
+/// One question.
+fn ask(application: SocketAddr, health: &Health) -> io::Result<()> {
+    let deadline = Instant::now() + health.timeout;
+    let left = || {
+        let left = deadline.saturating_duration_since(Instant::now());
+        left.max(Duration::from_micros(1)) // zero would mean for ever
+    };
+    let mut stream = TcpStream::connect_timeout(&application, left())?;
+    stream.set_write_timeout(Some(left()))?;
+    stream.write_all(health.send.as_bytes())?;
+    let mut answer = Vec::new();
+    let mut buffer = [0; 256];
+    while answer.len() < health.expect.len() {
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left()))?;
+        match stream.read(&mut buffer)? {
+            0 => break,
+            count => answer.extend_from_slice(&buffer[..count]),
+        }
+    }
+    if answer.starts_with(health.expect.as_bytes()) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&answer).into_owned();
+    Err(io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("it said {said:?}, not {:?}", health.expect),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn health() -> Health {
+        Health {
+            interval: Duration::from_millis(10),
+            timeout: Duration::from_millis(100),
+            failures: 2,
+            send: "PING\r\n".to_owned(),
+            expect: "+PONG".to_owned(),
+        }
+    }
+
+    fn server(answer: &'static [u8]) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut question = [0; 6];
+                stream.read_exact(&mut question).unwrap();
+                assert_eq!(&question, b"PING\r\n");
+                answer
+                    .iter()
+                    .for_each(|byte| drop(stream.write_all(std::slice::from_ref(byte))));
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn an_answer_is_what_begins_as_expected() {
+        ask(server(b"+PONG\r\n"), &health()).unwrap();
+        let error = ask(server(b"-LOADING"), &health()).unwrap_err();
+        assert_eq!(error.to_string(), "it said \"-LOADING\", not \"+PONG\"");
+        ask(server(b"+PO"), &health()).unwrap_err();
+    }
+
+    /// The kernel accepts connections for a program that is stopped.
+    #[test]
+    fn a_listener_that_never_accepts_is_hung() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = ask(listener.local_addr().unwrap(), &health()).unwrap_err();
+        assert!(
+            matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+            "{error}"
+        );
+    }
+}
