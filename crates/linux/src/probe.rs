@@ -1,20 +1,30 @@
-//! Asking another machine's kernel whether it is there: ICMP echo (RFC 792, RFC 4443 §4.1).
+//! Asking other machines' kernels whether they are there: ICMP echo (RFC 792, RFC 4443 §4.1).
 
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-const ECHO_LEN: usize = 8;
-/// Packets of the other machine taken at a time: a flood of them must not keep the caller from its work.
+use crate::network::packet::checksum;
+use crate::process::random_seed;
+use crate::repair::set_transparent;
+
+/// Type, code, checksum, identifier, sequence number, and the nonce.
+const ECHO_LEN: usize = 16;
+/// Packets of another machine taken at a time: a flood of them must not keep the caller from its work.
 const TAKEN_MAX: usize = 64;
 
-/// A way to ask one machine.
+/// A way to ask one machine. What counts as its answer: an echo reply from its address with our identifier, the sequence
+/// number of a question, and a number that nobody else could know.
 pub struct Prober {
     socket: Socket,
     is_v4: bool,
     /// Tells our questions from others'.
     id: u16,
+    nonce: Cell<[u8; 8]>,
+    /// Questions with this nonce.
+    asked: Cell<u32>,
 }
 
 impl Prober {
@@ -23,14 +33,29 @@ impl Prober {
     /// # Errors
     /// What `socket(2)` says: the right to it is CAP_NET_RAW.
     pub fn open(peer: IpAddr) -> io::Result<Self> {
-        let is_v4 = peer.is_ipv4();
-        let protocol = if is_v4 { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
-        let address = SocketAddr::new(peer, 0);
-        let socket = Socket::new(Domain::for_address(address), Type::RAW, Some(protocol))?;
+        Self::over(socket_for(peer)?, peer)
+    }
+
+    /// One that asks from `vip` and hears only what comes in by `interface`. The VIP need not be here yet.
+    fn open_from(vip: IpAddr, interface: &str, host: IpAddr) -> io::Result<Self> {
+        let socket = socket_for(host)?;
+        socket.bind_device(Some(interface.as_bytes()))?;
+        let vip = SocketAddr::new(vip, 0);
+        set_transparent(&socket, vip)?;
+        socket.bind(&vip.into())?;
+        Self::over(socket, host)
+    }
+
+    fn over(socket: Socket, peer: IpAddr) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        socket.connect(&address.into())?; // only what comes from there is received
-        let id = (std::process::id() & 0xffff) as u16;
-        Ok(Self { socket, is_v4, id })
+        socket.connect(&SocketAddr::new(peer, 0).into())?; // only what comes from there is received
+        Ok(Self {
+            socket,
+            is_v4: peer.is_ipv4(),
+            id: (std::process::id() & 0xffff) as u16,
+            nonce: Cell::new(nonce()),
+            asked: Cell::new(0),
+        })
     }
 
     /// Asks.
@@ -38,15 +63,23 @@ impl Prober {
     /// # Errors
     /// What `send(2)` says; a machine that is away is such an error, too.
     pub fn ask(&self) -> io::Result<()> {
+        self.asked.set(self.asked.get().wrapping_add(1));
         let mut echo = [0; ECHO_LEN];
         echo[0] = if self.is_v4 { 8 } else { 128 };
         echo[4..6].copy_from_slice(&self.id.to_be_bytes());
+        echo[6..8].copy_from_slice(&low_bits(self.asked.get()).to_be_bytes());
+        echo[8..].copy_from_slice(&self.nonce.get());
         if self.is_v4 {
-            // One's complement of the sum of 16-bit words, two of which are not 0 (RFC 1071); the kernel does ICMPv6's.
-            let (sum, carry) = 0x0800_u16.overflowing_add(self.id);
-            echo[2..4].copy_from_slice(&(!(sum + u16::from(carry))).to_be_bytes());
+            let sum = checksum(&[&echo]); // the kernel does ICMPv6's
+            echo[2..4].copy_from_slice(&sum.to_be_bytes());
         }
         self.socket.send(&echo).map(drop)
+    }
+
+    /// From now on answers to earlier questions count for nothing.
+    pub fn forget(&self) {
+        self.nonce.set(nonce());
+        self.asked.set(0);
     }
 
     /// Whether it has answered since the last call.
@@ -69,10 +102,91 @@ impl Prober {
             .first()
             .filter(|_| self.is_v4)
             .map_or(0, |first| usize::from(first & 15) * 4);
+        let Some(echo) = packet.get(header..header + ECHO_LEN) else {
+            return false;
+        };
         let reply = if self.is_v4 { 0 } else { 129 };
-        packet
-            .get(header..header + ECHO_LEN)
-            .is_some_and(|echo| echo[0] == reply && echo[4..6] == self.id.to_be_bytes())
+        let sequence = u16::from_be_bytes([echo[6], echo[7]]);
+        let asked_since = low_bits(self.asked.get()).wrapping_sub(sequence);
+        echo[..2] == [reply, 0]
+            && echo[4..6] == self.id.to_be_bytes()
+            && echo[8..] == self.nonce.get()
+            && u32::from(asked_since) < self.asked.get()
+    }
+}
+
+fn socket_for(peer: IpAddr) -> io::Result<Socket> {
+    let protocol = if peer.is_ipv4() {
+        Protocol::ICMPV4
+    } else {
+        Protocol::ICMPV6
+    };
+    let address = SocketAddr::new(peer, 0);
+    Socket::new(Domain::for_address(address), Type::RAW, Some(protocol))
+}
+
+fn nonce() -> [u8; 8] {
+    (random_seed() as u64).to_be_bytes()
+}
+
+#[allow(clippy::cast_possible_truncation)] // a sequence number wraps
+fn low_bits(number: u32) -> u16 {
+    number as u16
+}
+
+/// Several hosts beyond the LAN, asked from a VIP. If one of them answers, then packets for the VIP come to this machine:
+/// the neighbours' entries point here (CoRAL verifies the takeover of an address so).
+pub struct OutsideHosts {
+    hosts: Vec<Prober>,
+}
+
+impl OutsideHosts {
+    /// Of `hosts` those of the family of `vip`, to be asked from it through `interface`. The VIP need not be here yet.
+    ///
+    /// # Errors
+    /// What the kernel says: the right to it is CAP_NET_RAW and CAP_NET_ADMIN. If no host is of that family.
+    pub fn open(vip: IpAddr, interface: &str, hosts: &[IpAddr]) -> io::Result<Self> {
+        let like = hosts
+            .iter()
+            .copied()
+            .filter(|host| host.is_ipv4() == vip.is_ipv4());
+        let hosts: Vec<_> = like
+            .map(|host| Prober::open_from(vip, interface, host))
+            .collect::<io::Result<_>>()?;
+        if hosts.is_empty() {
+            let what = format!("no outside host is of the family of {vip}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        Ok(Self { hosts })
+    }
+
+    /// Asks all of them. Any packet may be lost: ask again until one answers.
+    ///
+    /// # Errors
+    /// What `send(2)` says, if not one of them could be asked.
+    pub fn ask(&self) -> io::Result<()> {
+        let mut outcome = Ok(());
+        let mut is_asked = false;
+        for host in &self.hosts {
+            match host.ask() {
+                Ok(()) => is_asked = true,
+                Err(error) => outcome = Err(error),
+            }
+        }
+        if is_asked { Ok(()) } else { outcome }
+    }
+
+    /// From now on answers to earlier questions count for nothing: call it when an answer shall prove something anew.
+    pub fn forget(&self) {
+        self.hosts.iter().for_each(Prober::forget);
+    }
+
+    /// Whether one of them has answered since the last call.
+    pub fn is_answered(&self) -> bool {
+        // Every host is heard: what it said would count at the next call else.
+        self.hosts
+            .iter()
+            .fold(false, |answered, host| host.is_answered() | answered)
     }
 }
 
@@ -108,5 +222,49 @@ mod tests {
             assert!(waits_for_answer(&prober, Duration::from_secs(10)), "{peer}");
             assert!(!waits_for_answer(&other, Duration::from_millis(20)), "{peer}");
         }
+    }
+
+    #[test]
+    fn only_answers_to_questions_that_count_are_answers() {
+        let Ok(prober) = Prober::open("::1".parse().unwrap()) else {
+            eprintln!("skipped: only_answers_to_questions_that_count_are_answers (needs root)");
+            return;
+        };
+        let answer = |sequence: u16| {
+            let [high, low] = prober.id.to_be_bytes();
+            let [first, second] = sequence.to_be_bytes();
+            [&[129, 0, 0, 0, high, low, first, second], &prober.nonce.get()[..]].concat()
+        };
+        assert!(!prober.is_answer(&answer(0)), "nothing was asked");
+        prober.asked.set(2);
+        let heard: Vec<_> = (0..5)
+            .filter(|&sequence| prober.is_answer(&answer(sequence)))
+            .collect();
+        assert_eq!(heard, [1, 2]);
+        prober.asked.set(0x1_0001);
+        assert!(prober.is_answer(&answer(0xffff)) && prober.is_answer(&answer(1)));
+        let right = answer(1);
+        for at in [0, 1, 4, 5, 8, 15] {
+            let mut wrong = right.clone();
+            wrong[at] ^= 1;
+            assert!(!prober.is_answer(&wrong), "byte {at}");
+        }
+        for len in 0..right.len() {
+            assert!(!prober.is_answer(&right[..len]), "{len} bytes");
+        }
+        prober.forget();
+        prober.ask().unwrap();
+        assert!(!prober.is_answer(&right), "an answer of before");
+        assert!(waits_for_answer(&prober, Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn hosts_of_another_family_cannot_be_asked() {
+        let v6 = ["2001:db8::1".parse().unwrap()];
+        let error = OutsideHosts::open("10.0.0.1".parse().unwrap(), "lo", &v6).err();
+        assert_eq!(
+            error.map(|error| error.to_string()).as_deref(),
+            Some("no outside host is of the family of 10.0.0.1")
+        );
     }
 }

@@ -25,7 +25,7 @@ mod journal;
 mod listeners;
 mod neighbour;
 mod netlink;
-mod packet;
+pub(crate) mod packet;
 mod plan;
 mod step;
 mod sysctl;

@@ -160,7 +160,7 @@ fn ethernet(to: Mac, from: Mac, ethertype: [u8; 2]) -> Vec<u8> {
 }
 
 /// RFC 1071, over parts of even length.
-fn checksum(parts: &[&[u8]]) -> u16 {
+pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks_exact(2));
     let mut sum: u32 = words
         .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))

@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::probe::OutsideHosts;
 
 const SERVICES: [&str; 2] = ["10.0.0.100:80", "[2001:db8::100]:80"];
 const MOMENT: Duration = Duration::from_millis(300);
@@ -133,6 +134,56 @@ fn a_claimed_vip_is_served_without_the_backup_and_given_back() {
     primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
     primary.run(|| network.remove().unwrap());
     assert_same_soon(&before, || primary.dump());
+}
+
+/// Asks until `within` has passed or an answer has come.
+fn is_answered(hosts: &OutsideHosts, within: Duration) -> bool {
+    let until = Instant::now() + within;
+    while Instant::now() < until {
+        hosts.ask().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        if hosts.is_answered() {
+            return true;
+        }
+    }
+    false
+}
+
+#[test]
+fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
+    let Some(world) = World::new("outside_hosts_answer_as_soon_as_the_vip_leads_here") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let plan = plan(Role::Primary, 2, &SERVICES);
+    // Behind the router; the first one is away.
+    world.router.ip("addr add 198.51.100.1/32 dev lo");
+    world.router.ip("addr add 2001:db8:1::1/128 dev lo");
+    let hosts = ["198.51.100.2", "198.51.100.1", "2001:db8:1::2", "2001:db8:1::1"];
+    let hosts = hosts.map(|host| host.parse().unwrap());
+    lead_to(&world, &world.backup);
+    let primary = &world.primary;
+    // Else the primary would ask for the router from the VIP (RFC 4861 §7.2.2), and the router learn of it.
+    let router = world
+        .router
+        .run(|| Interface::find("lan").unwrap().unwrap().mac.unwrap());
+    for address in ["10.0.0.1", "2001:db8::1"] {
+        primary.ip(&format!(
+            "neigh replace {address} lladdr {router} dev eth0 nud permanent"
+        ));
+    }
+    let probers = primary.run(|| vips().map(|vip| OutsideHosts::open(vip, "eth0", &hosts).unwrap()));
+    let mut network = primary.run(|| set_up(&plan, &journal(dir.path())));
+    primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+    for prober in &probers {
+        assert!(!is_answered(prober, MOMENT), "the router sends to the backup");
+    }
+    announce(&world, primary);
+    for prober in &probers {
+        prober.forget();
+        assert!(is_answered(prober, PATIENCE));
+    }
+    primary.run(|| network.remove().unwrap());
 }
 
 /// Leaves what a daemon leaves that is killed in a claim: with `done` steps of it done.
