@@ -101,3 +101,19 @@ fn clean_lan() {
         (scene, complaints)
     });
 }
+
+/// Some connections lose their process; the service goes on. In half of the scenes the node loses its power a little later.
+#[test]
+fn worker() {
+    for_seeds("worker", 0..SEEDS, |seed, _| {
+        let (mut scene, mut draw) = any(seed, |_, _| {});
+        let moment = START + draw.time(Duration::from_millis(500));
+        let orphans: Vec<usize> = (0..8).filter(|_| draw.chance(0.5)).collect();
+        scene.kill_worker(at(moment), orphans);
+        if draw.chance(0.5) {
+            scene.power_off(at(moment + draw.time(Duration::from_millis(200))));
+        }
+        let complaints = scene.run(at(LIMIT));
+        (scene, complaints)
+    });
+}

@@ -168,7 +168,12 @@ impl Executor {
         for (index, service) in (0..).zip(&mut self.services) {
             let wanted = match node.role(index).0 {
                 Role::Backup => node.table(index).len().min(POOL_MAX),
-                Role::Joining | Role::Primary | Role::TakingOver | Role::Sole | Role::Standby => 0,
+                Role::Joining
+                | Role::Primary
+                | Role::Claiming
+                | Role::TakingOver
+                | Role::Sole
+                | Role::Standby => 0,
             };
             if let Err(error) = service.pool.fill(wanted, POOL_STEP) {
                 tracing::debug!(%error, service = service.name, "socket pool");
@@ -274,11 +279,6 @@ impl Executor {
         self.replicas.close_all(index);
         let vip = self.services[usize::from(index)].vip;
         self.set_speak(index, false);
-        match linux::network::sockets::destroy(vip) {
-            Ok(0) => {}
-            Ok(sockets) => tracing::info!(%vip, sockets, "deposed: connections ended silently"),
-            Err(error) => tracing::error!(%error, %vip, "deposed, but connections are left; they are mute"),
-        }
         let gone = self
             .claims
             .end(index, &mut self.network)

@@ -70,7 +70,7 @@ fn service(
 /// In the operator's words a node that speaks alone is a primary in simplex mode.
 fn role_of(role: Role, is_primary: bool) -> config::Role {
     match role {
-        Role::Primary | Role::TakingOver | Role::Sole => config::Role::Primary,
+        Role::Primary | Role::Claiming | Role::TakingOver | Role::Sole => config::Role::Primary,
         Role::Backup | Role::Standby => config::Role::Backup,
         Role::Joining if is_primary => config::Role::Primary,
         Role::Joining => config::Role::Backup,

@@ -68,6 +68,14 @@ impl Step {
         !self.is_address() && self.claims().is_none()
     }
 
+    /// The VIP that this puts up.
+    pub(super) fn vip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Address { address, .. } => Some(*address),
+            _ => None,
+        }
+    }
+
     /// The VIP that this claims.
     pub(super) fn claims(&self) -> Option<IpAddr> {
         match self {

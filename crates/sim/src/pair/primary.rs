@@ -1,13 +1,16 @@
 //! The primary: an ordinary host behind the backup's wire, with its agent beside it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
 
 use proto::Instant;
 use proto::action::{Action, Heartbeat};
 use proto::node::{Node as Core, NodeConfig};
+use proto::packet::{Checksum, Flags, Segment};
 
 use super::wire::{Fate, Side, Wire};
 use crate::host::{Host, HostConfig};
+use crate::tcp::Endpoint;
 use crate::world::{Node, Output, Port};
 
 /// To the backup's wire.
@@ -18,6 +21,8 @@ const HEARTBEATS: Port = Port(1);
 /// The node that runs the application.
 pub struct Primary {
     core: Core,
+    /// Clients whose connections have lost their process: FIN and RST of these are not speech.
+    dying: BTreeSet<SocketAddr>,
     wire: Wire,
     host: Host,
     outputs: VecDeque<Output>,
@@ -38,6 +43,7 @@ impl Primary {
         Self {
             wire: Wire::new(core.vip(0), 0, 0),
             core,
+            dying: BTreeSet::new(),
             host,
             outputs: VecDeque::new(),
         }
@@ -51,6 +57,42 @@ impl Primary {
     /// The core, to be asked how it is.
     pub const fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// A worker with the connections of `clients` is killed: its kernel closes them, as the program `death` sees.
+    pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
+        let vip = self.core.vip(0);
+        for &client in clients {
+            let Some((endpoint, _)) = self.host.find(vip, client).and_then(|id| self.host.take(id)) else {
+                continue;
+            };
+            self.dying.insert(client);
+            let nobody = Box::new(|_: Instant, _: &mut Endpoint| None);
+            let id = self.host.adopt(now, endpoint, nobody);
+            self.host.with(now, id, Endpoint::shutdown);
+            self.core.handle_orphans(0, [client]);
+        }
+        self.carry_out();
+    }
+
+    /// What a dying socket says, without its FIN or RST: the egress guard's part. `None`: nothing is left.
+    fn silence_death(&self, mut packet: Vec<u8>) -> Option<Vec<u8>> {
+        let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
+        if !self.dying.contains(&segment.destination) || !(segment.flags.fin || segment.flags.rst) {
+            return Some(packet);
+        }
+        if segment.flags.rst || segment.payload.is_empty() {
+            return None;
+        }
+        let quiet = Segment {
+            flags: Flags {
+                fin: false,
+                ..segment.flags
+            },
+            ..segment
+        };
+        packet = quiet.emit();
+        Some(packet)
     }
 
     fn carry_out(&mut self) {
@@ -99,7 +141,11 @@ impl Node for Primary {
         loop {
             match self.host.poll_output(now)? {
                 Output::Transmit { packet, .. } if !self.wire.lets_out(&packet) => {}
-                Output::Transmit { packet, .. } => return Some(Output::Transmit { port: LAN, packet }),
+                Output::Transmit { packet, .. } => {
+                    if let Some(packet) = self.silence_death(packet) {
+                        return Some(Output::Transmit { port: LAN, packet });
+                    }
+                }
                 note @ Output::Note(_) => return Some(note),
             }
         }

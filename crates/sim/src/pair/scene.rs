@@ -148,6 +148,11 @@ pub fn vip() -> SocketAddr {
     SocketAddr::from(([10, 2, 0, 100], 80))
 }
 
+fn client_of(connection: usize) -> SocketAddr {
+    let port = 40_000 + u16::try_from(connection).expect("few connections");
+    SocketAddr::new(client_address(), port)
+}
+
 fn client_address() -> IpAddr {
     IpAddr::from([10, 1, 0, 2])
 }
@@ -281,8 +286,7 @@ impl Scene {
         let (client, connections) = (self.client, Rc::clone(&self.connections));
         let index = connections.borrow().len();
         connections.borrow_mut().push(None);
-        let port = 40_000 + u16::try_from(index).expect("few connections");
-        let local = SocketAddr::new(client_address(), port);
+        let local = client_of(index);
         self.world.at(at, move |world| {
             let id = world.with(client, |host: &mut Host, now| {
                 host.connect(now, local, vip(), Box::new(talk))
@@ -295,6 +299,17 @@ impl Scene {
     pub fn power_off(&mut self, at: Instant) {
         let primary = self.primary;
         self.world.at(at, move |world| world.power_off(primary));
+    }
+
+    /// On the primary a worker is killed at `at`, that with the connections of these numbers.
+    pub fn kill_worker(&mut self, at: Instant, connections: impl IntoIterator<Item = usize>) {
+        let clients: Vec<_> = connections.into_iter().map(client_of).collect();
+        let primary = self.primary;
+        self.world.at(at, move |world| {
+            world.with(primary, |primary: &mut Primary, now| {
+                primary.kill_worker(now, &clients)
+            })
+        });
     }
 
     /// A cable is cut at `at` and mended at `mended`.
