@@ -51,8 +51,8 @@ pub struct TakeoverReport {
 enum Scope {
     /// The service.
     Service,
-    /// These connections of it.
-    Connections(Vec<ConnectionId>),
+    /// The connections of these clients.
+    Clients(Vec<SocketAddr>),
 }
 
 /// A takeover under way.
@@ -87,21 +87,19 @@ impl Takeover {
         Self::declared(now, Scope::Service)
     }
 
-    /// The same for the connections of `clients` that are in the table.
+    /// The same for the connections of `clients`.
     pub(crate) fn begin_for(
         now: Instant,
         service: ServiceIndex,
-        clients: &[SocketAddr],
-        table: &Table,
+        clients: Vec<SocketAddr>,
         actions: &mut VecDeque<Action>,
     ) -> Self {
-        let (clients, connections) = clients
-            .iter()
-            .filter_map(|&client| Some((client, table.find(client)?)))
-            .unzip();
-        actions.push_back(Action::Hold { service, clients });
+        actions.push_back(Action::Hold {
+            service,
+            clients: clients.clone(),
+        });
         actions.push_back(Action::Drain { service });
-        Self::declared(now, Scope::Connections(connections))
+        Self::declared(now, Scope::Clients(clients))
     }
 
     fn declared(now: Instant, scope: Scope) -> Self {
@@ -130,17 +128,16 @@ impl Takeover {
             return;
         }
         self.drained = Some(now);
-        let mut connections = match &mut self.scope {
+        let mut connections: Vec<ConnectionId> = match &self.scope {
             Scope::Service => {
                 self.open_pending(service, table, actions);
                 let clients = table.iter().map(|(_, connection)| connection.client()).collect();
                 actions.push_back(Action::Hold { service, clients });
                 table.iter().map(|(id, _)| id).collect()
             }
-            Scope::Connections(connections) => std::mem::take(connections),
+            Scope::Clients(clients) => clients.iter().filter_map(|&client| table.find(client)).collect(),
         };
         // Who is known to be there comes first: of a flood, only handshakes are.
-        connections.retain(|&id| table.get(id).is_some()); // some may have ended meanwhile
         connections.sort_by_cached_key(|id| {
             let is_busy = table.get(*id).is_some_and(Connection::is_busy);
             (self.half_open.contains_key(id), !is_busy, *id)

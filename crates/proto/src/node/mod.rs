@@ -6,9 +6,11 @@
 
 mod roles;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
+
+use rustc_hash::FxSeededState;
 
 use crate::action::{Action, Gate, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
@@ -77,6 +79,8 @@ pub(crate) struct Service {
     hearing: Hearing,
     /// Clients whose connections wait to be taken over.
     orphans: Vec<SocketAddr>,
+    /// Clients whose last connection was taken over, while the service was not.
+    taken: HashSet<SocketAddr, FxSeededState>,
     unfollowed: Unfollowed,
     is_contradicted: bool,
     is_alarmed: bool,
@@ -101,10 +105,16 @@ impl Service {
             telling: Telling::default(),
             hearing: Hearing::default(),
             orphans: Vec::new(),
+            taken: HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed)),
             unfollowed: Unfollowed::default(),
             is_contradicted: false,
             is_alarmed: false,
         }
+    }
+
+    /// Whether it is for this node to answer a segment of no connection.
+    fn answers(&self, direction: Direction, segment: &Segment<'_>) -> bool {
+        direction == Direction::In && (self.role.speaks_alone() || self.taken.contains(&segment.source))
     }
 }
 
@@ -219,15 +229,18 @@ impl Node {
         match change {
             Change::Unknown => {
                 service.unfollowed.unknown += 1;
-                if service.role.speaks_alone() && direction == Direction::In {
+                if service.answers(direction, &segment) {
                     self.actions
                         .extend(takeover::refuse(&segment).map(|reset| Action::Transmit(reset.emit())));
                 }
             }
-            Change::Old if service.role.speaks_alone() && direction == Direction::In => {
+            Change::Old if service.answers(direction, &segment) => {
                 let answer = service.table.answer_to_old(now, &segment);
                 self.actions
                     .extend(answer.map(|answer| Action::Transmit(answer.emit())));
+            }
+            Change::Handshake if direction == Direction::In && !service.taken.is_empty() => {
+                service.taken.remove(&segment.source); // its next connection is the primary's
             }
             Change::Ended(connection) => self.decide(now, index, connection),
             Change::Old | Change::Handshake | Change::Connection(_) | Change::Opened(_) => {}
@@ -326,10 +339,9 @@ impl Node {
             return;
         }
         let clients = std::mem::take(&mut service.orphans);
-        let known = clients.iter().any(|&client| service.table.find(client).is_some());
-        if known {
-            let takeover = Takeover::begin_for(now, index, &clients, &service.table, &mut self.actions);
-            service.takeover = Some(takeover);
+        if !clients.is_empty() {
+            service.taken.extend(&clients);
+            service.takeover = Some(Takeover::begin_for(now, index, clients, &mut self.actions));
         }
     }
 

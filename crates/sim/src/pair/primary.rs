@@ -10,7 +10,7 @@ use proto::packet::{Checksum, Flags, Segment};
 
 use super::wire::{Fate, Side, Wire};
 use crate::host::{Host, HostConfig};
-use crate::tcp::Endpoint;
+use crate::tcp::{Endpoint, State};
 use crate::world::{Node, Output, Port};
 
 /// To the backup's wire.
@@ -63,7 +63,11 @@ impl Primary {
     pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
         let vip = self.core.vip(0);
         for &client in clients {
-            let Some((endpoint, _)) = self.host.find(vip, client).and_then(|id| self.host.take(id)) else {
+            let id = self.host.find(vip, client).filter(|&id| {
+                let state = self.host.endpoint(id).map(Endpoint::state);
+                state.is_some_and(|state| state != State::SynReceived) // those are the listener's
+            });
+            let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
                 continue;
             };
             self.dying.insert(client);
