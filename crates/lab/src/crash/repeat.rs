@@ -82,6 +82,22 @@ pub fn run(options: &Options) -> Result<Outcome> {
     })
 }
 
+/// Prints that what `options` ask for cannot happen, and why.
+///
+/// # Errors
+/// If stdout is gone.
+pub fn except(options: &Options, reason: &str) -> Result<Outcome> {
+    let seed = options.seed.unwrap_or_default();
+    let summary = Summary {
+        report: Report::exception(options, seed, reason),
+        runs: 0,
+        runs_failed: 0,
+        first_failure: None,
+    };
+    print(options, &summary)?;
+    Ok(Outcome::Held)
+}
+
 /// Adds the findings to what a run has left in `directory`; of many runs only those that failed stay.
 fn keep(options: &Options, directory: &Path, facts: &Facts, report: &Report) -> Result<()> {
     let failed = |what: &str| format!("{what} {}", directory.display());
@@ -127,6 +143,12 @@ fn command(options: &Options, seed: u64) -> String {
         name(&|| options.returning.to_possible_value()),
         options.connections,
     );
+    if let Some(server) = options.server {
+        command += &format!(" --server {}", name(&|| server.to_possible_value()));
+    }
+    if let Some(node) = options.node {
+        command += &format!(" --node {}", name(&|| node.to_possible_value()));
+    }
     let mut add = |option: &str, value: Option<&dyn std::fmt::Display>| {
         if let Some(value) = value {
             // Writing to a String does not fail.
@@ -139,7 +161,11 @@ fn command(options: &Options, seed: u64) -> String {
     add("loss", options.way.loss_percent.as_ref().map(|value| value as _));
     let steadfast = options.steadfast.as_deref().map(Path::display);
     add("steadfast", steadfast.as_ref().map(|value| value as _));
-    for (option, is_set) in [("ipv6", options.ipv6), ("baseline", options.baseline)] {
+    for (option, is_set) in [
+        ("then-power-off", options.then_power_off),
+        ("ipv6", options.ipv6),
+        ("baseline", options.baseline),
+    ] {
         if is_set {
             command += &format!(" --{option}");
         }

@@ -12,8 +12,9 @@ use crate::emulator::Way;
 
 /// Content of small requests, and of each exchange of an idle connection; the README promises at least 1 KB.
 const SMALL: u64 = 1024;
-/// How long a download or an upload shall last.
+/// How long a download or an upload shall last; and if more than one thing happens.
 const DURATION_S: f64 = 3.0;
+const DURATION_LONG_S: f64 = 5.0;
 /// What two cores carry with captures, clients that check, and the wire, in bytes/s.
 const MACHINE_HTTP: f64 = 400e6;
 /// Two servers and their clients work on every byte.
@@ -28,7 +29,7 @@ const SHARE: std::ops::Range<f64> = 0.15..0.3;
 /// The fault hits requests and idle connections after so many milliseconds.
 const QUIET_MS: std::ops::Range<u64> = 500..700;
 /// How long any connection may take: many times what is expected, also on a busy machine, so that it ends what hangs.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Without steadfast a connection may hang for ever, and that need not be waited for.
 const BASELINE_DEADLINE: Duration = Duration::from_secs(12);
 
@@ -57,7 +58,7 @@ impl Work {
         let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
         let connections = u64::from(options.connections);
         let total = options.megabytes.map_or_else(
-            || (throughput(options.policy, options.way, options.connections) * DURATION_S) as u64,
+            || (throughput(options.policy, options.way, options.connections) * duration(options)) as u64,
             |megabytes| u64::from(megabytes) * 1_000_000,
         );
         let each = (total / connections).max(SMALL);
@@ -78,7 +79,7 @@ impl Work {
             }
             Workload::Idle => (ClientWorkload::Idle { size: SMALL }, quiet(&mut chance)),
         };
-        let protocol = options.policy.application().protocol();
+        let protocol = options.application().protocol();
         let mut plan = Plan::new(server, protocol, workload);
         plan.connections = options.connections as usize;
         plan.seed = seed;
@@ -100,6 +101,14 @@ impl Work {
             ClientWorkload::Request { size, .. } | ClientWorkload::Idle { size } => size,
         };
         vec![(self.plan.seed, length)]
+    }
+}
+
+fn duration(options: &Options) -> f64 {
+    if options.fault.is_long() {
+        DURATION_LONG_S
+    } else {
+        DURATION_S
     }
 }
 
