@@ -67,8 +67,11 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Returning::Frozen)]
     returning: Returning,
     /// Connections, all at once.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: u32,
+    /// How many of them are at work; the others are idle. At most all; above some hundreds each is too slow to show anything.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    busy: u32,
     /// Megabytes (10⁶ bytes) that a download or upload carries over all connections; default: what takes about three seconds.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     megabytes: Option<u32>,
@@ -114,6 +117,7 @@ impl Options {
             then_power_off: false,
             returning: Returning::Killed,
             connections,
+            busy: connections,
             megabytes: None,
             way: Way::default(),
             ipv6: false,
@@ -125,6 +129,11 @@ impl Options {
             snap: capture::SNAP_DEFAULT,
             steadfast,
         }
+    }
+
+    /// Connections that are at work.
+    fn busy(&self) -> u32 {
+        self.busy.min(self.connections)
     }
 
     fn application(&self) -> Application {

@@ -11,7 +11,7 @@ use super::expect::expectations;
 use super::stage::{Stage, service};
 use super::strike::strike;
 use super::work::{Moment, Work};
-use super::{Options, Target, Workload};
+use super::{Options, Target};
 use crate::capture::Capture;
 use crate::client::{ClientProcess, Event, Order, Report};
 use crate::clock::{ClockOffset, monotonic};
@@ -103,10 +103,8 @@ fn play_with(
     let fault_at = strike(&stage, options.fault, target, options.returning)?;
     let course = follow(&mut stage, options, target, fault_at, tell)?;
     order_measurements(&mut client, flowing_at, &course)?;
-    match options.workload {
-        Workload::Download | Workload::Upload => {}
-        Workload::Request => client.order(Order::Stop)?,
-        Workload::Idle => client.order(Order::Wake)?,
+    for order in [Order::Stop, Order::Wake] {
+        client.order(order)?;
     }
 
     tell("finish");

@@ -155,6 +155,9 @@ fn command(options: &Options, seed: u64) -> String {
             let _ = write!(command, " --{option} {value}");
         }
     };
+    if options.busy < options.connections {
+        add("busy", Some(&options.busy));
+    }
     add("megabytes", options.megabytes.as_ref().map(|value| value as _));
     add("rtt", options.way.rtt_ms.as_ref().map(|value| value as _));
     add("rate", options.way.rate_mbit.as_ref().map(|value| value as _));
@@ -225,9 +228,9 @@ mod tests {
 
     #[test]
     fn the_replay_command_asks_for_the_same_run() {
-        let asked =
-            "lab --policy replica --workload upload --rtt 20 --loss 0.1 --repeat 50 --connections 7 --ipv6";
-        let options = Cli::parse_from(asked.split(' ')).options;
+        let asked = "lab --policy replica --workload upload --fault flush-tc --node backup --then-power-off --rtt 20 \
+                     --loss 0.1 --repeat 50 --connections 7 --busy 3 --ipv6";
+        let options = Cli::parse_from(asked.split_whitespace()).options;
         let again = command(&options, 9);
         let replayed = Cli::parse_from(again.split(' ').skip(1)).options;
         assert_eq!(replayed.seed, Some(9));
@@ -237,7 +240,9 @@ mod tests {
             (replayed.policy, replayed.workload),
             (options.policy, options.workload)
         );
-        assert_eq!((replayed.connections, replayed.ipv6), (7, true));
+        assert_eq!((replayed.connections, replayed.busy, replayed.ipv6), (7, 3, true));
+        assert_eq!((replayed.fault, replayed.node), (options.fault, options.node));
+        assert!(replayed.then_power_off);
         assert_eq!(replayed.megabytes, None);
     }
 }
