@@ -238,6 +238,30 @@ pub fn inside(namespaces: &[u64]) -> io::Result<Vec<Pid>> {
     Ok(found)
 }
 
+/// The processes that `parent` has started and that have not been waited for.
+///
+/// # Errors
+/// If `parent` has ended.
+pub fn children(parent: Pid) -> io::Result<Vec<Pid>> {
+    let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
+    let pids = list.split_whitespace().filter_map(|pid| pid.parse().ok());
+    Ok(pids.map(Pid::from_raw).collect())
+}
+
+/// How many sockets `process` has open.
+///
+/// # Errors
+/// If it has ended.
+pub fn sockets(process: Pid) -> io::Result<usize> {
+    let mut count = 0;
+    for descriptor in fs::read_dir(format!("/proc/{process}/fd"))? {
+        // One that was closed meanwhile is no socket.
+        let target = fs::read_link(descriptor?.path());
+        count += usize::from(target.is_ok_and(|target| target.to_string_lossy().starts_with("socket:")));
+    }
+    Ok(count)
+}
+
 /// Sends SIGKILL to every process in these network namespaces but those to `spare`, again and again until none is left.
 ///
 /// # Errors
@@ -317,6 +341,22 @@ mod tests {
             assert!(Instant::now() < deadline, "{grandchild} survived");
             std::thread::sleep(POLL);
         }
+    }
+
+    #[test]
+    fn children_and_sockets_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let command = group_leader("sh", &["-c", "sleep 1000 & echo $!; wait"]);
+        let mut process = Process::start("parent", command, directory.path()).unwrap();
+        let limit = Duration::from_secs(10);
+        process
+            .wait_until("print", limit, |process| process.output().ends_with('\n'))
+            .unwrap();
+        let child = Pid::from_raw(process.output().trim().parse().unwrap());
+        assert_eq!(children(process.pid()).unwrap(), [child]);
+        assert_eq!(sockets(child).unwrap(), 0);
+        let _pair = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(sockets(Pid::this()).unwrap() >= 2);
     }
 
     #[test]

@@ -82,6 +82,7 @@ impl Scene {
                         &directory,
                         &label,
                         content,
+                        1,
                     )?);
                 }
                 Serving::Sink => sinks.push(start_sink(node, name, &directory)?),
@@ -204,6 +205,8 @@ fn protect(
         policy: "http",
         heartbeat_ms: 20,
         missed: 25, // a benchmark fills both CPUs; a false alarm would end it
+        claim_ping: Vec::new(),
+        health: None,
     };
     for leftover in pair.leftovers() {
         teardown.will_create(&leftover)?;

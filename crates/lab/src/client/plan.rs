@@ -19,6 +19,8 @@ pub struct Plan {
     pub workload: Workload,
     /// Connections, all open at once.
     pub connections: usize,
+    /// How many of them, the first ones, are idle whatever the workload: [`Workload::Idle`] with [`Plan::IDLE_SIZE`].
+    pub idle: usize,
     /// Seed of the pattern. HTTP: that of the files. Redis: connection *i* writes the pattern `seed + i`, under
     /// keys of its own.
     pub seed: u64,
@@ -100,7 +102,7 @@ pub enum Order {
     },
     /// Requests end.
     Stop,
-    /// Idle connections go on.
+    /// Idle connections go on. Told to others it changes nothing.
     Wake,
 }
 
@@ -154,6 +156,21 @@ pub enum PlanError {
 const SIZE_MAX: u64 = 4096;
 
 impl Plan {
+    /// Content bytes of an exchange of a connection that is idle beside another workload.
+    pub const IDLE_SIZE: u64 = 1024;
+
+    /// What connection number `index` does.
+    #[must_use]
+    pub fn workload_of(&self, index: usize) -> Workload {
+        if index < self.idle {
+            Workload::Idle {
+                size: Self::IDLE_SIZE,
+            }
+        } else {
+            self.workload
+        }
+    }
+
     /// A plan with everything optional at its default.
     pub fn new(server: SocketAddr, protocol: Protocol, workload: Workload) -> Self {
         Self {
@@ -161,6 +178,7 @@ impl Plan {
             protocol,
             workload,
             connections: 1,
+            idle: 0,
             seed: 1,
             bytes_per_second: None,
             deadline_ms: 60_000,
@@ -219,6 +237,19 @@ mod tests {
         let odd = text.replacen('{', r#"{"speed":1,"#, 1);
         let error = serde_json::from_str::<Plan>(&odd).unwrap_err().to_string();
         assert!(error.contains("speed"), "{error}");
+    }
+
+    #[test]
+    fn the_first_connections_may_be_idle() {
+        let mut plan = plan(Workload::Download { bytes: 9 });
+        plan.idle = 2;
+        assert_eq!(
+            plan.workload_of(1),
+            Workload::Idle {
+                size: Plan::IDLE_SIZE
+            }
+        );
+        assert_eq!(plan.workload_of(2), plan.workload);
     }
 
     #[test]

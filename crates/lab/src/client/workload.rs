@@ -74,7 +74,7 @@ impl Task<'_> {
     /// Why it ended early.
     pub async fn run(&self, connection: &Connection) -> Result<(), Failure> {
         connection.enter(Phase::Prepare);
-        match (self.plan.protocol, self.plan.workload) {
+        match (self.plan.protocol, self.workload()) {
             (Protocol::Http, Workload::Download { bytes }) => {
                 connection.enter(Phase::Flow);
                 connection.exchange(self.http_get(bytes, 0)).await?;
@@ -91,7 +91,7 @@ impl Task<'_> {
     pub fn due(&self) -> Due {
         let http = self.plan.protocol == Protocol::Http;
         let seed = if http { self.plan.seed } else { self.seed() };
-        let (period, len) = match self.plan.workload {
+        let (period, len) = match self.workload() {
             Workload::Download { bytes } if http => (bytes, bytes),
             Workload::Download { bytes } => (DOWNLOAD_VALUE.min(bytes), bytes),
             Workload::Upload { bytes } => (bytes, bytes),
@@ -105,6 +105,10 @@ impl Task<'_> {
             Workload::Idle { size } => (if http { size } else { u64::MAX }, 2 * size),
         };
         Due { seed, period, len }
+    }
+
+    fn workload(&self) -> Workload {
+        self.plan.workload_of(self.index)
     }
 
     async fn redis_download(&self, connection: &Connection, bytes: u64) -> Result<(), Failure> {
@@ -206,7 +210,7 @@ impl Task<'_> {
     }
 
     fn http_get(&self, len: u64, padding: usize) -> Request {
-        let rate = match self.plan.workload {
+        let rate = match self.workload() {
             Workload::Download { .. } => self.plan.bytes_per_second,
             _ => None,
         };

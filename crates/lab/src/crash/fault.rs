@@ -1,43 +1,154 @@
-//! The power of a node goes off, and comes back.
+//! What fails, and what must follow.
 
-use std::time::Duration;
+use clap::ValueEnum;
+use serde::Serialize;
 
-use anyhow::{Context, Result};
-use linux::netns::{Cable, Netns};
-use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getpgid};
-use proto::Instant;
+use crate::WrongUse;
+use crate::node::Application;
 
-use super::Returning;
-use crate::clock::monotonic;
-use crate::node::Server;
-use crate::process;
+/// What fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// The primary's cable is cut in both directions at once, then all its processes are killed.
+    PowerOff,
+    /// The primary's cable is pulled, and plugged in again later; nothing is killed.
+    LinkDown,
+    /// All processes of the primary's server are killed; later it is started again.
+    KillServer,
+    /// One worker process of the primary's server is killed.
+    CrashWorker,
+    /// All processes of the primary's server are stopped, and go on later.
+    HangServer,
+    /// A node's agent is killed, and started again.
+    KillAgent,
+    /// The primary's power goes off; when the survivor has taken over, its agent is killed and started again.
+    KillAgentAfterTakeover,
+    /// The backup's cable is cut in both directions at once, then all its processes are killed.
+    KillBackup,
+    /// The backup's cable is pulled, and plugged in again later; nothing is killed.
+    CutBackup,
+    /// A node's tc filters and their qdisc are removed.
+    FlushTc,
+    /// A node's power goes off; it comes back with half of its configuration, later its agent starts.
+    RebootRace,
+}
 
-const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// Which node a fault hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// Node a.
+    Primary,
+    /// Node b.
+    Backup,
+    /// Both; agents one after the other.
+    Both,
+}
 
-/// Turns off the power of `node`: its cable is cut, then every process is killed, but those in `spared` (which watch
-/// from outside), and the `server` if it shall return frozen. Returns the moment before the cut.
-///
-/// # Errors
-/// If the cable cannot be cut or a process cannot be killed.
-pub fn power_off(
-    node: &Netns,
-    cable: &Cable,
-    server: &Server,
-    spared: &[Pid],
-    returning: Returning,
-) -> Result<Instant> {
-    let moment = monotonic();
-    cable.pull()?;
-    let is_frozen = match returning {
-        Returning::Frozen => {
-            server.signal(Signal::SIGSTOP)?;
-            true
+/// What must follow a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequel {
+    /// Node b goes on with every connection.
+    Takeover,
+    /// Node b goes on with the connections whose process died, node a with the others.
+    TakeoverOfSome,
+    /// Node a goes on, without a wire: it claims the address.
+    Claim,
+    /// Nothing: both nodes go on in their roles.
+    Nothing,
+}
+
+impl Fault {
+    /// The nodes that it may hit.
+    pub fn targets(self) -> &'static [Target] {
+        match self {
+            Self::PowerOff
+            | Self::LinkDown
+            | Self::KillServer
+            | Self::CrashWorker
+            | Self::HangServer
+            | Self::KillAgentAfterTakeover => &[Target::Primary],
+            Self::KillBackup | Self::CutBackup => &[Target::Backup],
+            Self::RebootRace => &[Target::Primary, Target::Backup],
+            Self::KillAgent | Self::FlushTc => &[Target::Primary, Target::Backup, Target::Both],
         }
-        Returning::Killed => false,
-    };
-    let is_server = |pid| getpgid(Some(pid)).is_ok_and(|group| group == server.pid());
-    let spare = |pid| spared.contains(&pid) || (is_frozen && is_server(pid));
-    process::kill_inside(&[node.inode()], spare, KILL_LIMIT).context("kill the node's processes")?;
-    Ok(moment)
+    }
+
+    /// The node to hit: the one `asked` for, or one that `seed` decides.
+    ///
+    /// # Errors
+    /// If the fault is never that node's.
+    pub fn target(self, asked: Option<Target>, seed: u64) -> Result<Target, WrongUse> {
+        let targets = self.targets();
+        match asked {
+            Some(asked) if !targets.contains(&asked) => Err(WrongUse(format!(
+                "--node: this fault hits only {targets:?}, not {asked:?}"
+            ))),
+            Some(asked) => Ok(asked),
+            None => Ok(targets[(seed % targets.len() as u64) as usize]),
+        }
+    }
+
+    /// What must follow.
+    pub fn sequel(self, target: Target) -> Sequel {
+        match self {
+            Self::PowerOff
+            | Self::LinkDown
+            | Self::KillServer
+            | Self::HangServer
+            | Self::KillAgentAfterTakeover => Sequel::Takeover,
+            Self::CrashWorker => Sequel::TakeoverOfSome,
+            Self::KillBackup | Self::CutBackup => Sequel::Claim,
+            Self::RebootRace if target == Target::Backup => Sequel::Claim,
+            Self::RebootRace => Sequel::Takeover,
+            Self::KillAgent | Self::FlushTc => Sequel::Nothing,
+        }
+    }
+
+    /// Why it cannot happen to `application`.
+    pub fn exception(self, application: Application) -> Option<&'static str> {
+        (self == Self::CrashWorker && !application.has_workers())
+            .then_some("not applicable: this server is one process and has no workers; see kill-server")
+    }
+
+    /// Whether so much happens that the clients must be at work for longer.
+    pub fn is_long(self) -> bool {
+        !matches!(
+            self,
+            Self::PowerOff | Self::KillServer | Self::CrashWorker | Self::KillBackup
+        )
+    }
+}
+
+impl Target {
+    /// The nodes' numbers, in the order in which they are hit.
+    pub fn nodes(self) -> &'static [usize] {
+        match self {
+            Self::Primary => &[0],
+            Self::Backup => &[1],
+            Self::Both => &[0, 1],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_decides_among_the_nodes_that_may_be_hit() {
+        let drawn = (0..3).map(|seed| Fault::KillAgent.target(None, seed).unwrap());
+        assert_eq!(drawn.collect::<Vec<_>>(), Fault::KillAgent.targets());
+        assert_eq!(Fault::KillBackup.target(None, 7).unwrap(), Target::Backup);
+        let asked = Fault::FlushTc.target(Some(Target::Backup), 0).unwrap();
+        assert_eq!(asked, Target::Backup);
+        assert!(Fault::PowerOff.target(Some(Target::Backup), 0).is_err());
+    }
+
+    #[test]
+    fn who_reboots_decides_who_goes_on() {
+        assert_eq!(Fault::RebootRace.sequel(Target::Primary), Sequel::Takeover);
+        assert_eq!(Fault::RebootRace.sequel(Target::Backup), Sequel::Claim);
+    }
 }

@@ -1,14 +1,18 @@
-//! `steadfast-lab crash`: real clients, a real server, and its power goes off in the middle.
+//! `steadfast-lab crash`: real clients, a real server, and something fails in the middle.
 
 mod baseline;
+mod course;
 mod demo;
+mod expect;
 mod fault;
 mod play;
 mod preflight;
+mod reboot;
 mod repeat;
 mod report;
 mod sample;
 mod stage;
+mod strike;
 mod work;
 
 use std::path::PathBuf;
@@ -18,21 +22,25 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::capture;
+use crate::client::Protocol;
 use crate::emulator::Way;
 use crate::node::Application;
 use crate::{Outcome, WrongUse};
 
+use self::fault::{Fault, Sequel, Target};
 pub use demo::{DemoOptions, demo};
 pub use sample::{Sample, sample};
 
-/// Turn the primary's power off under load, and say whether every connection survived.
+/// Let something fail under load, and say whether every connection survived.
 ///
-/// Clients talk through a router to a virtual address that two nodes protect. Node a, the primary, loses its power; node b must go on with
-/// every connection as if nothing had happened. A little later node a's cable is plugged in again, with its old
-/// sockets still alive, and that must change nothing. Clients check every byte; a judge reads captures taken at the
+/// Clients talk through a router to a virtual address that two nodes protect: node a, the primary, and node b, the backup. With the
+/// default fault node a loses its power; node b must go on with every connection as if nothing had happened. A little later
+/// node a's cable is plugged in again, with its old sockets still alive, and that must change nothing. The other faults
+/// and what must follow them are in docs/faults.md. Clients check every byte; a judge reads captures taken at the
 /// client, the router and both nodes.
 ///
-/// Prints what was found; with --json one object on stdout, whose `ok` says the same as the exit code. If a run fails, its
+/// Prints what was found; with --json one object on stdout, whose `ok` says the same as the exit code. A fault that cannot
+/// happen to the server is an exception: printed with its reason, counted, and not a failure. If a run fails, its
 /// seed and the command that repeats it are printed, and --keep DIR keeps its captures and logs.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
@@ -42,15 +50,28 @@ pub struct Options {
     /// What the connections do while the power goes off.
     #[arg(long, value_enum, default_value_t = Workload::Download)]
     workload: Workload,
-    /// What happens to the primary.
+    /// The server; default: nginx for http, redis for replica.
+    #[arg(long, value_enum)]
+    server: Option<Application>,
+    /// What fails.
     #[arg(long, value_enum, default_value_t = Fault::PowerOff)]
     fault: Fault,
-    /// How the old primary comes back when its cable is plugged in again.
+    /// Which node fails, if the fault leaves that open; default: the seed decides.
+    #[arg(long, value_enum)]
+    node: Option<Target>,
+    /// After a fault that nobody shall take over (kill-agent, flush-tc), turn the primary's power off as well: shows that
+    /// the pair protects again.
+    #[arg(long)]
+    then_power_off: bool,
+    /// How a primary whose power was off comes back when its cable is plugged in again.
     #[arg(long, value_enum, default_value_t = Returning::Frozen)]
     returning: Returning,
     /// Connections, all at once.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: u32,
+    /// How many of them are at work; the others are idle. At most all; above some hundreds each is too slow to show anything.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    busy: u32,
     /// Megabytes (10⁶ bytes) that a download or upload carries over all connections; default: what takes about three seconds.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     megabytes: Option<u32>,
@@ -90,9 +111,13 @@ impl Options {
         Self {
             policy: Policy::Http,
             workload,
+            server: None,
             fault: Fault::PowerOff,
+            node: None,
+            then_power_off: false,
             returning: Returning::Killed,
             connections,
+            busy: connections,
             megabytes: None,
             way: Way::default(),
             ipv6: false,
@@ -105,6 +130,40 @@ impl Options {
             steadfast,
         }
     }
+
+    /// Connections that are at work.
+    fn busy(&self) -> u32 {
+        self.busy.min(self.connections)
+    }
+
+    fn application(&self) -> Application {
+        self.server.unwrap_or(match self.policy {
+            Policy::Http => Application::Nginx,
+            Policy::Replica => Application::Redis,
+        })
+    }
+
+    /// Whether they fit together.
+    fn check(&self) -> Result<(), WrongUse> {
+        let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
+        if self.policy == Policy::Http && self.workload == Workload::Upload {
+            return wrong(
+                "--workload upload needs --policy replica: this version does not execute a POST again",
+            );
+        }
+        if (self.policy == Policy::Http) != (self.application().protocol() == Protocol::Http) {
+            return wrong("--server: policy http needs one that speaks HTTP, policy replica redis");
+        }
+        let target = self.fault.target(self.node, 0)?;
+        let sequel = self.fault.sequel(target);
+        if self.then_power_off && sequel != Sequel::Nothing {
+            return wrong("--then-power-off needs a fault that nobody takes over: kill-agent or flush-tc");
+        }
+        if self.baseline && sequel != Sequel::Takeover {
+            return wrong("--baseline needs a fault after which the address moves, such as power-off");
+        }
+        Ok(())
+    }
 }
 
 /// How the server starts again after a takeover.
@@ -116,13 +175,6 @@ enum Policy {
 }
 
 impl Policy {
-    fn application(self) -> Application {
-        match self {
-            Self::Http => Application::Nginx,
-            Self::Replica => Application::Redis,
-        }
-    }
-
     /// As the daemon's configuration spells it.
     fn name(self) -> &'static str {
         match self {
@@ -146,14 +198,6 @@ pub enum Workload {
     Idle,
 }
 
-/// What happens to the primary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Fault {
-    /// Its cable is cut in both directions at once, then all its processes are killed.
-    PowerOff,
-}
-
 /// How the old primary comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -169,9 +213,9 @@ enum Returning {
 /// # Errors
 /// If a run could not be made; [`WrongUse`] if the options do not fit together.
 pub fn run(options: &Options) -> Result<Outcome> {
-    if options.policy == Policy::Http && options.workload == Workload::Upload {
-        let reason = "--workload upload needs --policy replica: this version does not execute a POST again";
-        return Err(WrongUse(reason.to_owned()).into());
+    options.check()?;
+    if let Some(reason) = options.fault.exception(options.application()) {
+        return repeat::except(options, reason);
     }
     preflight::check(options)?;
     repeat::run(options)

@@ -1,4 +1,4 @@
-//! One run from the first handshake to the last byte: load, fault, takeover, and the old primary's return.
+//! One run from the first handshake to the last byte: load, fault, what follows it, and the verdict.
 
 use std::time::{Duration, Instant as Deadline};
 
@@ -6,52 +6,55 @@ use anyhow::{Result, bail};
 use proto::Instant;
 use serde::{Serialize, Serializer};
 
-use super::fault::power_off;
+use super::course::{Course, follow};
+use super::expect::expectations;
 use super::stage::{Stage, service};
+use super::strike::strike;
 use super::work::{Moment, Work};
-use super::{Options, Returning, Workload, baseline};
+use super::{Options, Target};
 use crate::capture::Capture;
 use crate::client::{ClientProcess, Event, Order, Report};
 use crate::clock::{ClockOffset, monotonic};
 use crate::emulator::{Emulator, Passed};
-use crate::judge::{self, Closing, CommitMode, Expectations, Verdict, Wire};
-use crate::net::address::{CLIENT, NODES};
-use crate::node::{Connection, Status, Takeover};
+use crate::judge::{self, Verdict};
+use crate::node::{Connection, Takeover};
 use crate::teardown::Teardown;
 
-/// How long all connections have to get their first byte.
+/// How long all connections have to get their first byte, and each one in addition.
 const READY_LIMIT: Duration = Duration::from_secs(20);
+const READY_LIMIT_EACH: Duration = Duration::from_millis(4);
 /// How long a run has to come to the moment of its fault.
 const FAULT_LIMIT: Duration = Duration::from_secs(40);
-/// How long the survivor has to decide every connection.
-const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(10);
-/// Waits that begin later after the fault are not its doing.
+/// Waits that begin later after an event are not its doing.
 const STALL_WINDOW: Duration = Duration::from_millis(500);
 /// The time before the fault in which a wait may already be the fault's.
 const FAULT_MARGIN: Duration = Duration::from_millis(100);
-/// How long each act after the takeover lasts.
-const ACT: Duration = Duration::from_millis(250);
 /// Beyond the plan's own deadline, to compute hashes and to report.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a run has shown.
 #[derive(Serialize)]
 pub struct Facts {
-    /// What the clients measured. Of its faults, number 0 is the fault, and number 1 the time before it.
+    /// What the clients measured. Of its faults, number 0 is the fault, number 1 the time before it, and number 2 the
+    /// second event.
     pub client: Report,
+    /// The node that the fault hit.
+    pub target: Target,
     /// When the fault began.
     #[serde(serialize_with = "as_nanos")]
     pub fault_at: Instant,
+    /// When the fault that makes node b take over began.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub deadly_at: Option<Instant>,
+    /// When the event after the fault began, if there was one.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub second_at: Option<Instant>,
     /// The survivor's takeover.
     pub takeover: Option<Takeover>,
     /// The survivor's connections after the takeover.
     pub taken_over: Vec<Connection>,
-    /// What the survivor did not do.
-    pub problem: Option<String>,
-    /// When the old primary's cable was plugged in again.
-    #[serde(serialize_with = "as_optional_nanos")]
-    pub returned_at: Option<Instant>,
+    /// What the daemons did not do, or did without reason.
+    pub problems: Vec<String>,
     /// From the monotonic clock, which all other times here are of, to the wall clock of captures and verdict.
     pub clock: ClockOffset,
     /// The captures.
@@ -83,86 +86,50 @@ fn play_with(
 ) -> Result<Facts> {
     tell("set up");
     let clock = ClockOffset::measure();
+    let target = options.fault.target(options.node, seed)?;
     let work = Work::new(options, seed, service(options));
-    let stage = Stage::set(options, &work, run, teardown)?;
+    let mut stage = Stage::set(options, &work, run, teardown)?;
 
     tell("connect");
     let mut command = stage.network.client.command(std::env::current_exe()?)?;
     command.arg(crate::CLIENT);
     let mut client = ClientProcess::start(command, &work.plan)?;
-    client.wait_ready(READY_LIMIT)?;
+    client.wait_ready(READY_LIMIT + READY_LIMIT_EACH * options.connections)?;
     let flowing_at = monotonic();
 
     tell("load");
     wait_for_moment(&mut client, work.moment)?;
-    tell("power off");
-    let fault_at = power_off(
-        &stage.network.nodes[0],
-        &stage.network.cables[0],
-        &stage.servers[0],
-        &stage.captures.pids(),
-        options.returning,
-    )?;
-    order_measurements(&mut client, flowing_at, fault_at)?;
-    let survival = survive(&stage)?;
-    let returned_at = if options.baseline {
-        None
-    } else {
-        tell("the old primary returns");
-        Some(bring_back(&stage, options.returning)?)
-    };
-    match options.workload {
-        Workload::Download | Workload::Upload => {}
-        Workload::Request => client.order(Order::Stop)?,
-        Workload::Idle => client.order(Order::Wake)?,
+    tell("fault");
+    let fault_at = strike(&stage, options.fault, target, options.returning)?;
+    let course = follow(&mut stage, options, target, fault_at, tell)?;
+    order_measurements(&mut client, flowing_at, &course)?;
+    for order in [Order::Stop, Order::Wake] {
+        client.order(order)?;
     }
 
     tell("finish");
     let limit = Duration::from_millis(work.plan.deadline_ms) + REPORT_LIMIT;
     let client = client.finish(limit)?;
+    let detection = stage.pair.detection();
     let captures = stage.captures.stop()?;
     let emulated = stage.emulator.map(Emulator::finish).transpose()?;
     tell("judge");
-    let verdict = judge::check(&captures, &expectations(options, clock.realtime_ns(fault_at)))?;
+    let expected = expectations(options, target, &course, clock, detection);
+    let verdict = judge::check(&captures, &expected)?;
     Ok(Facts {
         client,
+        target,
         fault_at,
-        takeover: survival.takeover,
-        taken_over: survival.taken_over,
-        problem: survival.problem,
-        returned_at,
+        deadly_at: course.deadly_at,
+        second_at: course.second_at,
+        takeover: course.takeover,
+        taken_over: course.taken_over,
+        problems: course.problems,
         clock,
         captures,
         emulated,
         verdict,
     })
-}
-
-/// What must be seen if a power failure at `fault_at_ns` (of the captures' clock) changes nothing for the clients.
-fn expectations(options: &Options, fault_at_ns: u64) -> Expectations {
-    let client = if options.ipv6 {
-        CLIENT.v6.into()
-    } else {
-        CLIENT.v4.into()
-    };
-    let node_b = Wire {
-        node: 1,
-        from_ns: 0,
-        until_ns: u64::MAX,
-    };
-    Expectations {
-        service: service(options),
-        clients: vec![client],
-        macs: NODES.map(|node| node.mac),
-        mode: CommitMode::Prs,
-        wires: if options.baseline {
-            Vec::new()
-        } else {
-            vec![node_b]
-        },
-        role_changes_ns: vec![fault_at_ns],
-        closing: Closing::ClientFirst,
-    }
 }
 
 fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
@@ -198,73 +165,18 @@ fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
     }
 }
 
-/// Asks for the stalls around the fault, and for the longest wait before it.
-fn order_measurements(client: &mut ClientProcess, flowing_at: Instant, fault_at: Instant) -> Result<()> {
-    let before = fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN);
-    for (at, window) in [(fault_at, STALL_WINDOW), (flowing_at, before)] {
+/// Asks for the stalls around the fault and the second event, and for the longest wait before.
+fn order_measurements(client: &mut ClientProcess, flowing_at: Instant, course: &Course) -> Result<()> {
+    let before = course.fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN);
+    let second = course.second_at.map(|at| (at, STALL_WINDOW));
+    let faults = [(course.fault_at, STALL_WINDOW), (flowing_at, before)];
+    for (at, window) in faults.into_iter().chain(second) {
         client.order(Order::Fault {
             at_ns: at.as_nanos(),
             window_ms: window.as_millis() as u64,
         })?;
     }
     Ok(())
-}
-
-/// How the survivor took over.
-#[derive(Default)]
-pub struct Survival {
-    /// What it reports of its takeover.
-    pub takeover: Option<Takeover>,
-    taken_over: Vec<Connection>,
-    problem: Option<String>,
-}
-
-/// Waits until node b has decided every connection. Without steadfast: moves the address to it.
-pub fn survive(stage: &Stage) -> Result<Survival> {
-    let node = &stage.network.nodes[1];
-    let Some([_, agent]) = &stage.agents else {
-        std::thread::sleep(stage.pair.detection());
-        let address = stage.pair.service.ip();
-        baseline::hold(node, address)?;
-        baseline::announce(node, &NODES[1], address)?;
-        return Ok(Survival::default());
-    };
-    let deadline = Deadline::now() + TAKEOVER_LIMIT;
-    loop {
-        let status = agent.status(node);
-        let takeover = status.as_ref().ok().and_then(Status::last_takeover);
-        if takeover.is_some_and(|takeover| takeover.is_complete()) {
-            let connections = agent.connections(node);
-            return Ok(Survival {
-                takeover,
-                problem: connections.as_ref().err().map(|error| format!("{error:#}")),
-                taken_over: connections.unwrap_or_default(),
-            });
-        }
-        if Deadline::now() > deadline {
-            let said = agent.last_words();
-            let problem =
-                format!("node b has not taken over after {TAKEOVER_LIMIT:?}: {status:?}; it said:{said}");
-            return Ok(Survival {
-                takeover,
-                problem: Some(problem),
-                ..Survival::default()
-            });
-        }
-        std::thread::sleep(POLL);
-    }
-}
-
-/// Plugs the old primary's cable in again, while the clients go on with the new one. Returns when.
-fn bring_back(stage: &Stage, returning: Returning) -> Result<Instant> {
-    let returned_at = monotonic();
-    stage.network.cables[0].plug()?;
-    std::thread::sleep(ACT);
-    if returning == Returning::Frozen {
-        stage.servers[0].signal(nix::sys::signal::Signal::SIGKILL)?;
-        std::thread::sleep(ACT);
-    }
-    Ok(returned_at)
 }
 
 fn as_nanos<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {

@@ -25,11 +25,14 @@ pub fn check(options: &Options) -> Result<()> {
     if !geteuid().is_root() {
         missing.push("root: network namespaces and eBPF need it (try sudo)".to_owned());
     }
-    let application = options.policy.application().program();
+    let application = options.application();
     for (program, package) in [
         ("ip", "iproute2"),
+        ("ss", "iproute2"),
+        ("tc", "iproute2"),
+        ("nft", "nftables"),
         ("tcpdump", "tcpdump"),
-        (application, application),
+        (application.program(), application.package()),
     ] {
         if !in_path(program) {
             missing.push(format!(

@@ -82,6 +82,22 @@ pub fn run(options: &Options) -> Result<Outcome> {
     })
 }
 
+/// Prints that what `options` ask for cannot happen, and why.
+///
+/// # Errors
+/// If stdout is gone.
+pub fn except(options: &Options, reason: &str) -> Result<Outcome> {
+    let seed = options.seed.unwrap_or_default();
+    let summary = Summary {
+        report: Report::exception(options, seed, reason),
+        runs: 0,
+        runs_failed: 0,
+        first_failure: None,
+    };
+    print(options, &summary)?;
+    Ok(Outcome::Held)
+}
+
 /// Adds the findings to what a run has left in `directory`; of many runs only those that failed stay.
 fn keep(options: &Options, directory: &Path, facts: &Facts, report: &Report) -> Result<()> {
     let failed = |what: &str| format!("{what} {}", directory.display());
@@ -127,19 +143,32 @@ fn command(options: &Options, seed: u64) -> String {
         name(&|| options.returning.to_possible_value()),
         options.connections,
     );
+    if let Some(server) = options.server {
+        command += &format!(" --server {}", name(&|| server.to_possible_value()));
+    }
+    if let Some(node) = options.node {
+        command += &format!(" --node {}", name(&|| node.to_possible_value()));
+    }
     let mut add = |option: &str, value: Option<&dyn std::fmt::Display>| {
         if let Some(value) = value {
             // Writing to a String does not fail.
             let _ = write!(command, " --{option} {value}");
         }
     };
+    if options.busy < options.connections {
+        add("busy", Some(&options.busy));
+    }
     add("megabytes", options.megabytes.as_ref().map(|value| value as _));
     add("rtt", options.way.rtt_ms.as_ref().map(|value| value as _));
     add("rate", options.way.rate_mbit.as_ref().map(|value| value as _));
     add("loss", options.way.loss_percent.as_ref().map(|value| value as _));
     let steadfast = options.steadfast.as_deref().map(Path::display);
     add("steadfast", steadfast.as_ref().map(|value| value as _));
-    for (option, is_set) in [("ipv6", options.ipv6), ("baseline", options.baseline)] {
+    for (option, is_set) in [
+        ("then-power-off", options.then_power_off),
+        ("ipv6", options.ipv6),
+        ("baseline", options.baseline),
+    ] {
         if is_set {
             command += &format!(" --{option}");
         }
@@ -199,9 +228,9 @@ mod tests {
 
     #[test]
     fn the_replay_command_asks_for_the_same_run() {
-        let asked =
-            "lab --policy replica --workload upload --rtt 20 --loss 0.1 --repeat 50 --connections 7 --ipv6";
-        let options = Cli::parse_from(asked.split(' ')).options;
+        let asked = "lab --policy replica --workload upload --fault flush-tc --node backup --then-power-off --rtt 20 \
+                     --loss 0.1 --repeat 50 --connections 7 --busy 3 --ipv6";
+        let options = Cli::parse_from(asked.split_whitespace()).options;
         let again = command(&options, 9);
         let replayed = Cli::parse_from(again.split(' ').skip(1)).options;
         assert_eq!(replayed.seed, Some(9));
@@ -211,7 +240,9 @@ mod tests {
             (replayed.policy, replayed.workload),
             (options.policy, options.workload)
         );
-        assert_eq!((replayed.connections, replayed.ipv6), (7, true));
+        assert_eq!((replayed.connections, replayed.busy, replayed.ipv6), (7, 3, true));
+        assert_eq!((replayed.fault, replayed.node), (options.fault, options.node));
+        assert!(replayed.then_power_off);
         assert_eq!(replayed.megabytes, None);
     }
 }

@@ -4,11 +4,12 @@ use proto::Instant;
 use serde::Serialize;
 
 use super::play::Facts;
-use super::{Fault, Options, Policy, Returning, Workload};
+use super::{Fault, Options, Policy, Returning, Sequel, Target, Workload};
 use crate::capture::Capture;
 use crate::client::{Gap, Spread};
 use crate::emulator::{Passed, Way};
 use crate::judge::Finding;
+use crate::node::Application;
 
 /// How many failures and violations are printed one by one.
 const SHOWN: usize = 20;
@@ -20,7 +21,11 @@ pub struct Report {
     pub ok: bool,
     policy: Policy,
     workload: Workload,
+    server: Application,
     fault: Fault,
+    /// The node that it hit; of the first run.
+    node: Option<Target>,
+    then_power_off: bool,
     returning: Returning,
     baseline: bool,
     ipv6: bool,
@@ -33,6 +38,10 @@ pub struct Report {
     sha256_match: bool,
     connections: usize,
     connections_survived: usize,
+    /// Connections for which node b spoke in the end, as captured.
+    connections_taken_over: u64,
+    /// What cannot happen or cannot be masked, and why.
+    exceptions: Vec<Exception>,
     /// RSTs, in either direction, as captured at the client.
     resets_seen: u64,
     /// Those, the first few.
@@ -44,7 +53,9 @@ pub struct Report {
     unproven: Vec<String>,
     /// The client's longest wait for a byte around the fault.
     stall_ms: Option<Spread>,
-    /// From the fault to the declaration.
+    /// The same around the event after the fault: a return, an agent's death.
+    second_stall_ms: Option<Spread>,
+    /// From the fault (with --then-power-off: the power failure) to the declaration; none without a takeover.
     detection_ms: Option<Spread>,
     /// From the declaration until a connection could go on.
     takeover_ms: Option<Spread>,
@@ -54,8 +65,10 @@ pub struct Report {
     baseline_gap_ms: Option<f64>,
     /// Connections that were under way when the fault hit.
     connections_at_fault: usize,
-    /// Connections that still were when the old primary returned; only they show that it changes nothing.
-    connections_at_return: usize,
+    /// Connections that still were at the event after the fault; only they show that it changes nothing.
+    connections_at_second: usize,
+    /// What the daemons did not do, or did without reason, the first few.
+    problems: Vec<String>,
     /// Why connections did not survive, the first few.
     failures: Vec<String>,
     captures: Vec<Capture>,
@@ -65,10 +78,19 @@ pub struct Report {
     durations: Durations,
 }
 
+/// Something that cannot happen, or that is documented not to be masked.
+#[derive(Debug, Serialize)]
+struct Exception {
+    reason: String,
+    /// Connections, or runs that were not made.
+    count: u64,
+}
+
 /// Milliseconds, one value for each connection.
 #[derive(Debug, Default)]
 struct Durations {
     stall: Vec<f64>,
+    second_stall: Vec<f64>,
     detection: Vec<f64>,
     takeover: Vec<f64>,
     restart_gap: Vec<f64>,
@@ -80,7 +102,6 @@ impl Report {
     #[must_use]
     pub fn new(options: &Options, seed: u64, facts: &Facts) -> Self {
         let Facts { client, verdict, .. } = facts;
-        let problem = facts.problem.clone().into_iter();
         let failures = client.connections.iter().enumerate().filter_map(|(index, one)| {
             let failure = one.failure.as_ref()?;
             let local = one
@@ -93,40 +114,98 @@ impl Report {
             ended.filter(|&ended_ns| ended_ns > at.as_nanos()).count()
         };
         let mut report = Self {
-            ok: false,
-            policy: options.policy,
-            workload: options.workload,
-            fault: options.fault,
-            returning: options.returning,
-            baseline: options.baseline,
-            ipv6: options.ipv6,
-            way: options.way,
-            seed,
+            node: Some(facts.target),
             bytes_expected: client.bytes_expected(),
             bytes_received: client.bytes_received(),
             sha256_match: client.sha256_match(),
             connections: client.connections.len(),
             connections_survived: client.survivors(),
+            connections_taken_over: verdict.connections_taken_over,
             resets_seen: verdict.resets_seen(),
             resets: verdict.resets.iter().take(SHOWN).cloned().collect(),
-            violations: Vec::new(),
             violations_more: verdict.violations_more,
             unproven: verdict.unproven.clone(),
+            connections_at_fault: under_way(facts.fault_at),
+            connections_at_second: facts.second_at.map_or(0, under_way),
+            problems: facts.problems.iter().take(SHOWN).cloned().collect(),
+            failures: failures.take(SHOWN).collect(),
+            durations: Durations::of(facts),
+            captures: facts.captures.clone(),
+            emulated: facts.emulated,
+            ..Self::empty(options, seed)
+        };
+        report.add_violations(verdict.violations.clone());
+        report.look_for_emptiness(options.fault.sequel(facts.target));
+        report.conclude();
+        report
+    }
+
+    /// Nothing was played, for `reason`.
+    #[must_use]
+    pub fn exception(options: &Options, seed: u64, reason: &str) -> Self {
+        let reason = reason.to_owned();
+        let mut report = Self::empty(options, seed);
+        report.exceptions.push(Exception { reason, count: 1 });
+        report.conclude();
+        report
+    }
+
+    fn empty(options: &Options, seed: u64) -> Self {
+        Self {
+            ok: false,
+            policy: options.policy,
+            workload: options.workload,
+            server: options.application(),
+            fault: options.fault,
+            node: options.node,
+            then_power_off: options.then_power_off,
+            returning: options.returning,
+            baseline: options.baseline,
+            ipv6: options.ipv6,
+            way: options.way,
+            seed,
+            bytes_expected: 0,
+            bytes_received: 0,
+            sha256_match: true,
+            connections: 0,
+            connections_survived: 0,
+            connections_taken_over: 0,
+            exceptions: Vec::new(),
+            resets_seen: 0,
+            resets: Vec::new(),
+            violations: Vec::new(),
+            violations_more: 0,
+            unproven: Vec::new(),
             stall_ms: None,
+            second_stall_ms: None,
             detection_ms: None,
             takeover_ms: None,
             restart_gap_ms: None,
             baseline_gap_ms: None,
-            connections_at_fault: under_way(facts.fault_at),
-            connections_at_return: facts.returned_at.map_or(0, under_way),
-            failures: problem.chain(failures).take(SHOWN).collect(),
-            durations: Durations::of(facts),
-            captures: facts.captures.clone(),
-            emulated: facts.emulated,
+            connections_at_fault: 0,
+            connections_at_second: 0,
+            problems: Vec::new(),
+            failures: Vec::new(),
+            captures: Vec::new(),
+            emulated: None,
+            durations: Durations::default(),
+        }
+    }
+
+    /// A run in which nothing was at stake, or in which nothing was seen of what must follow, shows nothing.
+    fn look_for_emptiness(&mut self, sequel: Sequel) {
+        let must_take_over = match sequel {
+            Sequel::Takeover | Sequel::TakeoverOfSome => !self.baseline,
+            Sequel::Claim => false,
+            Sequel::Nothing => self.then_power_off,
         };
-        report.add_violations(verdict.violations.clone());
-        report.conclude();
-        report
+        if self.connections_at_fault == 0 {
+            self.problems
+                .push("no connection was under way when the fault hit".to_owned());
+        } else if must_take_over && self.connections_taken_over == 0 {
+            self.problems
+                .push("node b never spoke for any connection".to_owned());
+        }
     }
 
     /// Adds the findings of another run.
@@ -137,12 +216,14 @@ impl Report {
         self.connections += other.connections;
         self.connections_survived += other.connections_survived;
         self.connections_at_fault += other.connections_at_fault;
-        self.connections_at_return += other.connections_at_return;
+        self.connections_at_second += other.connections_at_second;
+        self.connections_taken_over += other.connections_taken_over;
         self.resets_seen += other.resets_seen;
         append(&mut self.resets, other.resets);
         self.violations_more += other.violations_more;
         self.add_violations(other.violations);
         append(&mut self.unproven, other.unproven);
+        append(&mut self.problems, other.problems);
         append(&mut self.failures, other.failures);
         self.durations.add(other.durations);
         self.conclude();
@@ -155,8 +236,14 @@ impl Report {
             || "-".to_owned(),
             |stall| format!("{:.1}/{:.1} ms", stall.median, stall.max),
         );
+        if let [Exception { reason, .. }] = &self.exceptions[..] {
+            return format!("exception: {reason}");
+        }
+        let node = self
+            .node
+            .map_or_else(String::new, |node| format!(" ({node:?})").to_lowercase());
         format!(
-            "{}, seed {}: {} of {} connections survived, {} resets, {} violations, stall (median/max) {stall}",
+            "{}, seed {}{node}: {} of {} connections survived, {} resets, {} violations, stall (median/max) {stall}",
             if self.ok { "held" } else { "DID NOT HOLD" },
             self.seed,
             self.connections_survived,
@@ -175,6 +262,7 @@ impl Report {
             ("= detection", self.detection_ms),
             ("+ takeover", self.takeover_ms),
             ("+ restart gap", self.restart_gap_ms),
+            ("afterwards", self.second_stall_ms),
         ];
         for (name, spread) in parts {
             if let Some(Spread { median, p99, max }) = spread {
@@ -190,7 +278,8 @@ impl Report {
             )
         });
         let unproven = self.unproven.iter().map(|what| format!("not proven: {what}"));
-        for problem in found.chain(unproven).chain(self.failures.iter().cloned()) {
+        let said = self.problems.iter().chain(&self.failures).cloned();
+        for problem in found.chain(unproven).chain(said) {
             text += &format!("\n  {problem}");
         }
         text
@@ -206,9 +295,11 @@ impl Report {
             && self.bytes_received == self.bytes_expected
             && self.resets_seen == 0
             && self.violations.is_empty()
-            && self.unproven.is_empty();
+            && self.unproven.is_empty()
+            && self.problems.is_empty();
         let spread = |values: &[f64]| Spread::of(values.iter().copied());
         self.stall_ms = spread(&self.durations.stall);
+        self.second_stall_ms = spread(&self.durations.second_stall);
         self.detection_ms = spread(&self.durations.detection);
         self.takeover_ms = spread(&self.durations.takeover);
         self.restart_gap_ms = spread(&self.durations.restart_gap);
@@ -228,20 +319,26 @@ impl Durations {
     /// The stall in its parts, for each connection.
     fn of(facts: &Facts) -> Self {
         let mut durations = Self::default();
-        let fault = facts.fault_at.as_nanos();
+        let deadly = facts.deadly_at.map(Instant::as_nanos);
         for connection in &facts.client.connections {
             let gap = |fault: usize| connection.stalls.get(fault).map(|stall| stall.gap);
             durations.stall.extend(gap(0).map(|gap| gap.map_or(0.0, Gap::ms)));
             durations.baseline_gap.extend(gap(1).flatten().map(Gap::ms));
-            let Some(takeover) = facts.takeover else {
+            if facts.second_at.is_some() {
+                durations
+                    .second_stall
+                    .extend(gap(2).map(|gap| gap.map_or(0.0, Gap::ms)));
+            }
+            let (Some(takeover), Some(deadly)) = (facts.takeover, deadly) else {
                 continue;
             };
-            durations.detection.push(ms(fault, takeover.declared_ns));
+            durations.detection.push(ms(deadly, takeover.declared_ns));
             let is_same = |other: &&crate::node::Connection| Some(other.client) == connection.local;
             let live = facts.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
             let Some(live) = live else { continue };
             durations.takeover.push(ms(takeover.declared_ns, live));
-            let waited = gap(0).flatten().map_or(0.0, |gap| {
+            let of_deadly = if facts.deadly_at == facts.second_at { 2 } else { 0 };
+            let waited = gap(of_deadly).flatten().map_or(0.0, |gap| {
                 let able = gap.start_ns.max(live);
                 ms(able, gap.start_ns + gap.length_ns).max(0.0)
             });
@@ -252,6 +349,7 @@ impl Durations {
 
     fn add(&mut self, other: Self) {
         self.stall.extend(other.stall);
+        self.second_stall.extend(other.second_stall);
         self.detection.extend(other.detection);
         self.takeover.extend(other.takeover);
         self.restart_gap.extend(other.restart_gap);

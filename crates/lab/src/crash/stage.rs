@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::fault::{Fault, Sequel};
 use super::work::Work;
 use super::{Options, baseline, preflight};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
-use crate::net::address::{Endpoint, NODES, VIP_V4, VIP_V6};
+use crate::net::address::{CLIENT, Endpoint, NODES, ROUTER_LAN, VIP_V4, VIP_V6};
 use crate::net::{NODE_NAMES, Plan, Topology};
-use crate::node::{Agent, Content, Pair, Server};
+use crate::node::{Agent, Application, Content, Pair, Server, Status};
 use crate::teardown::{Resource, Teardown};
 
 /// Where runs put their files: in memory, so that captures cost little.
@@ -19,6 +20,8 @@ const MEMORY: &str = "/dev/shm";
 /// Detection in 80 ms: with the takeover below the clients' smallest retransmission timeout (200 ms).
 const HEARTBEAT_MS: u32 = 20;
 const MISSED: u32 = 4;
+/// Where a server has workers, two, so that one can die.
+const WORKERS: u32 = 2;
 
 /// A run's surroundings. What is declared first is dropped first: processes before the network they live in.
 pub struct Stage {
@@ -26,6 +29,8 @@ pub struct Stage {
     pub agents: Option<[Agent; 2]>,
     /// The servers of node a and b.
     pub servers: [Server; 2],
+    application: Application,
+    content: Content,
     /// tcpdump at every point.
     pub captures: Captures,
     /// The way to the client, if it is emulated.
@@ -45,7 +50,7 @@ pub fn service(options: &Options) -> SocketAddr {
     } else {
         IpAddr::V4(VIP_V4)
     };
-    SocketAddr::new(address, options.policy.application().port())
+    SocketAddr::new(address, options.application().port())
 }
 
 impl Stage {
@@ -54,7 +59,7 @@ impl Stage {
     /// # Errors
     /// Names the step that failed.
     pub fn set(options: &Options, work: &Work, run: &str, teardown: &Teardown) -> Result<Self> {
-        let application = options.policy.application();
+        let application = options.application();
         let directory = directory(options, run, teardown)?;
         let content = Content::generate(&directory, &work.files())?;
         let network = Topology::build(run, Plan::of(options.way), teardown).context("build the network")?;
@@ -66,10 +71,11 @@ impl Stage {
         let captures = Captures::start(&network, &directory, options.snap).context("capture")?;
         let server = |node: usize| {
             let label = format!("{}-{}", application.program(), NODE_NAMES[node]);
-            Server::start(application, &network.nodes[node], &directory, &label, &content)
+            let node = &network.nodes[node];
+            Server::start(application, node, &directory, &label, &content, WORKERS)
         };
         let servers = [server(0)?, server(1)?];
-        let pair = pair(options, run)?;
+        let pair = pair(options, work.plan.seed, run)?;
         let agents = if options.baseline {
             baseline::hold(&network.nodes[0], pair.service.ip())?;
             None
@@ -79,12 +85,53 @@ impl Stage {
         Ok(Self {
             agents,
             servers,
+            application,
+            content,
             captures,
             emulator,
             network,
             pair,
             directory,
         })
+    }
+
+    /// The agent of node `index`.
+    ///
+    /// # Errors
+    /// If this is played without steadfast.
+    pub fn agent(&self, index: usize) -> Result<&Agent> {
+        let agents = self.agents.as_ref();
+        Ok(&agents.context("there are no agents without steadfast")?[index])
+    }
+
+    /// What the agent of node `index` says of itself.
+    ///
+    /// # Errors
+    /// If there is none or it does not answer.
+    pub fn status(&self, index: usize) -> Result<Status> {
+        self.agent(index)?.status(&self.network.nodes[index])
+    }
+
+    /// Starts the agent of node `index` again, once it has ended.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_agent(&mut self, index: usize) -> Result<()> {
+        let agents = self.agents.as_mut();
+        let agents = agents.context("there are no agents without steadfast")?;
+        agents[index].start_again(&self.network.nodes[index], &self.directory)
+    }
+
+    /// Starts the server of node `index` again, once it has ended.
+    ///
+    /// # Errors
+    /// If it does not start or does not listen.
+    pub fn start_server(&mut self, index: usize) -> Result<()> {
+        let label = format!("{}-{}-again", self.application.program(), NODE_NAMES[index]);
+        let node = &self.network.nodes[index];
+        let (directory, content) = (&self.directory, &self.content);
+        self.servers[index] = Server::start(self.application, node, directory, &label, content, WORKERS)?;
+        Ok(())
     }
 }
 
@@ -107,11 +154,18 @@ fn directory(options: &Options, run: &str, teardown: &Teardown) -> Result<PathBu
     Ok(directory)
 }
 
-fn pair(options: &Options, run: &str) -> Result<Pair> {
+fn pair(options: &Options, seed: u64, run: &str) -> Result<Pair> {
     let address = |node: &Endpoint| match options.ipv6 {
         true => IpAddr::V6(node.v6),
         false => IpAddr::V4(node.v4),
     };
+    let outside = match options.ipv6 {
+        true => [ROUTER_LAN.v6, CLIENT.v6].map(IpAddr::V6),
+        false => [ROUTER_LAN.v4, CLIENT.v4].map(IpAddr::V4),
+    };
+    let target = options.fault.target(options.node, seed)?;
+    let may_claim = options.fault.sequel(target) == Sequel::Claim;
+    let is_probed = options.fault == Fault::HangServer;
     Ok(Pair {
         binary: preflight::daemon(options)?,
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
@@ -120,6 +174,8 @@ fn pair(options: &Options, run: &str) -> Result<Pair> {
         policy: options.policy.name(),
         heartbeat_ms: HEARTBEAT_MS,
         missed: MISSED,
+        claim_ping: if may_claim { outside.to_vec() } else { Vec::new() },
+        health: is_probed.then(|| options.application().health()),
     })
 }
 

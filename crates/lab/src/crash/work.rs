@@ -12,8 +12,9 @@ use crate::emulator::Way;
 
 /// Content of small requests, and of each exchange of an idle connection; the README promises at least 1 KB.
 const SMALL: u64 = 1024;
-/// How long a download or an upload shall last.
+/// How long a download or an upload shall last; and if more than one thing happens.
 const DURATION_S: f64 = 3.0;
+const DURATION_LONG_S: f64 = 5.0;
 /// What two cores carry with captures, clients that check, and the wire, in bytes/s.
 const MACHINE_HTTP: f64 = 400e6;
 /// Two servers and their clients work on every byte.
@@ -27,8 +28,10 @@ const MATHIS: f64 = 1.2;
 const SHARE: std::ops::Range<f64> = 0.15..0.3;
 /// The fault hits requests and idle connections after so many milliseconds.
 const QUIET_MS: std::ops::Range<u64> = 500..700;
+/// Points of all connections' timelines together.
+const TIMELINE_POINTS_MAX: usize = 50_000;
 /// How long any connection may take: many times what is expected, also on a busy machine, so that it ends what hangs.
-const DEADLINE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Without steadfast a connection may hang for ever, and that need not be waited for.
 const BASELINE_DEADLINE: Duration = Duration::from_secs(12);
 
@@ -55,13 +58,15 @@ impl Work {
     #[must_use]
     pub fn new(options: &Options, seed: u64, server: SocketAddr) -> Self {
         let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
-        let connections = u64::from(options.connections);
+        let busy = u64::from(options.busy());
         let total = options.megabytes.map_or_else(
-            || (throughput(options.policy, options.way, options.connections) * DURATION_S) as u64,
+            || (throughput(options.policy, options.way, options.busy()) * duration(options)) as u64,
             |megabytes| u64::from(megabytes) * 1_000_000,
         );
-        let each = (total / connections).max(SMALL);
-        let at_share = |share: f64| Moment::AtBytes((each as f64 * connections as f64 * share) as u64);
+        let each = (total / busy).max(SMALL);
+        let idle = u64::from(options.connections) - busy;
+        let before = idle * Plan::IDLE_SIZE;
+        let at_share = |share: f64| Moment::AtBytes(before + (each as f64 * busy as f64 * share) as u64);
         let (workload, moment) = match options.workload {
             Workload::Download => (
                 ClientWorkload::Download { bytes: each },
@@ -78,9 +83,11 @@ impl Work {
             }
             Workload::Idle => (ClientWorkload::Idle { size: SMALL }, quiet(&mut chance)),
         };
-        let protocol = options.policy.application().protocol();
+        let protocol = options.application().protocol();
         let mut plan = Plan::new(server, protocol, workload);
         plan.connections = options.connections as usize;
+        plan.idle = idle as usize;
+        plan.timeline_points = (TIMELINE_POINTS_MAX / plan.connections).clamp(2, plan.timeline_points);
         plan.seed = seed;
         let deadline = if options.baseline {
             BASELINE_DEADLINE
@@ -99,7 +106,22 @@ impl Work {
             ClientWorkload::Upload { .. } => return Vec::new(),
             ClientWorkload::Request { size, .. } | ClientWorkload::Idle { size } => size,
         };
-        vec![(self.plan.seed, length)]
+        let mut lengths = vec![length];
+        if self.plan.idle > 0 && length != Plan::IDLE_SIZE {
+            lengths.push(Plan::IDLE_SIZE);
+        }
+        lengths
+            .into_iter()
+            .map(|length| (self.plan.seed, length))
+            .collect()
+    }
+}
+
+fn duration(options: &Options) -> f64 {
+    if options.fault.is_long() {
+        DURATION_LONG_S
+    } else {
+        DURATION_S
     }
 }
 

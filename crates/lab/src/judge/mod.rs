@@ -14,7 +14,8 @@
 //! * **through-wire**: while there is a wire, what reaches the router comes from the wire's Ethernet address (mode `pr`:
 //!   SYN-ACKs do), and always from one of the nodes'.
 //! * **one-voice**: the origin of what is shown ([`voice`]) changes at most once for each expected role change, and not
-//!   before it: after the survivor's first own segment nothing of the other node is shown.
+//!   before it: after the survivor's first own segment nothing of the other node is shown. If only some connections
+//!   change their node, this is said of each connection.
 //! * **same-content**: what is shown at an offset never differs from what was shown there before, as far as captured and
 //!   remembered (the last [`CONTENTS_MAX`] bytes).
 //! * **one-sequence**: there is one initial sequence number, and no segment is 2³⁰ or more away from what was sent.
@@ -46,7 +47,8 @@ pub use self::packet::Packet;
 pub use self::pcap::Record;
 pub use self::stream::Seen;
 pub use self::verdict::{
-    Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, Reign, Rule, Verdict, Wire,
+    Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, Reign, Rule, Speaking, Verdict,
+    Wire,
 };
 
 use self::connection::{Breach, Connection};
@@ -264,6 +266,7 @@ impl Judge<'_> {
         Verdict {
             connections: self.totals.connections,
             connections_without_beginning: self.totals.without_beginning,
+            connections_taken_over: self.voice.taken_over(),
             resets_to_client: self.totals.resets_to_client,
             resets_from_client: self.totals.resets_from_client,
             violations,

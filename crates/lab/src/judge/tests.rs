@@ -215,6 +215,7 @@ impl Run {
                 until_ns: u64::MAX,
             }],
             role_changes_ns: fault.into_iter().collect(),
+            speaking: Speaking::ForAll,
             closing: Closing::ClientFirst,
         }
     }

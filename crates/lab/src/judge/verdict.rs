@@ -24,6 +24,8 @@ pub struct Expectations {
     pub wires: Vec<Wire>,
     /// When another node may begin to speak: faults and handovers, in order. Each allows one change.
     pub role_changes_ns: Vec<u64>,
+    /// For what a node begins to speak then.
+    pub speaking: Speaking,
     /// Who closes connections.
     pub closing: Closing,
 }
@@ -49,6 +51,16 @@ pub struct Wire {
     pub from_ns: u64,
     /// Until when; `u64::MAX`: to the end.
     pub until_ns: u64,
+}
+
+/// What has one voice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Speaking {
+    /// The service: one node speaks for all its connections.
+    ForAll,
+    /// Each connection: a node may go on with some of them while the other goes on with the rest.
+    ForEachConnection,
 }
 
 /// Who may send the first FIN of a connection.
@@ -152,6 +164,8 @@ pub struct Verdict {
     pub connections: u64,
     /// Of those, seen from the middle on only: the commit rules were not applied to them.
     pub connections_without_beginning: u64,
+    /// Connections for which node b spoke last after node a had spoken for one.
+    pub connections_taken_over: u64,
     /// RSTs of the service that reached the client.
     pub resets_to_client: u64,
     /// RSTs of the client.

@@ -1,22 +1,35 @@
 //! Who speaks for the service.
 //!
-//! A segment's *origin* is the node whose TCP made it. Segments that the wire sends out are the primary's if the same
-//! segment came in from it shortly before, and else its own; segments that reach the router from the other node's
-//! Ethernet address are that node's.
+//! A segment's *origin* is the node whose TCP made it. What a node sends out is the other node's if the same segment came in
+//! from there shortly before, and else its own. It is judged when the router sees it: what is sent into a cable that is
+//! cut reaches nobody.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
 use super::packet::Packet;
-use super::verdict::{Expectations, Reign};
+use super::verdict::{Expectations, Reign, Speaking};
 use crate::capture::Point;
 
 /// Follows the origin of everything that the service says.
 #[derive(Debug, Default)]
 pub struct Voice {
     /// Segments of the other node that came in at each node and were not sent on yet.
-    incoming: [Incoming; 2],
+    incoming: [UnderWay; 2],
+    /// Segments of the other node that each node has sent on and the router has not seen yet.
+    released: [UnderWay; 2],
+    /// Who spoke last for the whole service (`None`) or for a connection.
+    speakers: HashMap<Option<SocketAddr>, Speaker>,
     reigns: Vec<Reign>,
+    /// Connections for which node a has spoken, and among them those for which node b spoke after it.
+    begun: HashSet<SocketAddr>,
+    taken_over: HashSet<SocketAddr>,
+}
+
+/// Who spoke last for something.
+#[derive(Clone, Copy, Debug)]
+struct Speaker {
+    node: usize,
     role_changes_used: usize,
 }
 
@@ -39,8 +52,9 @@ pub enum Improper {
     Stranger,
 }
 
+/// Segments between two taps.
 #[derive(Debug, Default)]
-struct Incoming {
+struct UnderWay {
     /// When each came in, oldest first.
     times: HashMap<Identity, VecDeque<u64>>,
     order: VecDeque<(u64, Identity)>,
@@ -66,65 +80,79 @@ impl Voice {
     /// Takes a segment of the service, seen at `point`.
     pub fn judge(&mut self, point: Point, packet: &Packet, expected: &Expectations) -> Option<Improper> {
         let sender = expected.macs.iter().position(|mac| *mac == packet.source_mac);
-        let wire = expected.wire_at(packet.at_ns).map(|(_, wire)| wire.node);
         match point {
             Point::Client => None,
-            Point::Router => {
-                let Some(node) = sender else {
-                    return Some(Improper::Stranger);
-                };
-                if Some(node) == wire {
-                    return None; // judged where it was sent
-                }
-                let allowed_past = wire.is_none() || may_go_past(packet, expected);
-                let second = self.speaks(node, packet.at_ns, expected);
-                second.or((!allowed_past).then_some(Improper::PastWire { node }))
-            }
             Point::NodeA | Point::NodeB => {
                 let here = usize::from(point == Point::NodeB);
                 let other = 1 - here;
                 if sender == Some(other) {
                     self.incoming[here].add(packet);
-                    return None;
+                } else if sender == Some(here)
+                    && packet.destination_mac != expected.macs[other]
+                    && self.incoming[here].take(packet)
+                {
+                    self.released[here].add(packet);
                 }
-                let leaves = sender == Some(here) && packet.destination_mac != expected.macs[other];
-                if !leaves || wire != Some(here) {
-                    return None;
-                }
-                let origin = if self.incoming[here].take(packet) {
-                    other
-                } else {
-                    here
+                None
+            }
+            Point::Router => {
+                let Some(node) = sender else {
+                    return Some(Improper::Stranger);
                 };
-                self.speaks(origin, packet.at_ns, expected)
+                let is_released = self.released[node].take(packet);
+                let origin = if is_released { 1 - node } else { node };
+                let wire = expected.wire_at(packet.at_ns).map(|(_, wire)| wire.node);
+                let is_past = wire.is_some_and(|wire| wire != node) && !may_go_past(packet, expected);
+                let second = self.speaks(origin, packet, expected);
+                second.or(is_past.then_some(Improper::PastWire { node }))
             }
         }
     }
 
-    /// Who spoke when.
+    /// Who spoke when; if each connection has its own voice, when each node began.
     pub fn into_reigns(self) -> Vec<Reign> {
         self.reigns
     }
 
-    fn speaks(&mut self, node: usize, at_ns: u64, expected: &Expectations) -> Option<Improper> {
-        let reign = Reign { node, from_ns: at_ns };
-        let Some(speaker) = self.reigns.last().map(|reign| reign.node) else {
-            self.reigns.push(reign);
-            return None;
+    /// Connections for which node b spoke after node a.
+    pub fn taken_over(&self) -> u64 {
+        self.taken_over.len() as u64
+    }
+
+    fn speaks(&mut self, node: usize, packet: &Packet, expected: &Expectations) -> Option<Improper> {
+        let (client, at_ns) = (packet.destination, packet.at_ns);
+        let key = match expected.speaking {
+            Speaking::ForAll => None,
+            Speaking::ForEachConnection => Some(client),
         };
-        if speaker == node {
-            return None;
+        let speaker = self.speakers.entry(key).or_insert(Speaker {
+            node,
+            role_changes_used: 0,
+        });
+        if speaker.node != node {
+            let begun = |&&change: &&u64| change <= at_ns;
+            let changes = expected.role_changes_ns.iter().filter(begun).count();
+            if changes <= speaker.role_changes_used {
+                let speaker = speaker.node;
+                return Some(Improper::SecondVoice { node, speaker });
+            }
+            *speaker = Speaker {
+                node,
+                role_changes_used: changes,
+            };
         }
-        let changes = expected
-            .role_changes_ns
-            .iter()
-            .filter(|&&change| change <= at_ns)
-            .count();
-        if changes <= self.role_changes_used {
-            return Some(Improper::SecondVoice { node, speaker });
+        let is_new = match key {
+            None => self.reigns.last().is_none_or(|reign| reign.node != node),
+            Some(_) => self.reigns.iter().all(|reign| reign.node != node),
+        };
+        if is_new {
+            self.reigns.push(Reign { node, from_ns: at_ns });
         }
-        self.role_changes_used = changes;
-        self.reigns.push(reign);
+        if node == 0 {
+            self.begun.insert(client);
+        } else if self.begun.contains(&client) {
+            self.taken_over.insert(client);
+        }
         None
     }
 }
@@ -139,7 +167,7 @@ fn may_go_past(packet: &Packet, expected: &Expectations) -> bool {
     }
 }
 
-impl Incoming {
+impl UnderWay {
     fn add(&mut self, packet: &Packet) {
         while let Some(&(at_ns, identity)) = self.order.front() {
             if at_ns + RELEASE_NS_MAX > packet.at_ns {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use linux::netns::Netns;
+use nix::sys::signal::{Signal, kill};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ const PINS: &str = "/sys/fs/bpf/steadfast";
 const STATE: &str = "/run/steadfast";
 /// How long the pair has to become duplex.
 const READY_LIMIT: Duration = Duration::from_secs(15);
+/// How long a process may take to end after SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
 /// The one service of the lab.
 const SERVICE: &str = "lab";
@@ -44,7 +47,25 @@ pub struct Pair {
     pub heartbeat_ms: u32,
     /// Heartbeats that must be missing before the peer is declared dead.
     pub missed: u32,
+    /// Outside hosts of which one must answer before the primary claims the address; none: not configured.
+    pub claim_ping: Vec<IpAddr>,
+    /// How the daemons ask the application whether it is well, if they do.
+    pub health: Option<Health>,
 }
+
+/// A health probe of the application: what is sent to it on a connection of its own, and how its answer begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// The question.
+    pub send: &'static str,
+    /// The beginning of the answer.
+    pub expect: &'static str,
+}
+
+/// Milliseconds between two health probes, and until one has failed; and how many must fail one after the other.
+const HEALTH_INTERVAL_MS: u32 = 50;
+const HEALTH_TIMEOUT_MS: u32 = 100;
+const HEALTH_FAILURES: u32 = 3;
 
 impl Pair {
     /// What the daemons will leave outside of their namespaces: pins and state.
@@ -56,6 +77,12 @@ impl Pair {
         shared
             .chain(roots.into_iter().flat_map(own).map(Resource::Path))
             .collect()
+    }
+
+    /// What the daemon of node `index` alone leaves there.
+    #[must_use]
+    pub fn leftovers_of(&self, index: usize) -> [PathBuf; 2] {
+        [PINS, STATE].map(|root| Path::new(root).join(&self.names[index]))
     }
 
     /// The longest time from a node's death to its declaration.
@@ -95,14 +122,41 @@ interface = \"{INTERFACE}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
-",
+{}{}",
             self.names[peer],
             self.addresses[peer],
             self.heartbeat_ms,
             self.missed,
             self.service.ip(),
             self.policy,
+            self.claim(),
+            self.health.map_or_else(String::new, Health::table),
             port = self.service.port(),
+        )
+    }
+
+    fn claim(&self) -> String {
+        if self.claim_ping.is_empty() {
+            return String::new();
+        }
+        let hosts: Vec<_> = self.claim_ping.iter().map(|host| format!("\"{host}\"")).collect();
+        format!("claim_ping = [{}]\n", hosts.join(", "))
+    }
+}
+
+impl Health {
+    fn table(self) -> String {
+        let Self { send, expect } = self;
+        // What Debug escapes in these strings, TOML's basic strings escape alike.
+        format!(
+            "
+[service.health]
+interval_ms = {HEALTH_INTERVAL_MS}
+timeout_ms = {HEALTH_TIMEOUT_MS}
+failures = {HEALTH_FAILURES}
+send = {send:?}
+expect = {expect:?}
+"
         )
     }
 }
@@ -112,6 +166,9 @@ application = \"{loopback}:{port}\"
 pub struct Agent {
     operator: Operator,
     process: Process,
+    name: String,
+    /// How often it was started.
+    starts: u32,
 }
 
 impl Agent {
@@ -124,14 +181,37 @@ impl Agent {
         let configuration = directory.join(format!("{name}.toml"));
         fs::write(&configuration, pair.configuration(index))
             .with_context(|| configuration.display().to_string())?;
-        let mut command = node.command(&pair.binary)?;
-        command.arg("run").arg("--config").arg(&configuration);
         let operator = Operator {
             binary: pair.binary.clone(),
             configuration,
         };
-        let process = Process::start(&format!("steadfast-{name}"), command, directory)?;
-        Ok(Self { operator, process })
+        let process = operator.run(&format!("steadfast-{name}"), node, directory)?;
+        Ok(Self {
+            operator,
+            process,
+            name: name.clone(),
+            starts: 1,
+        })
+    }
+
+    /// Kills its process, and no other: not its keeper.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn kill(&self) -> Result<()> {
+        kill(self.process.pid(), Signal::SIGKILL).with_context(|| format!("kill {}", self.name))
+    }
+
+    /// Starts it again with the same configuration, once its process has ended.
+    ///
+    /// # Errors
+    /// If the process has not ended, or the new one cannot be started.
+    pub fn start_again(&mut self, node: &Netns, directory: &Path) -> Result<()> {
+        self.process.wait(KILL_LIMIT)?;
+        self.starts += 1;
+        let label = format!("steadfast-{}-{}", self.name, self.starts);
+        self.process = self.operator.run(&label, node, directory)?;
+        Ok(())
     }
 
     /// Waits until the daemon in `node` says that every service is duplex.
@@ -191,6 +271,12 @@ struct Operator {
 }
 
 impl Operator {
+    fn run(&self, label: &str, node: &Netns, directory: &Path) -> Result<Process> {
+        let mut command = node.command(&self.binary)?;
+        command.arg("run").arg("--config").arg(&self.configuration);
+        Ok(Process::start(label, command, directory)?)
+    }
+
     fn ask<T: DeserializeOwned>(&self, what: &str, node: &Netns) -> Result<T> {
         let answer = node
             .command(&self.binary)?
@@ -219,6 +305,9 @@ pub struct Status {
 /// A service in [`Status`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Service {
+    /// What the node is for it now.
+    #[serde(default)]
+    pub role: String,
     /// `duplex` or `simplex`.
     pub mode: String,
     /// How many connections are how well protected.
@@ -275,6 +364,12 @@ impl Status {
         self.services.iter().all(|service| service.mode == "duplex")
     }
 
+    /// Whether the node claims to speak for the lab's service.
+    #[must_use]
+    pub fn speaks(&self) -> bool {
+        self.services.iter().any(|service| service.role == "primary")
+    }
+
     /// The last takeover of the lab's service.
     #[must_use]
     pub fn last_takeover(&self) -> Option<Takeover> {
@@ -295,6 +390,8 @@ mod tests {
             policy: "http",
             heartbeat_ms: 20,
             missed: 4,
+            claim_ping: Vec::new(),
+            health: None,
         }
     }
 
@@ -309,6 +406,28 @@ mod tests {
         ] {
             assert!(b.contains(line), "{line} is missing in:\n{b}");
         }
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_not_configured() {
+        let plain = pair().configuration(0);
+        assert!(
+            !plain.contains("claim_ping") && !plain.contains("health"),
+            "{plain}"
+        );
+        let full = Pair {
+            claim_ping: vec!["10.2.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap()],
+            health: Some(Health {
+                send: "GET / HTTP/1.0\r\n\r\n",
+                expect: "HTTP/1.",
+            }),
+            ..pair()
+        };
+        let table: toml::Table = full.configuration(0).parse().unwrap();
+        let service = &table["service"][0];
+        assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
+        assert_eq!(service["health"]["send"].as_str(), Some("GET / HTTP/1.0\r\n\r\n"));
+        assert_eq!(service["health"]["failures"].as_integer(), Some(3));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A node of the pair: the real server, and the daemon that protects it.
 
 mod agent;
+mod configuration;
 mod server;
 
 pub use self::agent::{Agent, Connection, Pair, Status, Takeover};

@@ -1,9 +1,10 @@
-//! The unmodified servers: nginx and redis, each with a configuration and a directory of its own.
+//! The unmodified servers, each with a configuration and a directory of its own.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,21 +14,27 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::Serialize;
 
+use super::agent::Health;
+use super::configuration;
 use crate::client::Protocol;
 use crate::pattern;
-use crate::process::Process;
+use crate::process::{self, Process};
 
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// Descriptors that a server may have open; below the hard limit of small machines.
-const FILES_MAX: u32 = 16_384;
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Application {
-    /// Serves files of pattern data.
+    /// nginx: serves files of pattern data; events, several workers.
     Nginx,
-    /// Keeps what clients write.
+    /// Apache httpd: the same; processes and threads (the event module).
+    Apache,
+    /// lighttpd: the same; events, one process.
+    Lighttpd,
+    /// Python's http.server: the same; a thread for each connection.
+    Python,
+    /// redis: keeps what clients write; one process.
     Redis,
 }
 
@@ -37,16 +44,29 @@ impl Application {
     pub fn program(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
+            Self::Apache => "apache2",
+            Self::Lighttpd => "lighttpd",
+            Self::Python => "python3",
             Self::Redis => "redis-server",
+        }
+    }
+
+    /// The Debian package that it is in.
+    #[must_use]
+    pub fn package(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx-light",
+            Self::Apache => "apache2-bin",
+            Self::Lighttpd | Self::Python | Self::Redis => self.program(),
         }
     }
 
     /// The port that it listens on.
     #[must_use]
     pub fn port(self) -> u16 {
-        match self {
-            Self::Nginx => 80,
-            Self::Redis => 6379,
+        match self.protocol() {
+            Protocol::Http => 80,
+            Protocol::Redis => 6379,
         }
     }
 
@@ -54,9 +74,56 @@ impl Application {
     #[must_use]
     pub fn protocol(self) -> Protocol {
         match self {
-            Self::Nginx => Protocol::Http,
+            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python => Protocol::Http,
             Self::Redis => Protocol::Redis,
         }
+    }
+
+    /// A question that it answers if it is well.
+    #[must_use]
+    pub fn health(self) -> Health {
+        match self.protocol() {
+            Protocol::Http => Health {
+                send: "GET / HTTP/1.0\r\n\r\n",
+                expect: "HTTP/1.",
+            },
+            Protocol::Redis => Health {
+                send: "PING\r\n",
+                expect: "+PONG",
+            },
+        }
+    }
+
+    /// Whether its connections are spread over worker processes.
+    #[must_use]
+    pub fn has_workers(self) -> bool {
+        matches!(self, Self::Nginx | Self::Apache)
+    }
+
+    /// The command in `own`, a directory that exists, serving `files` with `workers` where it has some.
+    fn command(self, node: &Netns, own: &Path, files: &Path, workers: u32) -> Result<Command> {
+        let mut command = node.command(self.program())?;
+        let text = match self {
+            Self::Nginx => configuration::nginx(own, files, workers),
+            Self::Apache => configuration::apache(own, files, workers),
+            Self::Lighttpd => configuration::lighttpd(own, files),
+            Self::Python | Self::Redis => String::new(),
+        };
+        let file = own.join("server.conf");
+        fs::write(&file, text).with_context(|| file.display().to_string())?;
+        match self {
+            Self::Nginx => command
+                .arg("-p")
+                .arg(own)
+                .arg("-c")
+                .arg(file)
+                .args(["-e", "stderr"]),
+            Self::Apache => command.arg("-f").arg(file).arg("-DFOREGROUND"),
+            Self::Lighttpd => command.arg("-D").arg("-f").arg(file),
+            Self::Python => command.args(configuration::python(files)),
+            Self::Redis => command.args(configuration::redis(own)),
+        };
+        Ok(command)
     }
 }
 
@@ -94,7 +161,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `application` in `node` and waits until it accepts connections. Its files are in `DIRECTORY/LABEL`.
+    /// Starts `application` in `node`, with `workers` if it has such, and waits until it accepts connections. Its files
+    /// are in `DIRECTORY/LABEL`.
     ///
     /// # Errors
     /// If it does not start or does not listen; quotes what it said.
@@ -104,26 +172,11 @@ impl Server {
         directory: &Path,
         label: &str,
         content: &Content,
+        workers: u32,
     ) -> Result<Self> {
         let own = directory.join(label);
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
-        let mut command = node.command(application.program())?;
-        match application {
-            Application::Nginx => {
-                let configuration = own.join("nginx.conf");
-                fs::write(&configuration, nginx_configuration(&own, &content.directory))
-                    .with_context(|| configuration.display().to_string())?;
-                command
-                    .arg("-p")
-                    .arg(&own)
-                    .arg("-c")
-                    .arg(&configuration)
-                    .args(["-e", "stderr"]);
-            }
-            Application::Redis => {
-                command.args(redis_options(&own));
-            }
-        }
+        let command = application.command(node, &own, &content.directory, workers)?;
         let mut process = Process::start(label, command, directory)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, application.port()));
         let listens = |_: &Process| {
@@ -147,68 +200,14 @@ impl Server {
     pub fn pid(&self) -> Pid {
         self.process.pid()
     }
-}
 
-/// One worker, nothing written but errors; `?rate=N` in a request paces its reply in small pieces.
-fn nginx_configuration(own: &Path, files: &Path) -> String {
-    let (own, files) = (own.display(), files.display());
-    let port = Application::Nginx.port();
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|kind| format!("    {kind}_temp_path {own}/{kind};\n"))
-        .concat();
-    format!(
-        "daemon off;
-user root;
-worker_processes 1;
-worker_rlimit_nofile {FILES_MAX};
-pid {own}/nginx.pid;
-error_log stderr warn;
-events {{
-    worker_connections {FILES_MAX};
-}}
-http {{
-    access_log off;
-    sendfile on;
-    sendfile_max_chunk 256k;
-    tcp_nopush on;
-    default_type application/octet-stream;
-    keepalive_timeout 1h;
-    keepalive_requests 1000000000;
-{temporary}    server {{
-        listen 0.0.0.0:{port} backlog=4096;
-        listen [::]:{port} ipv6only=on backlog=4096;
-        root {files};
-        if ($arg_rate) {{
-            rewrite ^/(.*)$ /paced/$1 last;
-        }}
-        location /paced/ {{
-            internal;
-            alias {files}/;
-            limit_rate $arg_rate;
-            sendfile_max_chunk 16k;
-        }}
-    }}
-}}
-"
-    )
-}
-
-/// In memory only, reachable from everywhere.
-fn redis_options(own: &Path) -> Vec<String> {
-    let options = [
-        ("--port", Application::Redis.port().to_string()),
-        ("--bind", "* -::*".to_owned()),
-        ("--protected-mode", "no".to_owned()),
-        ("--save", String::new()),
-        ("--appendonly", "no".to_owned()),
-        ("--dir", own.display().to_string()),
-        ("--tcp-backlog", "4096".to_owned()),
-        ("--maxclients", (FILES_MAX - 64).to_string()),
-    ];
-    options
-        .into_iter()
-        .flat_map(|(name, value)| [name.to_owned(), value])
-        .collect()
+    /// The processes that serve connections, if it has such beside the one that leads.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn workers(&self) -> Result<Vec<Pid>> {
+        process::children(self.pid()).context("the server's workers")
+    }
 }
 
 #[cfg(test)]
@@ -223,13 +222,5 @@ mod tests {
         let bytes = fs::read(path).unwrap();
         assert_eq!(bytes.len(), 10_000);
         assert_eq!(pattern::check(7, 0, &bytes), Ok(()));
-    }
-
-    #[test]
-    fn nginx_is_told_to_stay_in_its_directory() {
-        let text = nginx_configuration(Path::new("/x/a"), Path::new("/x/files"));
-        assert_eq!(text.matches('{').count(), text.matches('}').count());
-        assert!(text.contains("root /x/files;"));
-        assert!(text.contains("fastcgi_temp_path /x/a/fastcgi;"));
     }
 }

@@ -16,9 +16,9 @@ use sha2::{Digest, Sha256};
 use super::SEED;
 use crate::capture::{Capture, Point};
 use crate::clock::ClockOffset;
-use crate::crash::fault::power_off;
-use crate::crash::play::survive;
+use crate::crash::course::Course;
 use crate::crash::stage::{Stage, service};
+use crate::crash::strike::power_off;
 use crate::crash::work::Work;
 use crate::crash::{Options, Returning};
 use crate::net::address::CLIENT;
@@ -92,16 +92,11 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
         progress.at(curl.received());
         std::thread::sleep(POLL);
     }
-    let (node, cable) = (&stage.network.nodes[0], &stage.network.cables[0]);
-    let fault_at = power_off(
-        node,
-        cable,
-        &stage.servers[0],
-        &stage.captures.pids(),
-        Returning::Killed,
-    )?;
+    let fault_at = power_off(&stage, 0, Returning::Killed)?;
     progress.say("the primary's power is off");
-    let takeover = survive(&stage)?.takeover;
+    let mut course = Course::new(fault_at);
+    course.survive(&stage)?;
+    let takeover = course.takeover;
     let mut moved = (curl.received(), Deadline::now());
     while curl.is_running()? && moved.1.elapsed() < HANGING {
         let now = curl.received();

@@ -1,0 +1,234 @@
+//! What happens after a fault: the takeover or the claim that must follow, and the second event that must change nothing.
+
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::Result;
+use nix::sys::signal::Signal;
+use proto::Instant;
+
+use super::fault::{Fault, Sequel, Target};
+use super::stage::Stage;
+use super::strike::{kill_agent, power_off};
+use super::{Options, Returning, baseline, reboot};
+use crate::clock::monotonic;
+use crate::net::address::NODES;
+use crate::node::{Connection, Status, Takeover};
+
+/// How long the survivor has to decide every connection.
+const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
+/// How long the pair has to be as it was, or the primary to notice that it is alone.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
+/// How long each act after the fault's sequel lasts.
+const ACT: Duration = Duration::from_millis(250);
+/// After so long a service supervisor has started a dead agent again (systemd's `RestartSec` is 100 ms by default).
+const RESTARTED_AFTER: Duration = Duration::from_millis(300);
+
+/// What happened.
+pub struct Course {
+    /// The fault.
+    pub fault_at: Instant,
+    /// The fault that makes node b take over, if one does.
+    pub deadly_at: Option<Instant>,
+    /// The event after it, which must change nothing: a return, an agent's death.
+    pub second_at: Option<Instant>,
+    /// Node b's takeover.
+    pub takeover: Option<Takeover>,
+    /// Node b's connections after it.
+    pub taken_over: Vec<Connection>,
+    /// What the daemons did not do, or did without reason.
+    pub problems: Vec<String>,
+}
+
+/// Follows the course of things after `options.fault` hit `target` at `fault_at`; `tell` hears of each act.
+///
+/// # Errors
+/// If an act could not be carried out.
+pub fn follow(
+    stage: &mut Stage,
+    options: &Options,
+    target: Target,
+    fault_at: Instant,
+    tell: &impl Fn(&str),
+) -> Result<Course> {
+    let mut course = Course::new(fault_at);
+    match options.fault.sequel(target) {
+        Sequel::Takeover | Sequel::TakeoverOfSome => {
+            course.deadly_at = Some(fault_at);
+            course.survive(stage)?;
+        }
+        Sequel::Claim => course.wait_for_role(stage, 0, |status| !status.is_duplex(), "work alone")?,
+        Sequel::Nothing => course.recover(stage, options.fault, target)?,
+    }
+    if !options.baseline {
+        tell("aftermath");
+        course.second_event(stage, options, target)?;
+    }
+    Ok(course)
+}
+
+impl Course {
+    /// The fault has just happened.
+    #[must_use]
+    pub fn new(fault_at: Instant) -> Self {
+        Self {
+            fault_at,
+            deadly_at: None,
+            second_at: None,
+            takeover: None,
+            taken_over: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// Waits until node b has decided every connection. Without steadfast: moves the address to it.
+    ///
+    /// # Errors
+    /// If the address cannot be moved.
+    pub fn survive(&mut self, stage: &Stage) -> Result<()> {
+        if stage.agents.is_none() {
+            return claim_as_keepalived(stage);
+        }
+        let deadline = Deadline::now() + TAKEOVER_LIMIT;
+        loop {
+            let status = stage.status(1);
+            self.takeover = status.as_ref().ok().and_then(Status::last_takeover);
+            if self.takeover.is_some_and(|takeover| takeover.is_complete()) {
+                match stage.agent(1)?.connections(&stage.network.nodes[1]) {
+                    Ok(connections) => self.taken_over = connections,
+                    Err(error) => self.problems.push(format!("{error:#}")),
+                }
+                return Ok(());
+            }
+            if Deadline::now() > deadline {
+                let said = stage.agent(1)?.last_words();
+                let status = told(&status);
+                self.problems.push(format!(
+                    "node b has not taken over after {TAKEOVER_LIMIT:?}: {status}; it said:{said}"
+                ));
+                return Ok(());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Waits until the agent of node `index` says what it should.
+    fn wait_for_role(
+        &mut self,
+        stage: &Stage,
+        index: usize,
+        is_right: impl Fn(&Status) -> bool,
+        what: &str,
+    ) -> Result<()> {
+        let deadline = Deadline::now() + SETTLE_LIMIT;
+        loop {
+            let status = stage.status(index);
+            if status.as_ref().is_ok_and(&is_right) {
+                std::thread::sleep(ACT);
+                return Ok(());
+            }
+            if Deadline::now() > deadline {
+                let (name, said) = (&stage.pair.names[index], stage.agent(index)?.last_words());
+                let status = told(&status);
+                self.problems.push(format!(
+                    "{name} does not {what} after {SETTLE_LIMIT:?}: {status}; it said:{said}"
+                ));
+                return Ok(());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Lets the pair become whole again after a fault that nobody takes over.
+    fn recover(&mut self, stage: &mut Stage, fault: Fault, target: Target) -> Result<()> {
+        for (turn, &index) in target.nodes().iter().enumerate() {
+            if fault == Fault::KillAgent {
+                if turn > 0 {
+                    self.second_at = Some(kill_agent(stage, index)?);
+                }
+                std::thread::sleep(RESTARTED_AFTER);
+                stage.start_agent(index)?;
+            }
+            self.wait_for_role(stage, index, Status::is_duplex, "become duplex again")?;
+        }
+        // Whoever took over for that reason did so without one.
+        if let Some(takeover) = stage.status(1).ok().and_then(|status| status.last_takeover()) {
+            self.problems
+                .push(format!("node b took over without a reason: {takeover:?}"));
+        }
+        Ok(())
+    }
+
+    /// What comes after, while the clients go on.
+    fn second_event(&mut self, stage: &mut Stage, options: &Options, target: Target) -> Result<()> {
+        match options.fault {
+            Fault::PowerOff => self.plug(stage, 0, options.returning),
+            Fault::LinkDown => self.plug(stage, 0, Returning::Killed),
+            Fault::CutBackup => self.plug(stage, 1, Returning::Killed),
+            Fault::KillServer => {
+                self.second_at = Some(monotonic());
+                stage.start_server(0)?;
+                std::thread::sleep(ACT);
+                Ok(())
+            }
+            Fault::HangServer => {
+                self.second_at = Some(monotonic());
+                stage.servers[0].signal(Signal::SIGCONT)?;
+                std::thread::sleep(ACT);
+                Ok(())
+            }
+            Fault::KillAgentAfterTakeover => {
+                self.second_at = Some(kill_agent(stage, 1)?);
+                std::thread::sleep(RESTARTED_AFTER);
+                stage.start_agent(1)?;
+                let is_alone = |status: &Status| !status.is_duplex() && status.speaks();
+                self.wait_for_role(stage, 1, is_alone, "go on alone")
+            }
+            Fault::RebootRace => self.come_back_half(stage, target.nodes()[0]),
+            Fault::KillAgent | Fault::FlushTc if options.then_power_off => {
+                let at = power_off(stage, 0, options.returning)?;
+                (self.deadly_at, self.second_at) = (Some(at), Some(at));
+                self.survive(stage)
+            }
+            Fault::CrashWorker | Fault::KillBackup | Fault::KillAgent | Fault::FlushTc => Ok(()),
+        }
+    }
+
+    /// Plugs a node's cable in again, while the clients go on with the other one.
+    fn plug(&mut self, stage: &Stage, index: usize, returning: Returning) -> Result<()> {
+        self.second_at = Some(monotonic());
+        stage.network.cables[index].plug()?;
+        std::thread::sleep(ACT);
+        if returning == Returning::Frozen {
+            stage.servers[index].signal(Signal::SIGKILL)?;
+            std::thread::sleep(ACT);
+        }
+        Ok(())
+    }
+
+    /// A rebooted node is reached by packets of the service before it is configured; then its agent starts, and must be mute.
+    fn come_back_half(&mut self, stage: &mut Stage, index: usize) -> Result<()> {
+        reboot::boot(stage, index)?;
+        self.second_at = Some(monotonic());
+        stage.network.cables[index].plug()?;
+        reboot::mislead_router(stage, index)?;
+        std::thread::sleep(ACT);
+        reboot::configure(stage, index)?;
+        stage.start_agent(index)?;
+        self.wait_for_role(stage, index, |status| !status.speaks(), "start and be mute")
+    }
+}
+
+fn told(status: &Result<Status>) -> String {
+    match status {
+        Ok(status) => format!("{status:?}"),
+        Err(error) => format!("{error:#}"),
+    }
+}
+
+fn claim_as_keepalived(stage: &Stage) -> Result<()> {
+    std::thread::sleep(stage.pair.detection());
+    let (node, address) = (&stage.network.nodes[1], stage.pair.service.ip());
+    baseline::hold(node, address)?;
+    baseline::announce(node, &NODES[1], address)
+}

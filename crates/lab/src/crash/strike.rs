@@ -1,0 +1,104 @@
+//! How each fault is done.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use nix::unistd::getpgid;
+use proto::Instant;
+
+use super::Returning;
+use super::fault::{Fault, Target};
+use super::stage::Stage;
+use crate::clock::monotonic;
+use crate::net::INTERFACE;
+use crate::process;
+
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Lets `fault` happen to `target`. Returns the moment before. Of the agents of both nodes only the first is hit.
+///
+/// # Errors
+/// If something cannot be killed, cut or removed.
+pub fn strike(stage: &Stage, fault: Fault, target: Target, returning: Returning) -> Result<Instant> {
+    let first = target.nodes()[0];
+    match fault {
+        Fault::PowerOff | Fault::KillAgentAfterTakeover | Fault::KillBackup | Fault::RebootRace => {
+            power_off(stage, first, returning)
+        }
+        Fault::LinkDown | Fault::CutBackup => {
+            let moment = monotonic();
+            stage.network.cables[first].pull()?;
+            Ok(moment)
+        }
+        Fault::KillServer => signal_server(stage, Signal::SIGKILL),
+        Fault::HangServer => signal_server(stage, Signal::SIGSTOP),
+        Fault::CrashWorker => crash_worker(stage),
+        Fault::KillAgent => kill_agent(stage, first),
+        Fault::FlushTc => flush_tc(stage, target),
+    }
+}
+
+/// Turns off the power of node `index`: its cable is cut, then every process is killed, but the captures (which watch
+/// from outside), and its server if it shall return frozen. Returns the moment before the cut.
+///
+/// # Errors
+/// If the cable cannot be cut or a process cannot be killed.
+pub fn power_off(stage: &Stage, index: usize, returning: Returning) -> Result<Instant> {
+    let (node, server) = (&stage.network.nodes[index], &stage.servers[index]);
+    let spared = stage.captures.pids();
+    let moment = monotonic();
+    stage.network.cables[index].pull()?;
+    let is_frozen = match returning {
+        Returning::Frozen => {
+            server.signal(Signal::SIGSTOP)?;
+            true
+        }
+        Returning::Killed => false,
+    };
+    let is_server = |pid| getpgid(Some(pid)).is_ok_and(|group| group == server.pid());
+    let spare = |pid| spared.contains(&pid) || (is_frozen && is_server(pid));
+    process::kill_inside(&[node.inode()], spare, KILL_LIMIT).context("kill the node's processes")?;
+    Ok(moment)
+}
+
+/// Kills the agent of node `index`, and nothing else: its keeper lives on. Returns the moment before.
+///
+/// # Errors
+/// If it cannot be killed.
+pub fn kill_agent(stage: &Stage, index: usize) -> Result<Instant> {
+    let moment = monotonic();
+    stage.agent(index)?.kill()?;
+    Ok(moment)
+}
+
+fn signal_server(stage: &Stage, signal: Signal) -> Result<Instant> {
+    let moment = monotonic();
+    stage.servers[0].signal(signal)?;
+    Ok(moment)
+}
+
+/// Kills the worker that has the most connections.
+fn crash_worker(stage: &Stage) -> Result<Instant> {
+    let workers = stage.servers[0].workers()?;
+    let sockets = |&pid: &_| process::sockets(pid).unwrap_or(0);
+    let victim = workers.iter().copied().max_by_key(sockets);
+    let victim = victim.context("the server has no workers")?;
+    ensure!(workers.len() > 1, "the server has only one worker");
+    let moment = monotonic();
+    nix::sys::signal::kill(victim, Signal::SIGKILL).context("kill the worker")?;
+    Ok(moment)
+}
+
+/// As an administrator's script or another network tool would do it.
+fn flush_tc(stage: &Stage, target: Target) -> Result<Instant> {
+    let moment = monotonic();
+    for &index in target.nodes() {
+        let mut tc = stage.network.nodes[index].command("tc")?;
+        tc.args(["qdisc", "del", "dev", INTERFACE, "clsact"]);
+        let output = tc.output().context("run tc")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "tc qdisc del: {}", said.trim());
+    }
+    Ok(moment)
+}

@@ -1,0 +1,169 @@
+//! How the servers are configured: in the foreground, nothing written but errors, connections kept for as long as the
+//! clients want.
+
+use std::path::Path;
+
+use super::server::Application;
+
+/// Descriptors that a server may have open; below the hard limit of small machines.
+const FILES_MAX: u32 = 16_384;
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 4096;
+/// Threads of an Apache process.
+const APACHE_THREADS: u32 = 64;
+
+/// `?rate=N` in a request paces its reply in small pieces. Each worker has a listener of its own, so that connections are
+/// spread evenly.
+pub fn nginx(own: &Path, files: &Path, workers: u32) -> String {
+    let (own, files) = (own.display(), files.display());
+    let port = Application::Nginx.port();
+    let shared = if workers > 1 { " reuseport" } else { "" };
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("    {kind}_temp_path {own}/{kind};\n"))
+        .concat();
+    format!(
+        "daemon off;
+user root;
+worker_processes {workers};
+worker_rlimit_nofile {FILES_MAX};
+pid {own}/nginx.pid;
+error_log stderr warn;
+events {{
+    worker_connections {FILES_MAX};
+}}
+http {{
+    access_log off;
+    sendfile on;
+    sendfile_max_chunk 256k;
+    tcp_nopush on;
+    default_type application/octet-stream;
+    keepalive_timeout 1h;
+    keepalive_requests 1000000000;
+{temporary}    server {{
+        listen 0.0.0.0:{port} backlog={BACKLOG}{shared};
+        listen [::]:{port} ipv6only=on backlog={BACKLOG}{shared};
+        root {files};
+        if ($arg_rate) {{
+            rewrite ^/(.*)$ /paced/$1 last;
+        }}
+        location /paced/ {{
+            internal;
+            alias {files}/;
+            limit_rate $arg_rate;
+            sendfile_max_chunk 16k;
+        }}
+    }}
+}}
+"
+    )
+}
+
+/// `workers` processes at the start and always.
+pub fn apache(own: &Path, files: &Path, workers: u32) -> String {
+    let (own, files) = (own.display(), files.display());
+    let port = Application::Apache.port();
+    let threads = workers * APACHE_THREADS;
+    format!(
+        "ServerRoot {own}
+PidFile {own}/apache.pid
+ServerName lab
+Listen 0.0.0.0:{port}
+Listen [::]:{port}
+ListenBacklog {BACKLOG}
+LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
+LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+StartServers {workers}
+ServerLimit {workers}
+ThreadsPerChild {APACHE_THREADS}
+ThreadLimit {APACHE_THREADS}
+MaxRequestWorkers {threads}
+MinSpareThreads {threads}
+MaxSpareThreads {threads}
+AsyncRequestWorkerFactor 100
+MaxConnectionsPerChild 0
+KeepAlive On
+KeepAliveTimeout 3600
+MaxKeepAliveRequests 0
+Timeout 3600
+EnableSendfile On
+ErrorLog /dev/stderr
+LogLevel warn
+DocumentRoot {files}
+<Directory {files}>
+    Require all granted
+</Directory>
+"
+    )
+}
+
+/// One process, as it is by default.
+pub fn lighttpd(own: &Path, files: &Path) -> String {
+    let (own, files) = (own.display(), files.display());
+    let port = Application::Lighttpd.port();
+    format!(
+        "server.document-root = \"{files}\"
+server.port = {port}
+server.bind = \"0.0.0.0\"
+$SERVER[\"socket\"] == \"[::]:{port}\" {{ server.set-v6only = \"enable\" }}
+server.pid-file = \"{own}/lighttpd.pid\"
+server.upload-dirs = ( \"{own}\" )
+server.max-fds = {FILES_MAX}
+server.listen-backlog = {BACKLOG}
+server.max-keep-alive-requests = 0
+server.max-keep-alive-idle = 3600
+server.max-read-idle = 3600
+server.max-write-idle = 3600
+mimetype.assign = ( \"\" => \"application/octet-stream\" )
+"
+    )
+}
+
+/// With HTTP/1.1, so that connections are kept; at all addresses of both families.
+pub fn python(files: &Path) -> Vec<String> {
+    let port = Application::Python.port().to_string();
+    [
+        "-u",
+        "-m",
+        "http.server",
+        &port,
+        "--protocol",
+        "HTTP/1.1",
+        "--directory",
+    ]
+    .map(str::to_owned)
+    .into_iter()
+    .chain([files.display().to_string()])
+    .collect()
+}
+
+/// In memory only, reachable from everywhere.
+pub fn redis(own: &Path) -> Vec<String> {
+    let options = [
+        ("--port", Application::Redis.port().to_string()),
+        ("--bind", "* -::*".to_owned()),
+        ("--protected-mode", "no".to_owned()),
+        ("--save", String::new()),
+        ("--appendonly", "no".to_owned()),
+        ("--dir", own.display().to_string()),
+        ("--tcp-backlog", BACKLOG.to_string()),
+        ("--maxclients", (FILES_MAX - 64).to_string()),
+    ];
+    options
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nginx_is_told_to_stay_in_its_directory() {
+        let text = nginx(Path::new("/x/a"), Path::new("/x/files"), 2);
+        assert_eq!(text.matches('{').count(), text.matches('}').count());
+        assert!(text.contains("root /x/files;"));
+        assert!(text.contains("fastcgi_temp_path /x/a/fastcgi;"));
+        assert_eq!(text.matches(" reuseport;").count(), 2);
+    }
+}
