@@ -6,6 +6,7 @@
 mod abi;
 mod attach;
 mod ring;
+mod watch;
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -18,9 +19,10 @@ use memmap2::{MmapOptions, MmapRaw};
 use proto::packet::Checksum;
 use thiserror::Error;
 
-pub use abi::{MARK_RESTORING, REASONS, Record, SERVICES_MAX};
+pub use abi::{MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
 pub use attach::{detach, mount_bpffs};
 pub use ring::{Reader, Ring, Rings};
+pub use watch::FilterWatch;
 
 use abi::{NodeState, ServiceKey, ServiceState};
 
@@ -265,6 +267,15 @@ impl Wire {
                 "deaths of server processes are not noticed: {error}"
             ))),
         }
+    }
+
+    /// Attaches the programs to a service interface again, from which someone may have removed them: what passed meanwhile
+    /// is in no log. Where they still hang, they stay without a gap.
+    ///
+    /// # Errors
+    /// Names the step that failed: the interface may be gone.
+    pub fn reattach(&self, interface: u32) -> Result<(), WireError> {
+        attach::attach_interface(&self.object, interface)
     }
 
     /// Packets from and to other ports are none of any service.
