@@ -123,6 +123,9 @@ enum reason {
 /* sk->mark of sockets whose process is dying: their FIN and RST are not speech. */
 #define MARK_DYING 0x5f000003
 
+/* skb->mark and sk->mark of what may leave while the node has no right to speak in general: the nft guard lets it. */
+#define MARK_SPEAK 0x5f000004
+
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");
 _Static_assert(sizeof(struct service_state) == 64, "service_state");

@@ -182,6 +182,7 @@ static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet
 	_Bool waits = *(volatile __u32 *)&state->holds == HOLDS_NOTHING || held_as(packet, state) == HELD_UNDECIDED;
 	if (waits && !find_local(skb, packet))
 		return dropped(packet->service, REASON_SYN_WAITS);
+	skb->mark = MARK_SPEAK; /* the listener's answer and its socket take it over (tcp_fwmark_accept) */
 	count(packet->service, REASON_PASSED_LOCAL);
 	return TC_ACT_OK;
 }

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::wire::MARK_SPEAK;
+
 /// A pair of raw sockets, kept open: closing one costs milliseconds.
 pub struct RawSender {
     v4: Socket,
@@ -22,6 +24,7 @@ impl RawSender {
         let v6 = Socket::new(Domain::IPV6, Type::RAW, Some(raw)).ok();
         for socket in std::iter::once(&v4).chain(&v6) {
             socket.set_nonblocking(true)?;
+            socket.set_mark(MARK_SPEAK)?; // what is sent here is said by the survivor
         }
         Ok(Self { v4, v6 })
     }

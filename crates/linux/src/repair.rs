@@ -5,7 +5,7 @@
 //! ```text
 //!  prepare      socket ─ REPAIR ─ mark ─ TRANSPARENT ─ bind          (in advance, from a pool)
 //!  restore      QUEUE_SEQ ×2 ─ MAXSEG ─ connect ─ OPTIONS ─ TIMESTAMP ─ send queue ─ WINDOW
-//!  make_ready   clear the mark: the wire passes packets to it from now on
+//!  make_ready   change the mark: the wire passes packets to it, and the nftables guard what it says
 //!  feed         receive queue: what the wire logged meanwhile
 //!  activate     leave repair (window probe) ─ REUSEADDR
 //!
@@ -29,7 +29,7 @@ use proto::{Instant, Seq};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
-use crate::wire::MARK_RESTORING;
+use crate::wire::{MARK_RESTORING, MARK_SPEAK};
 
 /// A step of a restoration that the kernel refused.
 #[derive(Debug, Error)]
@@ -213,12 +213,12 @@ impl Restored {
         Ok(())
     }
 
-    /// From now on the wire passes the connection's packets to this socket.
+    /// From now on the wire passes the connection's packets to this socket, and the second guard what it says.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn make_ready(&self) -> Result<(), RestoreError> {
-        self.socket.set_mark(0).at("clearing SO_MARK")
+        self.socket.set_mark(MARK_SPEAK).at("SO_MARK")
     }
 
     /// Adds the next bytes of input that were logged after the endpoint was taken. What came to the socket itself since it is

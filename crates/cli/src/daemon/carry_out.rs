@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use linux::network::{Announcer, Interface, Network};
 use linux::raw::RawSender;
 use linux::repair::{Pool, Restored};
-use linux::wire::{Mode, Rings, Wire};
+use linux::wire::{FilterWatch, Mode, Rings, Wire};
 use proto::action::{Action, Gate, Report, ServiceIndex};
 use proto::connection::Endpoint;
 use proto::node::Node;
@@ -27,6 +28,8 @@ use crate::config::Config;
 
 /// Sockets kept ready for a takeover, per service: enough for most, not so many that descriptors run out.
 const POOL_MAX: usize = 1024;
+/// How often the network is looked at, whether it is as it should be.
+const VERIFY: Duration = Duration::from_secs(2);
 /// Of these, so many are made between two looks at the rings.
 const POOL_STEP: usize = 8;
 
@@ -41,6 +44,8 @@ pub struct Executor {
     replicas: Replicas,
     claims: Claims,
     servers: Servers,
+    filters: FilterWatch,
+    verified: Instant,
     raised: bool,
 }
 
@@ -82,6 +87,8 @@ impl Executor {
                 held: Vec::new(),
             });
         }
+        let interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
+        let filters = FilterWatch::open(&interfaces)?;
         Ok(Self {
             wire,
             network,
@@ -92,6 +99,8 @@ impl Executor {
             replicas: Replicas::new(config)?,
             claims: Claims::new(config)?,
             servers,
+            filters,
+            verified: Instant::now(),
             raised: false,
         })
     }
@@ -140,6 +149,33 @@ impl Executor {
     pub fn watch(&mut self, node: &mut Node) {
         self.servers.watch(&self.wire, node);
         self.claims.look(linux::clock::now(), node);
+    }
+
+    /// Puts back what others took away: filters at once, the rest now and then.
+    pub fn mend(&mut self) {
+        for interface in self.filters.check() {
+            match self.wire.reattach(interface) {
+                Ok(()) => tracing::warn!(interface, "someone removed the wire's filters: they are back"),
+                Err(error) => tracing::error!(%error, interface, "someone removed the wire's filters"),
+            }
+        }
+        if self.verified.elapsed() < VERIFY {
+            return;
+        }
+        self.verified = Instant::now();
+        match self.network.verify() {
+            Ok(missing) if missing.is_empty() => {}
+            Ok(_) => match self.network.repair() {
+                Ok(mended) => tracing::warn!(?mended, "someone changed the network: it is put back"),
+                Err(error) => tracing::error!(%error, "someone changed the network"),
+            },
+            Err(error) => tracing::debug!(%error, "the network cannot be looked at"),
+        }
+    }
+
+    /// Readable when someone has changed filters.
+    pub fn filters_fd(&self) -> BorrowedFd<'_> {
+        self.filters.as_fd()
     }
 
     /// Readable when a process of an application has died.
@@ -279,6 +315,11 @@ impl Executor {
         self.replicas.close_all(index);
         let vip = self.services[usize::from(index)].vip;
         self.set_speak(index, false);
+        match linux::network::sockets::destroy(vip) {
+            Ok(0) => {}
+            Ok(sockets) => tracing::info!(%vip, sockets, "deposed: connections ended silently"),
+            Err(error) => tracing::error!(%error, %vip, "deposed, but connections are left; they are mute"),
+        }
         let gone = self
             .claims
             .end(index, &mut self.network)

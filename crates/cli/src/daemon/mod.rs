@@ -264,6 +264,7 @@ impl Agent {
                 self.node.handle_answer(linux::clock::now());
             }
             self.executor.watch(&mut self.node);
+            self.executor.mend();
             let now = linux::clock::now();
             if now >= self.node.poll_timeout() {
                 self.node.handle_timeout(now);
@@ -331,7 +332,12 @@ impl Agent {
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
         if self.idle_naps <= NAPS_MAX {
-            let others = [self.peer.as_fd(), self.wakeups.as_fd(), self.executor.deaths_fd()];
+            let others = [
+                self.peer.as_fd(),
+                self.wakeups.as_fd(),
+                self.executor.deaths_fd(),
+                self.executor.filters_fd(),
+            ];
             wait(&others, self.nap.min(due));
         } else {
             self.executor.set_asleep(true);
@@ -341,6 +347,7 @@ impl Agent {
                     self.peer.as_fd(),
                     self.wakeups.as_fd(),
                     self.executor.deaths_fd(),
+                    self.executor.filters_fd(),
                     self.executor.replicas_fd(),
                 ];
                 wait(&[rings.as_slice(), &others].concat(), SLEEP_MAX.min(due));

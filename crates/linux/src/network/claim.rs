@@ -58,6 +58,11 @@ impl Network {
         steps.any(|(index, step)| step.claims() == Some(vip) && self.journal.begun(index))
     }
 
+    /// Whether a claim stands against this step.
+    pub(super) fn is_held_back(&self, step: &Step) -> bool {
+        step.leads_away().is_some_and(|vip| self.is_claimed(vip))
+    }
+
     /// Does what a daemon that died had begun to claim.
     pub(super) fn finish_claims(&mut self) -> Result<(), Error> {
         let vips = self.journal.steps().iter().filter_map(Step::claims);

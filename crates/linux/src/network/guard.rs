@@ -1,13 +1,20 @@
-//! The second guard: no RST from a service's address leaves a node without the right to speak.
+//! The second guard: without the right to speak nothing that this node says itself leaves from a service's address.
 //!
-//! It is independent of the eBPF programs, so a bug there, or their absence, resets no client. A kernel sends a RST of
-//! its own accord for every segment that meets no socket.
+//! It is independent of the eBPF programs, so a bug there, or their absence (`tc filter del`), resets no client and gives
+//! none an answer that the primary does not know of. A kernel sends a RST of its own accord for every segment that meets no
+//! socket, and a listener on the backup answers a SYN. What the wire forwards does not pass here.
+//!
+//! A takeover speaks before the right is granted, which takes a message to the kernel: its sockets bear [`MARK_SPEAK`], and so do
+//! those that take over a mark of a packet that the wire let in. A RST always needs the right: what ends a connection is said
+//! when all are decided.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use super::Error;
+use super::voice::Voice;
+use crate::wire::MARK_SPEAK;
 
 const PREFIX: &str = "steadfast_";
 
@@ -30,6 +37,26 @@ pub(super) fn remove(table: &str) -> Result<(), Error> {
 /// Whether the table is there.
 pub(super) fn exists(table: &str) -> Result<bool, Error> {
     Ok(nodes()?.iter().any(|node| self::table(node) == table))
+}
+
+/// Rules of a whole table.
+const RULES: usize = 6;
+
+/// Whether the table is as it was made, and `speakers` may speak. It costs a few messages to the kernel.
+pub(super) fn stands(
+    voice: &Voice,
+    table: &str,
+    services: &[SocketAddr],
+    speakers: &[SocketAddr],
+) -> io::Result<bool> {
+    let mut whole = voice.rules(table)? == RULES;
+    for service in services {
+        whole = whole && voice.is_guarded(table, *service)?;
+    }
+    for speaker in speakers {
+        whole = whole && voice.may_speak(table, *speaker)?;
+    }
+    Ok(whole)
 }
 
 /// The nodes that have a table.
@@ -73,16 +100,24 @@ fn ruleset(table: &str, services: &[SocketAddr]) -> String {
     // A table that a dead daemon left keeps who may speak; its rules are not doubled.
     format!(
         "add table inet {table}
+        add chain inet {table} mute
         add chain inet {table} output {{ {chain} }}
+        flush chain inet {table} mute
         flush chain inet {table} output
         table inet {table} {{
             set guarded4 {{ type ipv4_addr . inet_service; {guarded4} }}
             set guarded6 {{ type ipv6_addr . inet_service; {guarded6} }}
             set speak4 {{ type ipv4_addr . inet_service; }}
             set speak6 {{ type ipv6_addr . inet_service; }}
+            chain mute {{
+                oif lo accept
+                tcp flags & rst == rst counter drop
+                meta mark {MARK_SPEAK} accept
+                counter drop
+            }}
             chain output {{
-                tcp flags & rst == rst ip saddr . tcp sport @guarded4 ip saddr . tcp sport != @speak4 counter drop
-                tcp flags & rst == rst ip6 saddr . tcp sport @guarded6 ip6 saddr . tcp sport != @speak6 counter drop
+                ip saddr . tcp sport @guarded4 ip saddr . tcp sport != @speak4 jump mute
+                ip6 saddr . tcp sport @guarded6 ip6 saddr . tcp sport != @speak6 jump mute
             }}
         }}
         "

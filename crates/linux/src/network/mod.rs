@@ -7,12 +7,13 @@
 //!
 //! | for | what | why |
 //! |---|---|---|
-//! | every node | nftables table `inet steadfast_<node>` | no RST from a service's address without the right to speak |
+//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak |
 //! | backup | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
 //! | primary | VIP on `lo`, `arp_ignore`, `arp_announce` | its sockets have the VIP, its ARP does not |
 //! | primary | rule `from VIP`, route via the backup | every packet of the VIP leaves through the wire |
 //! | primary alone | VIP on the service interface too, no such rule | clients' packets come here, replies go straight ([`Network::claim`]) |
 //! | backup | rule for the application's replies, local route | relayed connections have their clients' addresses |
+//! | backup | `tcp_fwmark_accept` | who answers a SYN bears its mark: a relayed connection's, or that of a takeover |
 //!
 //! Everything works on the network namespace of the calling thread.
 
@@ -23,19 +24,23 @@ mod guard;
 mod interface;
 mod journal;
 mod listeners;
+pub(crate) mod message;
 mod neighbour;
 mod netlink;
 pub(crate) mod packet;
 mod plan;
+pub mod sockets;
 mod step;
 mod sysctl;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod voice;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +122,8 @@ pub struct Service {
 pub struct Network {
     netlink: Netlink,
     voice: Voice,
+    /// Who has been granted the right to speak.
+    speakers: Mutex<Vec<SocketAddr>>,
     journal: Journal,
 }
 
@@ -136,16 +143,29 @@ impl Network {
                 Journal::create(journal, plan, plan::steps(&netlink, plan)?)?
             }
         };
-        let mut network = Self {
-            netlink,
-            voice,
-            journal,
-        };
+        let mut network = Self::of(netlink, voice, journal)?;
         if let Err(error) = network.advance(Step::is_lasting) {
             give_up(network.remove());
             return Err(error);
         }
         Ok(network)
+    }
+
+    fn of(netlink: Netlink, voice: Voice, journal: Journal) -> Result<Self, Error> {
+        let mut speakers = Vec::new();
+        let table = guard::table(&journal.plan().node);
+        for service in &journal.plan().services {
+            let may = voice.may_speak(&table, service.address);
+            if may.map_err(Error::at("ask who may speak in", &table))? {
+                speakers.push(service.address);
+            }
+        }
+        Ok(Self {
+            netlink,
+            voice,
+            speakers: Mutex::new(speakers),
+            journal,
+        })
     }
 
     /// Puts up the VIPs.
@@ -178,14 +198,27 @@ impl Network {
         self.retreat(|step| step.vip() == Some(vip) || step.claims() == Some(vip))
     }
 
-    /// Grants or withdraws the right to speak: without it no RST from `service` leaves this node. Granting takes
+    /// Grants or withdraws the right to speak: without it nothing that this node says itself leaves from `service`, but
+    /// what bears [`MARK_SPEAK`](crate::wire::MARK_SPEAK) and is no RST. What is forwarded is not concerned. Granting takes
     /// microseconds; withdrawing waits until no CPU uses the old set any more, some 10 ms.
     ///
     /// # Errors
     /// If nftables refuses.
     pub fn set_speak(&self, service: SocketAddr, may: bool) -> Result<(), Error> {
-        self.voice
-            .set(&guard::table(&self.journal.plan().node), service, may)
+        let table = guard::table(&self.journal.plan().node);
+        let mut speakers = self.speakers.lock().unwrap_or_else(PoisonError::into_inner);
+        speakers.retain(|speaker| *speaker != service);
+        if may {
+            speakers.push(service);
+        }
+        self.voice.set(&table, service, may)
+    }
+
+    fn speakers(&self) -> Vec<SocketAddr> {
+        self.speakers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Restores the network as it was found.
@@ -202,7 +235,7 @@ impl Network {
     fn advance(&mut self, which: impl Fn(&Step) -> bool) -> Result<(), Error> {
         for index in 0..self.journal.steps().len() {
             let step = self.journal.steps()[index].clone();
-            if !which(&step) || step.leads_away().is_some_and(|vip| self.is_claimed(vip)) {
+            if !which(&step) || self.is_held_back(&step) {
                 continue;
             }
             if !self.journal.begun(index) {
@@ -249,12 +282,7 @@ pub fn undo(journal: &Path) -> Result<(), UndoError> {
     let Some(journal) = Journal::load(journal)? else {
         return Ok(());
     };
-    Network {
-        netlink: Netlink::open()?,
-        voice: Voice::open()?,
-        journal,
-    }
-    .remove()
+    Network::of(Netlink::open()?, Voice::open()?, journal)?.remove()
 }
 
 /// The VIPs that the daemon with `journal`, alive or dead, has put up.

@@ -109,10 +109,11 @@ fn backup(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error
     let mut steps = vec![Step::Route { table, way }];
     let application = service.application;
     // From loopback nothing goes elsewhere anyway. From another address the application may have other clients:
-    // there relayed connections are told by their mark, which an accepted socket takes from the SYN.
+    // there relayed connections are told by their mark, which an accepted socket takes from the SYN. So does what answers a
+    // new client during a takeover: the wire marks the SYN.
     let mark = (!application.ip().is_loopback()).then_some(RELAY_MARK);
     let accept = "ipv4/tcp_fwmark_accept";
-    if mark.is_some() && read_number(accept)? == 0 {
+    if read_number(accept)? == 0 {
         steps.push(Step::Sysctl {
             key: accept.to_owned(),
             value: "1".to_owned(),

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use super::netlink::Netlink;
+use super::voice::Voice;
 use super::{Error, PRIORITY_FROM_VIP, guard, sysctl};
 
 /// One change. Doing it twice is as good as once, and so is undoing it.
@@ -128,6 +129,24 @@ impl Step {
             return Err(Error::new("add", object, answer));
         }
         Ok(None)
+    }
+
+    /// Whether what the step makes is there; of a guard, also whether these services may speak.
+    pub(super) fn stands(
+        &self,
+        netlink: &Netlink,
+        voice: &Voice,
+        speakers: &[SocketAddr],
+    ) -> io::Result<bool> {
+        match self {
+            Self::Guard { table, services } => guard::stands(voice, table, services, speakers),
+            Self::Sysctl { key, value } => Ok(sysctl::read(key)? == *value),
+            Self::Route { table, way } => netlink.table_in_use(*table, way.is_ipv6()),
+            Self::Rule(rule) => netlink.has_rule(rule),
+            Self::Address { address, interface } | Self::Claim { address, interface } => {
+                netlink.has_address(*address, interface)
+            }
+        }
     }
 
     pub(super) fn apply(&self, netlink: &Netlink) -> Result<(), Error> {

@@ -10,22 +10,22 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 
 use super::Error;
+use super::message::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLMSG_DONE, first, message, messages};
 
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 const NFNL_MSG_BATCH_END: u16 = 0x11;
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
+const NFT_MSG_GETRULE: u16 = NFNL_SUBSYS_NFTABLES << 8 | 7;
+const NFT_MSG_NEWRULE: u16 = NFNL_SUBSYS_NFTABLES << 8 | 6;
 const NFT_MSG_NEWSETELEM: u16 = NFNL_SUBSYS_NFTABLES << 8 | 12;
+const NFT_MSG_GETSETELEM: u16 = NFNL_SUBSYS_NFTABLES << 8 | 13;
 const NFT_MSG_DELSETELEM: u16 = NFNL_SUBSYS_NFTABLES << 8 | 14;
-
-const NLM_F_REQUEST: u16 = 0x1;
-const NLM_F_ACK: u16 = 0x4;
-const NLM_F_CREATE: u16 = 0x400;
-const NLMSG_ERROR: u16 = 2;
 
 const NFPROTO_UNSPEC: u8 = 0;
 const NFPROTO_INET: u8 = 1;
 
 const NLA_F_NESTED: u16 = 0x8000;
+const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
@@ -58,7 +58,7 @@ impl Voice {
         open().map_err(Error::at("open", "nftables netlink"))
     }
 
-    /// Lets RSTs of `service` pass the guard of `table`, or not. Once more is as good as once.
+    /// Lets what `service` says pass the guard of `table`, or not. Once more is as good as once.
     pub(super) fn set(&self, table: &str, service: SocketAddr, may: bool) -> Result<(), Error> {
         let change = || {
             let (kind, flags) = if may {
@@ -66,12 +66,18 @@ impl Voice {
             } else {
                 (NFT_MSG_DELSETELEM, 0)
             };
-            let element = message(kind, NLM_F_ACK | flags, NFPROTO_INET, 0, &element(table, service));
-            let batch = |kind| message(kind, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
+            let element = request(
+                kind,
+                NLM_F_ACK | flags,
+                NFPROTO_INET,
+                0,
+                &element(table, SPEAK, service),
+            );
+            let batch = |kind| request(kind, 0, NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES, &[]);
             let request = [batch(NFNL_MSG_BATCH_BEGIN), element, batch(NFNL_MSG_BATCH_END)].concat();
             self.socket.send(&request, 0)?;
             let (answer, _) = self.socket.recv_from_full()?;
-            outcome(&answer)
+            first(&answer)?.outcome()
         };
         match change() {
             Err(error) if !may && error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -83,39 +89,77 @@ impl Voice {
     }
 }
 
-/// An NLMSG_ERROR says how the request ended; 0 is well.
-fn outcome(answer: &[u8]) -> io::Result<()> {
-    let kind = answer.get(4..6).map(|two| u16::from_ne_bytes([two[0], two[1]]));
-    match (kind, answer.get(16..20)) {
-        (Some(NLMSG_ERROR), Some(code)) => match i32::from_ne_bytes(code.try_into().expect("4 bytes")) {
-            0 => Ok(()),
-            code => Err(io::Error::from_raw_os_error(-code)),
-        },
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the kernel's answer is not understood",
-        )),
+impl Voice {
+    /// Whether `service` may speak.
+    pub(super) fn may_speak(&self, table: &str, service: SocketAddr) -> io::Result<bool> {
+        self.has(table, SPEAK, service)
+    }
+
+    /// Whether the guard of `table` knows `service`.
+    pub(super) fn is_guarded(&self, table: &str, service: SocketAddr) -> io::Result<bool> {
+        self.has(table, GUARDED, service)
+    }
+
+    fn has(&self, table: &str, set: &str, service: SocketAddr) -> io::Result<bool> {
+        let question = element(table, set, service);
+        let question = request(NFT_MSG_GETSETELEM, 0, NFPROTO_INET, 0, &question);
+        self.socket.send(&question, 0)?;
+        let (answer, _) = self.socket.recv_from_full()?;
+        let answer = first(&answer)?;
+        if answer.kind == NFT_MSG_NEWSETELEM {
+            return Ok(true);
+        }
+        match answer.outcome() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            outcome => outcome.map(|()| false),
+        }
+    }
+
+    /// How many rules `table` has; none if it does not exist.
+    pub(super) fn rules(&self, table: &str) -> io::Result<usize> {
+        let table = attribute(NFTA_RULE_TABLE, &text(table));
+        let question = request(NFT_MSG_GETRULE, NLM_F_DUMP, NFPROTO_INET, 0, &table);
+        self.socket.send(&question, 0)?;
+        let mut rules = 0;
+        loop {
+            let (answers, _) = self.socket.recv_from_full()?;
+            for answer in messages(&answers) {
+                match answer.kind {
+                    NFT_MSG_NEWRULE => rules += 1,
+                    NLMSG_DONE => return Ok(rules),
+                    _ => answer.outcome()?,
+                }
+            }
+        }
     }
 }
 
+/// The sets of a guard's table, by the beginnings of their names: the services, and those that may speak.
+const GUARDED: &str = "guarded";
+const SPEAK: &str = "speak";
+
 /// The attributes that name one element of one set.
-fn element(table: &str, service: SocketAddr) -> Vec<u8> {
+fn element(table: &str, set: &str, service: SocketAddr) -> Vec<u8> {
     // Of a concatenation each part begins at a multiple of 4 bytes.
-    let (set, mut key) = match service.ip() {
-        IpAddr::V4(v4) => ("speak4", v4.octets().to_vec()),
-        IpAddr::V6(v6) => ("speak6", v6.octets().to_vec()),
+    let (family, mut key) = match service.ip() {
+        IpAddr::V4(v4) => ('4', v4.octets().to_vec()),
+        IpAddr::V6(v6) => ('6', v6.octets().to_vec()),
     };
     key.extend(service.port().to_be_bytes());
     key.extend([0, 0]);
-    let text = |name: &str| [name.as_bytes(), &[0]].concat();
     let nested = |kind, inner: &[u8]| attribute(NLA_F_NESTED | kind, inner);
     let key = nested(NFTA_SET_ELEM_KEY, &attribute(NFTA_DATA_VALUE, &key));
     [
         attribute(NFTA_SET_ELEM_LIST_TABLE, &text(table)),
-        attribute(NFTA_SET_ELEM_LIST_SET, &text(set)),
+        attribute(NFTA_SET_ELEM_LIST_SET, &text(&format!("{set}{family}"))),
         nested(NFTA_SET_ELEM_LIST_ELEMENTS, &nested(NFTA_LIST_ELEM, &key)),
     ]
     .concat()
+}
+
+/// A string as the kernel has them.
+fn text(name: &str) -> Vec<u8> {
+    [name.as_bytes(), &[0]].concat()
 }
 
 /// `struct nlattr`: length, type, value, padding.
@@ -127,14 +171,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// `struct nlmsghdr`, `struct nfgenmsg`, attributes.
-fn message(kind: u16, flags: u16, family: u8, resource: u16, attributes: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(20 + attributes.len()).expect("names and keys are short");
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
-    bytes.extend([0; 8]); // sequence number and port
-    bytes.extend([family, 0]);
-    bytes.extend(resource.to_be_bytes());
-    bytes.extend(attributes);
-    bytes
+fn request(kind: u16, flags: u16, family: u8, resource: u16, attributes: &[u8]) -> Vec<u8> {
+    let [high, low] = resource.to_be_bytes();
+    message(kind, flags, &[&[family, 0, high, low], attributes].concat())
 }

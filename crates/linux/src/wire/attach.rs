@@ -59,8 +59,11 @@ pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), Wi
 /// Detaches our two filters from an interface. A qdisc without other filters goes too.
 ///
 /// # Errors
-/// What the kernel says; a hook that is gone already is no error.
+/// What the kernel says; a hook that is gone already is no error, nor an interface.
 pub fn detach(interface: u32) -> Result<(), WireError> {
+    let Some(name) = name_of(interface) else {
+        return Ok(());
+    };
     // The program's descriptor is not needed to detach; any open one does.
     let null = File::open("/dev/null").step(|| "opening /dev/null".into())?;
     let mut others = false;
@@ -76,7 +79,7 @@ pub fn detach(interface: u32) -> Result<(), WireError> {
             Err(error) if is_gone(&error) => {}
             Err(error) => Err(error).step(|| format!("detaching from interface {interface}"))?,
         }
-        others |= has_filters(interface, point);
+        others |= has_filters(&name, point);
     }
     if !others {
         let mut hook = TcHook::new(null.as_fd());
@@ -94,16 +97,19 @@ pub fn detach(interface: u32) -> Result<(), WireError> {
 }
 
 /// Whether someone else's filter hangs at the hook. When in doubt, yes: then the qdisc stays.
-fn has_filters(interface: u32, point: TcAttachPoint) -> bool {
+fn has_filters(interface: &str, point: TcAttachPoint) -> bool {
     let side = if point == TC_INGRESS { "ingress" } else { "egress" };
-    let name = nix::net::if_::if_indextoname(interface)
-        .ok()
-        .and_then(|name| name.into_string().ok());
-    let Some(name) = name else { return false };
     let listing = std::process::Command::new("tc")
-        .args(["filter", "show", "dev", &name, side])
+        .args(["filter", "show", "dev", interface, side])
         .output();
     listing.map_or(true, |output| !output.stdout.trim_ascii().is_empty())
+}
+
+/// The name of an interface that is there.
+fn name_of(interface: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(interface).ok()?;
+    // This call reports a missing interface by an empty name.
+    name.into_string().ok().filter(|name| !name.is_empty())
 }
 
 fn is_gone(error: &libbpf_rs::Error) -> bool {

@@ -8,6 +8,7 @@ mod attach;
 mod deaths;
 mod held;
 mod ring;
+mod watch;
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -21,10 +22,11 @@ use memmap2::{MmapOptions, MmapRaw};
 use proto::packet::Checksum;
 use thiserror::Error;
 
-pub use abi::{Death, MARK_RESTORING, REASONS, Record, SERVICES_MAX};
+pub use abi::{Death, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
 pub use attach::{detach, mount_bpffs};
 pub use deaths::Deaths;
 pub use ring::{Reader, Ring, Rings};
+pub use watch::FilterWatch;
 
 use abi::{NodeState, ServiceKey, ServiceState};
 
@@ -283,6 +285,15 @@ impl Wire {
                 "deaths of server processes are not noticed: {error}"
             ))),
         }
+    }
+
+    /// Attaches the programs to a service interface again, from which someone may have removed them: what passed meanwhile
+    /// is in no log. Where they still hang, they stay without a gap.
+    ///
+    /// # Errors
+    /// Names the step that failed: the interface may be gone.
+    pub fn reattach(&self, interface: u32) -> Result<(), WireError> {
+        attach::attach_interface(&self.object, interface)
     }
 
     /// Packets from and to other ports are none of any service.

@@ -7,23 +7,27 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::probe::OutsideHosts;
 
-const SERVICES: [&str; 2] = ["10.0.0.100:80", "[2001:db8::100]:80"];
+pub(super) const SERVICES: [&str; 2] = ["10.0.0.100:80", "[2001:db8::100]:80"];
 const MOMENT: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn vips() -> [IpAddr; 2] {
+pub(super) fn vips() -> [IpAddr; 2] {
     SERVICES.map(|service| service.parse::<SocketAddr>().unwrap().ip())
 }
 
 /// One that a client has with the primary.
-struct Conversation {
-    client: TcpStream,
-    server: TcpStream,
+pub(super) struct Conversation {
+    pub(super) client: TcpStream,
+    pub(super) server: TcpStream,
 }
 
 impl Conversation {
-    fn begin(world: &World, listener: &TcpListener) -> Self {
-        let service = listener.local_addr().unwrap();
+    pub(super) fn begin(world: &World, listener: &TcpListener) -> Self {
+        Self::begin_at(world, listener, listener.local_addr().unwrap())
+    }
+
+    /// At one of the addresses that `listener` listens at.
+    pub(super) fn begin_at(world: &World, listener: &TcpListener, service: SocketAddr) -> Self {
         let client = world
             .router
             .run(|| TcpStream::connect_timeout(&service, PATIENCE).unwrap());
@@ -35,7 +39,7 @@ impl Conversation {
         Self { client, server }
     }
 
-    fn go_on(&mut self) {
+    pub(super) fn go_on(&mut self) {
         let mut word = [0; 7];
         self.client.write_all(b"request").unwrap();
         self.server.read_exact(&mut word).unwrap();
@@ -63,7 +67,7 @@ fn lead_to(world: &World, node: &world::Namespace) {
     }
 }
 
-fn mac(node: &world::Namespace) -> Mac {
+pub(super) fn mac(node: &world::Namespace) -> Mac {
     node.run(|| Interface::find("eth0").unwrap().unwrap().mac.unwrap())
 }
 
@@ -73,7 +77,7 @@ fn claimants_of(world: &World, vip: IpAddr) -> Vec<Mac> {
 }
 
 /// Announces until the router sends to `node`.
-fn announce(world: &World, node: &world::Namespace) {
+pub(super) fn announce(world: &World, node: &world::Namespace) {
     let mac = mac(node).to_string();
     for vip in vips() {
         let until = Instant::now() + PATIENCE;
@@ -100,6 +104,9 @@ fn a_claimed_vip_is_served_without_the_backup_and_given_back() {
     let primary = &world.primary;
     let before = primary.settled();
     let mut network = primary.run(|| set_up(&plan, &journal));
+    for service in &plan.services {
+        primary.run(|| network.set_speak(service.address, true).unwrap());
+    }
     let planned = primary.settled();
     let listeners = SERVICES.map(|service| primary.run(|| TcpListener::bind(service).unwrap()));
     let mut conversations = listeners.each_ref().map(|at| Conversation::begin(&world, at));

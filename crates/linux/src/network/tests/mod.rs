@@ -1,10 +1,13 @@
 //! Against the kernel, in network namespaces of their own.
 
 mod claim;
+mod deposed;
 mod relay;
 mod set_up;
+
 mod traffic;
 mod undo;
+mod verify;
 mod world;
 
 use super::*;

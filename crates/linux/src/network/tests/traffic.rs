@@ -1,10 +1,13 @@
 //! What the neighbours and the clients see.
 
-use std::io;
-use std::net::TcpStream;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use socket2::SockRef;
+
 use super::*;
+use crate::wire::MARK_SPEAK;
 
 const MOMENT: Duration = Duration::from_millis(300);
 
@@ -129,8 +132,8 @@ fn without_the_right_to_speak_no_rst_leaves() {
     let table = world.backup.command("nft list table inet steadfast_test-node");
     assert_eq!(
         table.matches("counter packets 0").count(),
-        0,
-        "both rules have dropped: {table}"
+        1,
+        "the rule for RSTs has dropped, the one for the rest has not: {table}"
     );
     for other in ["10.0.0.100:81", "10.0.0.2:80"] {
         assert_eq!(
@@ -138,6 +141,84 @@ fn without_the_right_to_speak_no_rst_leaves() {
             io::ErrorKind::ConnectionRefused,
             "not guarded"
         );
+    }
+}
+
+/// Whether the router can connect to `service`; the connection if so.
+fn connect(world: &World, service: SocketAddr) -> Option<TcpStream> {
+    let connected = world
+        .router
+        .run(|| TcpStream::connect_timeout(&service, MOMENT).ok());
+    connected.inspect(|stream| stream.set_read_timeout(Some(MOMENT)).unwrap())
+}
+
+#[test]
+fn without_the_right_to_speak_no_listener_answers() {
+    let Some(world) = World::new("without_the_right_to_speak_no_listener_answers") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let plan = backup_plan();
+    let backup = &world.backup;
+    let network = backup.run(|| set_up(&plan, &journal(dir.path())));
+    for service in [plan.services[0].address, plan.services[2].address] {
+        let listener = backup.run(|| TcpListener::bind(service).unwrap());
+        assert!(connect(&world, service).is_none());
+        assert!(
+            backup.run(|| TcpStream::connect(service).is_ok()),
+            "what stays on the machine is not speech"
+        );
+        listener.accept().unwrap();
+
+        backup.run(|| network.set_speak(service, true).unwrap());
+        let mut client = connect(&world, service).expect("it may speak");
+        let (mut server, _) = listener.accept().unwrap();
+        backup.run(|| network.set_speak(service, false).unwrap());
+        server.write_all(b"word").unwrap();
+        let error = client.read(&mut [0; 4]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "the right was withdrawn");
+        let mark = |mark| SockRef::from(&server).set_mark(mark).unwrap();
+        mark(MARK_SPEAK);
+        server.write_all(b"word").unwrap();
+        client.set_read_timeout(Some(SOON)).unwrap();
+        client.read_exact(&mut [0; 8]).expect("with the mark all is said");
+    }
+}
+
+#[test]
+fn who_answers_a_marked_syn_may_speak_but_not_reset() {
+    let Some(world) = World::new("who_answers_a_marked_syn_may_speak_but_not_reset") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let plan = backup_plan();
+    let backup = &world.backup;
+    let _network = backup.run(|| set_up(&plan, &journal(dir.path())));
+    let services = [plan.services[0].address, plan.services[2].address];
+    let listeners = services.map(|service| backup.run(|| TcpListener::bind(service).unwrap()));
+    for service in services {
+        assert!(connect(&world, service).is_none());
+    }
+    // As the wire does while it takes over.
+    backup.command("nft add table inet wire");
+    backup.command("nft add chain inet wire in { type filter hook prerouting priority -300 ; }");
+    backup.command(&format!(
+        "nft add rule inet wire in tcp flags syn meta mark set {MARK_SPEAK}"
+    ));
+    for (service, listener) in services.into_iter().zip(&listeners) {
+        let mut client = connect(&world, service).expect("the SYN was marked");
+        client.set_read_timeout(Some(SOON)).unwrap();
+        // The first one may be of a SYN of before.
+        let (mut server, _) = std::iter::repeat_with(|| listener.accept().unwrap())
+            .find(|(_, from)| *from == client.local_addr().unwrap())
+            .unwrap();
+        server.write_all(b"word").unwrap();
+        client.read_exact(&mut [0; 4]).unwrap();
+        SockRef::from(&server).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(server);
+        client.set_read_timeout(Some(MOMENT)).unwrap();
+        let error = client.read(&mut [0; 4]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "no RST");
     }
 }
 

@@ -1,0 +1,109 @@
+//! Netlink messages as bytes (`linux/netlink.h`), for the protocols of which a few messages are all that is needed.
+
+use std::io;
+
+pub(crate) const NLM_F_REQUEST: u16 = 0x1;
+pub(crate) const NLM_F_ACK: u16 = 0x4;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
+pub(crate) const NLM_F_CREATE: u16 = 0x400;
+
+pub(crate) const NLMSG_ERROR: u16 = 2;
+pub(crate) const NLMSG_DONE: u16 = 3;
+
+/// `struct nlmsghdr`.
+const HEADER: usize = 16;
+
+/// One message: its type and what follows the header.
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    pub(crate) body: &'a [u8],
+}
+
+impl Message<'_> {
+    /// The `count` bytes of the body from `at` on; zeroes if it is shorter.
+    pub(crate) fn bytes<const COUNT: usize>(&self, at: usize) -> [u8; COUNT] {
+        let bytes = self.body.get(at..at + COUNT);
+        bytes.map_or([0; COUNT], |bytes| bytes.try_into().expect("as many"))
+    }
+
+    /// An NLMSG_ERROR says how a request ended; 0 is well.
+    pub(crate) fn outcome(&self) -> io::Result<()> {
+        match (self.kind, i32::from_ne_bytes(self.bytes(0))) {
+            (NLMSG_ERROR, 0) if self.body.len() >= 4 => Ok(()),
+            (NLMSG_ERROR, code) if self.body.len() >= 4 => Err(io::Error::from_raw_os_error(-code)),
+            _ => Err(not_understood()),
+        }
+    }
+}
+
+/// The messages of one datagram; what is cut off is left out.
+pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let header = datagram.get(..HEADER)?;
+        let length = u32::from_ne_bytes(header[..4].try_into().expect("4 bytes")) as usize;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        let body = datagram.get(HEADER..length)?;
+        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(Message { kind, body })
+    })
+}
+
+/// The first message of an answer.
+pub(crate) fn first(answer: &[u8]) -> io::Result<Message<'_>> {
+    messages(answer).next().ok_or_else(not_understood)
+}
+
+fn not_understood() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the kernel's answer is not understood",
+    )
+}
+
+/// A message to the kernel.
+pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADER + body.len()).expect("requests are short");
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+    bytes.extend([0; 8]); // sequence number and port
+    bytes.extend(body);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_is_taken_apart() {
+        let two = [message(7, 0, &[1, 2, 3, 4, 5, 0, 0, 0]), message(8, 0, &[9])].concat();
+        let taken: Vec<_> = messages(&two)
+            .map(|message| (message.kind, message.body.len(), message.bytes::<2>(3)))
+            .collect();
+        assert_eq!(taken, [(7, 8, [4, 5]), (8, 1, [0, 0])]);
+        for len in 0..24 {
+            assert_eq!(messages(&two[..len]).count(), 0, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_ends_it() {
+        for length in [0_u32, 15, 1000, u32::MAX] {
+            let mut wrong = message(7, 0, &[0; 8]);
+            wrong[..4].copy_from_slice(&length.to_ne_bytes());
+            assert_eq!(messages(&[wrong, message(8, 0, &[])].concat()).count(), 0);
+        }
+    }
+
+    #[test]
+    fn an_error_is_the_outcome() {
+        let answer = |code: i32| message(NLMSG_ERROR, 0, &code.to_ne_bytes());
+        assert!(first(&answer(0)).unwrap().outcome().is_ok());
+        let error = first(&answer(-libc::ENOENT)).unwrap().outcome().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        for strange in [message(NLMSG_ERROR, 0, &[]), message(7, 0, &[0; 8])] {
+            assert!(first(&strange).unwrap().outcome().is_err());
+        }
+    }
+}

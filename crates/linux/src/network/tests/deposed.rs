@@ -1,0 +1,168 @@
+//! A deposed node's connections end without a word.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpListener, TcpStream};
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::claim::{Conversation, SERVICES, vips};
+use super::*;
+use crate::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
+
+/// The states of all TCP sockets of `service` but listeners, sorted.
+fn states(node: &world::Namespace, service: SocketAddr) -> Vec<String> {
+    let listing = node.command(&format!("ss -H -t -n -a state connected src {service}"));
+    let state = |line: &str| line.split_ascii_whitespace().next().unwrap().to_owned();
+    let mut states: Vec<_> = listing.lines().map(state).collect();
+    states.sort();
+    states
+}
+
+/// Connections of which the server's ends are in many states, with what must live as long.
+fn connections(world: &World, listener: &TcpListener) -> Vec<Conversation> {
+    let mut all: Vec<_> = (0..7).map(|_| Conversation::begin(world, listener)).collect();
+    all.iter_mut().for_each(Conversation::go_on);
+    all[1].client.write_all(b"never read").unwrap();
+    all[2].client.shutdown(Shutdown::Write).unwrap(); // CLOSE-WAIT
+    all[3].server.shutdown(Shutdown::Write).unwrap(); // FIN-WAIT-2
+    // TIME-WAIT
+    all[4].server.shutdown(Shutdown::Write).unwrap();
+    all[4].client.shutdown(Shutdown::Write).unwrap();
+    // Unsent output: the client takes no more. And FIN-WAIT-1 behind it.
+    for full in [5, 6] {
+        let server = &mut all[full].server;
+        server.set_nonblocking(true).unwrap();
+        while server.write(&[7; 65536]).is_ok() {}
+    }
+    all[6].server.shutdown(Shutdown::Write).unwrap();
+    all
+}
+
+/// How many TCP segments from a service's port have come to `tap` before the datagram that `node` sends last.
+fn segments(tap: &PacketSocket, node: &world::Namespace) -> usize {
+    node.run(|| {
+        let last = std::net::UdpSocket::bind("10.0.0.3:0").unwrap();
+        last.send_to(b"that is all", "10.0.0.1:9999").unwrap();
+    });
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let (mut frame, mut count) = (vec![0; FRAME_MAX], 0);
+    loop {
+        assert!(std::time::Instant::now() < until, "the datagram did not come");
+        let Some(length) = tap.receive(&mut frame).unwrap() else {
+            continue;
+        };
+        let packet = &frame[VIRTIO_HEADER + 14..length];
+        let (protocol, header) = match packet[0] >> 4 {
+            4 => (packet[9], 20),
+            6 => (packet[6], 40),
+            _ => continue,
+        };
+        let port = u16::from_be_bytes([packet[header], packet[header + 1]]);
+        match protocol {
+            6 if port == 80 => count += 1,
+            17 if packet.ends_with(b"that is all") => return count,
+            _ => {}
+        }
+    }
+}
+
+/// `listener` on the primary has connections in all states; they are destroyed in silence.
+fn check(world: &World, network: &Network, listener: &TcpListener, service: SocketAddr) {
+    let primary = &world.primary;
+    primary.run(|| network.set_speak(service, true).unwrap());
+    let mut all = connections(world, listener);
+    let waiting = world.router.run(|| TcpStream::connect(service).unwrap()); // not accepted
+    let there = [
+        "CLOSE-WAIT",
+        "ESTAB",
+        "ESTAB",
+        "ESTAB",
+        "ESTAB",
+        "FIN-WAIT-1",
+        "FIN-WAIT-2",
+        "TIME-WAIT",
+    ];
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while states(primary, service) != there {
+        assert!(
+            std::time::Instant::now() < until,
+            "{:?}",
+            states(primary, service)
+        );
+    }
+
+    primary.run(|| network.set_speak(service, false).unwrap());
+    let tap = world.router.run(|| PacketSocket::open("port3").unwrap());
+    segments(&tap, primary); // those that were under way
+    let destroyed = primary.run(|| sockets::destroy(service).unwrap());
+    assert_eq!(destroyed, there.len());
+    assert_eq!(states(primary, service), [] as [&str; 0]);
+    assert_eq!(primary.run(|| sockets::destroy(service).unwrap()), 0);
+    // What clients still say meets no socket.
+    for conversation in &mut all[..2] {
+        conversation.client.write_all(b"are you there?").unwrap();
+    }
+    assert_eq!(segments(&tap, primary), 0, "a word was said");
+    let error = SockRef::from(&all[0].server).take_error().unwrap().unwrap();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
+    for conversation in &all {
+        SockRef::from(&conversation.client)
+            .set_linger(Some(std::time::Duration::ZERO))
+            .unwrap();
+    }
+    drop(waiting);
+    drop(listener.accept()); // of one that was destroyed
+
+    primary.run(|| network.set_speak(service, true).unwrap());
+    Conversation::begin(world, listener).go_on(); // the listener is as it was
+    primary.run(|| network.set_speak(service, false).unwrap());
+    primary.run(|| sockets::destroy(service).unwrap());
+}
+
+#[test]
+fn connections_in_any_state_end_in_silence() {
+    let Some(world) = World::new("connections_in_any_state_end_in_silence") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let primary = &world.primary;
+    let plan = plan(Role::Primary, 2, &SERVICES);
+    let mut network = primary.run(|| set_up(&plan, &journal(dir.path())));
+    primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+    let services = SERVICES.map(|service| service.parse().unwrap());
+    for service in services {
+        let listener = primary.run(|| TcpListener::bind(service).unwrap());
+        check(&world, &network, &listener, service);
+    }
+    primary.run(|| network.remove().unwrap());
+}
+
+#[test]
+fn ipv4_connections_of_an_ipv6_listener_are_found_and_others_stay() {
+    let Some(world) = World::new("ipv4_connections_of_an_ipv6_listener_are_found_and_others_stay") else {
+        return;
+    };
+    let primary = &world.primary;
+    let listener = primary.run(|| {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
+        socket.set_only_v6(false).unwrap();
+        socket
+            .bind(&SocketAddr::new("::".parse().unwrap(), 80).into())
+            .unwrap();
+        socket.listen(16).unwrap();
+        TcpListener::from(socket)
+    });
+    let others = primary.run(|| TcpListener::bind("10.0.0.3:81").unwrap());
+    let mut other = Conversation::begin(&world, &others);
+    for service in ["10.0.0.3:80", "[2001:db8::3]:80"] {
+        let service = service.parse().unwrap();
+        let mut all: Vec<_> = (0..3)
+            .map(|_| Conversation::begin_at(&world, &listener, service))
+            .collect();
+        all.iter_mut().for_each(Conversation::go_on);
+        assert_eq!(primary.run(|| sockets::destroy(service).unwrap()), 3);
+        Conversation::begin_at(&world, &listener, service).go_on();
+        primary.run(|| sockets::destroy(service).unwrap());
+    }
+    other.go_on();
+}

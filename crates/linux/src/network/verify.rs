@@ -1,0 +1,60 @@
+//! Whether everything still stands, and putting it up again: `ip rule flush` and `nft flush ruleset` are quickly typed, and a
+//! cable that was pulled takes routes along.
+
+use super::step::Step;
+use super::{Error, Network};
+
+impl Network {
+    /// What this node has put up and somebody else has removed or changed since, each as a phrase. Cheap enough for every
+    /// second: some messages to the kernel, no program is started.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    pub fn verify(&self) -> Result<Vec<String>, Error> {
+        let missing = self.missing()?;
+        Ok(missing.iter().map(Step::to_string).collect())
+    }
+
+    /// Puts up again what is missing, and grants the right to speak to whom it was granted. Returns what was missing.
+    ///
+    /// # Errors
+    /// The first step that failed (as long as a cable is unplugged, a route over it cannot be made); the others were
+    /// tried all the same.
+    pub fn repair(&mut self) -> Result<Vec<String>, Error> {
+        let missing = self.missing()?;
+        let mut outcome = Ok(());
+        for step in &missing {
+            let repaired = step.apply(&self.netlink).and_then(|()| self.restore_speech(step));
+            outcome = outcome.and(repaired);
+        }
+        outcome.map(|()| missing.iter().map(Step::to_string).collect())
+    }
+
+    fn restore_speech(&self, step: &Step) -> Result<(), Error> {
+        match step {
+            Step::Guard { .. } => self
+                .speakers()
+                .into_iter()
+                .try_for_each(|service| self.set_speak(service, true)),
+            _ => Ok(()),
+        }
+    }
+
+    fn missing(&self) -> Result<Vec<Step>, Error> {
+        let mut missing = Vec::new();
+        for (index, step) in self.journal.steps().iter().enumerate() {
+            if self.journal.begun(index) && !self.is_held_back(step) && !self.stands(step)? {
+                missing.push(step.clone());
+            }
+        }
+        Ok(missing)
+    }
+
+    fn stands(&self, step: &Step) -> Result<bool, Error> {
+        match step.stands(&self.netlink, &self.voice, &self.speakers()) {
+            // Its interface is gone.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(false),
+            stands => stands.map_err(Error::at("look for", step)),
+        }
+    }
+}
