@@ -27,7 +27,9 @@ pub(super) fn load_and_check(program: &Program, file: &Path, without_peer: bool)
     if !missing.is_empty() {
         return Err(Failure::Missing(missing));
     }
-    let peer = if without_peer {
+    let peer = if linux::wire::is_left_behind(&config.node.name) {
+        PeerMust::GoOn
+    } else if without_peer {
         PeerMust::Nothing
     } else {
         PeerMust::Answer

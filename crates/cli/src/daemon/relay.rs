@@ -24,6 +24,8 @@ use crate::control::{self, ConnectionStatus};
 
 /// The keeper has this long to open its socket.
 const START_PATIENCE: Duration = Duration::from_secs(5);
+/// Bits of a connection's number that one agent counts with.
+const NUMBERS: u32 = 32;
 /// How old the keeper's status may be when someone asks.
 const REFRESH: Duration = Duration::from_millis(200);
 
@@ -70,6 +72,8 @@ struct Service {
 /// The live connections and the way to the keeper.
 pub struct Relay {
     live: HashMap<(ServiceIndex, ConnectionId), Live>,
+    /// The number of the first of [`taken`](Self::taken): the keeper may have connections of earlier agents.
+    first: u64,
     taken: Vec<Taken>,
     names: Vec<String>,
     status: Arc<Mutex<Status>>,
@@ -91,6 +95,7 @@ impl Relay {
         }
         Ok(Self {
             live: HashMap::new(),
+            first: (linux::process::random_seed() as u64) << NUMBERS,
             taken: Vec::new(),
             names: config
                 .services
@@ -106,8 +111,16 @@ impl Relay {
     /// Starts the keeper's process and the thread that talks to it.
     pub fn start(&mut self, config: &Config) -> anyhow::Result<()> {
         let socket = config.node.state_dir.join("keeper.sock");
-        spawn_keeper(&config.node.state_dir, &socket)?;
-        let client = Client::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")?;
+        let client = match Client::connect(&socket) {
+            Ok(client) => {
+                tracing::info!("an earlier agent's keeper goes on");
+                client
+            }
+            Err(_) => {
+                spawn_keeper(&config.node.state_dir, &socket)?;
+                Client::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")?
+            }
+        };
         let (sender, receiver) = channel();
         let services = std::mem::take(&mut self.services);
         let status = Arc::clone(&self.status);
@@ -138,7 +151,7 @@ impl Relay {
         endpoint: Endpoint,
         live: Instant,
     ) {
-        let number = self.taken.len() as u64;
+        let number = self.first + self.taken.len() as u64;
         self.taken.push(Taken {
             service,
             client: endpoint.client,
@@ -216,9 +229,24 @@ impl Relay {
             .iter()
             .map(|ended| (ended.id, ended.reason.as_str()))
             .collect();
-        let taken = (0_u64..)
+        let taken = (self.first..)
             .zip(&self.taken)
             .filter(|(_, taken)| taken.service == service);
+        let ours = self.first..self.first + self.taken.len() as u64;
+        let earlier = status
+            .connections
+            .iter()
+            .filter(|connection| connection.service == name && !ours.contains(&connection.id))
+            .map(|connection| ConnectionStatus {
+                service: name.to_owned(),
+                client: connection.client,
+                protection: control::Protection::Unprotected,
+                reason: "relayed; no backup".to_owned(),
+                in_offset: connection.to_application,
+                out_offset: connection.to_client,
+                log_bytes: 0,
+                live_ns: None,
+            });
         taken
             .map(|(id, taken)| {
                 let passed = status.connections.iter().find(|connection| connection.id == id);
@@ -238,6 +266,7 @@ impl Relay {
                     live_ns: Some(taken.live.as_nanos()),
                 }
             })
+            .chain(earlier)
             .collect()
     }
 }
@@ -270,7 +299,7 @@ fn spawn_keeper(state_dir: &Path, socket: &Path) -> anyhow::Result<()> {
 
 /// Hands connections over until the agent stops.
 fn serve(mut client: Client, handovers: &Receiver<Handover>, services: &[Service], status: &Mutex<Status>) {
-    let mut adopted = false;
+    let mut adopted = client.status().is_ok_and(|status| !status.services.is_empty());
     loop {
         match handovers.recv_timeout(REFRESH) {
             Ok(handover) => {

@@ -322,6 +322,29 @@ impl Wire {
         word.store(mode as u32, Ordering::SeqCst);
     }
 
+    /// The gate, and the epoch in which it holds.
+    pub fn gate(&self, index: u16) -> (Mode, u64) {
+        let state = self.state_pointer(index);
+        // SAFETY: within the mapping, aligned.
+        let (mode, epoch) = unsafe {
+            (
+                AtomicU32::from_ptr(&raw mut (*state).mode).load(Ordering::SeqCst),
+                AtomicU64::from_ptr(&raw mut (*state).epoch).load(Ordering::SeqCst),
+            )
+        };
+        let modes = [
+            Mode::Off,
+            Mode::Forward,
+            Mode::Wire,
+            Mode::Takeover,
+            Mode::Sole,
+            Mode::Primary,
+            Mode::Mute,
+        ];
+        let known = modes.into_iter().find(|known| *known as u32 == mode);
+        (known.unwrap_or(Mode::Off), epoch)
+    }
+
     /// Tells the wire the peer's MAC address on the service interface. Only while the mode is [`Mode::Off`].
     pub fn set_peer_mac(&self, index: u16, mac: [u8; 6]) {
         // SAFETY: within the mapping; in mode off no program reads it.
@@ -446,6 +469,11 @@ pub fn remove_pins(pin_dir: &Path) -> Result<(), WireError> {
     }
     let _ = std::fs::remove_dir(PIN_ROOT); // fails while another node's pins are there
     Ok(())
+}
+
+/// Whether an agent of the node named `node`, alive or dead, has pinned something.
+pub fn is_left_behind(node: &str) -> bool {
+    Path::new(PIN_ROOT).join(node).exists()
 }
 
 /// What is known of the checksum of a logged packet.
