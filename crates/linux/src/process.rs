@@ -2,6 +2,8 @@
 
 use std::io;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 /// Raises the process above ordinary ones: its heartbeats must go out, and the ring be read, also when every CPU is busy.
 ///
 /// # Errors
@@ -29,6 +31,21 @@ pub fn run_in_real_time() -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Lets the process have as many open files as the kernel allows any (`fs.nr_open`), or as its hard limit does, if it may not
+/// raise that: each relayed connection takes two.
+///
+/// # Errors
+/// What `setrlimit(2)` says.
+pub fn raise_file_limit() -> io::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open")?;
+    let most = most.trim().parse().unwrap_or(hard).max(hard);
+    if setrlimit(Resource::RLIMIT_NOFILE, most, most).is_err() {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(())
 }
 
 /// Keeps freed memory for the next log instead of giving it back to the kernel at once: under load, logs grow and shrink

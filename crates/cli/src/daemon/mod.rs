@@ -96,6 +96,7 @@ impl wire::Reader for Reader<'_> {
 /// What kept it from starting, or from cleaning up; the step is named.
 pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     linux::process::keep_freed_memory();
+    linux::process::raise_file_limit().context("raising the limit of open files")?;
     let (wakeup, wakeups) = UnixStream::pair().context("making the wake-up pipe")?;
     wakeups.set_nonblocking(true)?;
     wakeup.set_nonblocking(true)?;

@@ -9,7 +9,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, listen, socket};
 use socket2::SockRef;
@@ -76,8 +75,7 @@ fn detach() -> Result<(), KeeperError> {
         // SAFETY: ignoring a signal runs no code.
         unsafe { signal(ignored, SigHandler::SigIgn) }.map_err(at("ignoring a signal"))?;
     }
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(at("getrlimit"))?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(at("setrlimit"))
+    crate::process::raise_file_limit().map_err(at("raising the limit of open files"))
 }
 
 /// Serves in this thread until `terminate`, a stop, or disuse.
