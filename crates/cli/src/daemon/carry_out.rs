@@ -89,6 +89,7 @@ impl Executor {
         }
         let interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
         let filters = FilterWatch::open(&interfaces)?;
+        let raised = network.is_raised();
         Ok(Self {
             wire,
             network,
@@ -101,7 +102,7 @@ impl Executor {
             servers,
             filters,
             verified: Instant::now(),
-            raised: false,
+            raised,
         })
     }
 
@@ -508,5 +509,17 @@ fn mode_of(gate: Gate) -> Mode {
         Gate::Sole => Mode::Sole,
         Gate::Primary => Mode::Primary,
         Gate::Mute => Mode::Mute,
+    }
+}
+
+/// The other way round, for what an agent that died has left.
+pub fn gate_of(mode: Mode) -> Gate {
+    match mode {
+        Mode::Off | Mode::Forward => Gate::Off,
+        Mode::Wire => Gate::Wire,
+        Mode::Takeover => Gate::Takeover,
+        Mode::Sole => Gate::Sole,
+        Mode::Primary => Gate::Primary,
+        Mode::Mute => Gate::Mute,
     }
 }

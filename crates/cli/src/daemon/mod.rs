@@ -27,12 +27,13 @@ use linux::network::{self, Network};
 use linux::wire::{self, Rings, Wire, WireOptions, WireService};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
+use proto::action::Gate;
 use proto::detector::DetectorConfig;
 use proto::node::{Node, NodeConfig, ServiceConfig};
 use proto::stream::{OnShelf, Shelf};
 use proto::table::{Direction, TableConfig};
 
-use crate::config::{Config, Policy, Role};
+use crate::config::{self, Config, Policy, Role};
 use crate::control::{self, Call};
 use carry_out::Executor;
 use health::Watch;
@@ -112,8 +113,13 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     let wake = move || {
         let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
     };
-    let (mut executor, rings) = set_up(config, wake.clone())?;
-    let node = Node::new(node_config(config, without_peer, &executor), linux::clock::now());
+    let SetUp {
+        mut executor,
+        rings,
+        found,
+    } = set_up(config, wake.clone())?;
+    let node = node_config(config, without_peer, &executor, found.as_deref());
+    let node = Node::new(node, linux::clock::now());
     let peer = Peer::open(config).context("opening the heartbeat socket")?;
     let (server, calls) = control::Server::open(&config.node.state_dir, wake)?;
     executor.start_keeper(config)?;
@@ -143,9 +149,17 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     outcome
 }
 
-/// Guard first, then the wire; the VIPs come up when the roles are agreed.
-fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::Result<(Executor, Rings)> {
-    let journal = network::journal(&config.node.state_dir);
+/// What the agent stands on.
+struct SetUp {
+    executor: Executor,
+    rings: Rings,
+    /// By service, the gate and epoch that an agent that died has left.
+    found: Option<Vec<(Gate, u64)>>,
+}
+
+/// Goes on with what an agent that died has left; else begins: guard first, then the wire. The VIPs come up when the roles are
+/// agreed.
+fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::Result<SetUp> {
     let mut crash_exit_codes: Vec<u8> = config
         .services
         .iter()
@@ -159,42 +173,82 @@ fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::
         agent_timeout: config.node.agent_timeout,
         chunks_only: false,
     };
-    let mut wire = Wire::load(&config.node.name, &options)?;
-    let attached = attach(config, &mut wire);
+    let services = wire_services(config)?;
+    let adopted = Wire::adopt(&config.node.name, &options, &services)?;
+    let found = adopted.as_ref().map(|wire| {
+        (0..)
+            .take(services.len())
+            .map(|index| (carry_out::gate_of(wire.mode(index)), wire.epoch(index)))
+            .collect::<Vec<_>>()
+    });
+    let (wire, network) = match adopted {
+        Some(wire) => go_on(config, wire)?,
+        None => begin(config, &options, &services)?,
+    };
+    let rings = wire.rings()?;
+    let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
+    let executor = Executor::new(config, wire, network, servers)?;
+    Ok(SetUp {
+        executor,
+        rings,
+        found,
+    })
+}
+
+/// Nothing is undone if this fails: forwarding goes on, and the operator decides.
+fn go_on(config: &Config, mut wire: Wire) -> anyhow::Result<(Wire, Network)> {
+    tracing::info!("an earlier agent died: going on with what it left");
+    wire.set_agent_seen(linux::clock::now().as_nanos());
+    if let Some(left_out) = wire.attach()? {
+        tracing::warn!("{left_out}");
+    }
+    let journal = network::journal(&config.node.state_dir);
+    let network = Network::adopt(&plan(config), &journal)?
+        .with_context(|| format!("{} is missing; run `steadfast cleanup` first", journal.display()))?;
+    Ok((wire, network))
+}
+
+fn begin(
+    config: &Config,
+    options: &WireOptions,
+    services: &[WireService],
+) -> anyhow::Result<(Wire, Network)> {
+    let mut wire = Wire::load(&config.node.name, options)?;
+    let attached = (|| {
+        for (index, service) in (0..).zip(services) {
+            wire.add_service(index, service)?;
+        }
+        if let Some(left_out) = wire.attach()? {
+            tracing::warn!("{left_out}");
+        }
+        anyhow::Ok(())
+    })();
+    let journal = network::journal(&config.node.state_dir);
     let network = attached.and_then(|()| Ok(Network::prepare(&plan(config), &journal)?));
-    let network = match network {
-        Ok(network) => network,
+    match network {
+        Ok(network) => Ok((wire, network)),
         Err(error) => {
             if let Err(error) = wire.remove() {
                 tracing::error!(%error, "the wire is not removed; run `steadfast cleanup`");
             }
-            return Err(error);
+            Err(error)
         }
-    };
-    let rings = wire.rings()?;
-    let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
-    Ok((Executor::new(config, wire, network, servers)?, rings))
+    }
 }
 
-fn attach(config: &Config, wire: &mut Wire) -> anyhow::Result<()> {
-    for (index, service) in (0..).zip(&config.services) {
+fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
+    let of = |service: &config::Service| {
         let interface = network::Interface::find(&service.interface)?
             .with_context(|| format!("interface {} is gone", service.interface))?;
-        let service = WireService {
+        let mac = interface.mac.map(|mac| mac.0);
+        anyhow::Ok(WireService {
             address: service.address,
             port: service.port,
             ifindex: interface.index,
-            own_mac: interface
-                .mac
-                .map(|mac| mac.0)
-                .with_context(|| format!("interface {} has no MAC address", interface.name))?,
-        };
-        wire.add_service(index, &service)?;
-    }
-    if let Some(left_out) = wire.attach()? {
-        tracing::warn!("{left_out}");
-    }
-    Ok(())
+            own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
+        })
+    };
+    config.services.iter().map(of).collect()
 }
 
 fn plan(config: &Config) -> network::Plan {
@@ -215,12 +269,18 @@ fn plan(config: &Config) -> network::Plan {
     }
 }
 
-fn node_config(config: &Config, without_peer: bool, executor: &Executor) -> NodeConfig {
+fn node_config(
+    config: &Config,
+    without_peer: bool,
+    executor: &Executor,
+    found: Option<&[(Gate, u64)]>,
+) -> NodeConfig {
     let services = config
         .services
         .iter()
         .zip(executor.macs())
-        .map(|(service, mac)| ServiceConfig {
+        .enumerate()
+        .map(|(index, (service, mac))| ServiceConfig {
             table: TableConfig {
                 vip: (service.address, service.port).into(),
                 policy: match service.policy {
@@ -233,7 +293,7 @@ fn node_config(config: &Config, without_peer: bool, executor: &Executor) -> Node
             },
             is_primary: service.role == Role::Primary,
             mac,
-            found: None,
+            found: found.map(|found| found[index]),
         })
         .collect();
     let detector = DetectorConfig {

@@ -4,6 +4,7 @@
 //! when the agent dies. [`Wire::remove`] takes it all away again.
 
 mod abi;
+mod adopt;
 mod attach;
 mod deaths;
 mod held;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 use memmap2::{MmapOptions, MmapRaw};
 use proto::packet::Checksum;
 use thiserror::Error;
@@ -81,6 +82,14 @@ pub enum WireError {
     /// Pinned objects of an earlier run are there.
     #[error("{0} exists: an earlier daemon of this node left it; run `steadfast cleanup` first")]
     Leftover(PathBuf),
+    /// What an earlier run left cannot be gone on with.
+    #[error("{} is of an earlier daemon of this node and does not fit: {why}; run `steadfast cleanup` first", pin_dir.display())]
+    Unfit {
+        /// Where it is.
+        pin_dir: PathBuf,
+        /// In what it differs.
+        why: String,
+    },
 }
 
 pub(crate) trait Step<T> {
@@ -154,12 +163,38 @@ impl Wire {
     /// # Errors
     /// Names the step that failed. Leftovers of an earlier run are not touched.
     pub fn load(node: &str, options: &WireOptions) -> Result<Self, WireError> {
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log_libbpf)));
         mount_bpffs()?;
         let pin_dir = Path::new(PIN_ROOT).join(node);
         if pin_dir.exists() {
             return Err(WireError::Leftover(pin_dir));
         }
+        let open = Self::open(options)?;
+        let mut object = open
+            .load()
+            .step(|| "loading the eBPF programs (verifier)".into())?;
+        std::fs::create_dir_all(&pin_dir).step(|| format!("creating {}", pin_dir.display()))?;
+        for mut map in object.maps_mut() {
+            let Some(name) = map
+                .name()
+                .to_str()
+                .filter(|name| !name.contains('.'))
+                .map(str::to_owned)
+            else {
+                continue; // .rodata needs no pin: the programs hold it
+            };
+            map.pin(pin_dir.join(&name))
+                .step(|| format!("pinning the map {name}"))?;
+        }
+        adopt::stamp(&pin_dir)?;
+        let wire = Self::over(object, pin_dir)?;
+        wire.set_crash_codes(&options.crash_exit_codes);
+        wire.set_agent_timeout(options.agent_timeout);
+        Ok(wire)
+    }
+
+    /// The programs, with rings of the sizes that are asked for, not loaded yet.
+    fn open(options: &WireOptions) -> Result<OpenObject, WireError> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log_libbpf)));
         let mut open = ObjectBuilder::default()
             .open_memory(&OBJECT.0)
             .step(|| "opening the eBPF object".into())?;
@@ -177,34 +212,19 @@ impl Wire {
             };
             map.set_max_entries(entries).step(|| "sizing the rings".into())?;
         }
-        let mut object = open
-            .load()
-            .step(|| "loading the eBPF programs (verifier)".into())?;
-        std::fs::create_dir_all(&pin_dir).step(|| format!("creating {}", pin_dir.display()))?;
-        for mut map in object.maps_mut() {
-            let Some(name) = map
-                .name()
-                .to_str()
-                .filter(|name| !name.contains('.'))
-                .map(str::to_owned)
-            else {
-                continue; // .rodata needs no pin: the programs hold it
-            };
-            map.pin(pin_dir.join(&name))
-                .step(|| format!("pinning the map {name}"))?;
-        }
+        Ok(open)
+    }
+
+    fn over(object: Object, pin_dir: PathBuf) -> Result<Self, WireError> {
         let states = map_memory(&object, "states", size_of::<ServiceState>() * SERVICES_MAX)?;
         let node = map_memory(&object, "node", size_of::<NodeState>())?;
-        let wire = Self {
+        Ok(Self {
             object,
             pin_dir,
             states,
             node,
             interfaces: Vec::new(),
-        };
-        wire.set_crash_codes(&options.crash_exit_codes);
-        wire.set_agent_timeout(options.agent_timeout);
-        Ok(wire)
+        })
     }
 
     fn map(&self, name: &str) -> MapHandle {
@@ -259,13 +279,17 @@ impl Wire {
             self.mark_port(port)
                 .step(|| format!("registering the port {port}"))?;
         }
-        if !self.interfaces.contains(&service.ifindex) {
-            self.interfaces.push(service.ifindex);
-        }
+        self.remember_interface(service.ifindex);
         Ok(())
     }
 
-    /// Attaches the programs to the service interfaces and, where the kernel allows it, to the root cgroup.
+    fn remember_interface(&mut self, ifindex: u32) {
+        if !self.interfaces.contains(&ifindex) {
+            self.interfaces.push(ifindex);
+        }
+    }
+
+    /// Attaches the programs to the service interfaces, in the place of a dead agent's, and, where the kernel allows it, to the root cgroup.
     /// Returns what had to be left out, as a sentence.
     ///
     /// # Errors
@@ -314,6 +338,29 @@ impl Wire {
         unsafe { self.states.as_mut_ptr().cast::<ServiceState>().add(index.into()) }
     }
 
+    fn state(&self, index: u16) -> ServiceState {
+        // SAFETY: within the mapping, aligned, plain numbers.
+        unsafe { self.state_pointer(index).read_volatile() }
+    }
+
+    fn netns_cookie(&self) -> u64 {
+        // SAFETY: within the mapping, aligned.
+        unsafe { (&raw const (*self.node.as_ptr().cast::<NodeState>()).netns_cookie).read_volatile() }
+    }
+
+    /// The mode that was set last, also by a daemon that died.
+    pub fn mode(&self, index: u16) -> Mode {
+        match self.state(index).mode {
+            1 => Mode::Forward,
+            2 => Mode::Wire,
+            3 => Mode::Takeover,
+            4 => Mode::Sole,
+            5 => Mode::Primary,
+            6 => Mode::Mute,
+            _ => Mode::Off, // the programs take everything else for it, too
+        }
+    }
+
     /// The gate: one store.
     pub fn set_mode(&self, index: u16, mode: Mode) {
         self.reset_holds(index, mode);
@@ -322,27 +369,9 @@ impl Wire {
         word.store(mode as u32, Ordering::SeqCst);
     }
 
-    /// The gate, and the epoch in which it holds.
-    pub fn gate(&self, index: u16) -> (Mode, u64) {
-        let state = self.state_pointer(index);
-        // SAFETY: within the mapping, aligned.
-        let (mode, epoch) = unsafe {
-            (
-                AtomicU32::from_ptr(&raw mut (*state).mode).load(Ordering::SeqCst),
-                AtomicU64::from_ptr(&raw mut (*state).epoch).load(Ordering::SeqCst),
-            )
-        };
-        let modes = [
-            Mode::Off,
-            Mode::Forward,
-            Mode::Wire,
-            Mode::Takeover,
-            Mode::Sole,
-            Mode::Primary,
-            Mode::Mute,
-        ];
-        let known = modes.into_iter().find(|known| *known as u32 == mode);
-        (known.unwrap_or(Mode::Off), epoch)
+    /// The epoch that was noted last.
+    pub fn epoch(&self, index: u16) -> u64 {
+        self.state(index).epoch
     }
 
     /// Tells the wire the peer's MAC address on the service interface. Only while the mode is [`Mode::Off`].
