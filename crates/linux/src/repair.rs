@@ -7,7 +7,7 @@
 //!  restore      QUEUE_SEQ ×2 ─ MAXSEG ─ connect ─ OPTIONS ─ TIMESTAMP ─ send queue ─ WINDOW
 //!  make_ready   change the mark: the wire passes packets to it, and the nftables guard what it says
 //!  feed         receive queue: what the wire logged meanwhile
-//!  activate     leave repair (window probe) ─ REUSEADDR
+//!  activate     leave repair (window probe, unless quiet) ─ REUSEADDR
 //!
 //!     send queue                                   receive side
 //!     snd_una            snd_nxt = write_seq       rcv_wup       rcv_nxt        rcv_wup + rcv_wnd
@@ -88,6 +88,8 @@ fn prepare(vip: SocketAddr) -> Result<Socket, RestoreError> {
     socket.set_mark(MARK_RESTORING).at("SO_MARK")?;
     set_transparent(&socket, vip).at("IP_TRANSPARENT")?;
     socket.bind(&vip.into()).at("bind")?;
+    socket.set_tcp_nodelay(true).at("TCP_NODELAY")?;
+    socket.set_nonblocking(true).at("O_NONBLOCK")?;
     Ok(socket)
 }
 
@@ -241,16 +243,15 @@ impl Restored {
         Ok(())
     }
 
-    /// Lets the socket speak.
+    /// Lets the socket speak; unless it is to be `quiet`, it does so at once, by a window probe.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn activate(self) -> Result<OwnedFd, RestoreError> {
-        set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_OFF).at("TCP_REPAIR off")?;
+    pub fn activate(self, quiet: bool) -> Result<OwnedFd, RestoreError> {
+        let off = if quiet { REPAIR_OFF_QUIETLY } else { REPAIR_OFF };
+        set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &off).at("TCP_REPAIR off")?;
         // Without it, an application that starts to listen later gets EADDRINUSE.
         self.socket.set_reuse_address(true).at("SO_REUSEADDR")?;
-        self.socket.set_tcp_nodelay(true).at("TCP_NODELAY")?;
-        self.socket.set_nonblocking(true).at("O_NONBLOCK")?;
         Ok(self.socket.into())
     }
 }
@@ -259,8 +260,10 @@ impl Restored {
 const RECEIVE_QUEUE: c_int = 1;
 const SEND_QUEUE: c_int = 2;
 const REPAIR_ON: c_int = 1;
-/// Leaving with a window probe; 0 is TCP_REPAIR_OFF, −1 would leave without it.
+/// Leaving with a window probe, TCP_REPAIR_OFF.
 const REPAIR_OFF: c_int = 0;
+/// Leaving without, TCP_REPAIR_OFF_NO_WP.
+const REPAIR_OFF_QUIETLY: c_int = -1;
 
 const OPTION_MSS: u32 = 2;
 const OPTION_WINDOW_SCALE: u32 = 3;

@@ -241,7 +241,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
             .for_each(|bytes| restored.feed(bytes).expect("feed"));
         let wake = takeover::wake(connection, 0, clock::now());
         drop(log);
-        let socket: TcpStream = restored.activate().expect("activate").into();
+        let socket: TcpStream = restored.activate(false).expect("activate").into();
         socket.set_nonblocking(false).expect("blocking");
         patient(&socket);
         lan.backup
@@ -306,7 +306,7 @@ fn what_came_by_itself_is_not_fed_again() {
         .slices(late)
         .for_each(|bytes| restored.feed(bytes).expect("feed"));
     drop(log);
-    let socket: TcpStream = restored.activate().expect("activate").into();
+    let socket: TcpStream = restored.activate(false).expect("activate").into();
     socket.set_nonblocking(false).expect("blocking");
     patient(&socket);
     (&client).write_all(b"last").expect("write");

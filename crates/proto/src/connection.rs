@@ -188,6 +188,18 @@ impl Connection {
             || self.input.base() < self.input.frontier()
     }
 
+    /// Whether nobody waits for anything: neither side owes bytes or an acknowledgement, and the client may send. A socket of such
+    /// a connection need not say a word when it goes live.
+    pub fn is_quiet(&self) -> bool {
+        let edge = self.server.right_edge.since(self.server.acknowledged);
+        !self.is_busy()
+            && self.client.heard
+            && !self.input.has_holes()
+            && !self.output.has_holes()
+            && (self.input.fin(), self.output.fin()) == (None, None)
+            && edge >= 2 * u64::from(self.client.mss)
+    }
+
     /// Whether a takeover can continue the connection.
     pub fn protection(&self) -> Protection {
         if let Some(spoiled) = &self.spoiled {

@@ -46,6 +46,10 @@ pub struct TakeoverReport {
     pub live: Vec<(ConnectionId, Instant)>,
 }
 
+/// So many connections go on before the wire is told which ones are being decided. Until then nobody's SYN passes, so it may be
+/// told late; with ten thousand of them it takes milliseconds.
+const BEFORE_HOLD: usize = 64;
+
 /// What is taken over.
 #[derive(Debug)]
 enum Scope {
@@ -131,8 +135,6 @@ impl Takeover {
         let mut connections: Vec<ConnectionId> = match &self.scope {
             Scope::Service => {
                 self.open_pending(service, table, actions);
-                let clients = table.iter().map(|(_, connection)| connection.client()).collect();
-                actions.push_back(Action::Hold { service, clients });
                 table.iter().map(|(id, _)| id).collect()
             }
             Scope::Clients(clients) => clients.iter().filter_map(|&client| table.find(client)).collect(),
@@ -144,7 +146,15 @@ impl Takeover {
         });
         self.connections = connections.len();
         self.undecided = connections.iter().copied().collect();
-        for connection in connections {
+        let hold = self.is_whole().then(|| {
+            let clients = table.iter().map(|(_, connection)| connection.client()).collect();
+            Action::Hold { service, clients }
+        });
+        let mut hold = hold.into_iter();
+        for (place, connection) in connections.into_iter().enumerate() {
+            if place == BEFORE_HOLD {
+                actions.extend(hold.next());
+            }
             let entry = table.get_mut(connection).expect("in the table");
             entry.hold_input();
             let lost = match entry.protection() {
@@ -164,6 +174,7 @@ impl Takeover {
                 Action::HandOver { service, connection },
             ]);
         }
+        actions.extend(hold);
     }
 
     /// Handshakes whose SYN-ACK may have reached the client are connections.

@@ -11,7 +11,7 @@ use linux::raw::RawSender;
 use linux::repair::{Pool, Restored};
 use linux::wire::{FilterWatch, Mode, Rings, Wire};
 use proto::action::{Action, Gate, Report, ServiceIndex};
-use proto::connection::Endpoint;
+use proto::connection::{Connection, Endpoint};
 use proto::node::Node;
 use proto::role::Role;
 use proto::table::ConnectionId;
@@ -395,7 +395,9 @@ impl Executor {
         let Some(Restoring { endpoint, socket }) = self.restoring.remove(&(service, id)) else {
             return;
         };
-        let socket = match socket.activate() {
+        let connection = node.table(service).get(id);
+        let is_quiet = connection.is_some_and(Connection::is_quiet);
+        let socket = match socket.activate(is_quiet) {
             Ok(socket) => socket,
             Err(error) => {
                 node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
@@ -403,7 +405,7 @@ impl Executor {
             }
         };
         let now = linux::clock::now();
-        if let Some(connection) = node.table(service).get(id) {
+        if let Some(connection) = connection.filter(|_| !is_quiet) {
             let offered = linux::repair::offered_window(&socket).unwrap_or(0);
             if let Err(error) = self.raw.send(&takeover::wake(connection, offered, now).emit()) {
                 tracing::warn!(%error, client = %endpoint.client, "the client is not woken up");

@@ -56,7 +56,7 @@ pub fn take_over(
         .input()
         .slices(late)
         .for_each(|bytes| restored.feed(bytes).expect("feed"));
-    let socket = TcpStream::from(restored.activate().expect("activate"));
+    let socket = TcpStream::from(restored.activate(false).expect("activate"));
     let offered = offered_window(&socket).expect("a window");
     let wake = takeover::wake(connection, offered, clock::now());
     raw.send(&wake.emit()).expect("wake");

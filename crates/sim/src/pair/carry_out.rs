@@ -160,13 +160,16 @@ impl Backup {
             .table(0)
             .get(id)
             .map(|connection| self.late_input(connection, endpoint, *socket));
+        let is_quiet = self.core.table(0).get(id).is_some_and(Connection::is_quiet);
         self.host.with(now, *socket, |socket| {
             socket.feed(&late.unwrap_or_default());
-            socket.probe();
+            if !is_quiet {
+                socket.probe();
+            }
         });
         self.judge.borrow_mut().on_live(endpoint.client);
         let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
-        if let Some(connection) = self.core.table(0).get(id) {
+        if let Some(connection) = self.core.table(0).get(id).filter(|_| !is_quiet) {
             let wake = takeover::wake(connection, offered, now).emit();
             let output = self.speak(now, wake, true);
             self.outputs.extend(output);
