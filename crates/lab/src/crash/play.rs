@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use proto::Instant;
 use serde::{Serialize, Serializer};
 
-use super::course::{Course, follow};
+use super::course::follow;
 use super::expect::expectations;
 use super::stage::{Stage, service};
 use super::strike::strike;
@@ -101,8 +101,16 @@ fn play_with(
     wait_for_moment(&mut client, work.moment)?;
     tell("fault");
     let fault_at = strike(&stage, options.fault, target, options.returning)?;
+    measure(&mut client, fault_at, STALL_WINDOW)?;
+    measure(
+        &mut client,
+        flowing_at,
+        fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN),
+    )?;
     let course = follow(&mut stage, options, target, fault_at, tell)?;
-    order_measurements(&mut client, flowing_at, &course)?;
+    if let Some(second_at) = course.second_at {
+        measure(&mut client, second_at, STALL_WINDOW)?;
+    }
     for order in [Order::Stop, Order::Wake] {
         client.order(order)?;
     }
@@ -165,18 +173,12 @@ fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
     }
 }
 
-/// Asks for the stalls around the fault and the second event, and for the longest wait before.
-fn order_measurements(client: &mut ClientProcess, flowing_at: Instant, course: &Course) -> Result<()> {
-    let before = course.fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN);
-    let second = course.second_at.map(|at| (at, STALL_WINDOW));
-    let faults = [(course.fault_at, STALL_WINDOW), (flowing_at, before)];
-    for (at, window) in faults.into_iter().chain(second) {
-        client.order(Order::Fault {
-            at_ns: at.as_nanos(),
-            window_ms: window.as_millis() as u64,
-        })?;
-    }
-    Ok(())
+/// Asks for the longest wait that begins within `window` after `at`.
+fn measure(client: &mut ClientProcess, at: Instant, window: Duration) -> Result<()> {
+    client.order(Order::Fault {
+        at_ns: at.as_nanos(),
+        window_ms: window.as_millis() as u64,
+    })
 }
 
 fn as_nanos<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {

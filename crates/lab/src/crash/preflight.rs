@@ -21,19 +21,32 @@ struct Missing(Vec<String>);
 /// # Errors
 /// Names all that is missing.
 pub fn check(options: &Options) -> Result<()> {
+    check_with(options, &[])
+}
+
+/// As [`check`], with these programs besides.
+///
+/// # Errors
+/// Names all that is missing.
+pub fn check_with(options: &Options, programs: &[&'static str]) -> Result<()> {
     let mut missing = Vec::new();
     if !geteuid().is_root() {
         missing.push("root: network namespaces and eBPF need it (try sudo)".to_owned());
     }
     let application = options.application();
-    for (program, package) in [
+    let needed = [
         ("ip", "iproute2"),
         ("ss", "iproute2"),
         ("tc", "iproute2"),
         ("nft", "nftables"),
         ("tcpdump", "tcpdump"),
         (application.program(), application.package()),
-    ] {
+    ];
+    let others = programs.iter().map(|&program| match program {
+        "redis-benchmark" => (program, "redis-tools"),
+        _ => (program, program),
+    });
+    for (program, package) in needed.into_iter().chain(others) {
         if !in_path(program) {
             missing.push(format!(
                 "{program}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"

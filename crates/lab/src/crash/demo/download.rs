@@ -299,7 +299,11 @@ fn milliseconds(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e6
 }
 
-fn digest(path: &Path) -> Result<(u64, String)> {
+/// Length and SHA-256 of the file at `path`.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn digest(path: &Path) -> Result<(u64, String)> {
     let mut hash = Sha256::new();
     let mut file = File::open(path).with_context(|| path.display().to_string())?;
     let mut block = vec![0; BLOCK];
