@@ -49,8 +49,8 @@ pub struct Facts {
     /// When the event after the fault began, if there was one.
     #[serde(serialize_with = "as_optional_nanos")]
     pub second_at: Option<Instant>,
-    /// The survivor's takeover.
-    pub takeover: Option<Takeover>,
+    /// The survivor's takeovers.
+    pub takeovers: Vec<Takeover>,
     /// The survivor's connections after the takeover.
     pub taken_over: Vec<Connection>,
     /// What the daemons did not do, or did without reason.
@@ -130,7 +130,7 @@ fn play_with(
         fault_at,
         deadly_at: course.deadly_at,
         second_at: course.second_at,
-        takeover: course.takeover,
+        takeovers: course.takeovers,
         taken_over: course.taken_over,
         problems: course.problems,
         clock,

@@ -9,7 +9,7 @@ use crate::capture::Capture;
 use crate::client::{Gap, Spread};
 use crate::emulator::{Passed, Way};
 use crate::judge::Finding;
-use crate::node::Application;
+use crate::node::{Application, Takeover};
 
 /// How many failures and violations are printed one by one.
 const SHOWN: usize = 20;
@@ -329,12 +329,14 @@ impl Durations {
                     .second_stall
                     .extend(gap(2).map(|gap| gap.map_or(0.0, Gap::ms)));
             }
-            let (Some(takeover), Some(deadly)) = (facts.takeover, deadly) else {
+            let is_same = |other: &&crate::node::Connection| Some(other.client) == connection.local;
+            let live = facts.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
+            let is_its_own = |takeover: &&Takeover| live.is_none_or(|live| takeover.declared_ns <= live);
+            let takeover = facts.takeovers.iter().rev().find(is_its_own);
+            let (Some(takeover), Some(deadly)) = (takeover, deadly) else {
                 continue;
             };
             durations.detection.push(ms(deadly, takeover.declared_ns));
-            let is_same = |other: &&crate::node::Connection| Some(other.client) == connection.local;
-            let live = facts.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
             let Some(live) = live else { continue };
             durations.takeover.push(ms(takeover.declared_ns, live));
             let of_deadly = if facts.deadly_at == facts.second_at { 2 } else { 0 };

@@ -95,8 +95,8 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
     let fault_at = power_off(&stage, 0, Returning::Killed)?;
     progress.say("the primary's power is off");
     let mut course = Course::new(fault_at);
-    course.survive(&stage)?;
-    let takeover = course.takeover;
+    course.survive(&stage, false)?;
+    let takeover = course.takeovers.last().copied();
     let mut moved = (curl.received(), Deadline::now());
     while curl.is_running()? && moved.1.elapsed() < HANGING {
         let now = curl.received();
