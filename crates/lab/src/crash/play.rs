@@ -38,6 +38,8 @@ pub struct Facts {
     /// What the clients measured. Of its faults, number 0 is the fault, number 1 the time before it, and number 2 the
     /// second event.
     pub client: Report,
+    /// How many of the connections, the first ones, are idle beside others that are at work.
+    pub idle: usize,
     /// The node that the fault hit.
     pub target: Target,
     /// When the fault began.
@@ -126,6 +128,7 @@ fn play_with(
     let verdict = judge::check(&captures, &expected)?;
     Ok(Facts {
         client,
+        idle: work.plan.idle,
         target,
         fault_at,
         deadly_at: course.deadly_at,
