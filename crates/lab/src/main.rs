@@ -50,6 +50,7 @@ enum Command {
     #[command(name = "halr-memory")]
     EdgeMemory(edge_memory::Options),
     Network(net::hold::Options),
+    Programs(crash::ProgramsOptions),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
     #[command(name = bench::sim::DUMBBELL, hide = true)]
@@ -117,6 +118,7 @@ fn main() -> ExitCode {
         Command::Measure(options) => bench::sim::measure(&options).map(|()| Outcome::Held),
         Command::Load(options) => bench::load::run(&options).map(|()| Outcome::Held),
         Command::Network(options) => net::hold::run(&options),
+        Command::Programs(options) => crash::programs(&options),
         Command::Client | Command::Watchdog => unreachable!("handled above"),
     };
     match result {

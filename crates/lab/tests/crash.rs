@@ -72,7 +72,16 @@ fn with_steadfast_every_connection_survives() {
         ("replica", "upload"),
         ("replica", "request"),
     ] {
-        let options = ["--policy", policy, "--workload", workload, "--megabytes", "40"];
+        let options = [
+            "--policy",
+            policy,
+            "--workload",
+            workload,
+            "--megabytes",
+            "40",
+            "--busy",
+            "3",
+        ];
         let output = crash(&[&options[..], &["--connections", "4", "--rtt", "2", "--json"]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         let report = String::from_utf8_lossy(&output.stdout);
@@ -159,10 +168,32 @@ fn what_a_run_saw_is_kept_on_demand() {
 }
 
 #[test]
+fn what_cannot_happen_is_an_exception_with_its_reason() {
+    let options = ["--fault", "crash-worker", "--policy", "replica", "--json"];
+    let output = crash(&options);
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["exceptions"][0]["count"], 1);
+    let reason = report["exceptions"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("no workers"), "{reason}");
+    assert_eq!((&report["connections"], &report["runs"]), (&0.into(), &0.into()));
+    let text = crash(&options[..4]).stdout;
+    assert!(String::from_utf8_lossy(&text).starts_with("exception: not applicable"));
+}
+
+#[test]
 fn wrong_use_is_told_from_what_is_missing() {
     let wrong = crash(&["--policy", "http", "--workload", "upload"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("--policy replica"));
+    for options in [
+        &["--fault", "kill-backup", "--node", "primary"][..],
+        &["--then-power-off"],
+        &["--baseline", "--fault", "flush-tc"],
+        &["--server", "redis"],
+    ] {
+        assert_eq!(crash(options).status.code(), Some(2), "{options:?}");
+    }
     assert_eq!(crash(&["--loss", "101"]).status.code(), Some(2));
     assert_eq!(crash(&["--connections", "0"]).status.code(), Some(2));
     let missing = crash(&["--steadfast", "/no/such/steadfast"]);

@@ -1,6 +1,6 @@
 //! A client process as its parent sees it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -50,16 +50,19 @@ impl ClientProcess {
             events,
             report: None,
         };
-        process.write(&serde_json::to_string(plan)?)?;
+        writeln!(process.orders, "{}", serde_json::to_string(plan)?).context("writing to the client")?;
         Ok(process)
     }
 
-    /// Gives an order.
+    /// Gives an order. A process that has ended need not hear it: its report, or that there is none, tells more.
     ///
     /// # Errors
-    /// The process has ended.
+    /// It cannot be given.
     pub fn order(&mut self, order: Order) -> anyhow::Result<()> {
-        self.write(&serde_json::to_string(&order)?)
+        match writeln!(self.orders, "{}", serde_json::to_string(&order)?) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            outcome => outcome.context("writing to the client"),
+        }
     }
 
     /// What the process says next; `None` if it says nothing for `timeout`.
@@ -114,10 +117,6 @@ impl ClientProcess {
             self.next_event(left)?
                 .ok_or_else(|| anyhow!("no report from the client after {timeout:?}"))?;
         }
-    }
-
-    fn write(&mut self, line: &str) -> anyhow::Result<()> {
-        writeln!(self.orders, "{line}").context("writing to the client")
     }
 }
 

@@ -32,8 +32,8 @@ pub struct Course {
     pub deadly_at: Option<Instant>,
     /// The event after it, which must change nothing: a return, an agent's death.
     pub second_at: Option<Instant>,
-    /// Node b's takeover.
-    pub takeover: Option<Takeover>,
+    /// Node b's takeovers: of some connections, of the service.
+    pub takeovers: Vec<Takeover>,
     /// Node b's connections after it.
     pub taken_over: Vec<Connection>,
     /// What the daemons did not do, or did without reason.
@@ -55,7 +55,8 @@ pub fn follow(
     match options.fault.sequel(target) {
         Sequel::Takeover | Sequel::TakeoverOfSome => {
             course.deadly_at = Some(fault_at);
-            course.survive(stage)?;
+            let of_some = options.fault.sequel(target) == Sequel::TakeoverOfSome;
+            course.survive(stage, of_some)?;
         }
         Sequel::Claim => course.wait_for_role(stage, 0, |status| !status.is_duplex(), "work alone")?,
         Sequel::Nothing => course.recover(stage, options.fault, target)?,
@@ -75,25 +76,29 @@ impl Course {
             fault_at,
             deadly_at: None,
             second_at: None,
-            takeover: None,
+            takeovers: Vec::new(),
             taken_over: Vec::new(),
             problems: Vec::new(),
         }
     }
 
-    /// Waits until node b has decided every connection. Without steadfast: moves the address to it.
+    /// Waits until node b has decided every connection; or, if it takes over `of_some` only, those. Without steadfast:
+    /// moves the address to it.
     ///
     /// # Errors
     /// If the address cannot be moved.
-    pub fn survive(&mut self, stage: &Stage) -> Result<()> {
+    pub fn survive(&mut self, stage: &Stage, of_some: bool) -> Result<()> {
         if stage.agents.is_none() {
             return claim_as_keepalived(stage);
         }
         let deadline = Deadline::now() + TAKEOVER_LIMIT;
         loop {
             let status = stage.status(1);
-            self.takeover = status.as_ref().ok().and_then(Status::last_takeover);
-            if self.takeover.is_some_and(|takeover| takeover.is_complete()) {
+            self.takeovers = status
+                .as_ref()
+                .map_or_else(|_| Vec::new(), |status| status.takeovers().to_vec());
+            let is_whole = status.as_ref().is_ok_and(|status| of_some || status.speaks());
+            if is_whole && self.takeovers.last().is_some_and(Takeover::is_complete) {
                 match stage.agent(1)?.connections(&stage.network.nodes[1]) {
                     Ok(connections) => self.taken_over = connections,
                     Err(error) => self.problems.push(format!("{error:#}")),
@@ -152,7 +157,10 @@ impl Course {
             self.wait_for_role(stage, index, Status::is_duplex, "become duplex again")?;
         }
         // Whoever took over for that reason did so without one.
-        if let Some(takeover) = stage.status(1).ok().and_then(|status| status.last_takeover()) {
+        let takeovers = stage
+            .status(1)
+            .map_or_else(|_| Vec::new(), |status| status.takeovers().to_vec());
+        for takeover in takeovers {
             self.problems
                 .push(format!("node b took over without a reason: {takeover:?}"));
         }
@@ -188,7 +196,7 @@ impl Course {
             Fault::KillAgent | Fault::FlushTc if options.then_power_off => {
                 let at = power_off(stage, 0, options.returning)?;
                 (self.deadly_at, self.second_at) = (Some(at), Some(at));
-                self.survive(stage)
+                self.survive(stage, false)
             }
             Fault::CrashWorker | Fault::KillBackup | Fault::KillAgent | Fault::FlushTc => Ok(()),
         }

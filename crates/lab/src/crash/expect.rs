@@ -8,7 +8,7 @@ use super::stage::service;
 use super::{Options, Target};
 use crate::clock::ClockOffset;
 use crate::judge::{Closing, CommitMode, Expectations, Speaking, Wire};
-use crate::net::address::{CLIENT, NODES};
+use crate::net::address::{CLIENT, NODES, ROUTER_LAN};
 
 /// What the judge has to expect of `course`, in which `detection` is the least time after which a silent node may be
 /// declared dead.
@@ -38,6 +38,7 @@ pub fn expectations(
             CLIENT.v4.into()
         }],
         macs: NODES.map(|node| node.mac),
+        router_mac: ROUTER_LAN.mac,
         mode: CommitMode::Prs,
         wires: if options.baseline {
             Vec::new()

@@ -7,6 +7,7 @@ mod expect;
 mod fault;
 mod play;
 mod preflight;
+mod programs;
 mod reboot;
 mod repeat;
 mod report;
@@ -29,6 +30,7 @@ use crate::{Outcome, WrongUse};
 
 use self::fault::{Fault, Sequel, Target};
 pub use demo::{DemoOptions, demo};
+pub use programs::{ProgramsOptions, programs};
 pub use sample::{Sample, sample};
 
 /// Let something fail under load, and say whether every connection survived.

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use proto::Instant;
 use serde::{Serialize, Serializer};
 
-use super::course::{Course, follow};
+use super::course::follow;
 use super::expect::expectations;
 use super::stage::{Stage, service};
 use super::strike::strike;
@@ -38,6 +38,8 @@ pub struct Facts {
     /// What the clients measured. Of its faults, number 0 is the fault, number 1 the time before it, and number 2 the
     /// second event.
     pub client: Report,
+    /// How many of the connections, the first ones, are idle beside others that are at work.
+    pub idle: usize,
     /// The node that the fault hit.
     pub target: Target,
     /// When the fault began.
@@ -49,8 +51,8 @@ pub struct Facts {
     /// When the event after the fault began, if there was one.
     #[serde(serialize_with = "as_optional_nanos")]
     pub second_at: Option<Instant>,
-    /// The survivor's takeover.
-    pub takeover: Option<Takeover>,
+    /// The survivor's takeovers.
+    pub takeovers: Vec<Takeover>,
     /// The survivor's connections after the takeover.
     pub taken_over: Vec<Connection>,
     /// What the daemons did not do, or did without reason.
@@ -101,8 +103,16 @@ fn play_with(
     wait_for_moment(&mut client, work.moment)?;
     tell("fault");
     let fault_at = strike(&stage, options.fault, target, options.returning)?;
+    measure(&mut client, fault_at, STALL_WINDOW)?;
+    measure(
+        &mut client,
+        flowing_at,
+        fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN),
+    )?;
     let course = follow(&mut stage, options, target, fault_at, tell)?;
-    order_measurements(&mut client, flowing_at, &course)?;
+    if let Some(second_at) = course.second_at {
+        measure(&mut client, second_at, STALL_WINDOW)?;
+    }
     for order in [Order::Stop, Order::Wake] {
         client.order(order)?;
     }
@@ -118,11 +128,12 @@ fn play_with(
     let verdict = judge::check(&captures, &expected)?;
     Ok(Facts {
         client,
+        idle: work.plan.idle,
         target,
         fault_at,
         deadly_at: course.deadly_at,
         second_at: course.second_at,
-        takeover: course.takeover,
+        takeovers: course.takeovers,
         taken_over: course.taken_over,
         problems: course.problems,
         clock,
@@ -165,18 +176,12 @@ fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
     }
 }
 
-/// Asks for the stalls around the fault and the second event, and for the longest wait before.
-fn order_measurements(client: &mut ClientProcess, flowing_at: Instant, course: &Course) -> Result<()> {
-    let before = course.fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN);
-    let second = course.second_at.map(|at| (at, STALL_WINDOW));
-    let faults = [(course.fault_at, STALL_WINDOW), (flowing_at, before)];
-    for (at, window) in faults.into_iter().chain(second) {
-        client.order(Order::Fault {
-            at_ns: at.as_nanos(),
-            window_ms: window.as_millis() as u64,
-        })?;
-    }
-    Ok(())
+/// Asks for the longest wait that begins within `window` after `at`.
+fn measure(client: &mut ClientProcess, at: Instant, window: Duration) -> Result<()> {
+    client.order(Order::Fault {
+        at_ns: at.as_nanos(),
+        window_ms: window.as_millis() as u64,
+    })
 }
 
 fn as_nanos<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {

@@ -21,19 +21,32 @@ struct Missing(Vec<String>);
 /// # Errors
 /// Names all that is missing.
 pub fn check(options: &Options) -> Result<()> {
+    check_with(options, &[])
+}
+
+/// As [`check`], with these programs besides.
+///
+/// # Errors
+/// Names all that is missing.
+pub fn check_with(options: &Options, programs: &[&'static str]) -> Result<()> {
     let mut missing = Vec::new();
     if !geteuid().is_root() {
         missing.push("root: network namespaces and eBPF need it (try sudo)".to_owned());
     }
     let application = options.application();
-    for (program, package) in [
+    let needed = [
         ("ip", "iproute2"),
         ("ss", "iproute2"),
         ("tc", "iproute2"),
         ("nft", "nftables"),
         ("tcpdump", "tcpdump"),
         (application.program(), application.package()),
-    ] {
+    ];
+    let others = programs.iter().map(|&program| match program {
+        "redis-benchmark" => (program, "redis-tools"),
+        _ => (program, program),
+    });
+    for (program, package) in needed.into_iter().chain(others) {
         if !in_path(program) {
             missing.push(format!(
                 "{program}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"
@@ -70,6 +83,12 @@ fn raise_descriptors(least: u64) -> Result<Option<String>> {
         return Ok(Some(format!(
             "open files: {least} are needed and {hard} allowed (ulimit -Hn {least}, or fewer --connections)"
         )));
+    }
+    if hard < 2 * least {
+        let relayed = (hard - DESCRIPTORS.min(hard)) / 2;
+        tracing::warn!(
+            "open files: {hard} allowed; of connections that talk again after a takeover {relayed} can be relayed"
+        );
     }
     if soft < least {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")?;

@@ -9,7 +9,7 @@ use crate::capture::Capture;
 use crate::client::{Gap, Spread};
 use crate::emulator::{Passed, Way};
 use crate::judge::Finding;
-use crate::node::Application;
+use crate::node::{Application, Takeover};
 
 /// How many failures and violations are printed one by one.
 const SHOWN: usize = 20;
@@ -59,6 +59,8 @@ pub struct Report {
     detection_ms: Option<Spread>,
     /// From the declaration until a connection could go on.
     takeover_ms: Option<Spread>,
+    /// From the last declaration of each run until its first connection could go on; the longest.
+    first_live_ms: Option<f64>,
     /// The part of the stall after that; 0 if the client's wait was over before, because bytes were still on the way.
     restart_gap_ms: Option<Spread>,
     /// The longest wait of any connection before the fault; none if all waits were too short to be remembered.
@@ -130,6 +132,10 @@ impl Report {
             problems: facts.problems.iter().take(SHOWN).cloned().collect(),
             failures: failures.take(SHOWN).collect(),
             durations: Durations::of(facts),
+            first_live_ms: facts.takeovers.last().and_then(|takeover| {
+                let first = takeover.first_live_ns?;
+                Some(ms(takeover.declared_ns, first))
+            }),
             captures: facts.captures.clone(),
             emulated: facts.emulated,
             ..Self::empty(options, seed)
@@ -180,6 +186,7 @@ impl Report {
             second_stall_ms: None,
             detection_ms: None,
             takeover_ms: None,
+            first_live_ms: None,
             restart_gap_ms: None,
             baseline_gap_ms: None,
             connections_at_fault: 0,
@@ -226,6 +233,10 @@ impl Report {
         append(&mut self.problems, other.problems);
         append(&mut self.failures, other.failures);
         self.durations.add(other.durations);
+        // A missing one is less than any.
+        if other.first_live_ms > self.first_live_ms {
+            self.first_live_ms = other.first_live_ms;
+        }
         self.conclude();
     }
 
@@ -320,21 +331,30 @@ impl Durations {
     fn of(facts: &Facts) -> Self {
         let mut durations = Self::default();
         let deadly = facts.deadly_at.map(Instant::as_nanos);
-        for connection in &facts.client.connections {
+        for (index, connection) in facts.client.connections.iter().enumerate() {
+            // Beside others that are at work, one that is idle waits for nothing.
+            let is_asked = index >= facts.idle;
             let gap = |fault: usize| connection.stalls.get(fault).map(|stall| stall.gap);
-            durations.stall.extend(gap(0).map(|gap| gap.map_or(0.0, Gap::ms)));
+            let wait = |fault: usize| {
+                gap(fault)
+                    .map(|gap| gap.map_or(0.0, Gap::ms))
+                    .filter(|_| is_asked)
+            };
+            durations.stall.extend(wait(0));
             durations.baseline_gap.extend(gap(1).flatten().map(Gap::ms));
             if facts.second_at.is_some() {
                 durations
                     .second_stall
                     .extend(gap(2).map(|gap| gap.map_or(0.0, Gap::ms)));
             }
-            let (Some(takeover), Some(deadly)) = (facts.takeover, deadly) else {
+            let is_same = |other: &&crate::node::Connection| Some(other.client) == connection.local;
+            let live = facts.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
+            let is_its_own = |takeover: &&Takeover| live.is_none_or(|live| takeover.declared_ns <= live);
+            let takeover = facts.takeovers.iter().rev().find(is_its_own);
+            let (Some(takeover), Some(deadly)) = (takeover, deadly) else {
                 continue;
             };
             durations.detection.push(ms(deadly, takeover.declared_ns));
-            let is_same = |other: &&crate::node::Connection| Some(other.client) == connection.local;
-            let live = facts.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
             let Some(live) = live else { continue };
             durations.takeover.push(ms(takeover.declared_ns, live));
             let of_deadly = if facts.deadly_at == facts.second_at { 2 } else { 0 };
@@ -342,7 +362,7 @@ impl Durations {
                 let able = gap.start_ns.max(live);
                 ms(able, gap.start_ns + gap.length_ns).max(0.0)
             });
-            durations.restart_gap.push(waited);
+            durations.restart_gap.extend(is_asked.then_some(waited));
         }
         durations
     }

@@ -37,7 +37,7 @@ pub fn sample(workload: Workload, connections: u32, seed: u64, steadfast: Option
     preflight::check(&options)?;
     let run = format!("{}-s{seed}", std::process::id());
     let facts = play(&options, seed, &run, &|_| {})?;
-    let takeover = facts.takeover.context("no takeover was seen")?;
+    let takeover = facts.takeovers.last().context("no takeover was seen")?;
     ensure!(
         facts.client.survivors() == facts.client.connections.len(),
         "a connection was lost"

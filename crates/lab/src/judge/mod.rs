@@ -5,6 +5,8 @@
 //!
 //! The rules, for each connection and every segment of the service, where *shown* means seen at the router or the client:
 //!
+//! Frames that a switch floods to others than they are for are nobody's.
+//!
 //! * **no-reset**: the client neither gets nor sends a RST. Counted for each direction; not in the list of violations.
 //! * **no-early-fin**: no FIN reaches the client before it has sent its own (if clients close first).
 //! * **input-commit**: when an acknowledgement is shown, the wire's capture has every byte (and FIN) below it, earlier.
@@ -138,7 +140,8 @@ impl Judge<'_> {
         } else {
             packet.source
         };
-        if !self.expected.clients.is_empty() && !self.expected.clients.contains(&client.ip()) {
+        let is_known = self.expected.clients.is_empty() || self.expected.clients.contains(&client.ip());
+        if !is_known || !self.expected.concerns(point, packet) {
             return;
         }
         self.meet(client, packet, toward_client);

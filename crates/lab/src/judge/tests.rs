@@ -68,6 +68,8 @@ struct Run {
     snap: usize,
     dropped: [u64; 4],
     v6: bool,
+    /// The client's port.
+    port: u16,
 }
 
 /// A segment's variable parts; offsets count from 0.
@@ -100,18 +102,19 @@ impl Run {
             snap: 65_535,
             dropped: [0; 4],
             v6: false,
+            port: 40_000,
         }
     }
 
     fn addresses(&self) -> (SocketAddr, SocketAddr) {
-        if self.v6 {
-            (
-                "[fd02::100]:80".parse().unwrap(),
-                "[fd01::2]:40000".parse().unwrap(),
-            )
+        let (service, client) = if self.v6 {
+            ("[fd02::100]:80", "[fd01::2]:40000")
         } else {
-            (SERVICE.parse().unwrap(), CLIENT.parse().unwrap())
-        }
+            (SERVICE, CLIENT)
+        };
+        let mut client: SocketAddr = client.parse().unwrap();
+        client.set_port(self.port);
+        (service.parse().unwrap(), client)
     }
 
     /// One packet goes `way`, from `now_ns` on; then a millisecond passes.
@@ -208,6 +211,7 @@ impl Run {
             service: self.addresses().0,
             clients: Vec::new(),
             macs: [MAC_A, MAC_B],
+            router_mac: MAC_ROUTER,
             mode: CommitMode::Prs,
             wires: vec![Wire {
                 node: 1,
@@ -957,4 +961,125 @@ fn contradictory_expectations_are_refused() {
     let directory = TempDir::new().unwrap();
     let error = check(&run.write(&directory), &expected).unwrap_err().to_string();
     assert!(error.contains("wires[1] begins before"), "{error}");
+}
+
+/// The wire's cable is cut; the switch does not know it any more and floods.
+#[test]
+fn a_frame_that_is_flooded_to_the_router_is_not_shown() {
+    const FLOODED: Way = &[(Point::NodeA, MAC_A, MAC_B), (Point::Router, MAC_A, MAC_B)];
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    let reply = Say {
+        at: 3,
+        data: b"der",
+        ack: 5,
+        ..SAY
+    };
+    run.say(true, FLOODED, reply);
+    assert_eq!(run.broken(&run.expected(None)), []);
+    run.say(true, PAST_THE_WIRE, reply);
+    assert_eq!(
+        run.broken(&run.expected(None)),
+        [Rule::OutputCommit, Rule::ThroughWire]
+    );
+}
+
+/// A primary without a backup speaks straight to the router, but not before it may declare the backup dead.
+#[test]
+fn a_primary_claims_the_address_when_its_wire_has_ended() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    let fault = run.fault();
+    let mut expected = run.expected(None);
+    expected.wires[0].until_ns = fault + 50 * MS;
+    run.say(false, STRAIGHT_TO_PRIMARY, Say { at: 5, ack: 3, ..SAY });
+    run.say(
+        true,
+        PAST_THE_WIRE,
+        Say {
+            at: 3,
+            data: b"der",
+            ack: 5,
+            ..SAY
+        },
+    );
+    assert_eq!(run.broken(&expected), []);
+    expected.wires[0].until_ns = fault + 500 * MS;
+    assert_eq!(run.broken(&expected), [Rule::OutputCommit, Rule::ThroughWire]);
+    // The old backup has no voice.
+    expected.wires[0].until_ns = fault + 50 * MS;
+    run.survivor(Say {
+        at: 6,
+        data: b"ful",
+        ack: 5,
+        ..SAY
+    });
+    assert_eq!(run.broken(&expected), [Rule::OneVoice]);
+}
+
+/// What a node says into a cable that is cut reaches nobody.
+#[test]
+fn a_voice_that_the_router_does_not_hear_is_none() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    run.say(
+        true,
+        &FROM_SURVIVOR[..1],
+        Say {
+            at: 3,
+            data: b"der",
+            ack: 5,
+            ..SAY
+        },
+    );
+    let verdict = run.judge(&run.expected(None));
+    assert_eq!(
+        (verdict.violations, verdict.connections_taken_over),
+        (Vec::new(), 0)
+    );
+}
+
+/// One worker died: its connection changes its node, the other does not.
+#[test]
+fn each_connection_may_have_its_own_voice() {
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    run.port = 40_001;
+    run.open();
+    run.exchange();
+    let fault = run.fault();
+    run.survivor(Say {
+        at: 3,
+        data: b"der",
+        ack: 5,
+        ..SAY
+    });
+    run.port = 40_000;
+    run.primary(Say {
+        at: 3,
+        data: b"der",
+        ack: 5,
+        ..SAY
+    });
+    let mut expected = run.expected(Some(fault));
+    assert_eq!(run.broken(&expected), [Rule::OneVoice]);
+    expected.speaking = Speaking::ForEachConnection;
+    let verdict = run.judge(&expected);
+    assert_eq!(
+        (verdict.violations, verdict.connections_taken_over),
+        (Vec::new(), 1)
+    );
+    // But no connection has two.
+    run.port = 40_001;
+    run.primary(Say {
+        at: 6,
+        data: b"ful",
+        ack: 5,
+        ..SAY
+    });
+    assert_eq!(run.broken(&expected), [Rule::OneVoice]);
 }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::ensure;
 use serde::Serialize;
 
+use super::packet::Packet;
 use crate::capture::Point;
 
 /// What should be seen. Times are nanoseconds of the captures' clock.
@@ -18,6 +19,8 @@ pub struct Expectations {
     pub clients: Vec<IpAddr>,
     /// The nodes' Ethernet addresses: node a, node b.
     pub macs: [[u8; 6]; 2],
+    /// The Ethernet address of the router's side towards them.
+    pub router_mac: [u8; 6],
     /// What the service promises; see [`CommitMode`].
     pub mode: CommitMode,
     /// Which node is the wire, and when; in order of time. None: nothing is promised, as without Steadfast.
@@ -230,6 +233,17 @@ impl Expectations {
             "both nodes have the same Ethernet address"
         );
         Ok(())
+    }
+
+    /// Whether the one at `point` sent the frame or it was meant for it; a switch floods what it has no port for.
+    pub fn concerns(&self, point: Point, packet: &Packet) -> bool {
+        let own = match point {
+            Point::Client => return true,
+            Point::Router => self.router_mac,
+            Point::NodeA => self.macs[0],
+            Point::NodeB => self.macs[1],
+        };
+        [packet.source_mac, packet.destination_mac].contains(&own)
     }
 
     /// The wire at `at_ns`, with its place in the list.

@@ -370,10 +370,10 @@ impl Status {
         self.services.iter().any(|service| service.role == "primary")
     }
 
-    /// The last takeover of the lab's service.
+    /// The takeovers of the lab's service, in order of time.
     #[must_use]
-    pub fn last_takeover(&self) -> Option<Takeover> {
-        self.services.first()?.takeovers.last().copied()
+    pub fn takeovers(&self) -> &[Takeover] {
+        self.services.first().map_or(&[], |service| &service.takeovers)
     }
 }
 
@@ -439,7 +439,7 @@ mod tests {
             "connections":20,"restored":19,"reset":0,"ended":0}],"counters":{"drops":1}}]}"#;
         let status: Status = serde_json::from_str(text).unwrap();
         assert!(!status.is_duplex());
-        let takeover = status.last_takeover().unwrap();
+        let takeover = status.takeovers()[0];
         assert_eq!((takeover.declared_ns, takeover.last_live_ns), (100, None));
         assert!(!takeover.is_complete());
     }

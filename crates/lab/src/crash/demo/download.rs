@@ -95,8 +95,8 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
     let fault_at = power_off(&stage, 0, Returning::Killed)?;
     progress.say("the primary's power is off");
     let mut course = Course::new(fault_at);
-    course.survive(&stage)?;
-    let takeover = course.takeover;
+    course.survive(&stage, false)?;
+    let takeover = course.takeovers.last().copied();
     let mut moved = (curl.received(), Deadline::now());
     while curl.is_running()? && moved.1.elapsed() < HANGING {
         let now = curl.received();
@@ -299,7 +299,11 @@ fn milliseconds(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e6
 }
 
-fn digest(path: &Path) -> Result<(u64, String)> {
+/// Length and SHA-256 of the file at `path`.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn digest(path: &Path) -> Result<(u64, String)> {
     let mut hash = Sha256::new();
     let mut file = File::open(path).with_context(|| path.display().to_string())?;
     let mut block = vec![0; BLOCK];

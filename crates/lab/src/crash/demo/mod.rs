@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 
+pub use self::download::digest;
 use self::download::{Shown, show};
 use super::{Options, Workload, preflight};
 use crate::emulator::Way;

@@ -1,0 +1,324 @@
+//! `steadfast-lab programs`: real clients and real servers, unmodified, through a power failure.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::course::{Course, follow};
+use super::demo::digest;
+use super::expect::expectations;
+use super::stage::{Stage, service};
+use super::strike::strike;
+use super::work::Work;
+use super::{Options, Policy, Target, Workload, preflight};
+use crate::Outcome;
+use crate::clock::ClockOffset;
+use crate::emulator::{Emulator, Way};
+use crate::judge::{self, Closing, Finding};
+use crate::node::Application;
+use crate::pattern;
+use crate::process::Process;
+use crate::teardown::Teardown;
+
+/// Each download takes about two seconds, so that the fault hits its middle.
+const RATE_MBIT: f64 = 400.0;
+const RTT_MS: f64 = 4.0;
+const MEGABYTES: u32 = 100;
+/// What redis-benchmark does takes some seconds; the fault hits after one.
+const BENCHMARK: [&str; 9] = ["-t", "set,get", "-n", "60000", "-c", "10", "-d", "1024", "-q"];
+const BENCHMARK_MOMENT: Duration = Duration::from_secs(1);
+/// How long a client may take in all.
+const LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(10);
+
+/// Send real, unmodified clients and servers through a power failure of the primary.
+///
+/// curl and wget download a file from nginx, Apache httpd, lighttpd and Python's http.server, redis-benchmark writes and reads
+/// in redis. Each must end as if nothing had happened: exit code 0, and for a download the file's SHA-256. They may not
+/// connect a second time.
+#[derive(Clone, Debug, Args)]
+pub struct ProgramsOptions {
+    /// Only this server; default: all.
+    #[arg(long, value_enum)]
+    server: Option<Application>,
+    /// Only this client; default: all.
+    #[arg(long, value_enum)]
+    client: Option<Client>,
+    /// Decides the data.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Keep captures and logs in this directory, one subdirectory for each run.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// The daemon under test; default: `steadfast` beside this program.
+    #[arg(long, value_name = "PATH")]
+    steadfast: Option<PathBuf>,
+}
+
+/// A real client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Client {
+    Curl,
+    Wget,
+    RedisBenchmark,
+}
+
+/// All pairs.
+const PROGRAMS: [(Application, Client); 9] = [
+    (Application::Nginx, Client::Curl),
+    (Application::Nginx, Client::Wget),
+    (Application::Apache, Client::Curl),
+    (Application::Apache, Client::Wget),
+    (Application::Lighttpd, Client::Curl),
+    (Application::Lighttpd, Client::Wget),
+    (Application::Python, Client::Curl),
+    (Application::Python, Client::Wget),
+    (Application::Redis, Client::RedisBenchmark),
+];
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    ok: bool,
+    programs: Vec<Shown>,
+}
+
+/// One client's end.
+#[derive(Serialize)]
+struct Shown {
+    ok: bool,
+    server: Application,
+    client: Client,
+    /// `None` if a signal or the time limit ended it.
+    exit_code: Option<i32>,
+    /// What it said, if it failed.
+    said: Option<String>,
+    /// Of a download: whether the file is the server's.
+    sha256_match: Option<bool>,
+    connections_taken_over: u64,
+    /// RSTs of the service, as captured at the client.
+    resets_seen: u64,
+    violations: Vec<Finding>,
+    unproven: Vec<String>,
+    problems: Vec<String>,
+}
+
+/// Plays all that are asked for, and prints what became of them.
+///
+/// # Errors
+/// If one could not be played; that a client failed is no error.
+pub fn programs(options: &ProgramsOptions) -> Result<Outcome> {
+    let is_asked_for = |&&(server, client): &&(Application, Client)| {
+        options.server.is_none_or(|asked| asked == server)
+            && options.client.is_none_or(|asked| asked == client)
+    };
+    let mut report = Report {
+        ok: true,
+        programs: Vec::new(),
+    };
+    for &(server, client) in PROGRAMS.iter().filter(is_asked_for) {
+        let shown = play(options, server, client)?;
+        if !options.json {
+            println!("{}", shown.line());
+        }
+        report.ok &= shown.ok;
+        report.programs.push(shown);
+    }
+    ensure!(
+        !report.programs.is_empty(),
+        "this client does not talk to this server"
+    );
+    if options.json {
+        writeln!(io::stdout().lock(), "{}", serde_json::to_string(&report)?)?;
+    }
+    Ok(if report.ok {
+        Outcome::Held
+    } else {
+        Outcome::DidNotHold
+    })
+}
+
+impl Client {
+    fn program(self) -> &'static str {
+        match self {
+            Self::Curl => "curl",
+            Self::Wget => "wget",
+            Self::RedisBenchmark => "redis-benchmark",
+        }
+    }
+
+    /// Its command line for `file` of `service`. None of them tries a second time.
+    fn arguments(self, command: &mut Command, service: SocketAddr, file: &str, received: &Path) {
+        let url = format!("http://{service}/{file}");
+        match self {
+            Self::Curl => command
+                .args(["--silent", "--show-error", "--fail", "--output"])
+                .arg(received)
+                .arg(url),
+            Self::Wget => command
+                .args(["--no-verbose", "--tries=1", "-O"])
+                .arg(received)
+                .arg(url),
+            Self::RedisBenchmark => command
+                .args(["-h", &service.ip().to_string(), "-p", &service.port().to_string()])
+                .args(BENCHMARK),
+        };
+    }
+}
+
+impl Shown {
+    fn line(&self) -> String {
+        let mut line = format!(
+            "{} {} from {}: exit code {}",
+            if self.ok { "held:" } else { "DID NOT HOLD:" },
+            self.client.program(),
+            self.server.program(),
+            self.exit_code
+                .map_or_else(|| "none".to_owned(), |code| code.to_string()),
+        );
+        if let Some(is_same) = self.sha256_match {
+            line += if is_same {
+                ", sha256 as on the server"
+            } else {
+                ", sha256 DIFFERENT"
+            };
+        }
+        let found = self
+            .violations
+            .iter()
+            .map(|one| format!("{:?}: {}: {}", one.rule, one.what, one.packet));
+        let rest = [&self.unproven, &self.problems].into_iter().flatten().cloned();
+        for problem in self.said.iter().cloned().chain(found).chain(rest) {
+            line += &format!("\n  {problem}");
+        }
+        line
+    }
+}
+
+fn play(asked: &ProgramsOptions, server: Application, client: Client) -> Result<Shown> {
+    let is_redis = server == Application::Redis;
+    let options = Options {
+        policy: if is_redis { Policy::Replica } else { Policy::Http },
+        server: Some(server),
+        megabytes: Some(if is_redis { 1 } else { MEGABYTES }),
+        way: if is_redis {
+            Way::default()
+        } else {
+            Way {
+                rtt_ms: Some(RTT_MS),
+                rate_mbit: Some(RATE_MBIT),
+                loss_percent: None,
+            }
+        },
+        keep: asked.keep.clone(),
+        ..Options::single(Workload::Download, 1, asked.seed, asked.steadfast.clone())
+    };
+    preflight::check_with(&options, &[client.program()])?;
+    let run = format!("{}-{}-{}", std::process::id(), server.program(), client.program());
+    let run = run.replace("redis-", "");
+    let teardown = Teardown::start()?;
+    let shown = play_with(&options, client, &run, &teardown);
+    teardown.finish()?;
+    shown
+}
+
+fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) -> Result<Shown> {
+    let clock = ClockOffset::measure();
+    let seed = options.seed.unwrap_or_default();
+    let work = Work::new(options, seed, service(options));
+    let mut stage = Stage::set(options, &work, run, teardown)?;
+    let (seed, length) = work.files()[0];
+    let received = stage.directory.join("received");
+    let mut command = stage.network.client.command(client.program())?;
+    client.arguments(
+        &mut command,
+        service(options),
+        &pattern::file_name(seed, length),
+        &received,
+    );
+    let mut process = Process::start(client.program(), command, &stage.directory)?;
+    wait_for_moment(client, &mut process, &received, length)?;
+    let fault_at = strike(&stage, options.fault, Target::Primary, options.returning)?;
+    let course = follow(&mut stage, options, Target::Primary, fault_at, &|_| {})?;
+    let status = process.wait(LIMIT);
+    let said = status.as_ref().err().map(|error| format!("{error:#}"));
+    let exit_code = status.ok().and_then(|status| status.code());
+    let sha256_match = (client != Client::RedisBenchmark)
+        .then(|| digest(&received))
+        .transpose()?
+        .map(|(_, sha256)| sha256 == pattern::sha256(seed, length, length));
+    let said = said.or_else(|| (exit_code != Some(0)).then(|| process.last_words()));
+    judge(
+        options,
+        client,
+        stage,
+        course,
+        clock,
+        (exit_code, said, sha256_match),
+    )
+}
+
+/// Reads the captures, and concludes.
+fn judge(
+    options: &Options,
+    client: Client,
+    stage: Stage,
+    course: Course,
+    clock: ClockOffset,
+    (exit_code, said, sha256_match): (Option<i32>, Option<String>, Option<bool>),
+) -> Result<Shown> {
+    let detection = stage.pair.detection();
+    let captures = stage.captures.stop()?;
+    stage.emulator.map(Emulator::finish).transpose()?;
+    let mut expected = expectations(options, Target::Primary, &course, clock, detection);
+    expected.closing = Closing::Either;
+    let verdict = judge::check(&captures, &expected)?;
+    let mut shown = Shown {
+        ok: false,
+        server: options.application(),
+        client,
+        exit_code,
+        said,
+        sha256_match,
+        connections_taken_over: verdict.connections_taken_over,
+        resets_seen: verdict.resets_to_client,
+        violations: verdict.violations,
+        unproven: verdict.unproven,
+        problems: course.problems,
+    };
+    if shown.connections_taken_over == 0 {
+        shown
+            .problems
+            .push("node b never spoke for any connection".to_owned());
+    }
+    shown.ok = shown.exit_code == Some(0)
+        && shown.sha256_match != Some(false)
+        && shown.resets_seen == 0
+        && shown.violations.is_empty()
+        && shown.unproven.is_empty()
+        && shown.problems.is_empty();
+    Ok(shown)
+}
+
+/// Waits until the client is in the middle of its work.
+fn wait_for_moment(client: Client, process: &mut Process, received: &Path, length: u64) -> Result<()> {
+    let begun = Deadline::now();
+    let is_there = |_: &Process| {
+        std::thread::sleep(POLL);
+        match client {
+            Client::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
+            _ => received.metadata().is_ok_and(|file| file.len() > length / 2),
+        }
+    };
+    Ok(process.wait_until("get to the middle of its work", LIMIT, is_there)?)
+}
