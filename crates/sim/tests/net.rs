@@ -10,12 +10,13 @@ use steadfast_sim::net::{Direction, End, Flags, FlowId, LinkId, Logic, Network, 
 use steadfast_sim::scenario::cluster::Cluster;
 use steadfast_sim::scenario::rate::Rate;
 
-const VARIANTS: [Variant; 5] = [
+const VARIANTS: [Variant; 6] = [
     Variant::Tahoe,
     Variant::Reno,
     Variant::NewReno,
     Variant::Sack,
     Variant::Sack1,
+    Variant::Rack,
 ];
 const FOREVER: Instant = Instant::from_nanos(100_000_000_000_000);
 

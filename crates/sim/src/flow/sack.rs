@@ -46,10 +46,11 @@ impl Sender {
         (self.cwnd, self.threshold) = self.reduced();
         self.timing = None;
         self.set_timer(now);
+        self.rescued = false;
         self.repaired = self.transmit(now, self.una, out);
     }
 
-    /// Sends while less is in flight than the window (RFC 6675 §5 step C).
+    /// Sends while less is in flight than the window (RFC 6675 §5 step C), in the order of NextSeg (§4).
     fn fill_recovery(&mut self, now: Instant, out: &mut Vec<Packet>) {
         let allowed = u64::from(whole(self.cwnd)) * self.mss;
         while self.in_flight() + self.mss <= allowed {
@@ -61,10 +62,21 @@ impl Sender {
                 self.nxt = self.transmit(now, self.nxt, out);
             } else if let Some(seq) = hole {
                 self.repaired = self.transmit(now, seq, out);
+            } else if let Some(seq) = self.rescue() {
+                self.rescued = true;
+                self.transmit(now, seq, out);
             } else {
                 return;
             }
         }
+    }
+
+    /// Rule 4 of NextSeg, once per recovery: the last segment, if nobody told of it and it was sent once, so that a
+    /// lost tail does not stop the acknowledgements. It counts as neither sent again nor in flight.
+    fn rescue(&self) -> Option<u64> {
+        let last = self.max.min(self.data_end).saturating_sub(2) / self.mss * self.mss + 1;
+        let silent = !self.rescued && self.sacked.around(self.max - 1).is_none();
+        (silent && last >= self.repaired).then_some(last)
     }
 
     /// Unacknowledged data below it are lost: enough was received above them (RFC 6675 §4, IsLost).
