@@ -142,6 +142,29 @@ fn selective_acknowledgements_repair_what_cumulative_ones_need_a_timeout_for() {
     assert!(sack < new_reno && 2 * new_reno < reno, "{sack} {new_reno} {reno}");
 }
 
+/// RFC 8985 §3.1: what RFC 6675 leaves to the timer, a lost tail and a lost repetition, time tells. Short flows, so that
+/// there are many tails.
+#[test]
+fn time_and_probes_repair_what_selective_acknowledgements_need_a_timeout_for() {
+    let timeouts = |variant| {
+        let link = LinkConfig { loss: 0.03, ..slow() };
+        let count = |seed| {
+            let config = Config {
+                variant,
+                ..Config::linux()
+            };
+            let (mut network, flow, ..) = line(seed, &link, &config, 60_000);
+            network.start(flow);
+            assert!(network.run_flows(FOREVER));
+            network.sender(flow).counts().timeouts
+        };
+        (0..200).map(count).sum::<u32>()
+    };
+    let (sack, rack) = (timeouts(Variant::Sack), timeouts(Variant::Rack));
+    println!("timeouts of 200 flows: SACK {sack}, RACK {rack}");
+    assert!(2 * rack < sack, "{rack} {sack}");
+}
+
 /// Where the pipe is long, CUBIC comes back sooner than Reno.
 #[test]
 fn cubic_uses_a_long_fat_pipe_better() {

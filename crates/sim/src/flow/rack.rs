@@ -253,3 +253,252 @@ impl Sender {
         self.transmit(now, self.una, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::flow::{Config, Handshake};
+    use crate::net::{Direction, Flags, FlowId, Sack};
+
+    const MSS: u64 = 1000;
+    const MS: u64 = 1_000_000;
+
+    /// A sender whose SYN was acknowledged after 100 ms, and what it sent since: the numbers, in segments.
+    struct Play {
+        sender: Sender,
+        now: Instant,
+        /// What the receiver advertises, in segments.
+        window: u32,
+        out: Vec<Packet>,
+    }
+
+    const NOTHING: [i64; 0] = [];
+
+    impl Play {
+        fn new(segments: u64, change: impl FnOnce(&mut Config)) -> Self {
+            let mut config = Config {
+                handshake: Handshake::OneWay,
+                mss: u16::try_from(MSS).unwrap(),
+                ..Config::linux()
+            };
+            config.rto.phase = Some(Duration::ZERO);
+            change(&mut config);
+            let mut play = Self {
+                sender: Sender::new(FlowId(0), &config, segments * MSS),
+                now: Instant::ZERO,
+                window: 2_200,
+                out: Vec::new(),
+            };
+            play.sender.start(Instant::ZERO, &mut play.out);
+            assert_eq!(play.sent(), [-1]);
+            play
+        }
+
+        fn opened(segments: u64) -> Self {
+            let mut play = Self::new(segments, |_| ());
+            play.tell(100, 1, &[]);
+            play
+        }
+
+        /// An acknowledgement of the first `segments` segments, and of those of `blocks`.
+        fn ack(&mut self, ms: u64, segments: u64, blocks: &[(u64, u64)]) -> Vec<i64> {
+            self.tell(ms, 1 + segments * MSS, blocks);
+            self.sent()
+        }
+
+        fn tell(&mut self, ms: u64, ack: u64, blocks: &[(u64, u64)]) {
+            self.now = Instant::from_nanos(ms * MS);
+            let mut sack = Sack::default();
+            for (from, to) in blocks {
+                sack.push(ack, 1 + from * MSS, 1 + to * MSS);
+            }
+            let packet = Packet {
+                flow: FlowId(0),
+                direction: Direction::Backward,
+                flags: Flags::ACK,
+                len: 0,
+                seq: 0,
+                ack,
+                window: self.window * 1000,
+                sack,
+            };
+            self.sender.handle(self.now, &packet, &mut self.out);
+        }
+
+        /// The next timer, in milliseconds; and what is sent when it expires.
+        fn expire(&mut self) -> (u64, Vec<i64>) {
+            self.now = self.sender.poll_timeout().unwrap();
+            self.sender.handle_timeout(self.now, &mut self.out);
+            (self.now.as_nanos() / MS, self.sent())
+        }
+
+        /// Which segments left since the last call, from 0 on; -1 is the SYN.
+        fn sent(&mut self) -> Vec<i64> {
+            let number = |packet: Packet| {
+                if packet.seq == 0 {
+                    -1
+                } else {
+                    i64::try_from(packet.seq / MSS).unwrap()
+                }
+            };
+            self.out.drain(..).map(number).collect()
+        }
+    }
+
+    #[test]
+    fn ten_segments_leave_at_first_and_the_window_doubles_each_round_trip() {
+        let mut play = Play::opened(1000);
+        assert_eq!(play.sent(), (0..10).collect::<Vec<_>>());
+        for (acked, expected) in [(10, 20), (30, 40), (70, 80)] {
+            for segments in (acked - expected / 2..acked).step_by(2) {
+                play.ack(200, segments + 2, &[]);
+            }
+            assert_eq!(play.sender.congestion_window(), expected as f64);
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_not_used_does_not_grow() {
+        let mut play = Play::opened(1000);
+        play.window = 5;
+        (1..200).for_each(|segments| drop(play.ack(200, segments, &[])));
+        assert!(
+            play.sender.congestion_window() <= 20.0,
+            "{}",
+            play.sender.congestion_window()
+        );
+    }
+
+    /// RFC 8985 §7.2: 2 · SRTT after the last acknowledgement; §7.3: with new data, if there is some.
+    #[test]
+    fn a_probe_sends_new_data_two_round_trips_after_the_last_news() {
+        let mut play = Play::opened(1000);
+        play.sent();
+        play.ack(200, 2, &[]);
+        assert_eq!(play.expire(), (200 + 2 * 100, vec![12 + 2]));
+        assert_eq!(play.sender.counts().probes, 1);
+        // One probe at a time; the timeout counts from the probe: 300 ms, SRTT and 200 ms.
+        assert_eq!(play.expire(), (400 + 300, vec![2]));
+        assert_eq!(play.sender.counts().timeouts, 1);
+        assert_eq!(play.sender.congestion_window(), 1.0);
+    }
+
+    /// §7.2: a delayed acknowledgement is waited for if one segment is in flight; but no longer than for the timeout.
+    #[test]
+    fn a_single_segment_is_probed_when_its_acknowledgement_cannot_be_late() {
+        let mut play = Play::opened(1);
+        play.sent();
+        let (at, sent) = play.expire();
+        assert_eq!((at, sent), (100 + 300, vec![0])); // 2 · 100 + 200 is later
+        assert_eq!(play.sender.counts().timeouts, 0);
+        let mut patient = Play::new(1, |config| config.rto.min = Duration::from_millis(900));
+        patient.tell(100, 1, &[]);
+        patient.sent();
+        assert_eq!(patient.expire().0, 100 + 400);
+    }
+
+    /// §7.2: without a round trip a second; Karn's algorithm has none for a SYN that was sent twice.
+    #[test]
+    fn without_a_round_trip_the_probe_is_due_after_a_second_but_not_sent() {
+        let mut play = Play::new(5, |_| ());
+        assert_eq!(play.expire(), (1000, vec![-1]));
+        play.tell(1100, 1, &[]);
+        assert_eq!(play.sent(), [0]);
+        assert_eq!(play.expire(), (2100, vec![])); // §7.3: nothing was measured
+        assert_eq!(
+            (play.sender.counts().probes, play.sender.counts().timeouts),
+            (0, 1)
+        );
+        assert_eq!(play.expire(), (5100, vec![0])); // RFC 6298 §5.7: 3 s
+    }
+
+    /// §7.4.1: the probe's acknowledgement shows what is lost before it; recovery begins without a timeout.
+    #[test]
+    fn a_lost_tail_is_repaired_without_a_timeout() {
+        let mut play = Play::opened(10);
+        assert_eq!(play.sent().len(), 10);
+        assert_eq!(play.ack(200, 6, &[]), NOTHING); // 6 to 9 are lost
+        assert_eq!(play.expire(), (400, vec![9]));
+        assert_eq!(play.ack(500, 6, &[(9, 10)]), [6]); // RFC 9937: one for one that arrived
+        assert_eq!(play.ack(600, 7, &[(9, 10)]), [7, 8]);
+        play.ack(700, 10, &[]);
+        assert!(play.sender.completed().is_some());
+        assert_eq!(
+            (play.sender.counts().timeouts, play.sender.counts().recoveries),
+            (0, 1)
+        );
+        assert_eq!(play.sender.poll_timeout(), None);
+    }
+
+    /// §7.4.2: a probe that repaired the only loss is the only sign of it.
+    #[test]
+    fn a_loss_that_the_probe_repaired_costs_window() {
+        let mut play = Play::opened(100);
+        play.sent();
+        play.window = 2;
+        assert_eq!(play.ack(200, 10, &[]), [10, 11]);
+        play.window = 1;
+        assert_eq!(play.ack(300, 11, &[]), NOTHING);
+        assert_eq!(play.expire(), (600, vec![11])); // the receiver has no room for another
+        play.window = 2;
+        let window = play.sender.congestion_window();
+        assert_eq!(play.ack(700, 12, &[]), [12, 13]);
+        assert_eq!(play.sender.congestion_window(), window);
+        play.ack(800, 14, &[]);
+        assert_eq!(play.sender.congestion_window(), 2.0);
+        assert_eq!(
+            (play.sender.counts().timeouts, play.sender.counts().recoveries),
+            (0, 0)
+        );
+    }
+
+    /// §7.4.2: both copies arrived.
+    #[test]
+    fn a_probe_that_was_not_needed_costs_nothing() {
+        let mut play = Play::opened(10);
+        play.sent();
+        play.ack(200, 9, &[]);
+        let window = play.sender.congestion_window();
+        let (_, sent) = play.expire();
+        assert_eq!(sent, [9]);
+        play.ack(520, 10, &[]);
+        assert!(play.sender.completed().is_some());
+        assert_eq!(play.sender.congestion_window(), window);
+    }
+
+    /// RFC 9937: seven for ten, and the threshold at the end.
+    #[test]
+    fn a_recovery_sends_seven_segments_for_ten_that_arrive() {
+        let mut play = Play::opened(1000);
+        play.sent();
+        for segments in [2, 4, 6, 8, 10] {
+            play.ack(200, segments, &[]);
+        }
+        play.ack(300, 10, &[(11, 12)]);
+        play.ack(300, 10, &[(11, 13)]);
+        assert_eq!(play.ack(300, 10, &[(11, 14)]), [10]); // 30 in flight or so, 20 before
+        let mut sent = 0;
+        for right in 15..30 {
+            sent += play.ack(300, 10, &[(11, right)]).len();
+        }
+        assert!((9..=12).contains(&sent), "{sent}");
+        play.ack(400, 34, &[]);
+        assert_eq!(play.sender.congestion_window(), play.sender.threshold);
+        assert_eq!(
+            (play.sender.counts().recoveries, play.sender.counts().timeouts),
+            (1, 0)
+        );
+    }
+
+    /// §6.2 step 5: the timer of the reordering window finds the loss if nothing else comes.
+    #[test]
+    fn one_block_is_enough_after_the_reordering_window() {
+        let mut play = Play::opened(3);
+        assert_eq!(play.sent(), [0, 1, 2]);
+        assert_eq!(play.ack(200, 0, &[(1, 2)]), NOTHING);
+        assert_eq!(play.expire(), (225, vec![0]));
+        assert_eq!(play.sender.counts().recoveries, 1);
+    }
+}

@@ -194,3 +194,70 @@ impl Sender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::flow::{Config, Handshake, Variant};
+    use crate::net::{Direction, Flags, FlowId, Sack};
+
+    const MSS: u64 = 1000;
+
+    /// A flow of so many segments that have all left, and are told of: the repetitions, in segments.
+    fn repeated(segments: u64, blocks: &[(u64, u64)]) -> Vec<u64> {
+        let config = Config {
+            variant: Variant::Sack,
+            handshake: Handshake::OneWay,
+            mss: 1000,
+            initial_window: 20,
+            delayed_ack: None,
+            ..Config::default()
+        };
+        let mut sender = Sender::new(FlowId(0), &config, segments * MSS);
+        let mut out = Vec::new();
+        sender.start(Instant::ZERO, &mut out);
+        let mut tell = |block: Option<(u64, u64)>, out: &mut Vec<Packet>| {
+            let mut sack = Sack::default();
+            if let Some((from, to)) = block {
+                sack.push(1, 1 + from * MSS, 1 + to * MSS);
+            }
+            let packet = Packet {
+                flow: FlowId(0),
+                direction: Direction::Backward,
+                flags: Flags::ACK,
+                len: 0,
+                seq: 0,
+                ack: 1,
+                window: 64_000,
+                sack,
+            };
+            sender.handle(Instant::ZERO + Duration::from_millis(100), &packet, out);
+        };
+        tell(None, &mut out);
+        assert_eq!(out.len() as u64, 1 + segments);
+        out.clear();
+        blocks.iter().for_each(|block| tell(Some(*block), &mut out));
+        out.iter().map(|packet| packet.seq / MSS).collect()
+    }
+
+    /// RFC 6675 §4, NextSeg rule 4: nothing tells of the last segment, so it is sent again, once.
+    #[test]
+    fn a_silent_tail_is_rescued_once_per_recovery() {
+        let blocks: Vec<_> = (2..10).map(|right| (1, right)).collect();
+        assert_eq!(repeated(11, &blocks), [0, 10]);
+    }
+
+    #[test]
+    fn a_tail_that_arrived_needs_no_rescue() {
+        assert_eq!(repeated(11, &[(1, 11)]), [0]);
+    }
+
+    /// Rules 1 and 3 come first.
+    #[test]
+    fn known_holes_are_repaired_before_the_tail() {
+        let blocks: Vec<_> = (3..=10).map(|right| (2, right)).collect();
+        assert_eq!(repeated(11, &blocks), [0, 1, 10]);
+    }
+}
