@@ -309,7 +309,25 @@ pub fn file(name: &str) -> Option<&'static File> {
 mod tests {
     use std::path::Path;
 
+    use sim::flow::Config;
+
     use super::*;
+
+    #[test]
+    fn todays_hosts_are_linux() {
+        let ours = |file: &&File| !file.name.starts_with("halr-");
+        for file in FILES.iter().filter(ours) {
+            let tcp = match Scenario::parse(Path::new(file.name), file.text).unwrap() {
+                Scenario::Flows(sweep) => {
+                    assert_eq!(sweep.variants, [sweep.cluster.tcp.variant]);
+                    sweep.cluster.tcp
+                }
+                Scenario::Strings(sweep) => sweep.rate.tcp,
+                Scenario::UnusedFlowTime(_) => panic!("{} has no hosts", file.name),
+            };
+            assert_eq!(tcp, Config::linux(), "{}", file.name);
+        }
+    }
 
     #[test]
     fn every_figure_has_its_scenario_and_every_scenario_is_valid_and_used() {
