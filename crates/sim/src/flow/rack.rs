@@ -63,9 +63,12 @@ impl Sender {
     pub(super) fn handle_rack(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
         let ack = packet.ack;
         let (before, outstanding) = (self.una, self.segments(self.nxt - self.una));
-        let timed = self.timing;
         let news = self.rack.board.on_ack(now.as_nanos(), ack, packet.sack.iter(ack));
         self.end_probe(packet, news);
+        if let Some(sent) = self.rack.board.sample() {
+            self.rack.measured = true;
+            self.measure(Instant::from_nanos(sent), now);
+        }
         let repaired = self.recovering;
         if ack > self.una {
             self.recovering &= ack < self.recover;
@@ -74,7 +77,6 @@ impl Sender {
                 self.cwnd = self.threshold;
             }
             self.accept(now, ack, false);
-            self.rack.measured |= timed.is_some_and(|(end, _)| ack >= end);
         }
         if self.completed().is_some() {
             self.rack.early = None;
@@ -135,7 +137,6 @@ impl Sender {
         let board = &self.rack.board;
         let flight = board.outstanding() as u64 - board.received() + news;
         self.rack.prr = Prr::new(flight as f64, self.threshold);
-        self.timing = None;
         self.set_timer(now);
     }
 
@@ -147,7 +148,10 @@ impl Sender {
             let fresh =
                 (self.una > 0 && self.nxt < self.end && self.within_window(self.nxt)).then_some(self.nxt);
             if let Some(seq) = lost {
-                self.send_again(now, seq, out);
+                self.transmit(now, seq, out);
+                if seq == self.una {
+                    self.set_timer(now); // as Linux
+                }
             } else if let Some(seq) = fresh {
                 self.nxt = self.transmit(now, seq, out);
             } else {
@@ -156,12 +160,6 @@ impl Sender {
             self.rack.prr.on_transmit();
         }
         self.max > before
-    }
-
-    /// What is sent twice is not timed (Karn's algorithm: RFC 6298 §3).
-    fn send_again(&mut self, now: Instant, seq: u64, out: &mut Vec<Packet>) {
-        let end = self.transmit(now, seq, out);
-        self.timing = self.timing.filter(|(timed, _)| *timed != end);
     }
 
     /// After new data, and after an acknowledgement of some (§7.2).
@@ -220,7 +218,7 @@ impl Sender {
         if self.rack.probe.is_none() && std::mem::take(&mut self.rack.measured) {
             let again = self.nxt >= self.end || !self.within_window(self.nxt);
             if again && let Some(seq) = self.rack.board.last() {
-                self.send_again(now, seq, out);
+                self.transmit(now, seq, out);
             } else {
                 self.nxt = self.transmit(now, self.nxt, out);
             }

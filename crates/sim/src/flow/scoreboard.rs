@@ -48,6 +48,8 @@ pub(super) struct Scoreboard {
     /// RACK.segment, the last one sent of those that arrived: as which transmission, and its round trip.
     latest: u64,
     round_trip: u64,
+    /// When what the last acknowledgement was news of was sent, if it was sent once: a round trip that is certain.
+    sample: Option<u64>,
     /// RACK.fack: the highest end that arrived.
     highest: u64,
     reordered: bool,
@@ -71,6 +73,11 @@ impl Scoreboard {
     /// Segments received beyond the first that is not.
     pub const fn received(&self) -> u64 {
         self.received_count
+    }
+
+    /// When the last of what [`Scoreboard::on_ack`] found was sent, if it was sent once (Karn's algorithm: RFC 6298 §3).
+    pub const fn sample(&self) -> Option<u64> {
+        self.sample
     }
 
     /// Segments that are not acknowledged by the number.
@@ -112,6 +119,7 @@ impl Scoreboard {
     /// Everything below `ack` and in `blocks` has arrived (§6.2 steps 1 to 3). How many segments of it are news.
     pub fn on_ack(&mut self, now: u64, ack: u64, blocks: impl Iterator<Item = (u64, u64)>) -> u64 {
         let mut news = 0;
+        self.sample = None;
         while self.segments.front().is_some_and(|segment| segment.end <= ack) {
             news += u64::from(self.deliver(now, 0));
             self.segments.pop_front();
@@ -157,6 +165,9 @@ impl Scoreboard {
             again,
             ..
         } = *segment;
+        if !again {
+            self.sample = self.sample.max(Some(sent));
+        }
         let round_trip = now - sent;
         // Faster than ever: it was an earlier transmission that arrived.
         let earlier = again && self.least_round_trip.is_some_and(|least| round_trip < least);

@@ -78,7 +78,7 @@ pub struct Sender {
     pub(super) rack: Rack,
 
     rto: Rto,
-    /// The segment that is timed: its end, and when it was sent.
+    /// The segment that is timed: its end, and when it was sent. Rack times all.
     pub(super) timing: Option<(u64, Instant)>,
     pub(super) deadline: Option<u64>,
     /// Where `una` was at the last timeout.
@@ -252,8 +252,7 @@ impl Sender {
             && ack >= end
         {
             self.timing = None;
-            self.rto.end_backoff();
-            self.rto.on_sample(sent, now);
+            self.measure(sent, now);
         }
         if ack == 1 {
             self.open();
@@ -307,6 +306,12 @@ impl Sender {
     /// As [`Sender::accept_partial`], whatever was timed.
     pub(super) fn end_backoff(&mut self) {
         self.rto.end_backoff();
+    }
+
+    /// What was sent once, then, has arrived.
+    pub(super) fn measure(&mut self, sent: Instant, now: Instant) {
+        self.rto.end_backoff();
+        self.rto.on_sample(sent, now);
     }
 
     /// The smoothed round trip, in nanoseconds; 0 if none was measured.
@@ -410,7 +415,7 @@ impl Sender {
             self.counts.retransmitted += 1;
         } else {
             self.max = end;
-            if self.timing.is_none() {
+            if self.timing.is_none() && self.variant != Variant::Rack {
                 self.timing = Some((end, now));
             }
         }
