@@ -165,7 +165,7 @@ pub const CLAIMS: &[Claim] = &[
     Claim {
         id: "today-26b",
         section: "7.4.3",
-        statement: "and from 10 s after the failover on nothing is dropped; the windows that hosts of today open before it cost packets until then",
+        statement: "and from 10 s after the failover on next to nothing is dropped (below 1 %); the windows that hosts of today open before it cost packets until then",
         paper: OURS,
         figure: "today-26",
         expected: Expected::Holds,
@@ -219,7 +219,7 @@ pub const CLAIMS: &[Claim] = &[
     Claim {
         id: "unequal-4c",
         section: "6.1",
-        statement: "and the queue is shorter (mean), and nothing is dropped from 10 s after the failover on",
+        statement: "and the queue is shorter (mean), and next to nothing is dropped from 10 s after the failover on",
         paper: OURS,
         figure: "unequal-4",
         expected: Expected::Holds,
@@ -326,6 +326,6 @@ fn settled(results: &Results, scenario: &str) -> Option<Found> {
         late.map(|row| row.dropped_packets as f64).sum::<f64>() / seeds
     };
     let (with, without) = (dropped(true), dropped(false));
-    let here = format!("{with:.0} packets, without {without:.0}");
-    Some(Found::new(here, with == 0.0 && without > 0.0))
+    let here = format!("{with:.1} packets, without {without:.0}");
+    Some(Found::new(here, with < 0.01 * without))
 }
