@@ -6,7 +6,7 @@ use super::plot::{models, strings};
 use super::rows::Rows;
 use super::scenario::Scenario;
 
-/// A figure of the thesis.
+/// A figure of the thesis, or one like it.
 pub struct Entry {
     /// Its name on the command line.
     pub name: &'static str,
@@ -50,12 +50,19 @@ pub const FILES: &[File] = files![
     "halr-strings-buffer-750",
     "halr-strings-buffer-1500",
     "halr-strings-buffer-3000",
+    "today-completion-failover-0.5s",
+    "today-completion-failover-3s",
+    "today-completion-failover-5s",
+    "today-timeouts",
+    "today-strings-buffer-750",
+    "unequal-strings-2-to-1",
+    "unequal-strings-4-to-1",
 ];
 
 const CAPACITY: (&str, Place) = ("capacity of the string that is left", Place::Y(100.0));
 const QUEUE_MAX: (&str, Place) = ("thesis, with rate control: at most 600", Place::Y(600.0));
 
-/// All figures, in the thesis' order.
+/// All figures, in the thesis' order; then those for today's hosts, named after the thesis' figures that they redraw.
 pub const FIGURES: &[Entry] = &[
     Entry {
         name: "halr-7",
@@ -203,12 +210,89 @@ pub const FIGURES: &[Entry] = &[
         marks: &[QUEUE_MAX],
         draw: strings::queue,
     },
+    Entry {
+        name: "today-12",
+        title: "Figure 12 with today's hosts: a failover of 0.5 s",
+        scenario: "today-completion-failover-0.5s",
+        marks: &[],
+        draw: flows::completion_over_arrival,
+    },
+    Entry {
+        name: "today-13",
+        title: "Figure 13 with today's hosts: a failover of 3 s",
+        scenario: "today-completion-failover-3s",
+        marks: &[],
+        draw: flows::completion_over_arrival,
+    },
+    Entry {
+        name: "today-14",
+        title: "Figure 14 with today's hosts: a failover of 5 s",
+        scenario: "today-completion-failover-5s",
+        marks: &[],
+        draw: flows::completion_over_arrival,
+    },
+    Entry {
+        name: "today-16",
+        title: "Figures 15 to 17 with today's hosts: timeouts",
+        scenario: "today-timeouts",
+        marks: &[],
+        draw: flows::timeouts,
+    },
+    Entry {
+        name: "today-22",
+        title: "Figures 20 to 22 with today's hosts: throughput",
+        scenario: "today-strings-buffer-750",
+        marks: &[],
+        draw: strings::throughput_compared,
+    },
+    Entry {
+        name: "today-23",
+        title: "Figure 23 with today's hosts: fairness without rate control",
+        scenario: "today-strings-buffer-750",
+        marks: &[],
+        draw: strings::shares_without,
+    },
+    Entry {
+        name: "today-24",
+        title: "Figure 24 with today's hosts: fairness with rate control",
+        scenario: "today-strings-buffer-750",
+        marks: &[],
+        draw: strings::shares_with,
+    },
+    Entry {
+        name: "today-26",
+        title: "Figure 26 with today's hosts: bottleneck queue, buffer of 750 packets",
+        scenario: "today-strings-buffer-750",
+        marks: &[],
+        draw: strings::queue,
+    },
+    Entry {
+        name: "unequal-2",
+        title: "Section 6.1 with today's hosts: half of the bandwidth is left",
+        scenario: "unequal-strings-2-to-1",
+        marks: &[],
+        draw: strings::overview,
+    },
+    Entry {
+        name: "unequal-4",
+        title: "Section 6.1 with today's hosts: a quarter of the bandwidth is left",
+        scenario: "unequal-strings-4-to-1",
+        marks: &[],
+        draw: strings::overview,
+    },
 ];
 
 /// The figures that a name on the command line means.
 pub fn named(name: &str) -> Option<Vec<&'static Entry>> {
+    let of = |group: &'static str| {
+        FIGURES
+            .iter()
+            .filter(move |figure| figure.name.starts_with(group))
+    };
     match name {
-        "all" | "halr" => Some(FIGURES.iter().collect()),
+        "all" => Some(FIGURES.iter().collect()),
+        "halr" => Some(of("halr-").collect()),
+        "today" => Some(of("today-").chain(of("unequal-")).collect()),
         one => FIGURES
             .iter()
             .find(|figure| figure.name == one)
@@ -225,7 +309,25 @@ pub fn file(name: &str) -> Option<&'static File> {
 mod tests {
     use std::path::Path;
 
+    use sim::flow::Config;
+
     use super::*;
+
+    #[test]
+    fn todays_hosts_are_linux() {
+        let ours = |file: &&File| !file.name.starts_with("halr-");
+        for file in FILES.iter().filter(ours) {
+            let tcp = match Scenario::parse(Path::new(file.name), file.text).unwrap() {
+                Scenario::Flows(sweep) => {
+                    assert_eq!(sweep.variants, [sweep.cluster.tcp.variant]);
+                    sweep.cluster.tcp
+                }
+                Scenario::Strings(sweep) => sweep.rate.tcp,
+                Scenario::UnusedFlowTime(_) => panic!("{} has no hosts", file.name),
+            };
+            assert_eq!(tcp, Config::linux(), "{}", file.name);
+        }
+    }
 
     #[test]
     fn every_figure_has_its_scenario_and_every_scenario_is_valid_and_used() {

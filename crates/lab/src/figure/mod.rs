@@ -37,10 +37,11 @@ use self::scenario::Scenario;
 use self::shard::{Manifest, Shard};
 use crate::{Outcome, WrongUse};
 
-/// Draw figures of the HALR thesis: CSV, SVG, and for `halr` or `all` a report with a verdict for each of its claims.
+/// Draw figures of the HALR thesis, and the same for today's hosts: CSV, SVG, and for several a report with a verdict per claim.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// halr-7, 8, 9, 12–26, halr-buffer-3000, or all of them: halr, all.
+    /// halr-7, 8, 9, 12–26, halr-buffer-3000, or all of these: halr; today-12–14, 16, 22–24, 26, unequal-2, unequal-4, or all of
+    /// these: today; all.
     name: String,
     /// Where to write; made if it is not there.
     #[arg(long, value_name = "DIR")]
@@ -106,7 +107,7 @@ fn figures(name: &str) -> Result<Vec<&'static Entry>> {
     let figures = catalogue::named(name).ok_or_else(|| {
         let names: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
         WrongUse(format!(
-            "no figure {name}; there are {}, halr, all",
+            "no figure {name}; there are {}, halr, today, all",
             names.join(", ")
         ))
     })?;

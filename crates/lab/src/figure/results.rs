@@ -73,7 +73,12 @@ impl Results {
 
     /// The runs over the strings of one buffer, with or without rate control, one summary per seed.
     pub fn strings(&self, buffer: usize, rate_control: bool) -> Option<Vec<StringsSummary>> {
-        let (_, rows) = self.scenarios.get(&format!("halr-strings-buffer-{buffer}"))?;
+        self.strings_of(&format!("halr-strings-buffer-{buffer}"), rate_control)
+    }
+
+    /// The same for the scenario of this name.
+    pub fn strings_of(&self, scenario: &str, rate_control: bool) -> Option<Vec<StringsSummary>> {
+        let (_, rows) = self.scenarios.get(scenario)?;
         let seeds = rows
             .transfers
             .iter()

@@ -326,6 +326,7 @@ pub const fn variant_name(variant: Variant) -> &'static str {
         Variant::Reno => "Reno",
         Variant::NewReno => "NewReno",
         Variant::Sack | Variant::Sack1 => "SACK",
+        Variant::Rack => "RACK-TLP",
     }
 }
 

@@ -248,7 +248,7 @@ fn wrong_use_is_told_as_such() {
 #[test]
 fn the_claims_come_out_as_known() {
     let directory = tempfile::tempdir().unwrap();
-    let manifest = manifest(&options("halr", directory.path()), &figures("halr").unwrap()).unwrap();
+    let manifest = manifest(&options("all", directory.path()), &figures("all").unwrap()).unwrap();
     let jobs = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let results = work::results(manifest.scenarios().unwrap(), 1, None, jobs).unwrap();
     let names: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();

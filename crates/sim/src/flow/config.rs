@@ -23,6 +23,8 @@ pub enum Variant {
     /// Selective acknowledgements as ns-2's agent `Sack1` has them (Fall and Floyd 1996): any hole below a SACK block is
     /// lost, and the count of what is in flight starts from the duplicates, not from the scoreboard.
     Sack1,
+    /// Selective acknowledgements, losses told by time, and a probe for a lost tail (RFC 8985), as Linux has it.
+    Rack,
 }
 
 /// How the window grows in congestion avoidance, and what a loss leaves of it.
@@ -100,6 +102,10 @@ pub struct RtoConfig {
     /// Largest, backoff included.
     #[serde(with = "seconds")]
     pub max: Duration,
+    /// `min` is the least that is added to the smoothed round trip (Linux's `tcp_rto_min`), not the least timeout (RFC 6298 §2.4).
+    pub min_above_round_trip: bool,
+    /// So many lost SYNs do not double the timeout, which departs from RFC 6298 §5.5 (Linux's `tcp_syn_linear_timeouts`).
+    pub linear_syns: u32,
     /// Round trips are measured in whole ticks of this clock: G of RFC 6298 §4 (ns-2's `tcpTick_`).
     #[serde(with = "seconds")]
     pub tick: Duration,
@@ -117,6 +123,8 @@ impl Default for RtoConfig {
             initial: Duration::from_secs(1),
             min: Duration::from_secs(1),
             max: Duration::from_secs(60),
+            min_above_round_trip: false,
+            linear_syns: 0,
             tick: Duration::from_millis(1),
             phase: None,
         }
@@ -201,18 +209,17 @@ impl Config {
                 min: Duration::from_millis(200),
                 max: Duration::from_secs(60),
                 tick: Duration::from_millis(10),
-                phase: None,
+                ..RtoConfig::default()
             },
             departures: Departures::NS2,
             ..Self::default()
         }
     }
 
-    /// A host of today: CUBIC with selective acknowledgements, and Linux's constants. Its RACK and TLP are not modelled: a lost
-    /// retransmission and a lost tail wait for the timer.
+    /// A host of today: CUBIC, selective acknowledgements, RACK and TLP, with the constants of Linux 6.5 and later.
     pub fn linux() -> Self {
         Self {
-            variant: Variant::Sack,
+            variant: Variant::Rack,
             growth: Growth::Cubic,
             initial_window: 10, // TCP_INIT_CWND
             max_window: 2_200,  // 3 MB, the reach of net.ipv4.tcp_wmem
@@ -223,6 +230,8 @@ impl Config {
                 initial: Duration::from_secs(1),
                 min: Duration::from_millis(200), // TCP_RTO_MIN
                 max: Duration::from_secs(120),   // TCP_RTO_MAX
+                min_above_round_trip: true,
+                linear_syns: 4, // net.ipv4.tcp_syn_linear_timeouts
                 ..RtoConfig::default()
             },
             ..Self::default()

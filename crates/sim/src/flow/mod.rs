@@ -7,11 +7,14 @@
 
 mod config;
 mod cubic;
+mod prr;
+mod rack;
 mod ranges;
 mod receiver;
 mod reno;
 mod rto;
 mod sack;
+mod scoreboard;
 pub mod seconds;
 mod sender;
 

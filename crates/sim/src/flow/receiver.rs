@@ -50,7 +50,7 @@ impl Receiver {
         Self {
             flow,
             full: config.handshake == Handshake::Full,
-            sack: matches!(config.variant, Variant::Sack | Variant::Sack1),
+            sack: matches!(config.variant, Variant::Sack | Variant::Sack1 | Variant::Rack),
             window: config.max_window * u32::from(config.mss),
             delay: config.delayed_ack.map(nanos),
             delay_repeated: config.departures.delay_repeated,

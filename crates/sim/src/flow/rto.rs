@@ -21,7 +21,10 @@ pub(super) struct Rto {
     /// Before bounds and backoff, in nanoseconds.
     base: u64,
     doublings: u32,
+    /// Timeouts of the SYN that will not double.
+    linear: u32,
     min: u64,
+    min_above_round_trip: bool,
     max: u64,
     tick: u64,
     phase: u64,
@@ -35,7 +38,9 @@ impl Rto {
             variation: 0,
             base: nanos(config.syn),
             doublings: 0,
+            linear: config.linear_syns,
             min: nanos(config.min),
+            min_above_round_trip: config.min_above_round_trip,
             max: nanos(config.max),
             tick: nanos(config.tick),
             phase: config.phase.map_or(0, nanos),
@@ -64,6 +69,9 @@ impl Rto {
         let four_variations = self.variation << (2 + SMOOTHED_PLACES - VARIATION_PLACES);
         let ticks = (four_variations + self.smoothed) >> SMOOTHED_PLACES;
         self.base = ticks.unsigned_abs().saturating_mul(self.tick);
+        if self.min_above_round_trip {
+            self.base = self.base.max(self.round_trip().saturating_add(self.min));
+        }
     }
 
     /// The SYN was acknowledged, after `lost` timeouts and without a sample: data wait `initial`, and longer if the
@@ -72,6 +80,7 @@ impl Rto {
         if self.smoothed == 0 {
             self.base = initial;
         }
+        self.linear = 0;
         if !keep_backoff {
             self.doublings = 0;
         }
@@ -79,6 +88,10 @@ impl Rto {
 
     /// Twice the patience (RFC 6298 §5.5).
     pub fn on_timeout(&mut self) {
+        if self.linear > 0 {
+            self.linear -= 1;
+            return;
+        }
         if self.current() < self.max {
             self.doublings += 1;
         }
@@ -155,6 +168,40 @@ mod tests {
         let mut rto = rto(10 * MS, 0);
         rto.on_sample(at(0), Instant::from_nanos(98_400_000));
         assert_eq!(rto.current(), 270 * MS); // 9 ticks + 4 · 4.5
+    }
+
+    /// Linux: SRTT + max(4 · RTTVAR, 200 ms).
+    #[test]
+    fn the_least_timeout_may_stand_above_the_round_trip() {
+        let mut rto = Rto::new(&RtoConfig {
+            min: Duration::from_millis(200),
+            min_above_round_trip: true,
+            ..RtoConfig::default()
+        });
+        for _ in 0..50 {
+            rto.on_sample(at(0), at(100));
+        }
+        assert_eq!(rto.current(), 300 * MS);
+        rto.on_sample(at(0), at(500));
+        assert_eq!(rto.current(), 553 * MS); // 150 + 4 · 100, and a rest of the first sample's variation
+    }
+
+    /// Linux: SYNs at 0, 1, 2, 3, 4, 5, 7, 11 s.
+    #[test]
+    fn the_first_syns_may_wait_equally_long() {
+        let mut rto = Rto::new(&RtoConfig {
+            linear_syns: 4,
+            ..RtoConfig::default()
+        });
+        let waits = [(); 7].map(|()| {
+            let wait = rto.current();
+            rto.on_timeout();
+            wait / (1000 * MS)
+        });
+        assert_eq!(waits, [1, 1, 1, 1, 1, 2, 4]);
+        rto.on_opened(1000 * MS, false);
+        rto.on_timeout();
+        assert_eq!(rto.current(), 2000 * MS);
     }
 
     #[test]

@@ -46,10 +46,11 @@ impl Sender {
         (self.cwnd, self.threshold) = self.reduced();
         self.timing = None;
         self.set_timer(now);
+        self.rescued = false;
         self.repaired = self.transmit(now, self.una, out);
     }
 
-    /// Sends while less is in flight than the window (RFC 6675 §5 step C).
+    /// Sends while less is in flight than the window (RFC 6675 §5 step C), in the order of NextSeg (§4).
     fn fill_recovery(&mut self, now: Instant, out: &mut Vec<Packet>) {
         let allowed = u64::from(whole(self.cwnd)) * self.mss;
         while self.in_flight() + self.mss <= allowed {
@@ -61,10 +62,21 @@ impl Sender {
                 self.nxt = self.transmit(now, self.nxt, out);
             } else if let Some(seq) = hole {
                 self.repaired = self.transmit(now, seq, out);
+            } else if let Some(seq) = self.rescue() {
+                self.rescued = true;
+                self.transmit(now, seq, out);
             } else {
                 return;
             }
         }
+    }
+
+    /// Rule 4 of NextSeg, once per recovery: the last segment, if nobody told of it and it was sent once, so that a
+    /// lost tail does not stop the acknowledgements. It counts as neither sent again nor in flight.
+    fn rescue(&self) -> Option<u64> {
+        let last = self.max.min(self.data_end).saturating_sub(2) / self.mss * self.mss + 1;
+        let silent = !self.rescued && self.sacked.around(self.max - 1).is_none();
+        (silent && last >= self.repaired).then_some(last)
     }
 
     /// Unacknowledged data below it are lost: enough was received above them (RFC 6675 §4, IsLost).
@@ -180,5 +192,72 @@ impl Sender {
             self.nxt = self.nxt.max(end);
             self.pipe += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::flow::{Config, Handshake, Variant};
+    use crate::net::{Direction, Flags, FlowId, Sack};
+
+    const MSS: u64 = 1000;
+
+    /// A flow of so many segments that have all left, and are told of: the repetitions, in segments.
+    fn repeated(segments: u64, blocks: &[(u64, u64)]) -> Vec<u64> {
+        let config = Config {
+            variant: Variant::Sack,
+            handshake: Handshake::OneWay,
+            mss: 1000,
+            initial_window: 20,
+            delayed_ack: None,
+            ..Config::default()
+        };
+        let mut sender = Sender::new(FlowId(0), &config, segments * MSS);
+        let mut out = Vec::new();
+        sender.start(Instant::ZERO, &mut out);
+        let mut tell = |block: Option<(u64, u64)>, out: &mut Vec<Packet>| {
+            let mut sack = Sack::default();
+            if let Some((from, to)) = block {
+                sack.push(1, 1 + from * MSS, 1 + to * MSS);
+            }
+            let packet = Packet {
+                flow: FlowId(0),
+                direction: Direction::Backward,
+                flags: Flags::ACK,
+                len: 0,
+                seq: 0,
+                ack: 1,
+                window: 64_000,
+                sack,
+            };
+            sender.handle(Instant::ZERO + Duration::from_millis(100), &packet, out);
+        };
+        tell(None, &mut out);
+        assert_eq!(out.len() as u64, 1 + segments);
+        out.clear();
+        blocks.iter().for_each(|block| tell(Some(*block), &mut out));
+        out.iter().map(|packet| packet.seq / MSS).collect()
+    }
+
+    /// RFC 6675 §4, NextSeg rule 4: nothing tells of the last segment, so it is sent again, once.
+    #[test]
+    fn a_silent_tail_is_rescued_once_per_recovery() {
+        let blocks: Vec<_> = (2..10).map(|right| (1, right)).collect();
+        assert_eq!(repeated(11, &blocks), [0, 10]);
+    }
+
+    #[test]
+    fn a_tail_that_arrived_needs_no_rescue() {
+        assert_eq!(repeated(11, &[(1, 11)]), [0]);
+    }
+
+    /// Rules 1 and 3 come first.
+    #[test]
+    fn known_holes_are_repaired_before_the_tail() {
+        let blocks: Vec<_> = (3..=10).map(|right| (2, right)).collect();
+        assert_eq!(repeated(11, &blocks), [0, 1, 10]);
     }
 }

@@ -6,6 +6,7 @@ use proto::Instant;
 
 use super::config::{Config, Departures, Growth, Handshake, Variant};
 use super::cubic::{self, Cubic};
+use super::rack::Rack;
 use super::ranges::Ranges;
 use super::rto::Rto;
 use crate::net::{Direction, Flags, FlowId, Packet, Sack};
@@ -24,6 +25,8 @@ pub struct Counts {
     pub timeouts: u32,
     /// Fast retransmissions begun.
     pub recoveries: u32,
+    /// Tail loss probes sent.
+    pub probes: u32,
 }
 
 /// The sending end of a flow.
@@ -39,7 +42,7 @@ pub struct Sender {
     rto_initial: u64,
 
     /// First number after the data, and after everything.
-    data_end: u64,
+    pub(super) data_end: u64,
     pub(super) end: u64,
     /// First unacknowledged number; next one to send; end of what was ever sent.
     pub(super) una: u64,
@@ -66,14 +69,18 @@ pub struct Sender {
     pub(super) sacked: Ranges,
     /// Everything below was sent again in this recovery.
     pub(super) repaired: u64,
+    /// Sack: whether this recovery has sent the last segment again.
+    pub(super) rescued: bool,
     /// Sack1: segments in flight during a recovery; and whether duplicates mean nothing since a timeout.
     pub(super) pipe: i64,
     pub(super) deaf: bool,
+    /// Rack: each segment in flight, and probes. There `deaf` means that what a timeout lost is being repaired.
+    pub(super) rack: Rack,
 
     rto: Rto,
-    /// The segment that is timed: its end, and when it was sent.
+    /// The segment that is timed: its end, and when it was sent. Rack times all.
     pub(super) timing: Option<(u64, Instant)>,
-    deadline: Option<u64>,
+    pub(super) deadline: Option<u64>,
     /// Where `una` was at the last timeout.
     timed_out_at: Option<u64>,
 
@@ -111,8 +118,10 @@ impl Sender {
             partial: false,
             sacked: Ranges::default(),
             repaired: 0,
+            rescued: false,
             pipe: 0,
             deaf: false,
+            rack: Rack::default(),
             rto: Rto::new(&config.rto),
             timing: None,
             deadline: None,
@@ -151,7 +160,11 @@ impl Sender {
 
     /// When to call [`Sender::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.deadline.map(Instant::from_nanos)
+        let at = match (self.deadline, self.rack.deadline()) {
+            (Some(a), Some(b)) => a.min(b),
+            (a, b) => a.or(b)?,
+        };
+        Some(Instant::from_nanos(at))
     }
 
     /// A packet of the receiver came.
@@ -168,12 +181,15 @@ impl Sender {
             Variant::Tahoe | Variant::Reno | Variant::NewReno => self.handle_ack(now, packet.ack, out),
             Variant::Sack => self.handle_sack(now, packet, out),
             Variant::Sack1 => self.handle_sack1(now, packet, out),
+            Variant::Rack => self.handle_rack(now, packet, out),
         }
     }
 
     /// The time of [`Sender::poll_timeout`] has come. Calls that come too early do nothing.
     pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<Packet>) {
-        if self.deadline.is_none_or(|deadline| deadline > now.as_nanos()) {
+        if self.handle_early_timeout(now, out)
+            || self.deadline.is_none_or(|deadline| deadline > now.as_nanos())
+        {
             return;
         }
         self.counts.timeouts += 1;
@@ -199,9 +215,13 @@ impl Sender {
         self.cwnd = 1.0;
         self.rto.on_timeout();
         self.set_timer(now);
-        self.nxt = self.una;
         self.timing = None;
-        self.send(now, out);
+        if self.variant == Variant::Rack {
+            self.repair_after_timeout(now, out);
+        } else {
+            self.nxt = self.una;
+            self.send(now, out);
+        }
     }
 
     /// After a loss: the window, and the threshold, both in segments.
@@ -232,8 +252,7 @@ impl Sender {
             && ack >= end
         {
             self.timing = None;
-            self.rto.end_backoff();
-            self.rto.on_sample(sent, now);
+            self.measure(sent, now);
         }
         if ack == 1 {
             self.open();
@@ -248,7 +267,7 @@ impl Sender {
     }
 
     /// Lets the window grow, by slow start (RFC 5681 equation 2), or by equation 3 or CUBIC.
-    fn grow(&mut self, now: Instant, acked: f64) {
+    pub(super) fn grow(&mut self, now: Instant, acked: f64) {
         if self.cwnd < self.threshold {
             self.cwnd += 1.0;
         } else if let Some(cubic) = &mut self.cubic {
@@ -287,6 +306,17 @@ impl Sender {
     /// As [`Sender::accept_partial`], whatever was timed.
     pub(super) fn end_backoff(&mut self) {
         self.rto.end_backoff();
+    }
+
+    /// What was sent once, then, has arrived.
+    pub(super) fn measure(&mut self, sent: Instant, now: Instant) {
+        self.rto.end_backoff();
+        self.rto.on_sample(sent, now);
+    }
+
+    /// The smoothed round trip, in nanoseconds; 0 if none was measured.
+    pub(super) fn round_trip(&self) -> u64 {
+        self.rto.round_trip()
     }
 
     pub(super) fn set_timer(&mut self, now: Instant) {
@@ -385,12 +415,15 @@ impl Sender {
             self.counts.retransmitted += 1;
         } else {
             self.max = end;
-            if self.timing.is_none() {
+            if self.timing.is_none() && self.variant != Variant::Rack {
                 self.timing = Some((end, now));
             }
         }
         if idle || self.deadline.is_none() {
             self.set_timer(now);
+        }
+        if self.variant == Variant::Rack {
+            self.rack.board.on_transmit(now.as_nanos(), seq, end);
         }
         out.push(packet);
         end

@@ -1,8 +1,10 @@
-//! The thesis' sentences that can be checked, one row each, and what is found here.
+//! The thesis' sentences that can be checked, one row each, and what is found here; and ours, where the thesis' figures are drawn again
+//! for today's hosts.
 
 mod completion;
 mod rate;
 mod timeouts;
+mod today;
 mod unit;
 
 use std::fmt;
@@ -98,7 +100,7 @@ pub struct Judged {
     pub verdict: Verdict,
 }
 
-/// All claims in the order of the thesis.
+/// All claims in the order of the thesis, and ours about today's hosts.
 pub fn all() -> impl Iterator<Item = &'static Claim> {
     [
         unit::CLAIMS,
@@ -106,6 +108,7 @@ pub fn all() -> impl Iterator<Item = &'static Claim> {
         timeouts::CLAIMS,
         completion::MODEL_CLAIMS,
         rate::CLAIMS,
+        today::CLAIMS,
     ]
     .into_iter()
     .flatten()

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use model::failover::{Failover, Recovery as Modelled};
 use model::parameters::Parameters;
 use model::short_flow::ShortFlow;
+use sim::flow::Variant;
 
 use super::{NS2, above, recovery};
 use crate::figure::chart::{Axis, Mark, Panel, Place, Series, Shape};
@@ -30,6 +31,11 @@ fn sweep(scenario: &Scenario) -> Option<&FlowSweep> {
         Scenario::Flows(sweep) => Some(sweep),
         Scenario::Strings(_) | Scenario::UnusedFlowTime(_) => None,
     }
+}
+
+/// Whether ns-2's results and the models, which have the thesis' TCP, can stand beside the sweep's.
+fn is_of_the_thesis(sweep: &FlowSweep) -> bool {
+    !sweep.variants.contains(&Variant::Rack)
 }
 
 /// What the model calls a recovery.
@@ -61,16 +67,14 @@ pub fn completion_over_arrival(scenario: &Scenario, rows: &Rows, marks: Marks) -
             let of = rows.iter().filter(|row| row.recovery == policy);
             let points = of.filter_map(|row| Some((row.arrival_s, row.completion_s?)));
             series.push(Series::new(name, colour, Shape::Dots, points));
-            let model = model_over_arrival(sweep, failover_s, last_s, policy);
-            series.push(Series::new(
-                format!("model, {name}"),
-                colour,
-                Shape::Dashed,
-                model,
-            ));
+            if is_of_the_thesis(sweep) {
+                let model = model_over_arrival(sweep, failover_s, last_s, policy);
+                let name = format!("model, {name}");
+                series.push(Series::new(name, colour, Shape::Dashed, model));
+            }
         }
         let theirs = oracle::completions(failover_s);
-        if !theirs.is_empty() {
+        if !theirs.is_empty() && is_of_the_thesis(sweep) {
             let sparse = theirs.into_iter().step_by(4);
             series.push(Series::new("ns-2, without HALR", NS2, Shape::Rings, sparse));
         }
@@ -224,7 +228,9 @@ pub fn timeouts(scenario: &Scenario, rows: &Rows, _: Marks) -> Vec<Panel> {
         inner.map(move |end| (f64::from(place) + 0.5 * BAR, end))
     });
     let theirs: Vec<_> = theirs.collect();
-    series.push(Series::new("ns-2's borders, without", NS2, Shape::Rings, theirs));
+    if is_of_the_thesis(sweep) {
+        series.push(Series::new("ns-2's borders, without", NS2, Shape::Rings, theirs));
+    }
     let categories = failovers
         .iter()
         .map(|failover_s| format!("{failover_s}"))

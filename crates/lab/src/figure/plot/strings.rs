@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use sim::flow::Variant;
+
 use super::flows::Marks;
 use super::{WITH, WITHOUT};
 use crate::figure::chart::{Axis, Mark, Panel, Place, Series, Shape};
@@ -18,6 +20,11 @@ fn sweep(scenario: &Scenario) -> Option<&StringSweep> {
         Scenario::Strings(sweep) => Some(sweep),
         Scenario::Flows(_) | Scenario::UnusedFlowTime(_) => None,
     }
+}
+
+/// Whether ns-2's results, which have the thesis' TCP, can stand beside the sweep's.
+fn is_of_the_thesis(sweep: &StringSweep) -> bool {
+    sweep.rate.tcp.variant != Variant::Rack
 }
 
 /// The failover, and the thesis' numbers.
@@ -53,7 +60,7 @@ fn throughput(scenario: &Scenario, rows: &Rows, theirs: Marks, rate_control: boo
         return Vec::new();
     };
     let mut series = Vec::new();
-    if !rate_control {
+    if !rate_control && is_of_the_thesis(sweep) {
         let bins = oracle::bins(750).into_iter().filter(|(at, ..)| *at <= END_S);
         let points = bins.map(|(at, mbps, _)| (at, mbps));
         series.push(Series::new("ns-2, all flows", Colour::Muted, Shape::Line, points));
@@ -137,11 +144,7 @@ fn shares(scenario: &Scenario, rows: &Rows, theirs: Marks, rate_control: bool) -
     if series.is_empty() {
         return Vec::new();
     }
-    let fairness = rows.fairness.iter().filter(|row| {
-        row.seed == 1 && row.rate_control == rate_control && row.active_flows > 1 && row.end_s <= END_S
-    });
-    let fairness = fairness.map(|row| (row.end_s, row.jain_index));
-    let (name, colour) = control(rate_control);
+    let (name, _) = control(rate_control);
     vec![
         Panel {
             title: format!("ten sampled flows, {name}"),
@@ -150,14 +153,30 @@ fn shares(scenario: &Scenario, rows: &Rows, theirs: Marks, rate_control: bool) -
             series,
             marks: marks(sweep, theirs),
         },
-        Panel {
-            title: "Jain's index over all active flows (1: all have the same)".to_owned(),
-            x: Axis::new("time (s)", 0.0, END_S),
-            y: Axis::new("Jain's index", 0.0, 1.05),
-            series: vec![Series::new(name, colour, Shape::Line, fairness)],
-            marks: marks(sweep, &[]),
-        },
+        fairness(sweep, rows, &[rate_control]),
     ]
+}
+
+/// Jain's index of the first seed's flows.
+fn fairness(sweep: &StringSweep, rows: &Rows, rate_controls: &[bool]) -> Panel {
+    let of = |rate_control: bool| {
+        let of = rows.fairness.iter().filter(move |row| {
+            row.seed == 1 && row.rate_control == rate_control && row.active_flows > 1 && row.end_s <= END_S
+        });
+        let (name, colour) = control(rate_control);
+        let points = of.map(|row| (row.end_s, row.jain_index));
+        Series::new(name, colour, Shape::Line, points)
+    };
+    Panel {
+        title: "Jain's index over all active flows (1: all have the same)".to_owned(),
+        x: Axis::new("time (s)", 0.0, END_S),
+        y: Axis::new("Jain's index", 0.0, 1.05),
+        series: rate_controls
+            .iter()
+            .map(|rate_control| of(*rate_control))
+            .collect(),
+        marks: marks(sweep, &[]),
+    }
 }
 
 /// Per-flow shares without rate control (Figure 23).
@@ -179,7 +198,7 @@ pub fn queue(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
         let mut series = Vec::new();
         let ns2 = oracle::queue(*buffer).into_iter().filter(|(at, _)| *at <= END_S);
         let ns2: Vec<_> = ns2.collect();
-        if !ns2.is_empty() {
+        if !ns2.is_empty() && is_of_the_thesis(sweep) {
             series.push(Series::new(
                 "ns-2, without rate control",
                 Colour::Muted,
@@ -209,4 +228,16 @@ pub fn queue(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
         }
     };
     sweep.buffers.iter().map(panel).collect()
+}
+
+/// Throughput, fairness and queue, each with and without rate control.
+pub fn overview(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+    let Some(sweep) = sweep(scenario) else {
+        return Vec::new();
+    };
+    let mut panels = throughput_compared(scenario, rows, theirs);
+    panels.truncate(1); // the whole run
+    panels.push(fairness(sweep, rows, &sweep.rate_control));
+    panels.extend(queue(scenario, rows, theirs));
+    panels
 }

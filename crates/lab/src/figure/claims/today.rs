@@ -1,0 +1,331 @@
+//! Ours, not the thesis': its figures drawn again with today's hosts (CUBIC, RACK, TLP, Linux's constants), and with unequal
+//! strings. What is expected comes from these runs; the section is the one whose network is used.
+
+use super::{Claim, Expected, Found, percent, seconds};
+use crate::figure::results::{Results, StringsSummary, greatest, least, mean};
+use crate::figure::rows::FlowRow;
+use crate::figure::scenario::Recovery;
+
+const COMPLETION: [(&str, f64); 3] = [
+    ("today-completion-failover-0.5s", 0.5),
+    ("today-completion-failover-3s", 3.0),
+    ("today-completion-failover-5s", 5.0),
+];
+const TIMEOUTS: &str = "today-timeouts";
+const EQUAL: &str = "today-strings-buffer-750";
+const HALF: &str = "unequal-strings-2-to-1";
+const QUARTER: &str = "unequal-strings-4-to-1";
+const FAILOVER_AT_S: f64 = 2.0;
+/// What stands where the thesis has a number.
+const OURS: &str = "ours";
+
+pub const CLAIMS: &[Claim] = &[
+    Claim {
+        id: "today-12a",
+        section: "7.2.2",
+        statement: "Today's hosts, failover of 0.5 s: a lost SYN costs a second, not three; with HALR half a second",
+        paper: OURS,
+        figure: "today-12",
+        expected: Expected::Holds,
+        find: |results| {
+            let of = |recovery| {
+                let hit = |row: &&FlowRow| (FAILOVER_AT_S..FAILOVER_AT_S + 0.49).contains(&row.arrival_s);
+                greatest(
+                    results
+                        .flows(COMPLETION[0].0, recovery)?
+                        .into_iter()
+                        .filter(hit)
+                        .map(time),
+                )
+            };
+            let (with, without) = (of(Recovery::Lowest)?, of(Recovery::None)?);
+            let here = format!("up to {}, with HALR {}", seconds(without), seconds(with));
+            Some(Found::new(here, (1.4..1.7).contains(&without) && with < 0.8))
+        },
+    },
+    Claim {
+        id: "today-13a",
+        section: "7.2.2",
+        statement: "Today's hosts: HALR shortens the mean disturbed flow, for failovers of 0.5, 3 and 5 s",
+        paper: OURS,
+        figure: "today-13",
+        expected: Expected::Holds,
+        find: |results| shorter(results, mean),
+    },
+    Claim {
+        id: "today-14a",
+        section: "7.2.2",
+        statement: "and the longest; Linux doubles no SYN's timeout before the fifth, so that long failovers gain less than in the thesis",
+        paper: OURS,
+        figure: "today-14",
+        expected: Expected::Holds,
+        find: |results| shorter(results, greatest),
+    },
+    Claim {
+        id: "today-14b",
+        section: "7.2.2",
+        statement: "With HALR every flow is over half a second and its undisturbed time after the failover",
+        paper: OURS,
+        figure: "today-14",
+        expected: Expected::Holds,
+        find: |results| {
+            let late = |recovery| {
+                let latest = COMPLETION
+                    .map(|(scenario, failover_s)| lateness(results, scenario, failover_s, recovery));
+                greatest(latest.into_iter().collect::<Option<Vec<_>>>()?)
+            };
+            let (with, without) = (late(Recovery::Lowest)?, late(Recovery::None)?);
+            let here = format!("{} at most, without HALR {}", seconds(with), seconds(without));
+            Some(Found::new(here, with < 0.5 && without > 4.0))
+        },
+    },
+    Claim {
+        id: "today-16a",
+        section: "7.2.3",
+        statement: "Today's hosts: with HALR no flow has a timeout in failovers up to 0.2 s",
+        paper: OURS,
+        figure: "today-16",
+        expected: Expected::Holds,
+        find: |results| {
+            let part = |recovery| {
+                let short = results.flows(TIMEOUTS, recovery)?.into_iter();
+                mean(
+                    short
+                        .filter(|row| row.failover_s <= 0.2)
+                        .map(|row| f64::from(row.timeouts.min(1))),
+                )
+            };
+            let (with, without) = (part(Recovery::Lowest)?, part(Recovery::None)?);
+            let here = format!(
+                "{} of the flows, without HALR {}",
+                percent(with),
+                percent(without)
+            );
+            Some(Found::new(here, with == 0.0 && without > 0.0))
+        },
+    },
+    Claim {
+        id: "today-16b",
+        section: "7.2.3",
+        statement: "and in failovers from 1.5 s on it saves most flows the last one (timeouts per flow)",
+        paper: OURS,
+        figure: "today-16",
+        expected: Expected::Holds,
+        find: |results| {
+            let saved = per_failover(results, |row| f64::from(row.timeouts))?.into_iter();
+            let saved = saved.filter(|(failover_s, ..)| *failover_s >= 1.5);
+            let saved: Vec<f64> = saved.map(|(_, with, without)| without - with).collect();
+            let (low, high) = (least(saved.iter().copied())?, greatest(saved)?);
+            let here = format!("{low:.2} to {high:.2} fewer");
+            Some(Found::new(here, low > 0.7 && high < 1.2))
+        },
+    },
+    Claim {
+        id: "today-16c",
+        section: "7.2.3",
+        statement: "and shortens the mean completion for every failover",
+        paper: OURS,
+        figure: "today-16",
+        expected: Expected::Holds,
+        find: |results| {
+            let times = per_failover(results, time)?;
+            let shorter = times.iter().filter(|(_, with, without)| with < without).count();
+            let most = greatest(times.iter().map(|(_, with, without)| without - with))?;
+            let here = format!("for {shorter} of {}, by up to {}", times.len(), seconds(most));
+            Some(Found::new(here, shorter == times.len()))
+        },
+    },
+    Claim {
+        id: "today-22a",
+        section: "7.4.1",
+        statement: "Today's hosts: with rate control the string is used, and more evenly (mean and standard deviation of throughput)",
+        paper: OURS,
+        figure: "today-22",
+        expected: Expected::Holds,
+        find: |results| used(results, EQUAL, 100.0),
+    },
+    Claim {
+        id: "today-24a",
+        section: "7.4.2",
+        statement: "Today's hosts: with rate control the shares are fair (Jain's index)",
+        paper: OURS,
+        figure: "today-24",
+        expected: Expected::Holds,
+        find: |results| fair(results, EQUAL),
+    },
+    Claim {
+        id: "today-26a",
+        section: "7.4.3",
+        statement: "Today's hosts: with rate control the queue is shorter (mean)",
+        paper: OURS,
+        figure: "today-26",
+        expected: Expected::Holds,
+        find: |results| queue(results, EQUAL),
+    },
+    Claim {
+        id: "today-26b",
+        section: "7.4.3",
+        statement: "and from 10 s after the failover on next to nothing is dropped (below 1 %); the windows that hosts of today open before it cost packets until then",
+        paper: OURS,
+        figure: "today-26",
+        expected: Expected::Holds,
+        find: |results| settled(results, EQUAL),
+    },
+    Claim {
+        id: "unequal-2a",
+        section: "6.1",
+        statement: "Half of the bandwidth is left: with rate control the string is used, and more evenly",
+        paper: OURS,
+        figure: "unequal-2",
+        expected: Expected::Holds,
+        find: |results| used(results, HALF, 50.0),
+    },
+    Claim {
+        id: "unequal-2b",
+        section: "6.1",
+        statement: "and the shares are fair (Jain's index)",
+        paper: OURS,
+        figure: "unequal-2",
+        expected: Expected::Holds,
+        find: |results| fair(results, HALF),
+    },
+    Claim {
+        id: "unequal-2c",
+        section: "6.1",
+        statement: "and the queue is shorter (mean)",
+        paper: OURS,
+        figure: "unequal-2",
+        expected: Expected::Holds,
+        find: |results| queue(results, HALF),
+    },
+    Claim {
+        id: "unequal-4a",
+        section: "6.1",
+        statement: "A quarter of the bandwidth is left: with rate control the string is used, and more evenly",
+        paper: OURS,
+        figure: "unequal-4",
+        expected: Expected::Holds,
+        find: |results| used(results, QUARTER, 25.0),
+    },
+    Claim {
+        id: "unequal-4b",
+        section: "6.1",
+        statement: "and the shares are fair (Jain's index)",
+        paper: OURS,
+        figure: "unequal-4",
+        expected: Expected::Holds,
+        find: |results| fair(results, QUARTER),
+    },
+    Claim {
+        id: "unequal-4c",
+        section: "6.1",
+        statement: "and the queue is shorter (mean), and next to nothing is dropped from 10 s after the failover on",
+        paper: OURS,
+        figure: "unequal-4",
+        expected: Expected::Holds,
+        find: |results| {
+            let (queue, settled) = (queue(results, QUARTER)?, settled(results, QUARTER)?);
+            let here = format!("{}; dropped: {}", queue.here, settled.here);
+            Some(Found::new(here, queue.holds && settled.holds))
+        },
+    },
+];
+
+fn time(row: &FlowRow) -> f64 {
+    row.completion_s.unwrap_or(f64::INFINITY)
+}
+
+/// The undisturbed completion time.
+fn normal(rows: &[&FlowRow]) -> Option<f64> {
+    least(rows.iter().map(|row| time(row)))
+}
+
+/// A number of the disturbed flows of each of the three failovers, with HALR and without.
+fn shorter(results: &Results, number: fn(Vec<f64>) -> Option<f64>) -> Option<Found> {
+    let mut holds = true;
+    let mut here = Vec::new();
+    for (scenario, _) in COMPLETION {
+        let of = |recovery| {
+            let rows = results.flows(scenario, recovery)?;
+            let normal = normal(&rows)?;
+            let disturbed = rows.into_iter().map(time).filter(|time| *time > normal + 0.01);
+            number(disturbed.collect())
+        };
+        let (with, without) = (of(Recovery::Lowest)?, of(Recovery::None)?);
+        holds &= with < without;
+        here.push(format!("{with:.2} < {without:.2} s"));
+    }
+    Some(Found::new(here.join(", "), holds))
+}
+
+/// How long after the failover and its own time the last of its flows is over.
+fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<f64> {
+    let rows = results.flows(scenario, recovery)?;
+    let over_s = FAILOVER_AT_S + failover_s;
+    let due_s = over_s + normal(&rows)?;
+    let hit = rows.into_iter().filter(|row| row.arrival_s < over_s);
+    greatest(hit.map(|row| row.arrival_s + time(row) - due_s))
+}
+
+/// Each failover, and the mean of a flow's number with HALR and without.
+fn per_failover(results: &Results, number: fn(&FlowRow) -> f64) -> Option<Vec<(f64, f64, f64)>> {
+    let (with, without) = (
+        results.flows(TIMEOUTS, Recovery::Lowest)?,
+        results.flows(TIMEOUTS, Recovery::None)?,
+    );
+    let mut failovers: Vec<f64> = with.iter().map(|row| row.failover_s).collect();
+    failovers.sort_by(f64::total_cmp);
+    failovers.dedup();
+    let of = |rows: &[&FlowRow], failover_s: f64| {
+        mean(
+            rows.iter()
+                .filter(|row| row.failover_s == failover_s)
+                .map(|row| number(row)),
+        )
+    };
+    let both = |failover_s: f64| Some((failover_s, of(&with, failover_s)?, of(&without, failover_s)?));
+    failovers.into_iter().map(both).collect()
+}
+
+/// With rate control and without: the mean over the seeds.
+fn both(results: &Results, scenario: &str, value: fn(&StringsSummary) -> f64) -> Option<(f64, f64)> {
+    let of = |rate_control| mean(results.strings_of(scenario, rate_control)?.iter().map(value));
+    Some((of(true)?, of(false)?))
+}
+
+fn used(results: &Results, scenario: &str, rate_mbps: f64) -> Option<Found> {
+    let (with, _) = both(results, scenario, |run| run.mean_mbps)?;
+    let (even, uneven) = both(results, scenario, |run| run.deviation_mbps)?;
+    let here = format!("{with:.1} Mb/s ± {even:.1}, without ± {uneven:.1}");
+    Some(Found::new(here, with > 0.9 * rate_mbps && even < uneven))
+}
+
+fn fair(results: &Results, scenario: &str) -> Option<Found> {
+    let (with, without) = both(results, scenario, |run| run.jain)?;
+    let here = format!("{with:.2}, without {without:.2}");
+    Some(Found::new(here, with > 0.85 && with > without))
+}
+
+fn queue(results: &Results, scenario: &str) -> Option<Found> {
+    let (with, without) = both(results, scenario, |run| run.queue_mean)?;
+    Some(Found::new(
+        format!("{with:.0} < {without:.0} packets"),
+        with < without,
+    ))
+}
+
+/// Drops from 10 s after the failover on; means over the seeds.
+fn settled(results: &Results, scenario: &str) -> Option<Found> {
+    let (_, rows) = results.scenarios.get(scenario)?;
+    let seeds = results.strings_of(scenario, true)?.len() as f64;
+    let dropped = |rate_control: bool| {
+        let late = rows
+            .bins
+            .iter()
+            .filter(|row| row.rate_control == rate_control && row.end_s > 18.0);
+        late.map(|row| row.dropped_packets as f64).sum::<f64>() / seeds
+    };
+    let (with, without) = (dropped(true), dropped(false));
+    let here = format!("{with:.1} packets, without {without:.0}");
+    Some(Found::new(here, with < 0.01 * without))
+}

@@ -1,0 +1,461 @@
+//! Where each segment is and when it was sent: RACK's loss detection by time (RFC 8985 §6).
+//!
+//! A segment is lost when one that was sent after it has arrived, and the time for it to arrive too is over.
+//!
+//! The receivers here send no DSACK, so the reordering window keeps its first size (§6.2 step 4).
+
+use std::collections::VecDeque;
+
+use super::ranges::Ranges;
+use super::sender::DUPLICATES;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    InFlight,
+    Received,
+    Lost,
+}
+
+#[derive(Clone, Debug)]
+struct Segment {
+    seq: u64,
+    end: u64,
+    /// The last time, in nanoseconds, and as which transmission of all: what was sent at the same time has an order too.
+    sent: u64,
+    order: u64,
+    /// More than once.
+    again: bool,
+    state: State,
+}
+
+/// The segments from the first unacknowledged one on. Times are in nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scoreboard {
+    /// In the order of their numbers, without gaps.
+    segments: VecDeque<Segment>,
+    /// Transmissions so far; and which of them was of which segment, in their order. What is not in flight, or was sent again
+    /// since, is out of date.
+    transmissions: u64,
+    sent: VecDeque<(u64, u64)>,
+    received: Ranges,
+    in_flight: u64,
+    received_count: u64,
+    lost: u64,
+    /// No segment below it is lost.
+    lost_from: u64,
+    /// RACK.min_RTT.
+    least_round_trip: Option<u64>,
+    /// RACK.segment, the last one sent of those that arrived: as which transmission, and its round trip.
+    latest: u64,
+    round_trip: u64,
+    /// When what the last acknowledgement was news of was sent, if it was sent once: a round trip that is certain.
+    sample: Option<u64>,
+    /// RACK.fack: the highest end that arrived.
+    highest: u64,
+    reordered: bool,
+}
+
+/// What [`Scoreboard::detect`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Detected {
+    /// Whether something is lost that was not known to be.
+    pub lost: bool,
+    /// When to look again.
+    pub again_at: Option<u64>,
+}
+
+impl Scoreboard {
+    /// Segments in flight: neither received nor lost.
+    pub const fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Segments received beyond the first that is not.
+    pub const fn received(&self) -> u64 {
+        self.received_count
+    }
+
+    /// When the last of what [`Scoreboard::on_ack`] found was sent, if it was sent once (Karn's algorithm: RFC 6298 §3).
+    pub const fn sample(&self) -> Option<u64> {
+        self.sample
+    }
+
+    /// Segments that are not acknowledged by the number.
+    pub fn outstanding(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The first number of the last segment.
+    pub fn last(&self) -> Option<u64> {
+        self.segments.back().map(|segment| segment.seq)
+    }
+
+    /// A segment leaves (§6.1).
+    pub fn on_transmit(&mut self, now: u64, seq: u64, end: u64) {
+        self.transmissions += 1;
+        let order = self.transmissions;
+        self.sent.push_back((order, seq));
+        if let Some(index) = self.index(seq) {
+            let segment = &mut self.segments[index];
+            if segment.state == State::Lost {
+                segment.state = State::InFlight;
+                self.lost -= 1;
+                self.in_flight += 1;
+            }
+            (segment.sent, segment.order, segment.again) = (now, order, true);
+        } else {
+            self.in_flight += 1;
+            self.segments.push_back(Segment {
+                seq,
+                end,
+                sent: now,
+                order,
+                again: false,
+                state: State::InFlight,
+            });
+        }
+    }
+
+    /// Everything below `ack` and in `blocks` has arrived (§6.2 steps 1 to 3). How many segments of it are news.
+    pub fn on_ack(&mut self, now: u64, ack: u64, blocks: impl Iterator<Item = (u64, u64)>) -> u64 {
+        let mut news = 0;
+        self.sample = None;
+        while self.segments.front().is_some_and(|segment| segment.end <= ack) {
+            news += u64::from(self.deliver(now, 0));
+            self.segments.pop_front();
+            self.received_count -= 1;
+        }
+        self.received.remove_below(ack);
+        // Ascending, so that blocks whose acknowledgements were lost do not look like reordering.
+        let mut sorted = [(0, 0); crate::net::Sack::MAX];
+        for (place, block) in sorted.iter_mut().zip(blocks) {
+            *place = block;
+        }
+        sorted.sort_unstable();
+        for (left, right) in sorted.into_iter().filter(|block| block.1 > ack) {
+            let mut seq = left;
+            while seq < right {
+                if let Some((_, known)) = self.received.around(seq) {
+                    seq = known;
+                    continue;
+                }
+                let Some(index) = self.index(seq) else { break };
+                news += u64::from(self.deliver(now, index));
+                seq = self.segments[index].end;
+            }
+            self.received.add(left, right);
+        }
+        news
+    }
+
+    /// The segment at `index` has arrived; whether that is news.
+    fn deliver(&mut self, now: u64, index: usize) -> bool {
+        let segment = &mut self.segments[index];
+        match segment.state {
+            State::Received => return false,
+            State::InFlight => self.in_flight -= 1,
+            State::Lost => self.lost -= 1,
+        }
+        segment.state = State::Received;
+        self.received_count += 1;
+        let Segment {
+            sent,
+            order,
+            end,
+            again,
+            ..
+        } = *segment;
+        if !again {
+            self.sample = self.sample.max(Some(sent));
+        }
+        let round_trip = now - sent;
+        // Faster than ever: it was an earlier transmission that arrived.
+        let earlier = again && self.least_round_trip.is_some_and(|least| round_trip < least);
+        if !earlier {
+            let least = self.least_round_trip.get_or_insert(round_trip);
+            *least = round_trip.min(*least);
+            if self.latest < order {
+                self.latest = order;
+                self.round_trip = round_trip;
+            }
+        }
+        self.reordered |= end < self.highest && !again;
+        self.highest = self.highest.max(end);
+        true
+    }
+
+    /// Which segments are lost now (§6.2 steps 4 and 5). `repairing`: fast recovery or the repair after a timeout goes on.
+    pub fn detect(&mut self, now: u64, repairing: bool, smoothed: u64) -> Detected {
+        let patience = self.round_trip + self.window(repairing, smoothed);
+        let latest = self.latest;
+        let lost = self.lose(|segment| segment.order < latest && segment.sent + patience <= now);
+        let before = self.sent.iter().take_while(|(order, _)| *order < latest);
+        let waiting = before.filter_map(|(order, seq)| self.current(*order, *seq));
+        Detected {
+            lost,
+            again_at: waiting.last().map(|segment| segment.sent + patience),
+        }
+    }
+
+    /// How long a segment may be late (§6.2 step 4).
+    fn window(&self, repairing: bool, smoothed: u64) -> u64 {
+        if !self.reordered && (repairing || self.received_count >= u64::from(DUPLICATES)) {
+            return 0;
+        }
+        (self.least_round_trip.unwrap_or(0) / 4).min(smoothed)
+    }
+
+    /// The retransmission timer expired: the first segment is lost, and what had time enough to arrive (§6.3).
+    pub fn on_timeout(&mut self, now: u64, smoothed: u64) {
+        let patience = self.round_trip + self.window(true, smoothed);
+        self.lose(|segment| segment.sent + patience <= now);
+        let first = self.segments.front();
+        let first = first.filter(|first| first.state == State::InFlight);
+        if let Some(seq) = first.map(|first| first.seq) {
+            self.mark_lost(seq);
+        }
+    }
+
+    /// In the order of time: loses what is in flight as long as `is_late` says so, and forgets what is out of date.
+    fn lose(&mut self, is_late: impl Fn(&Segment) -> bool) -> bool {
+        let mut found = false;
+        while let Some((order, seq)) = self.sent.front().copied() {
+            if let Some(segment) = self.current(order, seq) {
+                if !is_late(segment) {
+                    break;
+                }
+                self.mark_lost(seq);
+                found = true;
+            }
+            self.sent.pop_front();
+        }
+        found
+    }
+
+    fn mark_lost(&mut self, seq: u64) {
+        let Some(index) = self.index(seq) else { return };
+        self.segments[index].state = State::Lost;
+        self.in_flight -= 1;
+        self.lost_from = if self.lost == 0 {
+            seq
+        } else {
+            self.lost_from.min(seq)
+        };
+        self.lost += 1;
+    }
+
+    /// The first lost segment's number.
+    pub fn next_lost(&mut self) -> Option<u64> {
+        if self.lost == 0 {
+            return None;
+        }
+        let from = self
+            .segments
+            .partition_point(|segment| segment.end <= self.lost_from);
+        let lost = self
+            .segments
+            .iter()
+            .skip(from)
+            .find(|segment| segment.state == State::Lost)?;
+        self.lost_from = lost.seq;
+        Some(lost.seq)
+    }
+
+    /// The segment of a transmission, if it is still in flight and was not sent since.
+    fn current(&self, order: u64, seq: u64) -> Option<&Segment> {
+        let segment = &self.segments[self.index(seq)?];
+        (segment.state == State::InFlight && segment.order == order).then_some(segment)
+    }
+
+    fn index(&self, seq: u64) -> Option<usize> {
+        let index = self.segments.partition_point(|segment| segment.end <= seq);
+        (index < self.segments.len() && self.segments[index].seq <= seq).then_some(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn ack(board: &mut Scoreboard, ms: u64, ack: u64, blocks: &[(u64, u64)]) -> u64 {
+        board.on_ack(ms * MS, ack, blocks.iter().copied())
+    }
+
+    /// `count` segments of 10, one per millisecond from 0 on; then one of 10 that has arrived after 100 ms, from 0 to 10.
+    fn board(count: u64) -> Scoreboard {
+        let mut board = Scoreboard::default();
+        for index in 0..count {
+            board.on_transmit(index * MS, index * 10, index * 10 + 10);
+        }
+        assert_eq!(ack(&mut board, 100, 10, &[]), 1);
+        board
+    }
+
+    fn lost(board: &Scoreboard) -> Vec<u64> {
+        let lost = board
+            .segments
+            .iter()
+            .filter(|segment| segment.state == State::Lost);
+        lost.map(|segment| segment.seq).collect()
+    }
+
+    /// §6.2 steps 4 and 5: a quarter of the round trip (25 ms) as long as fewer than three were received.
+    #[test]
+    fn what_was_sent_before_something_that_arrived_is_lost_after_the_reordering_window() {
+        let mut board = board(10);
+        ack(&mut board, 103, 10, &[(30, 40)]); // sent at 3, with a round trip of 100
+        let found = board.detect(103 * MS, false, 100 * MS);
+        assert_eq!((found.lost, found.again_at), (false, Some((2 + 100 + 25) * MS)));
+        let found = board.detect(126 * MS, false, 100 * MS);
+        assert_eq!((lost(&board), found.again_at), (vec![10], Some(127 * MS)));
+        assert_eq!(board.detect(127 * MS, false, 100 * MS).again_at, None);
+        assert_eq!(lost(&board), [10, 20]);
+        assert_eq!(
+            (board.in_flight(), board.received(), board.next_lost()),
+            (6, 1, Some(10))
+        );
+    }
+
+    #[test]
+    fn with_three_received_or_in_a_recovery_nothing_is_waited_for() {
+        let mut three = board(10);
+        ack(&mut three, 105, 10, &[(30, 60)]);
+        assert!(three.detect(105 * MS, false, 100 * MS).lost);
+        assert_eq!(lost(&three), [10, 20]);
+        let mut repairing = board(10);
+        ack(&mut repairing, 103, 10, &[(30, 40)]);
+        assert!(repairing.detect(103 * MS, true, 100 * MS).lost);
+    }
+
+    /// §6.2 step 3.
+    #[test]
+    fn once_segments_were_reordered_three_prove_nothing() {
+        let mut board = board(10);
+        ack(&mut board, 104, 10, &[(30, 40)]);
+        ack(&mut board, 105, 20, &[(30, 40)]); // sent before, arrived after
+        ack(&mut board, 107, 20, &[(30, 70)]);
+        let found = board.detect(107 * MS, true, 100 * MS);
+        assert!(!found.lost && found.again_at.is_some(), "{found:?}");
+        // The window is no longer than the smoothed round trip.
+        assert!(board.detect(113 * MS, true, 10 * MS).lost);
+    }
+
+    #[test]
+    fn blocks_whose_acknowledgements_were_lost_are_no_reordering() {
+        let mut board = board(10);
+        ack(&mut board, 106, 10, &[(60, 70), (30, 40)]);
+        assert!(!board.reordered);
+        assert_eq!(ack(&mut board, 107, 10, &[(60, 80), (30, 40)]), 1);
+    }
+
+    /// §6.2 step 2: the acknowledgement of a retransmission that is faster than ever belongs to the first transmission.
+    #[test]
+    fn a_retransmission_that_arrives_too_soon_tells_no_time() {
+        let mut board = board(3);
+        board.on_transmit(150 * MS, 10, 20);
+        ack(&mut board, 160, 20, &[]);
+        assert_eq!((board.latest, board.round_trip), (1, 100 * MS));
+        board.on_transmit(170 * MS, 20, 30);
+        ack(&mut board, 280, 30, &[]);
+        assert_eq!((board.latest, board.round_trip), (5, 110 * MS));
+    }
+
+    /// §6.2 step 5: what RFC 6675 cannot find.
+    #[test]
+    fn a_lost_retransmission_is_lost_when_what_was_sent_after_it_arrives() {
+        let mut board = board(10);
+        ack(&mut board, 105, 10, &[(20, 60)]);
+        assert!(board.detect(105 * MS, false, 100 * MS).lost);
+        board.on_transmit(106 * MS, 10, 20);
+        board.on_transmit(107 * MS, 100, 110);
+        assert_eq!(board.in_flight(), 6);
+        ack(&mut board, 206, 10, &[(20, 100)]); // sent before it
+        assert_eq!(board.detect(206 * MS, true, 100 * MS), Detected::default());
+        ack(&mut board, 207, 10, &[(20, 110)]);
+        assert!(board.detect(207 * MS, true, 100 * MS).lost);
+        assert_eq!(lost(&board), [10]);
+    }
+
+    /// §6.3.
+    #[test]
+    fn a_timeout_loses_the_first_and_what_had_its_time() {
+        let mut board = board(5);
+        board.on_transmit(290 * MS, 50, 60);
+        board.on_timeout(300 * MS, 100 * MS);
+        assert_eq!((lost(&board), board.in_flight()), (vec![10, 20, 30, 40], 1));
+        let mut first = Scoreboard::default();
+        first.on_transmit(0, 0, 1);
+        first.on_transmit(0, 1, 10);
+        first.round_trip = 400 * MS;
+        first.on_timeout(300 * MS, 0);
+        assert_eq!(lost(&first), [0]);
+    }
+
+    /// RFC 8985 as it is written: all segments, every time.
+    fn as_written(board: &Scoreboard, now: u64, repairing: bool) -> (Vec<u64>, Option<u64>) {
+        let (mut lost, mut again_at) = (Vec::new(), None);
+        for segment in board
+            .segments
+            .iter()
+            .filter(|segment| segment.state != State::Received)
+        {
+            if segment.state == State::Lost {
+                lost.push(segment.seq);
+            } else if segment.order < board.latest {
+                let late_at = segment.sent + board.round_trip + board.window(repairing, 50);
+                if late_at <= now {
+                    lost.push(segment.seq);
+                } else {
+                    again_at = again_at.max(Some(late_at));
+                }
+            }
+        }
+        (lost, again_at)
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_time_finds_what_a_look_at_every_segment_finds(
+            steps in prop::collection::vec((0_u8..6, 0_u64..40, 1_u64..6, any::<bool>()), 1..120),
+        ) {
+            let (mut board, mut now, mut end, mut una) = (Scoreboard::default(), 0, 0, 0);
+            for (what, number, count, repairing) in steps {
+                now += number;
+                match what {
+                    0 | 1 => for _ in 0..count {
+                        board.on_transmit(now, end, end + 10);
+                        end += 10;
+                    },
+                    2 => while let Some(seq) = board.next_lost() {
+                        board.on_transmit(now, seq, seq + 10);
+                    },
+                    3 => {
+                        let left = una + 10 + number / 4 * 10;
+                        let right = (left + count * 10).min(end);
+                        if left < right {
+                            board.on_ack(now, una, [(left, right)].into_iter());
+                        }
+                    }
+                    4 => {
+                        una = end.min(una + count / 2 * 10);
+                        una = board.received.around(una).map_or(una, |(_, right)| right);
+                        board.on_ack(now, una, std::iter::empty());
+                    }
+                    _ => if una < end { board.on_timeout(now, 50) },
+                }
+                let expected = as_written(&board, now, repairing);
+                let found = board.detect(now, repairing, 50);
+                prop_assert_eq!((lost(&board), found.again_at), expected);
+                let mut again = board.clone();
+                prop_assert_eq!(again.next_lost(), lost(&board).first().copied());
+                prop_assert_eq!(board.lost as usize, lost(&board).len());
+                let all = board.in_flight + board.received_count + board.lost;
+                prop_assert_eq!(all as usize, board.outstanding());
+            }
+        }
+    }
+}
