@@ -88,6 +88,7 @@ struct record {
 	__u16 service; /* index into the state array */
 	__u8 direction;
 	__u8 flags;
+	__u64 after;   /* what is in the other ring of connections before this position comes first */
 };
 
 #define RECORD_CHECKSUM_TRUSTED 1 /* verified by hardware or left to it by a sender on this machine */
@@ -132,7 +133,7 @@ _Static_assert(sizeof(struct service_state) == 64, "service_state");
 _Static_assert(sizeof(struct client_key) == 20, "client_key");
 _Static_assert(sizeof(struct death_record) == 24, "death_record");
 _Static_assert(sizeof(struct node_state) == 64, "node_state");
-_Static_assert(sizeof(struct record) == 16, "record");
+_Static_assert(sizeof(struct record) == 24, "record");
 #endif
 
 #endif

@@ -50,13 +50,15 @@ static __always_inline __u8 record_flags(struct __sk_buff *skb) {
 	return summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL ? RECORD_CHECKSUM_TRUSTED : 0;
 }
 
-static __always_inline int fill(struct __sk_buff *skb, struct parsed *packet, struct bpf_dynptr *to, __u32 len) {
+static __always_inline int fill(struct __sk_buff *skb, struct parsed *packet, struct bpf_dynptr *to, __u32 len,
+				__u64 after) {
 	struct record record = {
 		.time_ns = bpf_ktime_get_ns(),
 		.len = len,
 		.service = packet->service,
 		.direction = packet->direction,
 		.flags = record_flags(skb),
+		.after = after,
 	};
 	if (bpf_dynptr_write(to, 0, &record, sizeof(record), 0))
 		return -1;

@@ -44,11 +44,20 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-/* Segments of connections. */
+/* Segments of connections: small enough to stay in the CPUs' caches. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 16 << 20);
+} ring SEC(".maps");
+
+/*
+ * Those for which it has no room, because the agent is late. A segment comes after all that was reserved before it came, in
+ * either ring: whoever reserves in one looks first how far the other is.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 << 20);
-} ring SEC(".maps");
+} ring_overflow SEC(".maps");
 
 /* SYNs and SYN-ACKs: a flood of them fills this ring and nothing else. */
 struct {

@@ -132,7 +132,8 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 	}
 	struct bpf_dynptr bytes;
 	__u32 len = skb->len - L3;
-	if (bpf_ringbuf_reserve_dynptr(&ring, reserved_len(len), 0, &bytes)) {
+	__u64 after = bpf_ringbuf_query(&ring, BPF_RB_PROD_POS);
+	if (bpf_ringbuf_reserve_dynptr(&ring_overflow, reserved_len(len), 0, &bytes)) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
 		return dropped(packet->service, REASON_RING_FULL);
 	}
@@ -141,7 +142,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 		count(packet->service, REASON_PASSED_LOCAL);
 		return TC_ACT_OK;
 	}
-	if (fill(skb, packet, &bytes, len)) {
+	if (fill(skb, packet, &bytes, len, after)) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
 		return dropped(packet->service, REASON_LOG_FAILED);
 	}
@@ -154,11 +155,12 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
  * the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is its
  * entry in `held`.
  */
-#define LOG_INTO(ring_name)                                                                                            \
+#define LOG_INTO(ring_name, other_position)                                                                                            \
 	static __always_inline int log_into_##ring_name(struct __sk_buff *skb, struct parsed *packet,                  \
 							struct service_state *state) {                                 \
 		struct bpf_dynptr bytes;                                                                               \
 		__u32 len = skb->len - L3;                                                                             \
+		__u64 after = other_position;                                                                          \
 		if (bpf_ringbuf_reserve_dynptr(&ring_name, reserved_len(len), 0, &bytes)) {                            \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_RING_FULL;                                                                       \
@@ -167,15 +169,23 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_GATE_CLOSED;                                                                     \
 		}                                                                                                      \
-		if (fill(skb, packet, &bytes, len)) {                                                                  \
+		if (fill(skb, packet, &bytes, len, after)) {                                                           \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_LOG_FAILED;                                                                      \
 		}                                                                                                      \
 		bpf_ringbuf_submit_dynptr(&bytes, wakeup());                                                           \
 		return packet->direction == DIRECTION_IN ? REASON_LOGGED_IN : REASON_LOGGED_OUT;                       \
 	}
-LOG_INTO(ring)
-LOG_INTO(ring_open)
+LOG_INTO(ring, bpf_ringbuf_query(&ring_overflow, BPF_RB_PROD_POS))
+LOG_INTO(ring_overflow, bpf_ringbuf_query(&ring, BPF_RB_PROD_POS))
+LOG_INTO(ring_open, 0)
+
+static __always_inline int log_segment(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (packet->tcp.syn)
+		return log_into_ring_open(skb, packet, state);
+	int outcome = log_into_ring(skb, packet, state);
+	return outcome == REASON_RING_FULL ? log_into_ring_overflow(skb, packet, state) : outcome;
+}
 
 /* A SYN while the service is taken over: what has been said for a connection must not be contradicted by the listener. */
 static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
@@ -219,7 +229,7 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 		state->peer_seen_ns = bpf_ktime_get_ns();
 	}
 	__u32 len = skb->len - L3;
-	int outcome = packet->tcp.syn ? log_into_ring_open(skb, packet, state) : log_into_ring(skb, packet, state);
+	int outcome = log_segment(skb, packet, state);
 	if (outcome == REASON_RING_FULL && agent_is_away() && mode_now(state) == MODE_WIRE) {
 		__sync_fetch_and_add(&state->unlogged, 1);
 		outcome = REASON_UNLOGGED;

@@ -82,7 +82,7 @@ pub struct Detector {
 /// `[log]`: what the log may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// `ring_mb`: the kernel's ring for protected traffic, in bytes; a power of two. Default 64 MiB.
+    /// `ring_mb`: the kernel's ring for protected traffic behind its first 16 MiB, in bytes; a power of two. Default 64 MiB.
     pub ring_bytes: u32,
     /// `syn_ring_kb`: the separate ring for SYNs and unknown flows, in bytes; a power of two. Default 1 MiB.
     pub syn_ring_bytes: u32,

@@ -43,10 +43,14 @@ pub use servers::accepts;
 
 /// Records handled between two looks at the clock.
 const BATCH: usize = 4096;
+/// The ring that is used while the agent is not late. Less is full too often, more leaves the caches.
+const RING_CACHED_BYTES: u32 = 16 << 20;
 /// Between two looks at the rings while there is traffic: long, since it takes a CPU away from those who make it.
-const NAP_MAX: Duration = Duration::from_millis(4);
-/// Bytes per second that no traffic exceeds: during a nap it may fill half of the ring.
-const TRAFFIC_MAX: u64 = 8_000_000_000;
+const NAP: Duration = Duration::from_millis(4);
+/// The same while more than [`MUCH`] is found: half of that ring lasts so long at 8 GB/s.
+const NAP_SHORT: Duration = Duration::from_millis(1);
+/// Bytes in the rings that are much for a nap.
+const MUCH: u64 = 1 << 20;
 /// So many naps without a record, and the agent goes to sleep.
 const NAPS_MAX: u32 = 10;
 /// How long a node that is told to stop waits for the peer to go on without it.
@@ -63,7 +67,6 @@ struct Agent {
     calls: Receiver<Call>,
     wakeups: UnixStream,
     stop: Arc<AtomicBool>,
-    nap: Duration,
     idle_naps: u32,
     peer_status: control::PeerStatus,
     /// It is to stop, by then at the latest.
@@ -136,7 +139,6 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         calls,
         wakeups,
         stop,
-        nap: nap(config.log.ring_bytes),
         idle_naps: 0,
         peer_status,
         leaves_by: None,
@@ -167,6 +169,7 @@ fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::
         .collect();
     crash_exit_codes.dedup();
     let options = WireOptions {
+        ring_cached_bytes: RING_CACHED_BYTES,
         ring_bytes: config.log.ring_bytes,
         ring_open_bytes: config.log.syn_ring_bytes,
         crash_exit_codes,
@@ -315,6 +318,7 @@ impl Agent {
     fn run(&mut self) -> anyhow::Result<()> {
         while !self.may_stop() {
             self.executor.check_in(&mut self.node);
+            let nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
             let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
             self.carry_out()?;
             for heartbeat in self.peer.receive() {
@@ -337,7 +341,7 @@ impl Agent {
             }
             if handled < BATCH {
                 self.executor.prepare_sockets(&self.node);
-                self.rest(handled);
+                self.rest(handled, nap);
             }
         }
         Ok(())
@@ -389,7 +393,7 @@ impl Agent {
     }
 
     /// A nap while there is traffic, sleep while there is none.
-    fn rest(&mut self, handled: usize) {
+    fn rest(&mut self, handled: usize, nap: Duration) {
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
         if self.idle_naps <= NAPS_MAX {
@@ -399,7 +403,7 @@ impl Agent {
                 self.executor.deaths_fd(),
                 self.executor.filters_fd(),
             ];
-            wait(&others, self.nap.min(due));
+            wait(&others, nap.min(due));
         } else {
             self.executor.set_asleep(true);
             if self.rings.fill() == 0 {
@@ -418,11 +422,6 @@ impl Agent {
         let mut wakeups = [0; 64];
         while matches!((&self.wakeups).read(&mut wakeups), Ok(count) if count > 0) {}
     }
-}
-
-fn nap(ring_bytes: u32) -> Duration {
-    let nanos = u64::from(ring_bytes / 2) * 1_000_000_000 / TRAFFIC_MAX;
-    Duration::from_nanos(nanos).min(NAP_MAX)
 }
 
 /// Waits until one of `fds` is readable, at most for `limit`.

@@ -142,6 +142,8 @@ pub struct Record {
     pub direction: u8,
     /// Bit 0: the checksum is known to be right; bit 1: it is not even known whether it was left to hardware.
     pub flags: u8,
+    /// What is in the other ring of connections before this position comes first.
+    pub after: u64,
 }
 
 /// `RECORD_CHECKSUM_TRUSTED`.
@@ -182,4 +184,4 @@ const _: () = assert!(size_of::<ServiceKey>() == 20);
 const _: () = assert!(size_of::<ServiceState>() == 64);
 const _: () = assert!(size_of::<ClientKey>() == 20);
 const _: () = assert!(size_of::<NodeState>() == 64);
-const _: () = assert!(size_of::<Record>() == 16);
+const _: () = assert!(size_of::<Record>() == 24);

@@ -26,7 +26,7 @@ use thiserror::Error;
 pub use abi::{Death, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
 pub use attach::{detach, mount_bpffs};
 pub use deaths::Deaths;
-pub use ring::{Reader, Ring, Rings};
+pub use ring::{Log, Reader, Ring, Rings};
 pub use watch::FilterWatch;
 
 use abi::{NodeState, ServiceKey, ServiceState};
@@ -111,7 +111,9 @@ impl<T> Step<T> for Result<T, std::io::Error> {
 /// What the wire is built with.
 #[derive(Clone, Debug)]
 pub struct WireOptions {
-    /// Bytes of the ring of connections; a power of two, a multiple of the page size.
+    /// Bytes of the ring of connections that is to stay in the caches; a power of two, a multiple of the page size.
+    pub ring_cached_bytes: u32,
+    /// Bytes of the ring that is used when that one is full; as above.
     pub ring_bytes: u32,
     /// Bytes of the ring of SYNs; as above.
     pub ring_open_bytes: u32,
@@ -126,6 +128,7 @@ pub struct WireOptions {
 impl Default for WireOptions {
     fn default() -> Self {
         Self {
+            ring_cached_bytes: 16 << 20,
             ring_bytes: 64 << 20,
             ring_open_bytes: 1 << 20,
             crash_exit_codes: Vec::new(),
@@ -200,7 +203,8 @@ impl Wire {
             .step(|| "opening the eBPF object".into())?;
         for mut map in open.maps_mut() {
             let entries = match map.name().to_str() {
-                Some("ring") => options.ring_bytes,
+                Some("ring") => options.ring_cached_bytes,
+                Some("ring_overflow") => options.ring_bytes,
                 Some("ring_open") => options.ring_open_bytes,
                 Some(name) if name.ends_with(".rodata") => {
                     if let Some(value) = map.initial_value_mut() {
@@ -237,7 +241,8 @@ impl Wire {
     /// What `mmap(2)` says.
     pub fn rings(&self) -> Result<Rings, WireError> {
         let open = |name| Ring::open(self.map(name)).step(|| format!("mapping the ring {name}"));
-        Ok(Rings::new(open("ring")?, open("ring_open")?))
+        let connections = vec![open("ring")?, open("ring_overflow")?];
+        Ok(Rings::new(connections, open("ring_open")?))
     }
 
     /// The sockets that dying processes release.

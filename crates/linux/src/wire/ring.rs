@@ -18,6 +18,8 @@ const DISCARDED: u32 = 1 << 30;
 const HEADER: u64 = 8;
 /// So much is read before the ring is cleared of it: many round trips of a fast network, few of the CPU's caches.
 const BATCH_BYTES: u64 = 2 << 20;
+/// A place on the shelf is a position in a ring, with the ring's number above these bits.
+const RING_SHIFT: u32 = 60;
 
 /// One ring, mapped.
 pub struct Ring {
@@ -82,7 +84,7 @@ impl Ring {
     }
 
     /// Up to where the kernel has reserved records.
-    pub fn end(&self) -> u64 {
+    fn end(&self) -> u64 {
         self.producer().load(Ordering::Acquire)
     }
 
@@ -92,51 +94,138 @@ impl Ring {
     }
 
     /// Bytes logged and not yet handled.
-    pub fn fill(&self) -> u64 {
+    fn fill(&self) -> u64 {
         self.end() - self.handled()
     }
 
-    /// Hands the records before `end` to `reader`, at most `records_max` of them, and clears the ring of them batch by batch.
+    /// What stands at `position`, which is moved over discarded records.
+    fn look(&self, position: &mut u64, end: u64, wait: bool) -> Found {
+        while *position < end {
+            let header = self.header(*position).load(Ordering::Acquire);
+            let len = header & !(BUSY | DISCARDED);
+            let next = *position + ((u64::from(len) + HEADER + 7) & !7);
+            if header & BUSY != 0 {
+                if !wait {
+                    return Found::Busy;
+                }
+                std::hint::spin_loop();
+            } else if header & DISCARDED != 0 {
+                *position = next;
+            } else {
+                let at = *position + HEADER;
+                return Found::Record(Place { at, len, next });
+            }
+        }
+        Found::End
+    }
+
+    fn data(&self, position: u64, len: usize) -> &[u8] {
+        &self.producer_and_data[self.page + self.index(position)..][..len]
+    }
+}
+
+/// Where a record lies in its ring, how long it is, and where the next one's header is.
+#[derive(Clone, Copy)]
+struct Place {
+    at: u64,
+    len: u32,
+    next: u64,
+}
+
+/// What comes next, behind discarded records.
+enum Found {
+    Record(Place),
+    Busy,
+    End,
+}
+
+/// Rings that are one log. Each record says up to where the other rings are to be read before it.
+pub struct Log {
+    rings: Vec<Ring>,
+}
+
+impl Log {
+    /// How far the rings are reserved now.
+    pub fn ends(&self) -> Vec<u64> {
+        self.rings.iter().map(Ring::end).collect()
+    }
+
+    /// Bytes logged and not yet handled.
+    pub fn fill(&self) -> u64 {
+        self.rings.iter().map(Ring::fill).sum()
+    }
+
+    /// Hands the records before `ends` to `reader`, at most `records_max` of them, and clears the rings of them batch by batch.
     /// Stops at one that is still being written, unless `wait` says to wait for it (a takeover does: the program that
-    /// writes it will not take long). Returns how many were handled.
-    pub fn drain(&self, end: u64, records_max: usize, wait: bool, reader: &mut impl Reader) -> usize {
+    /// writes it will not take long). Returns how many were handled, and whether the end was reached.
+    pub fn drain(
+        &self,
+        ends: &[u64],
+        records_max: usize,
+        wait: bool,
+        reader: &mut impl Reader,
+    ) -> (usize, bool) {
         let mut handled = 0;
         loop {
-            let batch = self.read(end, records_max - handled, wait, reader);
+            let batch = self.read(ends, records_max - handled, wait, reader);
             reader.keep(self);
-            self.consumer().store(batch.end, Ordering::SeqCst);
+            for (ring, position) in self.rings.iter().zip(&batch.positions) {
+                ring.consumer().store(*position, Ordering::SeqCst);
+            }
             handled += batch.records;
-            if batch.records == 0 || handled == records_max {
-                return handled;
+            if batch.records == 0 || batch.at_end || handled == records_max {
+                return (handled, batch.at_end);
             }
         }
     }
 
-    fn read(&self, end: u64, records_max: usize, wait: bool, reader: &mut impl Reader) -> Batch {
-        let begin = self.handled();
+    fn read(&self, ends: &[u64], records_max: usize, wait: bool, reader: &mut impl Reader) -> Batch {
         let mut batch = Batch {
             records: 0,
-            end: begin,
+            positions: self.rings.iter().map(Ring::handled).collect(),
+            at_end: false,
+            found: vec![None; self.rings.len()],
         };
-        while batch.end < end && batch.records < records_max && batch.end - begin < BATCH_BYTES {
-            let header = self.header(batch.end).load(Ordering::Acquire);
-            if header & BUSY != 0 {
-                if wait {
-                    std::hint::spin_loop();
-                    continue;
-                }
+        let mut bytes = 0;
+        while batch.records < records_max && bytes < BATCH_BYTES {
+            let Some((index, place)) = self.next(ends, wait, &mut batch) else {
                 break;
-            }
-            let len = header & !DISCARDED;
-            if header & DISCARDED == 0 {
-                let (record, packet) = split(self.bytes(batch.end + HEADER, len as usize));
-                let place = batch.end + HEADER + size_of::<Record>() as u64;
-                reader.record(&record, packet, OnShelf { shelf: self, place });
-                batch.records += 1;
-            }
-            batch.end += (u64::from(len) + HEADER + 7) & !7;
+            };
+            let (record, packet) = split(self.rings[index].data(place.at, place.len as usize));
+            let at = place.at + size_of::<Record>() as u64;
+            let source = OnShelf {
+                shelf: self,
+                place: at | (index as u64) << RING_SHIFT,
+            };
+            reader.record(&record, packet, source);
+            batch.records += 1;
+            batch.positions[index] = place.next;
+            bytes += place.next - place.at;
         }
         batch
+    }
+
+    /// The next record that depends on none before the ends.
+    fn next(&self, ends: &[u64], wait: bool, batch: &mut Batch) -> Option<(usize, Place)> {
+        batch.at_end = true;
+        let positions = &mut batch.positions;
+        for (index, ring) in self.rings.iter().enumerate() {
+            batch.found[index] = match ring.look(&mut positions[index], ends[index], wait) {
+                Found::Record(place) => Some((index, place)),
+                Found::Busy => {
+                    batch.at_end = false;
+                    None
+                }
+                Found::End => None,
+            };
+        }
+        let next = batch.found.iter().flatten().find(|(index, place)| {
+            let (record, _) = split(self.rings[*index].data(place.at, place.len as usize));
+            let mut others = positions.iter().enumerate();
+            others.all(|(other, &position)| other == *index || position >= record.after)
+        });
+        batch.at_end &= next.is_none();
+        next.copied()
     }
 }
 
@@ -158,70 +247,76 @@ impl<F: FnMut(&Record, &[u8])> Reader for F {
     fn keep(&mut self, _: &dyn Shelf) {}
 }
 
-/// Records that were read and lie in the ring still.
+/// Records that were read and lie in the rings still.
 struct Batch {
     records: usize,
-    end: u64,
+    /// Behind them, in each ring.
+    positions: Vec<u64>,
+    at_end: bool,
+    /// What was found at those positions last.
+    found: Vec<Option<(usize, Place)>>,
 }
 
-impl Shelf for Ring {
+impl Shelf for Log {
     fn bytes(&self, place: u64, len: usize) -> &[u8] {
-        &self.producer_and_data[self.page + self.index(place)..][..len]
+        let ring = usize::try_from(place >> RING_SHIFT).expect("few rings");
+        self.rings[ring].data(place & ((1 << RING_SHIFT) - 1), len)
     }
 }
 
-impl AsFd for Ring {
+impl AsFd for Log {
+    /// Of the first ring, the only one that is written while all are empty.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.map.as_fd()
+        self.rings[0].map.as_fd()
     }
 }
 
-/// The ring of connections and that of SYNs, read in the order in which they depend on each other.
+/// The log of connections and that of SYNs, read in the order in which they depend on each other.
 pub struct Rings {
     /// Segments of connections.
-    pub connections: Ring,
+    pub connections: Log,
     /// SYNs and SYN-ACKs.
-    pub opening: Ring,
+    pub opening: Log,
     /// The ends that are being read up to, while they are not reached.
     under_way: Option<Ends>,
 }
 
-#[derive(Clone, Copy)]
 struct Ends {
-    connections: u64,
-    opening: u64,
+    connections: Vec<u64>,
+    opening: Vec<u64>,
 }
 
 impl Rings {
-    pub(super) fn new(connections: Ring, opening: Ring) -> Self {
+    pub(super) fn new(connections: Vec<Ring>, opening: Ring) -> Self {
         Self {
-            connections,
-            opening,
+            connections: Log { rings: connections },
+            opening: Log { rings: vec![opening] },
             under_way: None,
         }
     }
 
     /// Hands what was logged up to now to `reader`, SYNs first: a connection's first segment was logged after its SYN, so
-    /// by the time the end of the ring of connections has been read, its SYN is in the other ring. Of each ring at most
+    /// by the time the end of the log of connections has been read, its SYN is in the other one. Of each log at most
     /// `records_max`; the next call goes on to the same ends before it looks for new ones, so that a flood of SYNs keeps
     /// nobody from reading the connections. With `wait` the ends are always those of now, and records that are still being
     /// written are waited for. Returns how many were handled.
     pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl Reader) -> usize {
-        let ends = self.under_way.filter(|_| !wait).unwrap_or_else(|| {
-            let connections = self.connections.end();
-            let opening = self.opening.end();
+        let ends = self.under_way.take().filter(|_| !wait).unwrap_or_else(|| {
+            let connections = self.connections.ends();
+            let opening = self.opening.ends();
             Ends { connections, opening }
         });
-        self.under_way = Some(ends);
-        let mut handled = self.opening.drain(ends.opening, records_max, wait, reader);
-        if self.opening.handled() < ends.opening {
+        let (mut handled, all_opened) = self.opening.drain(&ends.opening, records_max, wait, reader);
+        if !all_opened {
+            self.under_way = Some(ends);
             return handled; // the rest of them first
         }
-        handled += self
+        let (segments, all) = self
             .connections
-            .drain(ends.connections, records_max, wait, reader);
-        if self.connections.handled() >= ends.connections {
-            self.under_way = None;
+            .drain(&ends.connections, records_max, wait, reader);
+        handled += segments;
+        if !all {
+            self.under_way = Some(ends);
         }
         handled
     }
@@ -241,6 +336,7 @@ fn split(body: &[u8]) -> (Record, &[u8]) {
         service: u16::from_ne_bytes(head[12..14].try_into().expect("2 bytes")),
         direction: head[14],
         flags: head[15],
+        after: u64::from_ne_bytes(head[16..].try_into().expect("8 bytes")),
     };
     let len = record.len as usize;
     (record, &packet[..len])

@@ -72,9 +72,9 @@ impl Log {
             connections, opening, ..
         } = &mut self.rings;
         let mut batch: Vec<(usize, Record, Vec<u8>)> = Vec::new();
-        let end = connections.end();
-        for (number, ring, end) in [(1, &*opening, opening.end()), (0, &*connections, end)] {
-            ring.drain(end, usize::MAX, true, &mut |record: &Record, packet: &[u8]| {
+        let ends = connections.ends();
+        for (number, log, ends) in [(1, &*opening, opening.ends()), (0, &*connections, ends)] {
+            log.drain(&ends, usize::MAX, true, &mut |record: &Record, packet: &[u8]| {
                 batch.push((number, *record, packet.to_vec()));
             });
         }

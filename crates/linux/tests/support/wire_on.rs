@@ -11,6 +11,7 @@ use super::lan::{Family, Host};
 /// Enough for everything that is not about the ring's size.
 pub fn options() -> WireOptions {
     WireOptions {
+        ring_cached_bytes: 256 << 10, // so that both rings are in use
         ring_bytes: 16 << 20,
         ..WireOptions::default()
     }
