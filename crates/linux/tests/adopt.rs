@@ -170,7 +170,7 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
     refused(
         &larger,
         &same,
-        "its map ring has 16777216 entries or bytes, not 33554432",
+        "its map ring_overflow has 16777216 entries or bytes, not 33554432",
     );
     refused(&options(), &same[..1], "it serves 2 services, not 1");
     let mut other = same;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use proto::packet::{Checksum, Flags, Options, Segment};
 use proto::{Seq, takeover};
+use socket2::{Domain, Socket, Type};
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, Restored};
@@ -328,6 +329,7 @@ fn new_connections_pass_in_a_takeover_and_after_it() {
         let listener = lan.backup.listen(family.vip());
         for mode in [Mode::Takeover, Mode::Sole, Mode::Off] {
             wire.set_modes(mode);
+            wire.hold(family.service(), &[]).expect("hold"); // nobody's connection is being decided
             let (client, server) = lan.client.connect_pair(&listener);
             say(&client, &server, &stream(1, 100_000));
             say(&server, &client, &stream(2, 100_000));
@@ -335,6 +337,41 @@ fn new_connections_pass_in_a_takeover_and_after_it() {
         assert_eq!(reading.now().records, [0, 0]);
         assert_eq!(wire.drops(family), []);
         assert_eq!(wire.counter(family, "held_in_takeover"), 0);
+    }
+}
+
+/// What has been said for a connection is not contradicted by the listener: the SYNs of clients whose connections are being
+/// decided wait, and as long as it is not known whose those are, all do.
+#[test]
+fn syns_of_undecided_clients_wait() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("syns_of_undecided_clients_wait") else {
+            return;
+        };
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
+        let listener = lan.backup.listen(family.vip());
+        let from = SocketAddr::new(family.address(1), 40_000);
+        let opening = lan.client.run(|| {
+            let socket = Socket::new(Domain::for_address(from), Type::STREAM, None).expect("socket");
+            socket.bind(&from.into()).expect("bind");
+            socket.set_nonblocking(true).expect("non-blocking");
+            let begun = socket.connect(&family.vip().into()).expect_err("under way");
+            assert_eq!(begun.raw_os_error(), Some(libc::EINPROGRESS));
+            socket
+        });
+        eventually("its SYN waits", || {
+            (wire.counter(family, "dropped_syn_waits") == 1).then_some(())
+        });
+        wire.hold(family.service(), &[from]).expect("hold");
+        let (other, accepted) = lan.client.connect_pair(&listener);
+        say(&other, &accepted, b"not concerned");
+        eventually("it waits again", || {
+            (wire.counter(family, "dropped_syn_waits") >= 2).then_some(())
+        });
+        wire.settle(family.service(), &[from]).expect("settle");
+        let (_, client) = listener.accept().expect("the SYN that comes then");
+        assert_eq!(client, from);
+        drop(opening);
     }
 }
 
