@@ -38,6 +38,7 @@ mod verify;
 mod voice;
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -151,6 +152,28 @@ impl Network {
         Ok(network)
     }
 
+    /// Goes on with the network of a daemon that died, from its `journal`; nothing if there is none. What that daemon had put
+    /// up is there as if it had been put up now: the VIPs if it had raised them, claims, the right to speak. Unlike
+    /// [`Network::prepare`], undoes nothing: not what an unfinished daemon left, not after an error.
+    ///
+    /// # Errors
+    /// If the journal is of another plan; or the step that failed.
+    pub fn adopt(plan: &Plan, journal: &Path) -> Result<Option<Self>, Error> {
+        let Some(old) = Journal::load(journal)? else {
+            return Ok(None);
+        };
+        if old.plan() != plan {
+            let answer = io::Error::other("it is of another configuration; run `steadfast cleanup` first");
+            return Err(Error::new("adopt", journal.display().to_string(), answer));
+        }
+        let mut network = Self::of(Netlink::open()?, Voice::open()?, old)?;
+        network.advance(Step::is_lasting)?;
+        if network.is_raised() {
+            network.put_up()?;
+        }
+        Ok(Some(network))
+    }
+
     fn of(netlink: Netlink, voice: Voice, journal: Journal) -> Result<Self, Error> {
         let mut speakers = Vec::new();
         let table = guard::table(&journal.plan().node);
@@ -173,13 +196,22 @@ impl Network {
     /// # Errors
     /// The step that failed; the VIPs that were put up are taken down again.
     pub fn raise(&mut self) -> Result<(), Error> {
-        let raised = self
-            .advance(|step| step.is_address() || step.leads_away().is_some())
-            .and_then(|()| self.finish_claims());
+        let raised = self.put_up();
         if raised.is_err() {
             give_up(self.lower());
         }
         raised
+    }
+
+    fn put_up(&mut self) -> Result<(), Error> {
+        self.advance(|step| step.is_address() || step.leads_away().is_some())?;
+        self.finish_claims()
+    }
+
+    /// Whether a VIP was put up, by this daemon or by one that died before it.
+    pub fn is_raised(&self) -> bool {
+        let mut steps = self.journal.steps().iter().enumerate();
+        steps.any(|(index, step)| step.is_address() && self.journal.begun(index))
     }
 
     /// Takes down the VIPs, also claimed ones; the rest stays.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{Object, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder};
+use libbpf_rs::{Link, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder};
 use nix::mount::{MsFlags, mount};
 
 use super::{Step, WireError};
@@ -29,11 +29,15 @@ pub fn mount_bpffs() -> Result<(), WireError> {
         .step(|| format!("mounting {BPFFS}"))
 }
 
-fn hook(object: &Object, program: &str, interface: u32, point: TcAttachPoint) -> TcHook {
-    let program = object
+fn find<'a>(object: &'a Object, program: &str) -> Program<'a> {
+    object
         .progs()
         .find(|candidate| candidate.name() == OsStr::new(program))
-        .expect("compiled with it");
+        .expect("compiled with it")
+}
+
+fn hook(object: &Object, program: &str, interface: u32, point: TcAttachPoint) -> TcHook {
+    let program = find(object, program);
     let mut builder = TcHookBuilder::new(program.as_fd());
     builder
         .ifindex(interface.cast_signed())
@@ -141,8 +145,14 @@ pub(super) fn netns_cookie() -> std::io::Result<u64> {
     }
 }
 
-/// Attaches the death program to the root of the cgroup v2 hierarchy and pins the link.
+/// Attaches the death program to the root of the cgroup v2 hierarchy and pins the link. In a link that a dead agent has pinned
+/// it takes the old program's place.
 pub(super) fn attach_death(object: &mut Object, pin: &Path) -> Result<(), WireError> {
+    if pin.exists() {
+        let program = find(object, "death");
+        let replaced = Link::open(pin).and_then(|mut link| link.update_prog(&program));
+        return replaced.step(|| format!("replacing the program of {}", pin.display()));
+    }
     let root = cgroup2_root()?;
     let directory = File::open(&root).step(|| format!("opening {}", root.display()))?;
     let program = object

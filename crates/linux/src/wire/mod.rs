@@ -4,20 +4,21 @@
 //! when the agent dies. [`Wire::remove`] takes it all away again.
 
 mod abi;
+mod adopt;
 mod attach;
 mod deaths;
 mod held;
 mod ring;
 mod watch;
+mod words;
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 use memmap2::{MmapOptions, MmapRaw};
 use proto::packet::Checksum;
 use thiserror::Error;
@@ -81,6 +82,14 @@ pub enum WireError {
     /// Pinned objects of an earlier run are there.
     #[error("{0} exists: an earlier daemon of this node left it; run `steadfast cleanup` first")]
     Leftover(PathBuf),
+    /// What an earlier run left cannot be gone on with.
+    #[error("{} is of an earlier daemon of this node and does not fit: {why}; run `steadfast cleanup` first", pin_dir.display())]
+    Unfit {
+        /// Where it is.
+        pin_dir: PathBuf,
+        /// In what it differs.
+        why: String,
+    },
 }
 
 pub(crate) trait Step<T> {
@@ -154,12 +163,38 @@ impl Wire {
     /// # Errors
     /// Names the step that failed. Leftovers of an earlier run are not touched.
     pub fn load(node: &str, options: &WireOptions) -> Result<Self, WireError> {
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log_libbpf)));
         mount_bpffs()?;
         let pin_dir = Path::new(PIN_ROOT).join(node);
         if pin_dir.exists() {
             return Err(WireError::Leftover(pin_dir));
         }
+        let open = Self::open(options)?;
+        let mut object = open
+            .load()
+            .step(|| "loading the eBPF programs (verifier)".into())?;
+        std::fs::create_dir_all(&pin_dir).step(|| format!("creating {}", pin_dir.display()))?;
+        for mut map in object.maps_mut() {
+            let Some(name) = map
+                .name()
+                .to_str()
+                .filter(|name| !name.contains('.'))
+                .map(str::to_owned)
+            else {
+                continue; // .rodata needs no pin: the programs hold it
+            };
+            map.pin(pin_dir.join(&name))
+                .step(|| format!("pinning the map {name}"))?;
+        }
+        adopt::stamp(&pin_dir)?;
+        let wire = Self::over(object, pin_dir)?;
+        wire.set_crash_codes(&options.crash_exit_codes);
+        wire.set_agent_timeout(options.agent_timeout);
+        Ok(wire)
+    }
+
+    /// The programs, with rings of the sizes that are asked for, not loaded yet.
+    fn open(options: &WireOptions) -> Result<OpenObject, WireError> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log_libbpf)));
         let mut open = ObjectBuilder::default()
             .open_memory(&OBJECT.0)
             .step(|| "opening the eBPF object".into())?;
@@ -177,34 +212,19 @@ impl Wire {
             };
             map.set_max_entries(entries).step(|| "sizing the rings".into())?;
         }
-        let mut object = open
-            .load()
-            .step(|| "loading the eBPF programs (verifier)".into())?;
-        std::fs::create_dir_all(&pin_dir).step(|| format!("creating {}", pin_dir.display()))?;
-        for mut map in object.maps_mut() {
-            let Some(name) = map
-                .name()
-                .to_str()
-                .filter(|name| !name.contains('.'))
-                .map(str::to_owned)
-            else {
-                continue; // .rodata needs no pin: the programs hold it
-            };
-            map.pin(pin_dir.join(&name))
-                .step(|| format!("pinning the map {name}"))?;
-        }
+        Ok(open)
+    }
+
+    fn over(object: Object, pin_dir: PathBuf) -> Result<Self, WireError> {
         let states = map_memory(&object, "states", size_of::<ServiceState>() * SERVICES_MAX)?;
         let node = map_memory(&object, "node", size_of::<NodeState>())?;
-        let wire = Self {
+        Ok(Self {
             object,
             pin_dir,
             states,
             node,
             interfaces: Vec::new(),
-        };
-        wire.set_crash_codes(&options.crash_exit_codes);
-        wire.set_agent_timeout(options.agent_timeout);
-        Ok(wire)
+        })
     }
 
     fn map(&self, name: &str) -> MapHandle {
@@ -259,14 +279,18 @@ impl Wire {
             self.mark_port(port)
                 .step(|| format!("registering the port {port}"))?;
         }
-        if !self.interfaces.contains(&service.ifindex) {
-            self.interfaces.push(service.ifindex);
-        }
+        self.remember_interface(service.ifindex);
         Ok(())
     }
 
-    /// Attaches the programs to the service interfaces and, where the kernel allows it, to the root cgroup.
-    /// Returns what had to be left out, as a sentence.
+    fn remember_interface(&mut self, ifindex: u32) {
+        if !self.interfaces.contains(&ifindex) {
+            self.interfaces.push(ifindex);
+        }
+    }
+
+    /// Attaches the programs to the service interfaces, in the place of a dead agent's, and, where the kernel allows it, to the
+    /// root cgroup. Returns what had to be left out, as a sentence.
     ///
     /// # Errors
     /// Names the step that failed.
@@ -275,10 +299,7 @@ impl Wire {
             attach::attach_interface(&self.object, interface)?;
         }
         let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
-        // SAFETY: within the mapping, aligned.
-        unsafe {
-            (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).netns_cookie).write_volatile(cookie)
-        };
+        self.set_netns_cookie(cookie);
         match attach::attach_death(&mut self.object, &self.pin_dir.join("death")) {
             Ok(()) => Ok(None),
             Err(error) => Ok(Some(format!(
@@ -306,122 +327,6 @@ impl Wire {
             .map_or(0, u64::from_ne_bytes);
         self.map("ports")
             .update(&word, &(known | bit).to_ne_bytes(), MapFlags::ANY)
-    }
-
-    fn state_pointer(&self, index: u16) -> *mut ServiceState {
-        assert!(usize::from(index) < SERVICES_MAX, "service index {index}");
-        // SAFETY: the mapping holds SERVICES_MAX elements.
-        unsafe { self.states.as_mut_ptr().cast::<ServiceState>().add(index.into()) }
-    }
-
-    /// The gate: one store.
-    pub fn set_mode(&self, index: u16, mode: Mode) {
-        self.reset_holds(index, mode);
-        // SAFETY: within the mapping, aligned; the programs read it as one word.
-        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).mode) };
-        word.store(mode as u32, Ordering::SeqCst);
-    }
-
-    /// The gate, and the epoch in which it holds.
-    pub fn gate(&self, index: u16) -> (Mode, u64) {
-        let state = self.state_pointer(index);
-        // SAFETY: within the mapping, aligned.
-        let (mode, epoch) = unsafe {
-            (
-                AtomicU32::from_ptr(&raw mut (*state).mode).load(Ordering::SeqCst),
-                AtomicU64::from_ptr(&raw mut (*state).epoch).load(Ordering::SeqCst),
-            )
-        };
-        let modes = [
-            Mode::Off,
-            Mode::Forward,
-            Mode::Wire,
-            Mode::Takeover,
-            Mode::Sole,
-            Mode::Primary,
-            Mode::Mute,
-        ];
-        let known = modes.into_iter().find(|known| *known as u32 == mode);
-        (known.unwrap_or(Mode::Off), epoch)
-    }
-
-    /// Tells the wire the peer's MAC address on the service interface. Only while the mode is [`Mode::Off`].
-    pub fn set_peer_mac(&self, index: u16, mac: [u8; 6]) {
-        // SAFETY: within the mapping; in mode off no program reads it.
-        unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
-    }
-
-    /// When the last packet of the primary came through: nanoseconds of the monotonic clock, 0 for never.
-    pub fn peer_seen_ns(&self, index: u16) -> u64 {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).peer_seen_ns) }
-            .load(Ordering::Relaxed)
-    }
-
-    /// Whether the process that listens for the service died.
-    pub fn server_dead(&self, index: u16) -> bool {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
-            .load(Ordering::Relaxed)
-            != 0
-    }
-
-    /// The listener is there again.
-    pub fn forget_server_death(&self, index: u16) {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
-            .store(0, Ordering::Relaxed);
-    }
-
-    /// Notes the epoch for an agent that may have to go on from here.
-    pub fn set_epoch(&self, index: u16, epoch: u64) {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).epoch) }
-            .store(epoch, Ordering::SeqCst);
-    }
-
-    /// How many packets have passed unlogged since this was asked last.
-    pub fn take_unlogged(&self, index: u16) -> u64 {
-        // SAFETY: within the mapping, aligned.
-        let word = unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).unlogged) };
-        if word.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        word.swap(0, Ordering::SeqCst)
-    }
-
-    /// The agent is there; if it is away for longer than its timeout, a full log keeps no packet from passing.
-    pub fn set_agent_seen(&self, now_ns: u64) {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }
-            .store(now_ns, Ordering::Relaxed);
-    }
-
-    fn set_agent_timeout(&self, timeout: Duration) {
-        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        // SAFETY: within the mapping, aligned.
-        unsafe {
-            AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_timeout_ns)
-        }
-        .store(nanos, Ordering::Relaxed);
-    }
-
-    /// Tells the programs whether the agent waits for a wake-up (true) or polls.
-    pub fn set_asleep(&self, asleep: bool) {
-        // SAFETY: within the mapping, aligned.
-        let word = unsafe {
-            AtomicU32::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_asleep)
-        };
-        word.store(u32::from(asleep), Ordering::SeqCst);
-    }
-
-    fn set_crash_codes(&self, codes: &[u8]) {
-        let mut words = [0_u32; 8];
-        for &code in codes {
-            words[usize::from(code / 32)] |= 1 << (code % 32);
-        }
-        // SAFETY: within the mapping, aligned.
-        unsafe { (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).crash_codes).write_volatile(words) };
     }
 
     /// The counters of a service, in the order of [`REASONS`], summed over the CPUs.

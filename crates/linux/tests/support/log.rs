@@ -185,7 +185,25 @@ pub struct Reading {
 impl Reading {
     /// Begins to read the log of `wire`.
     pub fn of(wire: &Wire) -> Self {
-        let log = Arc::new(Mutex::new(Log::open(wire)));
+        Self::into(Log::open(wire))
+    }
+
+    /// Goes on reading into what another one has read from a wire that `wire` is the successor of.
+    pub fn resume_with(mut log: Log, wire: &Wire) -> Self {
+        log.rings = wire.rings().expect("rings");
+        Self::into(log)
+    }
+
+    /// Ends with the log as it is.
+    pub fn stop(self) -> Log {
+        let log = Arc::clone(&self.log);
+        drop(self);
+        let log = Arc::into_inner(log).expect("the thread has ended");
+        log.into_inner().expect("no reader panicked")
+    }
+
+    fn into(log: Log) -> Self {
+        let log = Arc::new(Mutex::new(log));
         let [paused, stopped] = std::array::from_fn(|_| Arc::new(AtomicBool::new(false)));
         let thread = {
             let (log, paused, stopped) = (Arc::clone(&log), Arc::clone(&paused), Arc::clone(&stopped));

@@ -19,7 +19,48 @@ pub fn options() -> WireOptions {
 /// The wire, serving both VIPs on a host's `eth0`.
 pub struct WireOn {
     host: Host,
+    name: String,
     wire: Option<Wire>,
+}
+
+/// Both services, on a host's `eth0`.
+pub fn services(host: &Host) -> [WireService; 2] {
+    let ifindex = host.run(|| nix::net::if_::if_nametoindex("eth0").expect("eth0"));
+    Family::BOTH.map(|family| WireService {
+        address: family.vip().ip(),
+        port: family.vip().port(),
+        ifindex,
+        own_mac: host.mac(),
+    })
+}
+
+/// What a killed agent leaves; removed when the test is over.
+pub struct DeadWire {
+    host: Host,
+    name: String,
+}
+
+impl DeadWire {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The wire as a new agent goes on with it.
+    pub fn succeeded(self, options: &WireOptions) -> WireOn {
+        let services = services(&self.host);
+        let wire = self.host.run(|| {
+            let mut wire = Wire::adopt(&self.name, options, &services)
+                .expect("adopt")
+                .expect("it is there");
+            assert_eq!(wire.attach().expect("attach"), None);
+            wire
+        });
+        WireOn {
+            host: self.host.clone(),
+            name: self.name.clone(),
+            wire: Some(wire),
+        }
+    }
 }
 
 impl WireOn {
@@ -29,27 +70,35 @@ impl WireOn {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("test-{}-{count}", std::process::id());
         let mut wire = Wire::load(&name, options).expect("load");
+        let services = services(host);
         host.run(|| {
-            let ifindex = nix::net::if_::if_nametoindex("eth0").expect("eth0");
-            for family in Family::BOTH {
-                let vip = family.vip();
-                let service = WireService {
-                    address: vip.ip(),
-                    port: vip.port(),
-                    ifindex,
-                    own_mac: host.mac(),
-                };
-                wire.add_service(family.service(), &service).expect("add_service");
+            for (family, service) in Family::BOTH.into_iter().zip(&services) {
+                wire.add_service(family.service(), service).expect("add_service");
                 wire.set_peer_mac(family.service(), peer.mac());
             }
             assert_eq!(wire.attach().expect("attach"), None);
         });
         let on = Self {
             host: host.clone(),
+            name,
             wire: Some(wire),
         };
         on.set_modes(mode);
         on
+    }
+
+    /// Ends as a killed agent does: nothing is removed.
+    pub fn die(mut self) -> DeadWire {
+        drop(self.wire.take());
+        DeadWire {
+            host: self.host.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    /// The same wire after its agent's death, as a new agent goes on with it.
+    pub fn succeeded(self, options: &WireOptions) -> Self {
+        self.die().succeeded(options)
     }
 
     /// Sets both services' mode.
@@ -96,7 +145,7 @@ impl Deref for WireOn {
 
 impl Drop for WireOn {
     fn drop(&mut self) {
-        let wire = self.wire.take().expect("only dropped once");
+        let Some(wire) = self.wire.take() else { return };
         let removed = self.host.run(|| wire.remove());
         if !std::thread::panicking() {
             removed.expect("remove");

@@ -1,0 +1,154 @@
+//! Going on with the wire of an agent that died.
+//!
+//! Its maps are pinned: the rings with what nobody has read yet, the gates, the counters. Its programs hang at the interfaces and
+//! go on logging into them. A successor loads programs of its own over the same maps and puts them in the place of the old
+//! ones, which the kernel does at once (`tc filter replace`, `BPF_LINK_UPDATE`): each packet meets one of the two, and
+//! both log into the same ring.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
+
+use super::abi::ServiceKey;
+use super::{PIN_ROOT, Step, Wire, WireError, WireOptions, WireService, attach};
+
+/// Beside the pinned maps: a link that leads to [`ABI`].
+const ABI_LINK: &str = "abi";
+
+/// The layout of everything in the maps. Programs and agents of another one do not fit.
+const ABI: u64 = hash(&[
+    include_bytes!("../../../../bpf/abi.h"),
+    include_bytes!("../../../../bpf/maps.h"),
+]);
+
+/// FNV-1a (Fowler, Noll, Vo): it need not resist anybody.
+const fn hash(texts: &[&[u8]]) -> u64 {
+    let mut sum = 0xcbf2_9ce4_8422_2325_u64;
+    let mut text = 0;
+    while text < texts.len() {
+        let mut at = 0;
+        while at < texts[text].len() {
+            sum = (sum ^ texts[text][at] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+            at += 1;
+        }
+        text += 1;
+    }
+    sum
+}
+
+/// Says by what the pins of `pin_dir` are laid out; the last step of pinning.
+pub(super) fn stamp(pin_dir: &Path) -> Result<(), WireError> {
+    let link = pin_dir.join(ABI_LINK);
+    std::os::unix::fs::symlink(format!("{ABI:016x}"), &link).step(|| format!("making {}", link.display()))
+}
+
+impl Wire {
+    /// Goes on with the wire that a dead agent of the node named `node` left behind, or returns nothing if there is none.
+    /// What was logged and not read yet, the modes and the counters are as they were; the programs of the dead agent go on
+    /// until [`Wire::attach`] puts this one's in their place. The caller knows that the agent is dead: two readers of one ring
+    /// would lose records.
+    ///
+    /// # Errors
+    /// [`WireError::Unfit`] if it is of another version, of another network namespace, or for other `options` or
+    /// `services` (in the order of their indices); it is left as it is then. Else names the step that failed.
+    pub fn adopt(
+        node: &str,
+        options: &WireOptions,
+        services: &[WireService],
+    ) -> Result<Option<Self>, WireError> {
+        let pin_dir = Path::new(PIN_ROOT).join(node);
+        if !pin_dir.exists() {
+            return Ok(None);
+        }
+        let unfit = |why: String| WireError::Unfit {
+            pin_dir: pin_dir.clone(),
+            why,
+        };
+        let layout = std::fs::read_link(pin_dir.join(ABI_LINK)).unwrap_or_default();
+        if layout != Path::new(&format!("{ABI:016x}")) {
+            return Err(unfit(
+                "its version is another one, or it died while it started".into(),
+            ));
+        }
+        let mut open = Self::open(options)?;
+        reuse_maps(&mut open, &pin_dir)?.map_err(unfit)?;
+        let object = open
+            .load()
+            .step(|| "loading the eBPF programs (verifier)".into())?;
+        let mut wire = Self::over(object, pin_dir.clone())?;
+        wire.compare(services)?.map_err(unfit)?;
+        for service in services {
+            wire.remember_interface(service.ifindex);
+        }
+        wire.set_crash_codes(&options.crash_exit_codes);
+        wire.set_agent_timeout(options.agent_timeout);
+        wire.set_asleep(false);
+        Ok(Some(wire))
+    }
+
+    /// Why these are not the services that the maps are for.
+    fn compare(&self, services: &[WireService]) -> Result<Result<(), String>, WireError> {
+        let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
+        if self.netns_cookie() != cookie {
+            return Ok(Err("it is of another network namespace".into()));
+        }
+        let map = self.map("services");
+        let known = map.keys().filter(|key| key[16..18] != [0, 0]).count();
+        if known != services.len() {
+            return Ok(Err(format!("it serves {known} services, not {}", services.len())));
+        }
+        for (index, service) in (0_u16..).zip(services) {
+            let WireService { address, port, .. } = *service;
+            let state = self.state(index);
+            let same = self.index_of(&map, address, port)? == Some(index.into())
+                && (state.ifindex, state.own_mac) == (service.ifindex, service.own_mac);
+            if !same {
+                return Ok(Err(format!(
+                    "its service {index} is not {address} port {port} on interface {}",
+                    service.ifindex
+                )));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn index_of(&self, map: &MapHandle, address: IpAddr, port: u16) -> Result<Option<u32>, WireError> {
+        let key = ServiceKey::new(address, port).to_bytes();
+        let value = map
+            .lookup(&key, MapFlags::ANY)
+            .step(|| format!("looking for the service {address}:{port}"))?;
+        Ok(value
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(u32::from_ne_bytes))
+    }
+}
+
+/// Lets `open` use the pinned maps, or says why they do not fit.
+fn reuse_maps(open: &mut OpenObject, pin_dir: &Path) -> Result<Result<(), String>, WireError> {
+    for mut map in open.maps_mut() {
+        let Some(name) = map
+            .name()
+            .to_str()
+            .filter(|name| !name.contains('.'))
+            .map(str::to_owned)
+        else {
+            continue; // .rodata is each object's own
+        };
+        let path = pin_dir.join(&name);
+        if !path.exists() {
+            return Ok(Err(format!("its map {name} is missing")));
+        }
+        let pinned = MapHandle::from_pinned_path(&path).step(|| format!("opening {}", path.display()))?;
+        let theirs = (pinned.key_size(), pinned.value_size(), pinned.max_entries());
+        let ours = (map.key_size(), map.value_size(), map.max_entries());
+        if pinned.map_type() != map.map_type() || theirs != ours {
+            let what = format!("its map {name} has {} entries or bytes, not {}", theirs.2, ours.2);
+            return Ok(Err(what));
+        }
+        map.reuse_fd(pinned.as_fd())
+            .step(|| format!("using the pinned map {name}"))?;
+    }
+    Ok(Ok(()))
+}
