@@ -129,7 +129,7 @@ fn modes_survive_and_so_does_what_they_forbid() {
         wire.set_mode(Family::V4.service(), v4);
         wire.set_mode(Family::V6.service(), v6);
         wire = wire.succeeded(&options());
-        let kept = Family::BOTH.map(|family| wire.mode(family.service()));
+        let kept = Family::BOTH.map(|family| wire.gate(family.service()).0);
         assert_eq!(kept, [v4, v6]);
     }
 }

@@ -181,7 +181,8 @@ fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::
     let found = adopted.as_ref().map(|wire| {
         (0..)
             .take(services.len())
-            .map(|index| (carry_out::gate_of(wire.mode(index)), wire.epoch(index)))
+            .map(|index| wire.gate(index))
+            .map(|(mode, epoch)| (carry_out::gate_of(mode), epoch))
             .collect::<Vec<_>>()
     });
     let (wire, network) = match adopted {

@@ -10,12 +10,12 @@ mod deaths;
 mod held;
 mod ring;
 mod watch;
+mod words;
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
@@ -294,8 +294,8 @@ impl Wire {
         }
     }
 
-    /// Attaches the programs to the service interfaces, in the place of a dead agent's, and, where the kernel allows it, to the root cgroup.
-    /// Returns what had to be left out, as a sentence.
+    /// Attaches the programs to the service interfaces, in the place of a dead agent's, and, where the kernel allows it, to the
+    /// root cgroup. Returns what had to be left out, as a sentence.
     ///
     /// # Errors
     /// Names the step that failed.
@@ -304,10 +304,7 @@ impl Wire {
             attach::attach_interface(&self.object, interface)?;
         }
         let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
-        // SAFETY: within the mapping, aligned.
-        unsafe {
-            (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).netns_cookie).write_volatile(cookie)
-        };
+        self.set_netns_cookie(cookie);
         match attach::attach_death(&mut self.object, &self.pin_dir.join("death")) {
             Ok(()) => Ok(None),
             Err(error) => Ok(Some(format!(
@@ -335,127 +332,6 @@ impl Wire {
             .map_or(0, u64::from_ne_bytes);
         self.map("ports")
             .update(&word, &(known | bit).to_ne_bytes(), MapFlags::ANY)
-    }
-
-    fn state_pointer(&self, index: u16) -> *mut ServiceState {
-        assert!(usize::from(index) < SERVICES_MAX, "service index {index}");
-        // SAFETY: the mapping holds SERVICES_MAX elements.
-        unsafe { self.states.as_mut_ptr().cast::<ServiceState>().add(index.into()) }
-    }
-
-    fn state(&self, index: u16) -> ServiceState {
-        // SAFETY: within the mapping, aligned, plain numbers.
-        unsafe { self.state_pointer(index).read_volatile() }
-    }
-
-    fn netns_cookie(&self) -> u64 {
-        // SAFETY: within the mapping, aligned.
-        unsafe { (&raw const (*self.node.as_ptr().cast::<NodeState>()).netns_cookie).read_volatile() }
-    }
-
-    /// The mode that was set last, also by a daemon that died.
-    pub fn mode(&self, index: u16) -> Mode {
-        match self.state(index).mode {
-            1 => Mode::Forward,
-            2 => Mode::Wire,
-            3 => Mode::Takeover,
-            4 => Mode::Sole,
-            5 => Mode::Primary,
-            6 => Mode::Mute,
-            _ => Mode::Off, // the programs take everything else for it, too
-        }
-    }
-
-    /// The gate: one store.
-    pub fn set_mode(&self, index: u16, mode: Mode) {
-        self.reset_holds(index, mode);
-        // SAFETY: within the mapping, aligned; the programs read it as one word.
-        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).mode) };
-        word.store(mode as u32, Ordering::SeqCst);
-    }
-
-    /// The epoch that was noted last.
-    pub fn epoch(&self, index: u16) -> u64 {
-        self.state(index).epoch
-    }
-
-    /// Tells the wire the peer's MAC address on the service interface. Only while the mode is [`Mode::Off`].
-    pub fn set_peer_mac(&self, index: u16, mac: [u8; 6]) {
-        // SAFETY: within the mapping; in mode off no program reads it.
-        unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
-    }
-
-    /// When the last packet of the primary came through: nanoseconds of the monotonic clock, 0 for never.
-    pub fn peer_seen_ns(&self, index: u16) -> u64 {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).peer_seen_ns) }
-            .load(Ordering::Relaxed)
-    }
-
-    /// Whether the process that listens for the service died.
-    pub fn server_dead(&self, index: u16) -> bool {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
-            .load(Ordering::Relaxed)
-            != 0
-    }
-
-    /// The listener is there again.
-    pub fn forget_server_death(&self, index: u16) {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
-            .store(0, Ordering::Relaxed);
-    }
-
-    /// Notes the epoch for an agent that may have to go on from here.
-    pub fn set_epoch(&self, index: u16, epoch: u64) {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).epoch) }
-            .store(epoch, Ordering::SeqCst);
-    }
-
-    /// How many packets have passed unlogged since this was asked last.
-    pub fn take_unlogged(&self, index: u16) -> u64 {
-        // SAFETY: within the mapping, aligned.
-        let word = unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).unlogged) };
-        if word.load(Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        word.swap(0, Ordering::SeqCst)
-    }
-
-    /// The agent is there; if it is away for longer than its timeout, a full log keeps no packet from passing.
-    pub fn set_agent_seen(&self, now_ns: u64) {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }
-            .store(now_ns, Ordering::Relaxed);
-    }
-
-    fn set_agent_timeout(&self, timeout: Duration) {
-        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        // SAFETY: within the mapping, aligned.
-        unsafe {
-            AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_timeout_ns)
-        }
-        .store(nanos, Ordering::Relaxed);
-    }
-
-    /// Tells the programs whether the agent waits for a wake-up (true) or polls.
-    pub fn set_asleep(&self, asleep: bool) {
-        // SAFETY: within the mapping, aligned.
-        let word = unsafe {
-            AtomicU32::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_asleep)
-        };
-        word.store(u32::from(asleep), Ordering::SeqCst);
-    }
-
-    fn set_crash_codes(&self, codes: &[u8]) {
-        let mut words = [0_u32; 8];
-        for &code in codes {
-            words[usize::from(code / 32)] |= 1 << (code % 32);
-        }
-        // SAFETY: within the mapping, aligned.
-        unsafe { (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).crash_codes).write_volatile(words) };
     }
 
     /// The counters of a service, in the order of [`REASONS`], summed over the CPUs.

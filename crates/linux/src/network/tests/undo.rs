@@ -68,6 +68,76 @@ fn a_daemon_killed_at_any_step_is_succeeded() {
 }
 
 #[test]
+fn a_daemon_killed_at_any_step_is_gone_on_with() {
+    let Some(world) = World::new("a_daemon_killed_at_any_step_is_gone_on_with") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path());
+    let (node, plan) = (&world.primary, primary_plan());
+    node.run(|| drop(set_up(&plan, &journal)));
+    let raised = node.settled();
+    node.run(|| set_up(&plan, &journal).lower().unwrap());
+    let lowered = node.settled();
+    node.run(|| undo(&journal).unwrap());
+    let adopt = || Network::adopt(&plan, &journal).unwrap();
+    assert!(node.run(adopt).is_none(), "there is no journal");
+    let steps = node.run(|| number_of_steps(&plan));
+    let lasting = steps - 2; // the VIPs come last
+    for (index, done) in (0..steps).flat_map(|index| [(index, false), (index, true)]) {
+        node.run(|| killed_at(index, done, &plan, &journal));
+        let network = node.run(adopt).expect("it died");
+        let expected = if index < lasting { &lowered } else { &raised };
+        assert_same_soon(expected, || node.dump());
+        assert_eq!(network.is_raised(), index >= lasting);
+        node.run(|| network.remove().unwrap());
+    }
+}
+
+#[test]
+fn a_claim_and_the_right_to_speak_are_gone_on_with() {
+    let Some(world) = World::new("a_claim_and_the_right_to_speak_are_gone_on_with") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = journal(dir.path());
+    let (node, plan) = (&world.primary, primary_plan());
+    let vip = plan.services[0].address;
+    node.run(|| {
+        let mut network = set_up(&plan, &journal);
+        network.set_speak(vip, true).unwrap();
+        network.claim(vip.ip()).unwrap();
+    });
+    let claimed = node.settled();
+    let network = node.run(|| Network::adopt(&plan, &journal).unwrap().unwrap());
+    assert!(network.is_claimed(vip.ip()));
+    assert_same(&claimed, &node.settled());
+    node.command("nft flush ruleset");
+    let mut network = network;
+    node.run(|| network.repair().unwrap());
+    assert!(network.voice.may_speak("steadfast_test-node", vip).unwrap());
+}
+
+#[test]
+fn a_network_for_another_plan_is_not_gone_on_with() {
+    let Some(world) = World::new("a_network_for_another_plan_is_not_gone_on_with") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = journal(dir.path());
+    let node = &world.backup;
+    node.run(|| drop(set_up(&backup_plan(), &path)));
+    let there = node.settled();
+    let other = plan(Role::Backup, 3, &["10.0.0.200:80"]);
+    let error = node.run(|| Network::adopt(&other, &path).unwrap_err().to_string());
+    assert!(
+        error.ends_with("it is of another configuration; run `steadfast cleanup` first"),
+        "{error}"
+    );
+    assert_same(&there, &node.dump());
+}
+
+#[test]
 fn the_right_to_speak_survives_the_daemon() {
     let Some(world) = World::new("the_right_to_speak_survives_the_daemon") else {
         return;
