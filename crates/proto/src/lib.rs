@@ -16,6 +16,7 @@ pub mod endpoint;
 pub mod follower;
 pub mod node;
 pub mod orphans;
+pub mod opening;
 pub mod packet;
 pub mod protection;
 pub mod rate;
