@@ -18,6 +18,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 use proto::connection::{Connection, Effect, Opening, Protection};
 use proto::follower::{Follower, Policy};
 use proto::packet::{Checksum, Flags, Options, Segment, Timestamps};
+use proto::restart::http::Reexecute;
 use proto::{Instant, Seq};
 use socket2::SockRef;
 
