@@ -15,7 +15,7 @@ use swarm::{LIMIT, MS, at};
 /// One request, for a reply of `len` bytes.
 fn get(len: u64) -> Talk {
     let planned = http::Planned {
-        request: Request::get(1, Stream::new(1, len)),
+        request: Request::get(len, Stream::new(1, len)),
         after: Duration::ZERO,
         pipelined: false,
     };
