@@ -171,6 +171,7 @@ impl Run {
             wake: self.wake.subscribe(),
             latency: &self.latency,
             exchanges: 0.into(),
+            was_refused: false.into(),
         };
         let conversation = async {
             let handshake = self.handshakes.acquire().await.expect("never closed");
