@@ -216,7 +216,9 @@ impl Replies {
             (Part::Head { .. } | Part::Content { .. }, _) => Part::Tail { done: 0 },
             (Part::Tail { .. }, _) => {
                 self.completed += 1;
-                self.bytes_confirmed += reply.confirms;
+                if !self.was_refused {
+                    self.bytes_confirmed += reply.confirms;
+                }
                 self.due.pop_front();
                 Part::default()
             }
@@ -364,6 +366,8 @@ fn excerpt(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proto::restart::http::REFUSAL;
+
     use super::*;
 
     const LEN: u64 = 1000;
@@ -484,5 +488,34 @@ mod tests {
         let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HTTP_HEAD_MAX));
         let error = receive_all(vec![http()], endless.as_bytes(), 4000).err().unwrap();
         assert!(error.to_string().contains("longer"), "{error}");
+    }
+
+    #[test]
+    fn what_is_stored_or_refused_is_told_apart() {
+        let stored = |may_be_refused| Reply {
+            head: Head::Stored { may_be_refused },
+            content: None,
+            tail: b"",
+            confirms: 5,
+        };
+        let after = |may_be_refused, bytes: &[u8]| {
+            let mut replies = Replies::default();
+            replies.expect(stored(may_be_refused));
+            let whole = bytes.chunks(3).try_for_each(|piece| replies.receive(piece));
+            whole.map(|()| (replies.due(), replies.was_refused(), replies.bytes_confirmed()))
+        };
+        let interim = "HTTP/1.1 100 Continue\r\n\r\n";
+        let created = format!("{interim}HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(after(false, created.as_bytes()), Ok((0, false, 5)));
+        assert_eq!(
+            after(false, b"HTTP/1.1 204 No Content\r\n\r\n"),
+            Ok((0, false, 5))
+        );
+        assert!(
+            after(false, format!("{interim}{created}").as_bytes()).is_err(),
+            "told twice"
+        );
+        assert_eq!(after(true, REFUSAL), Ok((0, true, 0)));
+        assert!(after(false, REFUSAL).is_err());
     }
 }

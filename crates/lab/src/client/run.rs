@@ -209,6 +209,7 @@ impl Ended {
             bytes_expected: len,
             bytes_received: replies.bytes_received(),
             bytes_sent: replies.bytes_confirmed(),
+            was_refused: replies.was_refused(),
             sha256: replies.sha256().map(|received| Sha256Pair {
                 expected: pattern::sha256(seed, period, len),
                 received,
