@@ -173,7 +173,7 @@ impl Client {
         if !request.upload.is_some_and(|upload| upload.expects) {
             return Err("it was told to continue, and had not asked".into());
         }
-        if std::mem::replace(&mut self.was_told, Some(request.id)) == Some(request.id) {
+        if self.was_told.replace(request.id) == Some(request.id) {
             return Err("it was told to continue twice".into());
         }
         self.outgoing.extend(self.withheld.take().unwrap_or_default());
