@@ -178,6 +178,7 @@ impl Report {
             sha256_match: true,
             connections: 0,
             connections_survived: 0,
+            connections_refused: 0,
             connections_taken_over: 0,
             exceptions: Vec::new(),
             resets_seen: 0,
