@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use crate::accept::{self, Receiver, Rejected, Verdict};
+use crate::accept::{self, Receiver, Verdict};
 use crate::client::{Client, MSS_DEFAULT};
+pub use crate::effect::Effect;
 pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
 use crate::follower::{Follower, Restart};
 pub use crate::opening::Opening;
@@ -11,19 +12,6 @@ use crate::packet::{Options, Segment};
 pub use crate::protection::{Cause, Protection};
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
-
-/// What a segment did to a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// It was taken (it may have changed nothing).
-    Taken,
-    /// The receiver will not take it.
-    Rejected(Rejected),
-    /// The connection is over: a reset.
-    Reset,
-    /// The connection is over: both ends have closed, and each knows it of the other.
-    Closed,
-}
 
 /// The server's last words.
 #[derive(Clone, Copy, Debug)]

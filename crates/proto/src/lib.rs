@@ -12,6 +12,7 @@ mod client;
 pub mod connection;
 pub mod detector;
 pub mod edge;
+pub mod effect;
 pub mod endpoint;
 pub mod follower;
 pub mod node;
