@@ -2,52 +2,16 @@
 
 use std::net::SocketAddr;
 
-use crate::accept::{self, Receiver, Rejected, Verdict};
+use crate::accept::{self, Receiver, Verdict};
 use crate::client::{Client, MSS_DEFAULT};
+pub use crate::effect::Effect;
 pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
-use crate::follower::Follower;
+use crate::follower::{Follower, Restart};
+pub use crate::opening::Opening;
 use crate::packet::{Options, Segment};
 pub use crate::protection::{Cause, Protection};
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
-use crate::{Instant, Offset, Seq};
-
-/// What a segment did to a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// It was taken (it may have changed nothing).
-    Taken,
-    /// The receiver will not take it.
-    Rejected(Rejected),
-    /// The connection is over: a reset.
-    Reset,
-    /// The connection is over: both ends have closed, and each knows it of the other.
-    Closed,
-}
-
-/// What a side's SYN offered, and the first sequence number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opening {
-    /// Sequence number of the SYN.
-    pub seq: Seq,
-    /// The window written in the SYN (never scaled).
-    pub window: u16,
-    /// The options.
-    pub options: Options,
-    /// When it was logged.
-    pub at: Instant,
-}
-
-impl Opening {
-    /// Of a SYN or SYN-ACK.
-    pub fn of(segment: &Segment<'_>, at: Instant) -> Self {
-        Self {
-            seq: segment.seq,
-            window: segment.window,
-            options: segment.options,
-            at,
-        }
-    }
-}
+use crate::{Instant, Offset};
 
 /// The server's last words.
 #[derive(Clone, Copy, Debug)]
@@ -200,7 +164,7 @@ impl Connection {
             && edge >= 2 * u64::from(self.client.mss)
     }
 
-    /// Whether a takeover can continue the connection.
+    /// Whether a takeover can continue the connection, and every reply.
     pub fn protection(&self) -> Protection {
         if let Some(spoiled) = &self.spoiled {
             return spoiled.clone();
@@ -209,6 +173,19 @@ impl Connection {
             Ok(()) => Protection::Protected,
             Err(reason) => Protection::Unprotected(Cause::Policy(reason)),
         }
+    }
+
+    /// How a takeover goes on with the application's side: also a connection that is not protected may go on, if it is but
+    /// one reply that the client does not get.
+    ///
+    /// # Errors
+    /// Why the connection is lost.
+    pub fn restart(&self) -> Result<Restart, String> {
+        if let Some(spoiled) = &self.spoiled {
+            return Err(spoiled.to_string());
+        }
+        self.bridges_hole()?;
+        self.follower.restart()
     }
 
     /// What is behind a hole in the out-log was released. The client may have it, so it will acknowledge it as soon as the
@@ -330,7 +307,11 @@ impl Connection {
 
     fn log_input(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
         let before = self.input.frontier();
-        match self.input.insert(at, payload, source) {
+        let mut inserted = self.input.insert(at, payload, source);
+        if inserted == Inserted::TooFar && self.shed() {
+            inserted = self.input.insert(at, payload, source);
+        }
+        match inserted {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
             // Not kept. If the server takes it all the same, its acknowledgement will show the hole.
             Inserted::TooFar | Inserted::Known => {}
@@ -419,8 +400,23 @@ impl Connection {
 
     fn hold_limit(&mut self) {
         if self.memory() as u64 > self.limit {
+            self.hold_memory();
+        }
+    }
+
+    /// The logs may not grow: a reply is given up, or the whole connection.
+    pub fn hold_memory(&mut self) {
+        let is_input = self.input.memory() > self.output.memory();
+        if !(is_input && self.shed()) {
             self.unprotect(Cause::LogLimit);
         }
+    }
+
+    /// Forgets input that is kept for a reply only.
+    fn shed(&mut self) -> bool {
+        let has_shed = self.follower.shed();
+        self.release();
+        has_shed
     }
 
     /// After every segment: forget what nobody will need, and see whether it is all over.

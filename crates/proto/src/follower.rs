@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::Offset;
 use crate::action::{Action, ServiceIndex};
-use crate::restart::http::{Position, Reply, Resume, Tracker};
+use crate::restart::http::{Feed, Position, Reexecute, Resume, Tracker};
 use crate::restart::replica::{self, Comparison};
 use crate::table::{Change, Table};
 
@@ -32,11 +32,11 @@ pub enum Follower {
 /// How the application's side goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restart {
-    /// Feed a fresh application connection with the in-log from `input_from` on; recognise what was said.
+    /// Feed a fresh application connection with the in-log; recognise what was said.
     Http {
-        /// Where the unanswered requests begin.
-        input_from: Offset,
-        /// What of the reply was said.
+        /// What of the in-log.
+        feed: Feed,
+        /// What of the replies was said.
         resume: Resume,
     },
     /// Go on with the replica's connection.
@@ -106,10 +106,10 @@ impl Replica {
 }
 
 impl Follower {
-    /// The follower for a new connection; a replica may be `bound` bytes behind.
-    pub fn new(policy: Policy, bound: usize) -> Self {
+    /// The follower for a new connection; `reexecute` is for policy `http`, and a replica may be `bound` bytes behind.
+    pub fn new(policy: Policy, reexecute: Reexecute, bound: usize) -> Self {
         match policy {
-            Policy::Http => Self::Http(Tracker::new()),
+            Policy::Http => Self::Http(Tracker::new(reexecute)),
             Policy::Replica => Self::Replica(Box::new(Replica {
                 comparison: Comparison::new(bound),
                 fed: Offset::ZERO,
@@ -183,7 +183,15 @@ impl Follower {
         }
     }
 
-    /// Why no restart is possible just now, if none is.
+    /// The log may not grow: gives up input that is kept for a reply only. False if there is none.
+    pub fn shed(&mut self) -> bool {
+        match self {
+            Self::Http(tracker) => tracker.shed(),
+            Self::Replica(_) | Self::GivenUp => false,
+        }
+    }
+
+    /// Why a restart just now would cost the client a reply, if it would.
     ///
     /// # Errors
     /// The reason, as a phrase.
@@ -202,17 +210,14 @@ impl Follower {
     /// Why not, as a phrase.
     pub fn fills_holes(&self) -> Result<(), String> {
         let Self::Http(tracker) = self else { return Ok(()) };
-        match tracker.resume() {
+        let body = match tracker.resume().map_err(|reason| reason.to_string())? {
+            Resume::Again { said, .. } if tracker.unanswered() == 1 => said.body,
+            Resume::Finished | Resume::Idle | Resume::Again { .. } | Resume::Refused(_) => None,
+        };
+        match body {
             // All that is not said yet is the body's, and that is the same.
-            Ok(Resume::Reply(Reply { body: Some(body), .. }))
-                if tracker.unanswered() == 1 && !matches!(body.position, Position::Chunked(_)) =>
-            {
-                Ok(())
-            }
-            Ok(Resume::Finished | Resume::Idle | Resume::Reply(_)) => {
-                Err("the client may have more of the reply than the log, in another form".into())
-            }
-            Err(reason) => Err(reason.to_string()),
+            Some(body) if !matches!(body.position, Position::Chunked(_)) => Ok(()),
+            _ => Err("the client may have more of the reply than the log, in another form".into()),
         }
     }
 
@@ -221,16 +226,14 @@ impl Follower {
     /// # Errors
     /// Why that is impossible.
     pub fn restart(&self) -> Result<Restart, String> {
-        self.protection()?;
         match self {
             Self::Http(tracker) => {
                 let resume = tracker.resume().map_err(|reason| reason.to_string())?;
-                Ok(Restart::Http {
-                    input_from: tracker.restart_input(),
-                    resume,
-                })
+                let feed = tracker.feed();
+                Ok(Restart::Http { feed, resume })
             }
             Self::Replica(replica) => {
+                replica.protection()?;
                 let resume = replica.comparison.resume().map_err(|reason| reason.to_string())?;
                 Ok(Restart::Replica {
                     input_from: replica.fed,

@@ -24,6 +24,16 @@ pub enum Cause {
     Policy(String),
 }
 
+impl std::fmt::Display for Protection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Protected => write!(f, "protected"),
+            Self::Ambiguous => write!(f, "conflicting copies of the same bytes were seen"),
+            Self::Unprotected(cause) => write!(f, "{cause}"),
+        }
+    }
+}
+
 impl std::fmt::Display for Cause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
-use crate::connection::{Cause, Connection, Effect, EndpointTimestamps, Opening};
+use crate::connection::{Connection, Effect, EndpointTimestamps, Opening};
 use crate::follower::{Follower, Policy};
 use crate::packet::{Flags, Options, Segment, Timestamps};
+use crate::restart::http::Reexecute;
 use crate::stream::{OnShelf, Shelf};
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
@@ -46,6 +47,8 @@ pub struct TableConfig {
     pub vip: SocketAddr,
     /// The restart policy.
     pub policy: Policy,
+    /// Policy `http`: which requests are executed again.
+    pub reexecute: Reexecute,
     /// Log bytes that one connection may hold.
     pub connection_bytes_max: u64,
     /// Log bytes that all connections may hold together.
@@ -291,7 +294,7 @@ impl Table {
         }
         self.ended.remove(&client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
-        let follower = Follower::new(self.config.policy, bound);
+        let follower = Follower::new(self.config.policy, self.config.reexecute, bound);
         let connection = Connection::new(
             client,
             self.config.vip,
@@ -362,7 +365,7 @@ impl Table {
             self.shelved.push(id);
         }
         if over && connection.memory() > before {
-            connection.unprotect(Cause::LogLimit);
+            connection.hold_memory();
         }
         self.memory = self.memory + connection.memory() as u64 - before as u64;
         match effect {

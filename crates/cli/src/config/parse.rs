@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::restart::http::Reexecute;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -178,6 +179,7 @@ pub(super) struct Draft {
     pub(super) peer_address: Option<IpAddr>,
     pub(super) application: Option<SocketAddr>,
     pub(super) volatile_headers: Option<Vec<String>>,
+    pub(super) reexecute: Option<Reexecute>,
     pub(super) crash_exit_codes: Vec<u8>,
     pub(super) commit: Commit,
     pub(super) claim_ping: Vec<IpAddr>,
@@ -224,6 +226,7 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
         peer_address: table.optional("peer_address", address),
         application: table.optional("application", application),
         volatile_headers: table.optional("volatile_headers", list(header)),
+        reexecute: table.optional("reexecute", reexecute),
         crash_exit_codes: table
             .optional("crash_exit_codes", list(integer(1..=255)))
             .map_or_else(Vec::new, |codes| codes.into_iter().map(narrow).collect()),
@@ -291,6 +294,7 @@ impl Draft {
                 .application
                 .unwrap_or_else(|| Self::default_application(address, port)),
             volatile_headers: self.volatile_headers.unwrap_or_else(date),
+            reexecute: self.reexecute.unwrap_or_default(),
             crash_exit_codes: self.crash_exit_codes,
             commit: self.commit,
             claim_ping: self.claim_ping,
@@ -337,6 +341,24 @@ fn application(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     let fits = |at: &SocketAddr| !at.ip().is_unspecified() && !at.ip().is_multicast() && at.port() != 0;
     let allowed = "\"ADDRESS:PORT\" or \"[ADDRESS]:PORT\" with an address of this node";
     text(allowed, |text| text.parse().ok().filter(fits))(value)
+}
+
+fn reexecute(value: &DeValue<'_>) -> Result<Reexecute, String> {
+    let rule = "\"safe\", \"idempotent\", \"all\" or an array of methods and \"Idempotency-Key\"";
+    let element = "a method of RFC 9110 or 5789 but CONNECT, in capitals, or \"Idempotency-Key\"";
+    match value {
+        DeValue::Array(_) => {
+            let fits = |name: &str| Reexecute::of([name]).is_ok().then(|| name.to_owned());
+            let names = list(text(element, fits))(value)?;
+            Reexecute::of(names.iter().map(String::as_str)).map_err(str::to_owned)
+        }
+        _ => text(rule, |name| match name {
+            "safe" => Some(Reexecute::SAFE),
+            "idempotent" => Some(Reexecute::IDEMPOTENT),
+            "all" => Some(Reexecute::ALL),
+            _ => None,
+        })(value),
+    }
 }
 
 fn header(value: &DeValue<'_>) -> Result<String, String> {

@@ -63,8 +63,14 @@ fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, lo
 /// What one service must keep to, whatever the others are.
 fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr], peer: Option<&Peer>) {
     let field = |key: &str| format!("service[{index}].{key}");
-    if draft.volatile_headers.is_some() && draft.policy.is_some_and(|policy| policy != Policy::Http) {
-        reading.problem(&field("volatile_headers"), "belongs to policy = \"http\" only");
+    let of_http = [
+        ("volatile_headers", draft.volatile_headers.is_some()),
+        ("reexecute", draft.reexecute.is_some()),
+    ];
+    for (key, _) in of_http.into_iter().filter(|&(_, is_there)| is_there) {
+        if draft.policy.is_some_and(|policy| policy != Policy::Http) {
+            reading.problem(&field(key), "belongs to policy = \"http\" only");
+        }
     }
     let Some(vip) = draft.address else { return };
     if let Some(host) = draft

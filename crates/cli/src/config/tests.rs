@@ -47,6 +47,7 @@ policy = "http"
 primary = "alpha"
 application = "127.0.0.2:8080"
 volatile_headers = ["Date", "X-Request-Id"]
+reexecute = ["GET", "POST", "Idempotency-Key"]
 crash_exit_codes = [3, 139]
 commit = "prs"
 claim_ping = ["10.0.0.1", "10.0.0.2"]
@@ -123,6 +124,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         peer_address: "10.0.0.3".parse().unwrap(),
         application: "127.0.0.1:80".parse().unwrap(),
         volatile_headers: vec!["date".to_owned()],
+        reexecute: Reexecute::IDEMPOTENT,
         crash_exit_codes: Vec::new(),
         commit: Commit::Prs,
         claim_ping: Vec::new(),
@@ -159,6 +161,10 @@ fn every_field_is_read() {
     assert_eq!(web.role, Role::Primary);
     assert_eq!(web.application, "127.0.0.2:8080".parse().unwrap());
     assert_eq!(web.volatile_headers, ["date", "x-request-id"]);
+    assert_eq!(
+        Ok(web.reexecute),
+        Reexecute::of(["POST", "GET", "Idempotency-Key"])
+    );
     assert_eq!(web.crash_exit_codes, [3, 139]);
     assert_eq!((echo.policy, echo.role), (Policy::Replica, Role::Backup));
     assert_eq!(echo.peer_address, "2001:db8::3".parse::<IpAddr>().unwrap());
@@ -420,6 +426,34 @@ fn headers_and_exit_codes_are_checked_one_by_one() {
     assert_one(
         &wrong(&replica),
         "15: service[0].volatile_headers: belongs to policy = \"http\" only",
+    );
+}
+
+#[test]
+fn a_rule_of_re_execution_is_a_word_or_a_list() {
+    for (text, rule) in [
+        ("\"safe\"", Reexecute::SAFE),
+        ("\"idempotent\"", Reexecute::IDEMPOTENT),
+        ("\"all\"", Reexecute::ALL),
+        ("[\"GET\", \"HEAD\", \"OPTIONS\", \"TRACE\"]", Reexecute::SAFE),
+    ] {
+        let config = parse(&format!("{SMALLEST}reexecute = {text}\n")).unwrap();
+        assert_eq!(config.services[0].reexecute, rule, "{text}");
+    }
+    assert_one(
+        &and("reexecute = \"none\"\n"),
+        "15: service[0].reexecute: is \"none\"; allowed: \"safe\", \"idempotent\", \"all\" or an array of methods and \
+         \"Idempotency-Key\"",
+    );
+    assert_one(
+        &and("reexecute = [\"GET\", \"post\"]\n"),
+        "15: service[0].reexecute: element 1 is \"post\"; allowed: a method of RFC 9110 or 5789 but CONNECT, in capitals, \
+         or \"Idempotency-Key\"",
+    );
+    let replica = SMALLEST.replace("\"http\"", "\"replica\"") + "reexecute = \"all\"\n";
+    assert_one(
+        &wrong(&replica),
+        "15: service[0].reexecute: belongs to policy = \"http\" only",
     );
 }
 

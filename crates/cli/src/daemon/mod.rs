@@ -291,6 +291,7 @@ fn node_config(
                     Policy::Http => proto::follower::Policy::Http,
                     Policy::Replica => proto::follower::Policy::Replica,
                 },
+                reexecute: service.reexecute,
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,
                 hash_seed: linux::process::random_seed(),

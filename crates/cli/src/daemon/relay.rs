@@ -218,6 +218,8 @@ impl Relay {
             .collect();
         counters.insert("relayed_adopted".into(), sums.adopted);
         counters.insert("relayed_live".into(), sums.live);
+        counters.insert("relayed_requests_refused".into(), sums.refused);
+        counters.insert("relayed_requests_quarantined".into(), sums.quarantined);
         counters
     }
 
@@ -333,25 +335,27 @@ fn adopt(client: &mut Client, service: &Service, handover: Handover) {
         ..
     } = handover;
     let restart = connection.follower().restart();
-    let (plan, input_from) = match restart {
-        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, endpoint.input_frontier),
-        Ok(Restart::Http { input_from, resume }) => (
+    // What came after the endpoint was taken is in the socket's receive queue.
+    let (log, frontier) = (connection.input(), endpoint.input_frontier);
+    let (plan, input) = match restart {
+        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Vec::new()),
+        Ok(Restart::Http { feed, resume }) => (
             Plan::Http {
                 resume,
                 volatile: service.volatile.clone(),
             },
-            input_from,
+            feed.logged(log, frontier),
         ),
-        Ok(Restart::Replica { input_from, resume }) => (Plan::Replica { resume }, input_from),
+        Ok(Restart::Replica { input_from, resume }) => {
+            let input = log.slices(input_from.min(frontier)..frontier).collect();
+            (Plan::Replica { resume }, input)
+        }
         Err(reason) => {
             // It could be restarted when the takeover began; what arrived since has changed that.
             tracing::warn!(client = %endpoint.client, reason, "connection lost");
             return;
         }
     };
-    // What came after the endpoint was taken is in the socket's receive queue.
-    let logged = input_from.min(endpoint.input_frontier)..endpoint.input_frontier;
-    let input: Vec<&[u8]> = connection.input().slices(logged).collect();
     let adoption = Adoption {
         id,
         service: service.name.clone(),

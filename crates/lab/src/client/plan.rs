@@ -65,6 +65,14 @@ pub enum Workload {
         /// Content bytes.
         bytes: u64,
     },
+    /// Content flows to the server in requests of 1 MB, each stored under a name of its own, and is read back. HTTP only.
+    ///
+    /// By turns a PUT with a length, a POST with an `Idempotency-Key`, a PUT in chunks that expects `100 Continue`. Every
+    /// fourth connection POSTs without a key instead: it may be refused (503), which ends it in order.
+    Post {
+        /// Content bytes.
+        bytes: u64,
+    },
     /// One small request after the other, each after the reply to the one before.
     Request {
         /// Content bytes of a reply (and for Redis of a request).
@@ -150,6 +158,9 @@ pub enum PlanError {
     /// A static file server takes no uploads.
     #[error("workload upload needs protocol redis")]
     UploadOverHttp,
+    /// POST is a method of HTTP.
+    #[error("workload post needs protocol http")]
+    PostOverRedis,
 }
 
 /// Fits nginx's default request buffers, and one Redis command of an exchange.
@@ -196,8 +207,13 @@ impl Plan {
         if self.protocol == Protocol::Http && matches!(self.workload, Workload::Upload { .. }) {
             return Err(PlanError::UploadOverHttp);
         }
+        if self.protocol == Protocol::Redis && matches!(self.workload, Workload::Post { .. }) {
+            return Err(PlanError::PostOverRedis);
+        }
         let (field, amount) = match self.workload {
-            Workload::Download { bytes } | Workload::Upload { bytes } => ("workload.bytes", bytes),
+            Workload::Download { bytes } | Workload::Upload { bytes } | Workload::Post { bytes } => {
+                ("workload.bytes", bytes)
+            }
             Workload::Request { size, .. } | Workload::Idle { size } if size > SIZE_MAX => {
                 return Err(PlanError::TooLarge { size, most: SIZE_MAX });
             }
@@ -259,6 +275,10 @@ mod tests {
         assert_eq!(none.to_string(), "workload.bytes = 0, but it must be at least 1");
         let upload = plan(Workload::Upload { bytes: 1 });
         assert_eq!(upload.check(), Err(PlanError::UploadOverHttp));
+        let mut post = plan(Workload::Post { bytes: 1 });
+        assert_eq!(post.check(), Ok(()));
+        post.protocol = Protocol::Redis;
+        assert_eq!(post.check(), Err(PlanError::PostOverRedis));
         let large = plan(Workload::Idle { size: 4097 }).check().unwrap_err();
         assert!(large.to_string().contains("at most 4096"), "{large}");
     }

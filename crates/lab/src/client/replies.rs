@@ -13,6 +13,12 @@ use crate::pattern::{self, Mismatch};
 pub enum Head {
     /// With exactly these bytes.
     Exactly(Vec<u8>),
+    /// With an HTTP/1.1 head of status 201 or 204 that keeps the connection open, perhaps after an interim one (100); or,
+    /// if it may be refused, of status 503 that ends the connection.
+    Stored {
+        /// The request is one that a survivor must not execute again.
+        may_be_refused: bool,
+    },
     /// With an HTTP/1.1 head of status 200 that keeps the connection open and announces the content by its length
     /// (RFC 9112 §6.3).
     Http,
@@ -91,6 +97,7 @@ pub struct Replies {
     bytes_received: u64,
     bytes_confirmed: u64,
     hash: Option<Sha256>,
+    was_refused: bool,
 }
 
 /// The part of the first due reply that comes next.
@@ -144,6 +151,11 @@ impl Replies {
         self.bytes_confirmed
     }
 
+    /// Whether a reply was a refusal: no other follows.
+    pub fn was_refused(&self) -> bool {
+        self.was_refused
+    }
+
     /// SHA-256 of the content received since [`Self::start_hash`], in hexadecimal.
     pub fn sha256(&self) -> Option<String> {
         self.hash.clone().map(|hash| pattern::hex(&hash.finalize()))
@@ -165,7 +177,11 @@ impl Replies {
                 });
             };
             let advance = match &mut self.part {
-                Part::Head { gathered } => take_head(gathered, reply, bytes, self.completed)?,
+                Part::Head { gathered } => {
+                    let advance = take_head(gathered, reply, bytes, self.completed)?;
+                    self.was_refused |= advance.is_refusal;
+                    advance
+                }
                 Part::Content { done } => {
                     let content = reply.content.expect("only replies with content get here");
                     let count = (bytes.len() as u64).min(content.len - *done) as usize;
@@ -180,10 +196,7 @@ impl Replies {
                     }
                     *done += count as u64;
                     self.bytes_received += count as u64;
-                    Advance {
-                        count,
-                        done: *done == content.len,
-                    }
+                    Advance::new(count, *done == content.len)
                 }
                 Part::Tail { done } => take_literal(reply.tail, *done, bytes, self.completed)
                     .inspect(|advance| *done += advance.count)?,
@@ -203,7 +216,9 @@ impl Replies {
             (Part::Head { .. } | Part::Content { .. }, _) => Part::Tail { done: 0 },
             (Part::Tail { .. }, _) => {
                 self.completed += 1;
-                self.bytes_confirmed += reply.confirms;
+                if !self.was_refused {
+                    self.bytes_confirmed += reply.confirms;
+                }
                 self.due.pop_front();
                 Part::default()
             }
@@ -215,6 +230,17 @@ impl Replies {
 struct Advance {
     count: usize,
     done: bool,
+    is_refusal: bool,
+}
+
+impl Advance {
+    const fn new(count: usize, done: bool) -> Self {
+        Self {
+            count,
+            done,
+            is_refusal: false,
+        }
+    }
 }
 
 fn take_head(gathered: &mut Vec<u8>, reply: &Reply, bytes: &[u8], index: u64) -> Result<Advance, Wrong> {
@@ -224,24 +250,27 @@ fn take_head(gathered: &mut Vec<u8>, reply: &Reply, bytes: &[u8], index: u64) ->
             gathered.extend_from_slice(&bytes[..advance.count]);
             Ok(advance)
         }
-        Head::Http => {
+        Head::Http | Head::Stored { .. } => {
             let before = gathered.len();
             let room = HTTP_HEAD_MAX.saturating_sub(before).min(bytes.len());
             gathered.extend_from_slice(&bytes[..room]);
-            let length = reply.content.map_or(0, |content| content.len);
             let wrong = |what| Wrong::HttpHead { index, what };
-            match check_http_head(gathered, length).map_err(wrong)? {
-                Some(whole) => Ok(Advance {
-                    count: whole - before,
-                    done: true,
+            let checked = match reply.head {
+                Head::Stored { may_be_refused } => check_stored(gathered, may_be_refused),
+                _ => {
+                    let length = reply.content.map_or(0, |content| content.len);
+                    check_http_head(gathered, length).map(|whole| whole.map(|whole| (whole, false)))
+                }
+            };
+            match checked.map_err(wrong)? {
+                Some((whole, is_refusal)) => Ok(Advance {
+                    is_refusal,
+                    ..Advance::new(whole - before, true)
                 }),
                 None if gathered.len() == HTTP_HEAD_MAX => {
                     Err(wrong(format!("the head is longer than {HTTP_HEAD_MAX} bytes")))
                 }
-                None => Ok(Advance {
-                    count: room,
-                    done: false,
-                }),
+                None => Ok(Advance::new(room, false)),
             }
         }
     }
@@ -251,16 +280,49 @@ fn take_literal(literal: &[u8], done: usize, bytes: &[u8], index: u64) -> Result
     let rest = &literal[done..];
     let count = rest.len().min(bytes.len());
     if bytes[..count] == rest[..count] {
-        return Ok(Advance {
-            count,
-            done: count == rest.len(),
-        });
+        return Ok(Advance::new(count, count == rest.len()));
     }
     Err(Wrong::Framing {
         index,
         found: excerpt(&[&literal[..done], bytes].concat()),
         expected: excerpt(literal),
     })
+}
+
+/// The length of a whole and right reply to a request that stores something, and whether it is a refusal; `None` if more
+/// bytes are needed. At most one `100 Continue` may stand before it.
+fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, bool)>, String> {
+    const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+    let interim = if reply.starts_with(CONTINUE) {
+        CONTINUE.len()
+    } else {
+        0
+    };
+    let head = &reply[interim..];
+    let mut headers = [httparse::EMPTY_HEADER; HTTP_HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    let status = response
+        .parse(head)
+        .map_err(|error| format!("not an HTTP head: {error}: {:?}", excerpt(head)))?;
+    let httparse::Status::Complete(len) = status else {
+        return Ok(None);
+    };
+    let has = |name: &str, value: &str| {
+        let mut headers = response.headers.iter();
+        headers.any(|one| one.name.eq_ignore_ascii_case(name) && one.value == value.as_bytes())
+    };
+    let is_empty = has("content-length", "0") || response.code == Some(204);
+    let closes = has("connection", "close");
+    match response.code {
+        Some(201 | 204) if is_empty && !closes => Ok(Some((interim + len, false))),
+        Some(503) if may_be_refused && is_empty && closes && has("retry-after", "1") => {
+            Ok(Some((interim + len, true)))
+        }
+        _ => Err(format!(
+            "neither stored nor refused in order: {:?}",
+            excerpt(head)
+        )),
+    }
 }
 
 /// The length of a whole and right head, `None` if more bytes are needed.
@@ -304,6 +366,8 @@ fn excerpt(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proto::restart::http::REFUSAL;
+
     use super::*;
 
     const LEN: u64 = 1000;
@@ -424,5 +488,34 @@ mod tests {
         let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HTTP_HEAD_MAX));
         let error = receive_all(vec![http()], endless.as_bytes(), 4000).err().unwrap();
         assert!(error.to_string().contains("longer"), "{error}");
+    }
+
+    #[test]
+    fn what_is_stored_or_refused_is_told_apart() {
+        let stored = |may_be_refused| Reply {
+            head: Head::Stored { may_be_refused },
+            content: None,
+            tail: b"",
+            confirms: 5,
+        };
+        let after = |may_be_refused, bytes: &[u8]| {
+            let mut replies = Replies::default();
+            replies.expect(stored(may_be_refused));
+            let whole = bytes.chunks(3).try_for_each(|piece| replies.receive(piece));
+            whole.map(|()| (replies.due(), replies.was_refused(), replies.bytes_confirmed()))
+        };
+        let interim = "HTTP/1.1 100 Continue\r\n\r\n";
+        let created = format!("{interim}HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(after(false, created.as_bytes()), Ok((0, false, 5)));
+        assert_eq!(
+            after(false, b"HTTP/1.1 204 No Content\r\n\r\n"),
+            Ok((0, false, 5))
+        );
+        assert!(
+            after(false, format!("{interim}{created}").as_bytes()).is_err(),
+            "told twice"
+        );
+        assert_eq!(after(true, REFUSAL), Ok((0, true, 0)));
+        assert!(after(false, REFUSAL).is_err());
     }
 }

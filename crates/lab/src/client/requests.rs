@@ -36,6 +36,78 @@ pub fn http_get(host: &str, seed: u64, len: u64, padding: usize, rate: Option<u6
     }
 }
 
+/// How content is stored over HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// PUT with a length.
+    Put,
+    /// PUT in chunks, with `Expect: 100-continue`, for which it does not wait (RFC 9110 §10.1.1 allows that).
+    PutChunks,
+    /// POST with an `Idempotency-Key`.
+    KeyedPost,
+    /// POST that must not be executed twice.
+    Post,
+}
+
+/// Payload bytes of a chunk of an upload.
+const CHUNK: usize = 10_000;
+
+/// Stores `content` under `name`.
+pub fn http_store(host: &str, store: Store, name: &str, content: Content) -> Request {
+    let mut body = vec![0; content.len as usize];
+    pattern::fill(content.seed, content.offset, &mut body);
+    let (line, field) = match store {
+        Store::Put | Store::PutChunks => (format!("PUT /uploads/{name}"), String::new()),
+        Store::KeyedPost => (
+            format!("POST /post/{name}"),
+            format!("Idempotency-Key: \"{name}\"\r\n"),
+        ),
+        Store::Post => (format!("POST /post/{name}"), String::new()),
+    };
+    let length = match store {
+        Store::PutChunks => "Expect: 100-continue\r\nTransfer-Encoding: chunked".to_owned(),
+        _ => format!("Content-Length: {}", content.len),
+    };
+    let head =
+        format!("{line} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steadfast-lab\r\n{field}{length}\r\n\r\n");
+    let mut bytes = head.into_bytes();
+    if store == Store::PutChunks {
+        for chunk in body.chunks(CHUNK) {
+            bytes.extend(format!("{:x}\r\n", chunk.len()).bytes());
+            bytes.extend_from_slice(chunk);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes.extend_from_slice(b"0\r\n\r\n");
+    } else {
+        bytes.extend(body);
+    }
+    Request {
+        bytes,
+        replies: vec![Reply {
+            head: Head::Stored {
+                may_be_refused: store == Store::Post,
+            },
+            content: None,
+            tail: b"",
+            confirms: content.len,
+        }],
+    }
+}
+
+/// Reads back what was stored under `name`.
+pub fn http_stored(host: &str, name: &str, content: Content) -> Request {
+    let text = format!("GET /uploads/{name} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steadfast-lab\r\n\r\n");
+    Request {
+        bytes: text.into_bytes(),
+        replies: vec![Reply {
+            head: Head::Http,
+            content: Some(content),
+            tail: b"",
+            confirms: 0,
+        }],
+    }
+}
+
 /// Puts `content` at `position` of the value `key` of Redis, whose length is `position` before.
 ///
 /// SET begins a value; then APPEND and SETRANGE take turns, so that all three are seen.
@@ -140,7 +212,7 @@ mod tests {
     fn head(request: &Request) -> String {
         match &request.replies[0].head {
             Head::Exactly(bytes) => bytes.escape_ascii().to_string(),
-            Head::Http => "http".into(),
+            Head::Http | Head::Stored { .. } => "http".into(),
         }
     }
 

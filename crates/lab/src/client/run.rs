@@ -171,6 +171,7 @@ impl Run {
             wake: self.wake.subscribe(),
             latency: &self.latency,
             exchanges: 0.into(),
+            was_refused: false.into(),
         };
         let conversation = async {
             let handshake = self.handshakes.acquire().await.expect("never closed");
@@ -208,6 +209,7 @@ impl Ended {
             bytes_expected: len,
             bytes_received: replies.bytes_received(),
             bytes_sent: replies.bytes_confirmed(),
+            was_refused: replies.was_refused(),
             sha256: replies.sha256().map(|received| Sha256Pair {
                 expected: pattern::sha256(seed, period, len),
                 received,

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::plan::{Plan, Protocol, Until, Workload};
 use super::replies::Content;
 use super::report::{Failure, Latency, Phase};
-use super::requests::{self, Request};
+use super::requests::{self, Request, Store};
 use crate::clock::monotonic as now;
 
 /// What one connection has to do.
@@ -28,6 +28,8 @@ pub struct Task<'a> {
     pub latency: &'a RefCell<Histogram<u64>>,
     /// Exchanges begun (workloads `request` and `idle`).
     pub exchanges: Cell<u64>,
+    /// The server has refused a request and closes (workload `post`).
+    pub was_refused: Cell<bool>,
 }
 
 /// The content that a connection must receive.
@@ -47,6 +49,8 @@ const PIECE: u64 = 16 << 10;
 const PIPELINED: usize = 32;
 /// A value that is read again and again.
 const DOWNLOAD_VALUE: u64 = 1 << 20;
+/// Content of a request that stores something.
+const POST_PIECE: u64 = 1_000_000;
 /// Redis refuses values above 512 MiB, and growing one copies it.
 const UPLOAD_VALUE: u64 = 64 << 20;
 
@@ -81,6 +85,7 @@ impl Task<'_> {
             }
             (Protocol::Redis, Workload::Download { bytes }) => self.redis_download(connection, bytes).await?,
             (_, Workload::Upload { bytes }) => self.redis_upload(connection, bytes).await?,
+            (_, Workload::Post { bytes }) => self.http_post(connection, bytes).await?,
             (_, Workload::Request { size, until }) => self.requests(connection, size, until).await?,
             (_, Workload::Idle { size }) => self.idle(connection, size).await?,
         }
@@ -90,11 +95,13 @@ impl Task<'_> {
     /// What must have come if nothing failed.
     pub fn due(&self) -> Due {
         let http = self.plan.protocol == Protocol::Http;
-        let seed = if http { self.plan.seed } else { self.seed() };
+        let is_own = matches!(self.workload(), Workload::Post { .. }) || !http;
+        let seed = if is_own { self.seed() } else { self.plan.seed };
         let (period, len) = match self.workload() {
             Workload::Download { bytes } if http => (bytes, bytes),
             Workload::Download { bytes } => (DOWNLOAD_VALUE.min(bytes), bytes),
             Workload::Upload { bytes } => (bytes, bytes),
+            Workload::Post { bytes } => (bytes, if self.was_refused.get() { 0 } else { bytes }),
             Workload::Request { size, until } => {
                 let count = match until {
                     Until::Count(count) => count,
@@ -159,6 +166,33 @@ impl Task<'_> {
         let names: Vec<_> = keys.into_iter().map(|number| self.key(number)).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         connection.exchange(requests::redis_delete(&names)).await
+    }
+
+    async fn http_post(&self, connection: &Connection, bytes: u64) -> Result<(), Failure> {
+        connection.enter(Phase::Flow);
+        let host = self.plan.server.to_string();
+        let name = |offset: u64| format!("{:x}-{}-{offset}", self.plan.seed, self.index);
+        let mut pace = Pace::new(self.plan.bytes_per_second);
+        for (_, content) in self.pieces(0, bytes, bytes, POST_PIECE) {
+            pace.wait_for(content.len).await;
+            let store = match (self.index % 4, content.offset / POST_PIECE % 3) {
+                (3, _) => Store::Post,
+                (_, 0) => Store::Put,
+                (_, 1) => Store::KeyedPost,
+                (_, _) => Store::PutChunks,
+            };
+            let request = requests::http_store(&host, store, &name(content.offset), content);
+            connection.exchange(request).await?;
+            if connection.replies.borrow().was_refused() {
+                self.was_refused.set(true);
+                return Ok(());
+            }
+        }
+        for (_, content) in self.pieces(0, bytes, bytes, POST_PIECE) {
+            let stored = requests::http_stored(&host, &name(content.offset), content);
+            connection.exchange(stored).await?;
+        }
+        Ok(())
     }
 
     async fn requests(&self, connection: &Connection, size: u64, until: Until) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::course::Course;
 use super::fault::Sequel;
 use super::stage::service;
-use super::{Options, Target};
+use super::{Options, Target, Workload};
 use crate::clock::ClockOffset;
 use crate::judge::{Closing, CommitMode, Expectations, Speaking, Wire};
 use crate::net::address::{CLIENT, NODES, ROUTER_LAN};
@@ -54,6 +54,11 @@ pub fn expectations(
             Sequel::TakeoverOfSome => Speaking::ForEachConnection,
             _ => Speaking::ForAll,
         },
-        closing: Closing::ClientFirst,
+        closing: match options.workload {
+            Workload::Post => Closing::Either, // a refusal ends the connection
+            Workload::Download | Workload::Upload | Workload::Request | Workload::Idle => {
+                Closing::ClientFirst
+            }
+        },
     }
 }

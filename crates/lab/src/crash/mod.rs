@@ -149,9 +149,10 @@ impl Options {
     fn check(&self) -> Result<(), WrongUse> {
         let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
         if self.policy == Policy::Http && self.workload == Workload::Upload {
-            return wrong(
-                "--workload upload needs --policy replica: this version does not execute a POST again",
-            );
+            return wrong("--workload upload needs --policy replica; with http it is --workload post");
+        }
+        if self.workload == Workload::Post && self.application() != Application::Nginx {
+            return wrong("--workload post needs --policy http and nginx, which stores what it is sent");
         }
         if (self.policy == Policy::Http) != (self.application().protocol() == Protocol::Http) {
             return wrong("--server: policy http needs one that speaks HTTP, policy replica redis");
@@ -192,8 +193,11 @@ impl Policy {
 pub enum Workload {
     /// Each fetches a large file or value.
     Download,
-    /// Each writes a large value and reads it back (replica only: a POST is not executed twice).
+    /// Each writes a large value and reads it back (replica only; see post).
     Upload,
+    /// Each stores what it sends, by PUT and POST, and reads it back (http only); every fourth one by POST that must not be
+    /// repeated, and may be refused.
+    Post,
     /// Each asks for 1 KB again and again.
     Request,
     /// Each is silent, and afterwards exchanges 1 KB both ways.

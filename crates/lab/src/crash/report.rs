@@ -42,6 +42,8 @@ pub struct Report {
     connections_taken_over: u64,
     /// What cannot happen or cannot be masked, and why.
     exceptions: Vec<Exception>,
+    /// Those of them whose last request was refused, since it must not be executed again.
+    connections_refused: usize,
     /// RSTs, in either direction, as captured at the client.
     resets_seen: u64,
     /// Those, the first few.
@@ -123,6 +125,7 @@ impl Report {
             connections: client.connections.len(),
             connections_survived: client.survivors(),
             connections_taken_over: verdict.connections_taken_over,
+            connections_refused: client.connections.iter().filter(|one| one.was_refused).count(),
             resets_seen: verdict.resets_seen(),
             resets: verdict.resets.iter().take(SHOWN).cloned().collect(),
             violations_more: verdict.violations_more,
@@ -175,6 +178,7 @@ impl Report {
             sha256_match: true,
             connections: 0,
             connections_survived: 0,
+            connections_refused: 0,
             connections_taken_over: 0,
             exceptions: Vec::new(),
             resets_seen: 0,
@@ -222,6 +226,7 @@ impl Report {
         self.sha256_match &= other.sha256_match;
         self.connections += other.connections;
         self.connections_survived += other.connections_survived;
+        self.connections_refused += other.connections_refused;
         self.connections_at_fault += other.connections_at_fault;
         self.connections_at_second += other.connections_at_second;
         self.connections_taken_over += other.connections_taken_over;
@@ -253,8 +258,12 @@ impl Report {
         let node = self
             .node
             .map_or_else(String::new, |node| format!(" ({node:?})").to_lowercase());
+        let refused = match self.connections_refused {
+            0 => String::new(),
+            count => format!(" ({count} with a last request refused)"),
+        };
         format!(
-            "{}, seed {}{node}: {} of {} connections survived, {} resets, {} violations, stall (median/max) {stall}",
+            "{}, seed {}{node}: {} of {} connections survived{refused}, {} resets, {} violations, stall (median/max) {stall}",
             if self.ok { "held" } else { "DID NOT HOLD" },
             self.seed,
             self.connections_survived,

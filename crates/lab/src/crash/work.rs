@@ -17,6 +17,8 @@ const DURATION_S: f64 = 3.0;
 const DURATION_LONG_S: f64 = 5.0;
 /// What two cores carry with captures, clients that check, and the wire, in bytes/s.
 const MACHINE_HTTP: f64 = 400e6;
+/// What is sent is written to files, and most of it twice.
+const MACHINE_STORE: f64 = 100e6;
 /// Two servers and their clients work on every byte.
 const MACHINE_REPLICA: f64 = 150e6;
 /// Headers and a few retransmissions use some of a limited rate.
@@ -60,7 +62,7 @@ impl Work {
         let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
         let busy = u64::from(options.busy());
         let total = options.megabytes.map_or_else(
-            || (throughput(options.policy, options.way, options.busy()) * duration(options)) as u64,
+            || (throughput(machine(options), options.way, options.busy()) * duration(options)) as u64,
             |megabytes| u64::from(megabytes) * 1_000_000,
         );
         let each = (total / busy).max(SMALL);
@@ -75,6 +77,11 @@ impl Work {
             // It is read back, so each byte passes twice; the fault hits while it is written.
             Workload::Upload => (
                 ClientWorkload::Upload { bytes: each / 2 },
+                at_share(chance.random_range(SHARE) / 2.0),
+            ),
+            // As an upload.
+            Workload::Post => (
+                ClientWorkload::Post { bytes: each / 2 },
                 at_share(chance.random_range(SHARE) / 2.0),
             ),
             Workload::Request => {
@@ -103,7 +110,7 @@ impl Work {
     pub fn files(&self) -> Vec<(u64, u64)> {
         let length = match self.plan.workload {
             ClientWorkload::Download { bytes } => bytes,
-            ClientWorkload::Upload { .. } => return Vec::new(),
+            ClientWorkload::Upload { .. } | ClientWorkload::Post { .. } => return Vec::new(),
             ClientWorkload::Request { size, .. } | ClientWorkload::Idle { size } => size,
         };
         let mut lengths = vec![length];
@@ -129,12 +136,16 @@ fn quiet(chance: &mut Xoshiro256PlusPlus) -> Moment {
     Moment::After(Duration::from_millis(chance.random_range(QUIET_MS)))
 }
 
-/// What all connections together will get, roughly, in bytes/s.
-fn throughput(policy: Policy, way: Way, connections: u32) -> f64 {
-    let machine = match policy {
-        Policy::Http => MACHINE_HTTP,
-        Policy::Replica => MACHINE_REPLICA,
-    };
+fn machine(options: &Options) -> f64 {
+    match (options.policy, options.workload) {
+        (Policy::Http, Workload::Post) => MACHINE_STORE,
+        (Policy::Http, _) => MACHINE_HTTP,
+        (Policy::Replica, _) => MACHINE_REPLICA,
+    }
+}
+
+/// What all connections together will get of a `machine`, roughly, in bytes/s.
+fn throughput(machine: f64, way: Way, connections: u32) -> f64 {
     let rate = way
         .rate_mbit
         .map_or(f64::INFINITY, |mbit| mbit * 1e6 / 8.0 * GOODPUT);
@@ -162,9 +173,8 @@ mod tests {
 
     #[test]
     fn the_narrowest_part_decides_how_much_is_sent() {
-        let http = |way, connections| throughput(Policy::Http, way, connections);
+        let http = |way, connections| throughput(MACHINE_HTTP, way, connections);
         assert_eq!(http(Way::default(), 20), MACHINE_HTTP);
-        assert_eq!(throughput(Policy::Replica, Way::default(), 20), MACHINE_REPLICA);
         assert_eq!(http(way(20.0, Some(80.0), 0.0), 20), 9e6);
         let lossy = http(way(20.0, None, 1.0), 1);
         assert!((0.8e6..0.9e6).contains(&lossy), "{lossy}");

@@ -12,7 +12,10 @@ const BACKLOG: u32 = 4096;
 /// Threads of an Apache process.
 const APACHE_THREADS: u32 = 64;
 
-/// `?rate=N` in a request paces its reply in small pieces. Each worker has a listener of its own, so that connections are
+/// Where nginx stores what is POSTed to it: it knows PUT only.
+const STORE_PORT: u16 = 8081;
+
+/// `?rate=N` in a request paces its reply in small pieces. What is PUT or POSTed goes to `files`, which both nodes share. Each worker has a listener of its own, so that connections are
 /// spread evenly.
 pub fn nginx(own: &Path, files: &Path, workers: u32) -> String {
     let (own, files) = (own.display(), files.display());
@@ -33,6 +36,7 @@ events {{
 }}
 http {{
     access_log off;
+    client_max_body_size 0;
     sendfile on;
     sendfile_max_chunk 256k;
     tcp_nopush on;
@@ -51,6 +55,21 @@ http {{
             alias {files}/;
             limit_rate $arg_rate;
             sendfile_max_chunk 16k;
+        }}
+        location /uploads/ {{
+            dav_methods PUT;
+        }}
+        location /post/ {{
+            proxy_method PUT;
+            proxy_http_version 1.1;
+            proxy_pass http://127.0.0.1:{STORE_PORT}/uploads/;
+        }}
+    }}
+    server {{
+        listen 127.0.0.1:{STORE_PORT};
+        root {files};
+        location /uploads/ {{
+            dav_methods PUT;
         }}
     }}
 }}

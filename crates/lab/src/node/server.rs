@@ -140,7 +140,8 @@ impl Content {
     /// Names the file that cannot be written.
     pub fn generate(directory: &Path, files: &[(u64, u64)]) -> Result<Self> {
         let directory = directory.join("files");
-        fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+        let uploads = directory.join("uploads");
+        fs::create_dir_all(&uploads).with_context(|| uploads.display().to_string())?;
         for &(seed, length) in files {
             let path = directory.join(pattern::file_name(seed, length));
             let write = || -> std::io::Result<()> {

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use proto::restart::http::{Refusal, Request};
 use tokio::sync::{Notify, watch};
 
 use super::message::Adoption;
@@ -68,6 +69,24 @@ impl Keeper {
         });
         live.insert(kept.adoption.id, kept.clone());
         Some(kept)
+    }
+
+    /// Counts and tells of a request that got a refusal instead of its reply, or no end of it.
+    pub fn refuse(&self, kept: &Kept, request: &Request, why: Refusal) {
+        let Adoption { service, client, .. } = &kept.adoption;
+        let mut services = self.services.borrow_mut();
+        let sums = services.entry(service.clone()).or_default();
+        let request = &*request.label;
+        match why {
+            Refusal::NotRepeatable => {
+                sums.refused += 1;
+                tracing::warn!(service, %client, request, "answered 503: it may have been executed");
+            }
+            Refusal::Quarantined => {
+                sums.quarantined += 1;
+                tracing::warn!(service, %client, request, "quarantined: the application failed on it again");
+            }
+        }
     }
 
     /// Moves a connection to those that ended.

@@ -49,6 +49,17 @@ pub enum Plan {
     Silent,
 }
 
+impl Plan {
+    /// Whether the application gets what the client sends, and not the logged input only.
+    pub(super) const fn takes_input(&self) -> bool {
+        match self {
+            Self::Http { resume, .. } => resume.takes_input(),
+            Self::Replica { .. } => true,
+            Self::Silent => false,
+        }
+    }
+}
+
 /// From the agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {

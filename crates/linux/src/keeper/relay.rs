@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use proto::connection::OutputEnd;
-use proto::restart::http::Resume;
 use proto::restart::{http, replica};
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -85,6 +84,9 @@ impl Relay {
         let Some((filter, first)) = self.filter() else {
             return self.drain().await;
         };
+        if filter.is_finished() {
+            return self.say_last(&filter, first).await;
+        }
         let application = match self.replica.take() {
             Some(replica) => replica,
             None if self.input.is_empty() && !filter.is_transparent() => {
@@ -114,15 +116,11 @@ impl Relay {
     /// What the application says passes through this; the bytes go to the client before. `None`: nothing is to be said.
     fn filter(&self) -> Option<(Filter, Vec<u8>)> {
         match &self.kept.adoption.plan {
-            Plan::Silent
-            | Plan::Http {
-                resume: Resume::Finished,
-                ..
-            } => None,
+            Plan::Silent => None,
             Plan::Http { .. } if self.output != OutputEnd::Open => None,
             Plan::Http { resume, volatile } => {
-                let resumer = http::Resumer::with_volatile(resume.clone(), volatile.clone());
-                Some((Filter::Http(resumer), Vec::new()))
+                let (resumer, first) = http::Resumer::with_volatile(resume.clone(), volatile.clone());
+                Some((Filter::Http(resumer), first))
             }
             Plan::Replica { resume } => {
                 let (resumer, first) = replica::Resumer::new(resume.clone());
@@ -217,6 +215,17 @@ impl Relay {
         }
     }
 
+    /// All that is to be said is known.
+    async fn say_last(&mut self, filter: &Filter, last: Vec<u8>) -> Result<(), Cut> {
+        note_refusal(&self.keeper, &self.kept, filter);
+        self.kept.to_client.set(last.len() as u64);
+        Outgoing::new(last)
+            .finish(&self.client)
+            .await
+            .map_err(client_lost)?;
+        self.drain().await
+    }
+
     /// Nothing more is to be said: ends the output, and drops what the client still sends.
     async fn drain(&mut self) -> Result<(), Cut> {
         end_output(&self.client, &mut self.output)?;
@@ -260,6 +269,9 @@ async fn upstream(
             return Ok(());
         }
     }
+    if !kept.adoption.plan.takes_input() {
+        return Ok(()); // and no end: an application may take that for the client's wish to hear no more
+    }
     let mut has_ended = kept.adoption.input_ended;
     while !has_ended {
         let started = flow::read(client, &keeper.scratch, |bytes| {
@@ -284,6 +296,18 @@ async fn downstream(
     (client, output): (&TcpStream, &mut OutputEnd),
     application: &TcpStream,
     (mut filter, first): (Filter, Vec<u8>),
+) -> Result<Down, Cut> {
+    let outcome = pass_down(keeper, kept, (client, output), application, (&mut filter, first)).await;
+    note_refusal(keeper, kept, &filter);
+    outcome
+}
+
+async fn pass_down(
+    keeper: &Keeper,
+    kept: &Kept,
+    (client, output): (&TcpStream, &mut OutputEnd),
+    application: &TcpStream,
+    (filter, first): (&mut Filter, Vec<u8>),
 ) -> Result<Down, Cut> {
     let passed = |count: usize| kept.to_client.set(kept.to_client.get() + count as u64);
     passed(first.len());
@@ -313,11 +337,19 @@ async fn downstream(
         match read.await {
             Ok(Some(outcome)) => outcome?,
             Ok(None) => {
-                filter.on_application_end()?;
-                end_output(client, output)?;
-                return Ok(Down::Closed);
+                filter.on_application_end(outgoing.room())?;
+                if !filter.is_finished() {
+                    end_output(client, output)?;
+                    return Ok(Down::Closed);
+                }
+                passed(outgoing.room().len());
             }
-            Err(error) => return Err(Cut(Ending::ApplicationLost, error.to_string())),
+            Err(error) => {
+                if !filter.on_application_lost(outgoing.room()) {
+                    return Err(Cut(Ending::ApplicationLost, error.to_string()));
+                }
+                passed(outgoing.room().len());
+            }
         }
     }
 }
@@ -345,11 +377,28 @@ impl Filter {
         }
     }
 
-    fn on_application_end(&mut self) -> Result<(), Cut> {
+    fn on_application_end(&mut self, to_client: &mut Vec<u8>) -> Result<(), Cut> {
         match self {
-            Self::Http(resumer) => resumer.on_application_end().map_err(mismatch),
+            Self::Http(resumer) => resumer.on_application_end(to_client).map_err(mismatch),
             Self::Replica(resumer) => resumer.on_application_end().map_err(mismatch),
         }
+    }
+
+    /// Whether the output can end well without the application.
+    fn on_application_lost(&mut self, to_client: &mut Vec<u8>) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.on_application_lost(to_client),
+            Self::Replica(_) => false,
+        }
+    }
+}
+
+/// Enters a request that was not executed again, or failed the server that did.
+fn note_refusal(keeper: &Keeper, kept: &Kept, filter: &Filter) {
+    if let Filter::Http(resumer) = filter
+        && let Some((request, why)) = resumer.refusal()
+    {
+        keeper.refuse(kept, request, *why);
     }
 }
 

@@ -28,6 +28,10 @@ pub struct ServiceStatus {
     pub live: u64,
     /// Those that ended, and how.
     pub ended: BTreeMap<Ending, u64>,
+    /// Requests that were answered 503, since they may have been executed and must not be again.
+    pub refused: u64,
+    /// Requests on which the application failed when they were executed again; not executed a third time.
+    pub quarantined: u64,
     /// Bytes passed to the application, of connections that ended.
     pub to_application: u64,
     /// Bytes passed to clients, of connections that ended.

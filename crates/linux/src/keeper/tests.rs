@@ -4,3 +4,4 @@ mod control;
 mod endings;
 mod lab;
 mod relaying;
+mod writes;

@@ -11,6 +11,7 @@ use proto::Instant;
 use proto::connection::{Connection, Protection};
 use proto::follower::Policy;
 use proto::packet::{Malformed, Segment};
+use proto::restart::http::Reexecute;
 use proto::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use steadfast_linux::wire::{Record, Rings, Wire, checksum_of};
 
@@ -48,6 +49,7 @@ impl Log {
             Table::new(TableConfig {
                 vip: family.vip(),
                 policy: Policy::Replica,
+                reexecute: Reexecute::default(),
                 connection_bytes_max: 1 << 30,
                 bytes_max: 1 << 32,
                 hash_seed: 1,

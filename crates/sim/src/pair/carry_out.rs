@@ -320,19 +320,20 @@ fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
 
 /// How the relay goes on with a connection.
 fn adoption(connection: &Connection, endpoint: &Known, replica: Option<Replica>) -> Result<Adoption, String> {
-    let (plan, input_from) = match connection.follower().restart() {
-        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, endpoint.input_frontier),
-        Ok(Restart::Http { input_from, resume }) => (Plan::Http(resume), input_from),
+    let (log, frontier) = (connection.input(), endpoint.input_frontier);
+    let (plan, input) = match connection.follower().restart() {
+        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Vec::new()),
+        Ok(Restart::Http { feed, resume }) => (Plan::Http(resume), feed.logged(log, frontier)),
         Ok(Restart::Replica { input_from, resume }) => {
             let replica = replica.ok_or("there is no replica")?;
-            (Plan::Replica(resume, replica.application), input_from)
+            let input = log.slices(input_from.min(frontier)..frontier).collect();
+            (Plan::Replica(resume, replica.application), input)
         }
         Err(reason) => return Err(reason),
     };
-    let logged = input_from.min(endpoint.input_frontier)..endpoint.input_frontier;
     Ok(Adoption {
         plan,
-        input: connection.input().slices(logged).flatten().copied().collect(),
+        input: input.concat(),
         input_ended: endpoint.input_ended,
         output: endpoint.output,
     })

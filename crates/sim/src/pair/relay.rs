@@ -50,6 +50,8 @@ pub struct Relay {
     start: Box<dyn FnOnce() -> Box<dyn Application>>,
     phase: Phase,
     input: Vec<u8>,
+    /// The application gets what the client sends, too.
+    takes_input: bool,
     input_ended: bool,
     output: OutputEnd,
     /// The peer's end was passed on.
@@ -82,9 +84,19 @@ impl Relay {
             output,
         } = adoption;
         let mut outgoing = Vec::new();
+        let mut takes_input = true;
         let phase = match plan {
-            Plan::Silent | Plan::Http(http::Resume::Finished) => Phase::Draining,
-            Plan::Http(resume) => Phase::Idle(Filter::Http(Box::new(http::Resumer::new(resume)))),
+            Plan::Silent => Phase::Draining,
+            Plan::Http(resume) => {
+                takes_input = resume.takes_input();
+                let (resumer, first) = http::Resumer::new(resume);
+                outgoing = first;
+                if resumer.is_finished() {
+                    Phase::Draining
+                } else {
+                    Phase::Idle(Filter::Http(Box::new(resumer)))
+                }
+            }
             Plan::Replica(resume, application) => {
                 let (resumer, first) = replica::Resumer::new(resume);
                 outgoing = first;
@@ -95,6 +107,7 @@ impl Relay {
             start: Box::new(start),
             phase,
             input,
+            takes_input,
             input_ended,
             output,
             up_ended: false,
@@ -162,13 +175,13 @@ impl Relay {
             return;
         };
         let mut bytes = std::mem::take(&mut self.input);
-        if !self.input_ended {
+        if !self.input_ended && self.takes_input {
             endpoint.read(&mut bytes, usize::MAX);
         }
         if !bytes.is_empty() {
             application.on_input(now, &bytes);
         }
-        let ended = self.input_ended || endpoint.is_read_finished();
+        let ended = self.takes_input && (self.input_ended || endpoint.is_read_finished());
         if ended && !std::mem::replace(&mut self.up_ended, true) {
             application.on_input_end(now);
         }
@@ -198,7 +211,10 @@ impl Relay {
                     self.outgoing.clear();
                 }
             } else if application.is_finished() {
-                filter.on_application_end()?;
+                filter.on_application_end(&mut self.outgoing)?;
+                if filter.is_finished() {
+                    continue;
+                }
                 self.end_output(endpoint);
                 if self.up_ended {
                     self.ending = Some(Ending::Closed);
@@ -219,7 +235,11 @@ impl Relay {
 
     /// Drops what the client still says.
     fn drain(&mut self, endpoint: &mut Endpoint) {
-        self.end_output(endpoint);
+        let written = endpoint.write(&self.outgoing);
+        self.outgoing.drain(..written);
+        if self.outgoing.is_empty() {
+            self.end_output(endpoint);
+        }
         endpoint.read(&mut Vec::new(), usize::MAX);
         if self.input_ended || endpoint.is_read_finished() {
             self.ending = Some(Ending::Closed);
@@ -256,9 +276,11 @@ impl Filter {
         }
     }
 
-    fn on_application_end(&mut self) -> Result<(), String> {
+    fn on_application_end(&mut self, to_client: &mut Vec<u8>) -> Result<(), String> {
         match self {
-            Self::Http(resumer) => resumer.on_application_end().map_err(|error| error.to_string()),
+            Self::Http(resumer) => resumer
+                .on_application_end(to_client)
+                .map_err(|error| error.to_string()),
             Self::Replica(resumer) => resumer.on_application_end().map_err(|error| error.to_string()),
         }
     }

@@ -9,12 +9,14 @@ use proto::Instant;
 use proto::detector::DetectorConfig;
 use proto::follower::Policy;
 use proto::node::{NodeConfig, ServiceConfig};
+use proto::restart::http::Reexecute;
 use proto::table::TableConfig;
 
 use super::application::{Application, Pace, Program, Served};
 use super::backup::{Backup, BackupConfig, Costs, Defect};
 use super::judge::Judge;
 use super::primary::Primary;
+use super::relay::Ending;
 use super::{echo, http};
 use crate::host::{App, EndpointId, Host, HostConfig};
 use crate::link::LinkConfig;
@@ -97,6 +99,7 @@ impl SceneConfig {
         let table = TableConfig {
             vip: vip(),
             policy: self.policy,
+            reexecute: Reexecute::IDEMPOTENT,
             connection_bytes_max: 16 << 20,
             bytes_max: 256 << 20,
             hash_seed: 7,
@@ -126,15 +129,19 @@ impl SceneConfig {
     }
 
     /// The application as one node runs it.
-    fn program(&self, node: u64) -> Program {
+    fn program(&self, node: u64, ledger: &Rc<RefCell<http::Ledger>>) -> Program {
         let manner = http::Manner {
+            node,
             seed: self.seed ^ node.rotate_left(40),
             chunk_seed: if self.same_chunks { 0 } else { node },
             think: self.think,
             chunk_max: 3000,
         };
         match self.policy {
-            Policy::Http => Rc::new(move |_| Box::new(http::Server::new(manner))),
+            Policy::Http => {
+                let ledger = Rc::clone(ledger);
+                Rc::new(move |_| Box::new(http::Server::new(manner, Rc::clone(&ledger))))
+            }
             Policy::Replica => {
                 let think = self.think * u32::try_from(node).expect("small") / 2;
                 Rc::new(move |_| -> Box<dyn Application> { Box::new(echo::Server::new(think)) })
@@ -182,6 +189,14 @@ impl Talk {
             Self::Echo(client) => client.wrong(),
         }
     }
+
+    /// Whether the pair may have to cut the open reply.
+    pub fn may_be_cut(&self) -> bool {
+        match self {
+            Self::Http(client) => client.may_be_cut(),
+            Self::Echo(_) => false,
+        }
+    }
 }
 
 impl App for Talk {
@@ -210,6 +225,7 @@ pub struct Scene {
     /// Between the two nodes' agents.
     pub heartbeats: CableId,
     judge: Rc<RefCell<Judge>>,
+    ledger: Rc<RefCell<http::Ledger>>,
     connections: Rc<RefCell<Vec<Option<EndpointId>>>>,
 }
 
@@ -221,6 +237,7 @@ impl Scene {
     pub fn new(config: &SceneConfig) -> Self {
         let mut world = World::new(config.seed);
         let judge = Rc::new(RefCell::new(Judge::new(vip())));
+        let ledger = Rc::default();
         let seeds = [world.random(), world.random(), world.random()];
         let client = Host::new(config.host(client_address(), &config.client_tcp), seeds[0]);
         let client = world.add("client", Box::new(client));
@@ -241,12 +258,12 @@ impl Scene {
             opening_bytes: 64 << 10,
             nap: config.nap,
             costs: config.costs,
-            program: config.program(2),
+            program: config.program(2, &ledger),
             defect: config.defect,
         };
         let backup = Backup::new(world.now(), backup, seeds[1], Rc::clone(&judge));
         let backup = world.add("backup", Box::new(backup));
-        let (program, pace) = (config.program(1), config.pace);
+        let (program, pace) = (config.program(1, &ledger), config.pace);
         let primary = Primary::new(world.now(), config.core(true), server, seeds[2], |host| {
             host.listen(vip().port(), move |client| {
                 Box::new(Served::new(program(client), pace))
@@ -277,6 +294,7 @@ impl Scene {
             lan,
             heartbeats,
             judge,
+            ledger,
             connections,
         }
     }
@@ -331,6 +349,11 @@ impl Scene {
         self.judge.borrow()
     }
 
+    /// What was executed.
+    pub fn ledger(&self) -> Ref<'_, http::Ledger> {
+        self.ledger.borrow()
+    }
+
     /// The backup.
     pub fn backup(&self) -> &Backup {
         self.world.node(self.backup)
@@ -370,8 +393,13 @@ impl Scene {
     /// What is wrong: broken promises, and connections that are not complete.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints: Vec<String> = self.judge.borrow().violations().to_vec();
+        complaints.extend(self.ledger.borrow().violations());
         let count = self.connections.borrow().len();
         let lost = self.backup().lost();
+        let was_reset = self
+            .backup()
+            .relay_endings()
+            .any(|ending| matches!(ending, Ending::Reset(_)));
         for index in 0..count {
             let Some((talk, endpoint)) = self.talk(index) else {
                 complaints.push(format!("connection {index} was never opened"));
@@ -392,6 +420,9 @@ impl Scene {
                 }
                 continue;
             }
+            if talk.may_be_cut() && (endpoint.failure() == Some(Failure::Reset) || was_reset) {
+                continue; // nobody repeats a reset that is lost on its way
+            }
             let failed = endpoint
                 .failure()
                 .filter(|failure| *failure != Failure::Reset || !talk.is_complete());
@@ -410,5 +441,5 @@ impl Scene {
 
 /// Whether a connection may be lost for this reason, as long as its client sees it.
 fn is_excused(reason: &str) -> bool {
-    reason.starts_with("the client may ")
+    reason.starts_with("the client may ") || reason.ends_with("must not be executed again")
 }

@@ -137,15 +137,17 @@ impl Receiver {
     }
 
     /// Whether a segment of `len` sequence numbers at `seq` may say something new (RFC 9293 §3.10.7.4, first check),
-    /// as Linux reads it: one that starts at the right edge is welcome, because a peer which has filled our window
+    /// as Linux reads it: loosely on the left (`tcp_sequence`); and one that starts at the right edge is welcome, because a peer which has filled our window
     /// numbers its acknowledgements so; data there is cut off.
     pub fn is_acceptable(&self, seq: Offset, len: u64) -> bool {
-        let news = if len == 0 {
+        let may_be_new = if len == 0 {
             seq >= self.next
-        } else {
+        } else if self.is_complete() {
             seq + len > self.next
+        } else {
+            seq + len >= self.acknowledged // its timestamp counts
         };
-        news && seq <= self.edge
+        may_be_new && seq <= self.edge
     }
 
     /// Whether `seq` is exactly what is expected.

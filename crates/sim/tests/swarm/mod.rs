@@ -12,7 +12,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use steadfast_sim::exchange::Stream;
 use steadfast_sim::link::LinkConfig;
 use steadfast_sim::pair::application::Pace;
-use steadfast_sim::pair::http::{self, Framing, Request};
+use steadfast_sim::pair::http::{self, Framing, Method, Request, Upload};
 use steadfast_sim::pair::{Costs, Scene, SceneConfig, Talk, echo};
 use steadfast_sim::tcp::{Config, Initial};
 
@@ -137,8 +137,19 @@ impl Draw {
         for index in 0..count {
             let is_last = index + 1 == count;
             let framings = [Framing::Length, Framing::Chunked, Framing::Close];
+            let method = self.pick(&[Method::Get, Method::Get, Method::Head, Method::Put, Method::Post]);
+            let is_write = matches!(method, Method::Put | Method::Post);
+            let upload = Upload {
+                body: Stream::new(self.below(1 << 30), self.below(len_max)),
+                chunked: self.chance(0.5),
+                expects: self.chance(0.3),
+            };
             let request = Request {
-                head_only: self.chance(0.1),
+                id: self.below(1 << 60),
+                method,
+                upload: (is_write && self.chance(0.9)).then_some(upload),
+                has_key: is_write && self.chance(0.2),
+                is_poison: self.chance(0.05),
                 framing: self.pick(&framings[..if is_last { 3 } else { 2 }]),
                 body: Stream::new(self.below(1 << 30), self.below(len_max)),
                 close: is_last && self.chance(0.2),

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use proto::connection::OutputEnd;
-use proto::restart::http::{Resume, Tracker, Volatile};
+use proto::restart::http::{Reexecute, Resume, Tracker, Volatile};
 use tempfile::TempDir;
 
 use crate::keeper::{Adoption, Client, EndedStatus, Options, Plan, Status, serve};
@@ -148,7 +148,7 @@ pub fn adoption(id: u64, connection: &Connection, application: SocketAddr, plan:
 
 /// The plan for a connection whose logs are these.
 pub fn http(input: &[u8], output: &[u8]) -> Plan {
-    let mut tracker = Tracker::new();
+    let mut tracker = Tracker::new(Reexecute::default());
     tracker.on_input(input);
     tracker.on_output(output);
     Plan::Http {

@@ -45,7 +45,7 @@ pub enum Method {
     Get,
     Head,
     Options,
-    /// Any other method; taken as not safe.
+    /// Any other method; taken as neither safe nor idempotent.
     Other,
     Patch,
     Post,
@@ -54,7 +54,8 @@ pub enum Method {
 }
 
 impl Method {
-    fn parse(name: &str) -> Self {
+    /// By its name, which is case-sensitive (RFC 9110 §9.1).
+    pub fn parse(name: &str) -> Self {
         match name {
             "CONNECT" => Self::Connect,
             "DELETE" => Self::Delete,
@@ -68,11 +69,6 @@ impl Method {
             _ => Self::Other,
         }
     }
-
-    /// Whether a request may be executed again without asking anyone (RFC 9110 §9.2.1).
-    pub const fn is_safe(self) -> bool {
-        matches!(self, Self::Get | Self::Head | Self::Options | Self::Trace)
-    }
 }
 
 /// A request, as its header section tells.
@@ -81,6 +77,8 @@ pub(super) struct RequestHead {
     pub method: Method,
     /// The client does not want the connection to end with this exchange.
     pub persists: bool,
+    /// It carries an Idempotency-Key (draft-ietf-httpapi-idempotency-key-header §2).
+    pub has_key: bool,
     pub body: Option<Body>,
 }
 
@@ -90,6 +88,10 @@ impl RequestHead {
         let mut request = httparse::Request::new(&mut []);
         whole(bytes, request.parse_with_uninit_headers(bytes, &mut fields)?)?;
         let method = Method::parse(request.method.unwrap_or_default());
+        let has_key = request
+            .headers
+            .iter()
+            .any(|header| header.name.eq_ignore_ascii_case("idempotency-key"));
         let fields = Fields::read(request.headers, request.version == Some(1))?;
         let body = match fields.length {
             Length::Chunked => Some(Body::chunked()),
@@ -100,6 +102,7 @@ impl RequestHead {
         Ok(Self {
             method,
             persists: fields.persists,
+            has_key,
             body,
         })
     }

@@ -10,18 +10,23 @@
 
 mod body;
 mod continued;
+mod feed;
 mod head;
 mod lines;
+mod reexecute;
 mod resume;
 mod resumer;
 #[cfg(test)]
 mod tests;
 mod tracker;
+mod unanswered;
 
+pub use feed::Feed;
 pub use head::{Fault, Method};
 pub use lines::{Cut, Volatile, VolatileError};
-pub use resume::{BodyPrefix, ChunkPosition, Position, Reply, Resume};
-pub use resumer::{Mismatch, Resumer};
+pub use reexecute::Reexecute;
+pub use resume::{BodyPrefix, ChunkPosition, Position, Request, Resume, Said};
+pub use resumer::{Mismatch, Refusal, Resumer};
 pub use tracker::{REQUESTS_MAX, Reason, Tracker};
 
 /// The longest header section (or chunked trailer) in bytes that is followed; a longer one makes the connection
@@ -30,3 +35,17 @@ pub const HEAD_MAX: usize = 64 * 1024;
 
 /// The longest chunk-size line in bytes, extensions included.
 pub const SIZE_LINE_MAX: usize = 1024;
+
+/// The most characters of a request's method and target that are remembered, for people's eyes.
+pub const LABEL_MAX: usize = 80;
+
+/// The header line that tells an application that this request may have been executed before, by a server that died.
+pub const MARK: &[u8] = b"Steadfast-Reexecuted: 1\r\n";
+
+/// The reply to a request that must not be executed again (RFC 9110 §15.6.4). It has no body, so it suits a HEAD as well,
+/// and ends the connection: whatever was sent behind the request may depend on it.
+pub const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    Retry-After: 1\r\n\
+    Content-Length: 0\r\n\
+    Connection: close\r\n\
+    \r\n";

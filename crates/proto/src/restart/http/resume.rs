@@ -9,22 +9,61 @@ pub enum Resume {
     Finished,
     /// Nothing is owed: the connection stands between two messages (a request may have begun to arrive).
     Idle,
-    /// A request is to be executed again, and this of its reply has been said.
-    Reply(Reply),
+    /// Requests are to be executed again.
+    Again {
+        /// What of the first one's reply was said.
+        said: Said,
+        /// At least one, in the order of the replies.
+        requests: Vec<Request>,
+        /// The one behind them must not be executed again. It is refused, and the output ends.
+        refused: Option<Request>,
+    },
+    /// The first request that is not answered must not be executed again: it is refused, and the output ends.
+    Refused(Request),
+}
+
+impl Resume {
+    /// Whether the application gets what the client sends behind the logged input. Nothing behind a request that is
+    /// refused is executed.
+    pub const fn takes_input(&self) -> bool {
+        match self {
+            Self::Idle | Self::Again { refused: None, .. } => true,
+            Self::Finished | Self::Again { .. } | Self::Refused(_) => false,
+        }
+    }
+}
+
+/// A request whose reply is owed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Method and target, printable and at most [`LABEL_MAX`](super::LABEL_MAX) characters of them.
+    pub label: Box<str>,
+    /// It is a HEAD: its reply has no body whatever its header says.
+    pub to_head: bool,
+    /// The client does not want the connection to end with this exchange.
+    pub persists: bool,
 }
 
 /// The part of a reply that the client side already has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reply {
-    /// The request is a HEAD: its reply has no body whatever its header says.
-    pub to_head: bool,
-    /// The client does not want the connection to end with this exchange.
-    pub request_persists: bool,
-    /// The reply's header section (or an interim reply's) as logged, with the blank line if it is complete. Empty if
-    /// nothing of it was said. Complete interim replies before it are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// How many interim replies (1xx) of which status were complete.
+    pub interim: Vec<(u16, u32)>,
+    /// The header section that came after them, an interim one's too if it was cut; with the blank line if it is complete.
     pub head: Vec<u8>,
     /// What was said of the body; `None` as long as `head` is not complete.
     pub body: Option<BodyPrefix>,
+}
+
+impl Said {
+    /// Whether the client has got an interim reply of this status more often than was asked.
+    pub(super) fn has_interim(&mut self, status: u16) -> bool {
+        let known = self
+            .interim
+            .iter_mut()
+            .find(|(known, left)| *known == status && *left > 0);
+        known.map(|(_, left)| *left -= 1).is_some()
+    }
 }
 
 /// The part of a reply's body that the client side already has.

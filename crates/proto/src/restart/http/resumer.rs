@@ -1,11 +1,14 @@
-//! The relay's filter: drops what the client already has from a regenerated reply, and continues it.
+//! The relay's filter: drops what the client already has from a regenerated reply, continues it, and refuses what cannot
+//! be executed again.
+
+use std::collections::VecDeque;
 
 use thiserror::Error;
 
-use super::Volatile;
 use super::continued::Continued;
 use super::head::{Fault, ReplyHead, take_section};
-use super::resume::{Reply, Resume};
+use super::resume::{Request, Resume, Said};
+use super::{REFUSAL, Volatile};
 
 /// Why a regenerated reply cannot continue the logged one. The connection must end so that the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -44,12 +47,27 @@ pub enum Mismatch {
     Malformed(#[from] Fault),
 }
 
-/// Turns a regenerated reply into the continuation of a logged one, then gets out of the way.
+/// Why a request was answered with [`REFUSAL`], or its reply cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It may have been executed, and must not be executed again.
+    NotRepeatable,
+    /// A second server failed while it executed it: it is not executed a third time.
+    Quarantined,
+}
+
+/// Turns regenerated replies into the continuation of a logged stream, then gets out of the way.
 ///
-/// Nothing is passed on before the part that the client has is known to be the same.
+/// Nothing is passed on before the part that the client has is known to be the same. Replies to requests that are
+/// executed again are followed to their ends, so that a refusal can take the place of the next one.
 #[derive(Debug)]
 pub struct Resumer {
     volatile: Volatile,
+    /// What is executed again and not yet answered.
+    again: VecDeque<Request>,
+    /// What comes behind it and is not executed.
+    barred: Option<Request>,
+    refusal: Option<(Request, Refusal)>,
     state: State,
 }
 
@@ -57,7 +75,7 @@ pub struct Resumer {
 enum State {
     /// Until the regenerated header that continues the logged one is complete.
     Head {
-        reply: Reply,
+        said: Said,
         regenerated: Vec<u8>,
     },
     /// Until the end of the regenerated body; `closes` if the connection ends with it.
@@ -70,24 +88,46 @@ enum State {
     Failed(Mismatch),
 }
 
+impl State {
+    const fn head(said: Said) -> Self {
+        Self::Head {
+            said,
+            regenerated: Vec::new(),
+        }
+    }
+}
+
 impl Resumer {
-    /// A filter with the default list of volatile header fields.
-    pub fn new(resume: Resume) -> Self {
+    /// A filter with the default list of volatile header fields, and what the client gets first.
+    pub fn new(resume: Resume) -> (Self, Vec<u8>) {
         Self::with_volatile(resume, Volatile::default())
     }
 
-    /// A filter with a list of its own.
-    pub fn with_volatile(resume: Resume, volatile: Volatile) -> Self {
-        let state = match resume {
-            Resume::Finished => State::Finished,
-            Resume::Idle => State::Transparent,
-            Resume::Reply(reply) if reply.head.is_empty() => State::Transparent,
-            Resume::Reply(reply) => State::Head {
-                reply,
-                regenerated: Vec::new(),
-            },
+    /// The same with a list of its own.
+    pub fn with_volatile(resume: Resume, volatile: Volatile) -> (Self, Vec<u8>) {
+        let mut to_client = Vec::new();
+        let mut resumer = Self {
+            volatile,
+            again: VecDeque::new(),
+            barred: None,
+            refusal: None,
+            state: State::Transparent,
         };
-        Self { volatile, state }
+        match resume {
+            Resume::Finished => resumer.state = State::Finished,
+            Resume::Idle => {}
+            Resume::Again {
+                said,
+                requests,
+                refused,
+            } => {
+                resumer.again = requests.into();
+                resumer.barred = refused;
+                resumer.state = State::head(said);
+            }
+            Resume::Refused(request) => resumer.refuse(request, Refusal::NotRepeatable, &mut to_client),
+        }
+        (resumer, to_client)
     }
 
     /// From now on bytes pass as they are: the relay need not ask any more.
@@ -98,6 +138,11 @@ impl Resumer {
     /// The connection's last reply is complete: the relay ends the output, whatever the application does.
     pub const fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished)
+    }
+
+    /// The request that was refused, or whose reply a second server's failure has cut.
+    pub const fn refusal(&self) -> Option<&(Request, Refusal)> {
+        self.refusal.as_ref()
     }
 
     /// The application's next bytes; what of them the client is to get is appended to `to_client`.
@@ -113,18 +158,40 @@ impl Resumer {
         Ok(())
     }
 
-    /// The application has ended its stream: the output ends too, unless this fails.
+    /// The application has ended its stream: the output ends too, unless this fails. If it owes a reply of which nothing
+    /// was said, that is a refusal.
     ///
     /// # Errors
     /// The reply is not complete.
-    pub fn on_application_end(&mut self) -> Result<(), Mismatch> {
+    pub fn on_application_end(&mut self, to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
         let mismatch = match &self.state {
             State::Transparent | State::Finished => return Ok(()),
             State::Failed(mismatch) => mismatch.clone(),
             State::Head { .. } => Mismatch::EndedEarly,
             State::Body { continued, .. } => continued.ended_early(),
         };
+        if self.on_application_lost(to_client) {
+            return Ok(());
+        }
         Err(self.fail(mismatch))
+    }
+
+    /// The application's connection failed. True if the output ends well all the same, since a refusal takes the place of
+    /// the reply that it owes; else the connection must be reset.
+    pub fn on_application_lost(&mut self, to_client: &mut Vec<u8>) -> bool {
+        let is_silent = matches!(&self.state, State::Head { said, .. } if said.head.is_empty());
+        match self.again.pop_front() {
+            Some(request) if is_silent => self.refuse(request, Refusal::Quarantined, to_client),
+            Some(request) => self.refusal = Some((request, Refusal::Quarantined)),
+            None => {}
+        }
+        self.is_finished()
+    }
+
+    fn refuse(&mut self, request: Request, why: Refusal, to_client: &mut Vec<u8>) {
+        to_client.extend_from_slice(REFUSAL);
+        self.refusal = Some((request, why));
+        self.state = State::Finished;
     }
 
     fn fail(&mut self, mismatch: Mismatch) -> Mismatch {
@@ -134,19 +201,17 @@ impl Resumer {
 
     fn step(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
         match &mut self.state {
-            State::Head { reply, regenerated } => {
+            State::Head { regenerated, .. } => {
                 if take_section(regenerated, bytes)? {
-                    let regenerated = std::mem::take(regenerated);
-                    if let Some(next) = continue_head(reply, &regenerated, &self.volatile, to_client)? {
-                        self.state = next;
-                    }
+                    self.on_head(to_client)?;
                 }
             }
             State::Body { continued, closes } => {
                 continued.step(bytes, &self.volatile, to_client)?;
-                if continued.is_complete() && *closes {
-                    self.state = State::Finished;
-                } else if continued.is_complete() || continued.is_open_ended() {
+                if continued.is_complete() {
+                    let closes = *closes;
+                    self.on_reply_end(closes, to_client);
+                } else if continued.is_open_ended() {
                     self.state = State::Transparent;
                 }
             }
@@ -156,43 +221,61 @@ impl Resumer {
         }
         Ok(())
     }
-}
 
-/// Compares a whole regenerated header with the logged part of one, and completes that. `None`: the regenerated one is
-/// interim, and the client need not get it; another follows.
-fn continue_head(
-    reply: &mut Reply,
-    regenerated: &[u8],
-    volatile: &Volatile,
-    to_client: &mut Vec<u8>,
-) -> Result<Option<State>, Mismatch> {
-    let parsed = ReplyHead::parse(regenerated, reply.to_head)?;
-    let continuation = volatile.continue_section(&reply.head, regenerated);
-    if parsed.is_interim() && (reply.body.is_some() || continuation.is_err()) {
-        return Ok(None);
-    }
-    let continuation = continuation?;
-    // What the client was told counts, and must be what the application does.
-    let told = ReplyHead::parse(&[reply.head.as_slice(), &continuation].concat(), reply.to_head)?;
-    if told.body != parsed.body {
-        return Err(Mismatch::Framing);
-    }
-    to_client.extend_from_slice(&continuation);
-    if parsed.status < 200 {
-        return Ok(Some(State::Transparent)); // nothing of what follows has been said
-    }
-    let closes = !(told.persists && reply.request_persists);
-    Ok(Some(match (parsed.body, reply.body.take()) {
-        (Some(body), prefix) => {
-            let continued = Continued::new(body, prefix, to_client)?;
-            if continued.is_open_ended() {
-                State::Transparent
-            } else {
-                State::Body { continued, closes }
+    /// Compares a whole regenerated header with the logged part of one, and completes that.
+    fn on_head(&mut self, to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+        let State::Head { said, regenerated } = &mut self.state else {
+            return Ok(());
+        };
+        let regenerated = std::mem::take(regenerated);
+        let request = self.again.front().ok_or(Mismatch::Framing)?;
+        let parsed = ReplyHead::parse(&regenerated, request.to_head)?;
+        let continuation = self.volatile.continue_section(&said.head, &regenerated);
+        if parsed.is_interim() {
+            if !said.has_interim(parsed.status)
+                && said.body.is_none()
+                && let Ok(continuation) = continuation
+            {
+                to_client.extend_from_slice(&continuation);
+                said.head.clear();
             }
+            return Ok(()); // the client has it, or need not get it; another header follows
         }
-        (None, None) if closes => State::Finished,
-        (None, None) => State::Transparent,
-        (None, Some(_)) => return Err(Mismatch::Framing),
-    }))
+        let continuation = continuation?;
+        // What the client was told counts, and must be what the application does.
+        let told = ReplyHead::parse(&[said.head.as_slice(), &continuation].concat(), request.to_head)?;
+        if told.body != parsed.body {
+            return Err(Mismatch::Framing);
+        }
+        let closes = !(told.persists && request.persists);
+        let prefix = said.body.take();
+        to_client.extend_from_slice(&continuation);
+        match parsed.body {
+            _ if parsed.status < 200 => self.state = State::Transparent, // 101: what follows is not HTTP
+            Some(body) => {
+                let continued = Continued::new(body, prefix, to_client)?;
+                self.state = if continued.is_open_ended() {
+                    State::Transparent
+                } else {
+                    State::Body { continued, closes }
+                };
+            }
+            None if prefix.is_some() => return Err(Mismatch::Framing),
+            None => self.on_reply_end(closes, to_client),
+        }
+        Ok(())
+    }
+
+    fn on_reply_end(&mut self, closes: bool, to_client: &mut Vec<u8>) {
+        self.again.pop_front();
+        self.state = match self.barred.take() {
+            _ if closes => State::Finished,
+            barred if !self.again.is_empty() => {
+                self.barred = barred;
+                State::head(Said::default())
+            }
+            Some(request) => return self.refuse(request, Refusal::NotRepeatable, to_client),
+            None => State::Transparent,
+        };
+    }
 }

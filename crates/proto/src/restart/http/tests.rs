@@ -4,13 +4,14 @@ mod conversations;
 mod cuts;
 mod resumers;
 mod trackers;
+mod writes;
 
 use super::*;
 use crate::Offset;
 
 /// A tracker that has seen `input` and `output` in pieces of `step` bytes.
 fn tracker(input: &[u8], output: &[u8], step: usize) -> Tracker {
-    let mut tracker = Tracker::new();
+    let mut tracker = Tracker::new(Reexecute::default());
     input.chunks(step).for_each(|piece| tracker.on_input(piece));
     output.chunks(step).for_each(|piece| tracker.on_output(piece));
     tracker
@@ -18,15 +19,14 @@ fn tracker(input: &[u8], output: &[u8], step: usize) -> Tracker {
 
 /// What the client gets when `application` is said, in pieces of `step` bytes, and then ended.
 fn continued(resume: Resume, application: &[u8], step: usize) -> Result<Vec<u8>, (Mismatch, Vec<u8>)> {
-    let mut resumer = Resumer::new(resume);
-    let mut to_client = Vec::new();
+    let (mut resumer, mut to_client) = Resumer::new(resume);
     for piece in application.chunks(step) {
         if let Err(mismatch) = resumer.on_application(piece, &mut to_client) {
             return Err((mismatch, to_client));
         }
     }
     resumer
-        .on_application_end()
+        .on_application_end(&mut to_client)
         .map_err(|mismatch| (mismatch, to_client.clone()))?;
     assert!(resumer.is_transparent() || resumer.is_finished());
     Ok(to_client)

@@ -6,9 +6,12 @@ use std::collections::VecDeque;
 use thiserror::Error;
 use twox_hash::xxhash3_128;
 
+use super::Reexecute;
 use super::body::{Body, Piece};
+use super::feed::Feed;
 use super::head::{Fault, Method, ReplyHead, RequestHead, next_section};
-use super::resume::{BodyPrefix, Position, Reply, Resume};
+use super::resume::{BodyPrefix, Position, Resume, Said};
+use super::unanswered::Unanswered;
 use crate::Offset;
 
 /// The most unanswered requests that are remembered; more make the connection unprotected.
@@ -17,21 +20,22 @@ pub const REQUESTS_MAX: usize = 4096;
 /// Room for so many is kept while none is: few connections pipeline, and most ask again.
 const UNANSWERED_KEPT: usize = 4;
 
-/// Why a connection cannot be restarted.
+/// Why a connection, or its next reply, cannot be continued.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Reason {
-    /// The reply is complete and the request is not yet: what follows cannot be told from a new request. Passes.
-    #[error("a request was answered before its end")]
-    AnsweredEarly,
     /// HTTP/2 with prior knowledge.
     #[error("the connection speaks HTTP/2")]
     Http2,
     /// The stream does not begin with a method.
     #[error("the connection does not speak HTTP")]
     NotHttp,
-    /// The request may have been executed and may not be executed twice (RFC 9110 §9.2). Passes with its reply.
-    #[error("a {0:?} request is unanswered and cannot be executed again")]
-    NotSafe(Method),
+    /// The request may have been executed and may not be executed twice: it would be refused, or its reply cut. Passes
+    /// with its reply.
+    #[error("a {0:?} request is unanswered and must not be executed again")]
+    NotRepeatable(Method),
+    /// The same, since the log may not hold all of it.
+    #[error("a {0:?} request is unanswered and longer than the log may be")]
+    TooLong(Method),
     /// The reply cannot be followed.
     #[error("reply: {0}")]
     Reply(Fault),
@@ -63,14 +67,14 @@ pub enum Reason {
 /// under way, the reply's header and a hash; body bytes cost the hash only.
 #[derive(Debug, Default)]
 pub struct Tracker {
+    reexecute: Reexecute,
     input: Offset,
     input_ended: bool,
     receiving: Receiving,
-    unanswered: VecDeque<Request>,
-    /// How many of them must not be executed again, and where the input after the last of these begins.
-    unsafe_count: usize,
-    after_unsafe: Offset,
+    unanswered: VecDeque<Unanswered>,
     replying: Replying,
+    /// How many interim replies of which status the first of them has got.
+    interim: Vec<(u16, u32)>,
     mode: Mode,
 }
 
@@ -82,15 +86,6 @@ enum Mode {
     Finished,
     /// For good.
     Refused(Reason),
-}
-
-#[derive(Debug)]
-struct Request {
-    start: Offset,
-    method: Method,
-    persists: bool,
-    /// Its reply is complete, it is not.
-    answered: bool,
 }
 
 #[derive(Debug, Default)]
@@ -132,9 +127,12 @@ impl std::fmt::Debug for Hash {
 }
 
 impl Tracker {
-    /// A tracker at the start of both streams.
-    pub fn new() -> Self {
-        Self::default()
+    /// A tracker at the start of both streams, with the rule by which requests are executed again.
+    pub fn new(reexecute: Reexecute) -> Self {
+        Self {
+            reexecute,
+            ..Self::default()
+        }
     }
 
     /// The next input bytes (client to server) that the primary may have got.
@@ -164,31 +162,37 @@ impl Tracker {
         self.end(Mode::Finished);
     }
 
+    /// The input is longer than the log may be: what was kept for executing requests again is given up, until their
+    /// replies are complete. False if nothing was kept for that.
+    pub fn shed(&mut self) -> bool {
+        let mut has_shed = false;
+        for request in self
+            .unanswered
+            .iter_mut()
+            .filter(|request| request.is_repeatable())
+        {
+            request.forget();
+            has_shed = true;
+        }
+        has_shed
+    }
+
     /// The restart point: input before it is not needed any more, by a restart or at all. That is the start of the first
-    /// request whose reply is not complete; the end of the input if there is none; and where no restart is possible
-    /// ([`protection`](Self::protection)), the first byte from which on it may be again. Never moves back.
+    /// request that would be executed again; without one, of the request that has begun to arrive; else the end of the
+    /// input. Never moves back.
     pub fn restart_input(&self) -> Offset {
         if !matches!(self.mode, Mode::Following) {
             return self.input;
         }
-        let in_body = matches!(self.receiving, Receiving::Body(_));
-        match (self.unanswered.front(), &self.receiving) {
-            _ if self.unsafe_count > 0 => {
-                let last_is_unsafe = self.unanswered.back().is_some_and(|last| !last.method.is_safe());
-                if in_body && last_is_unsafe {
-                    self.input
-                } else {
-                    self.after_unsafe
-                }
-            }
-            (Some(first), _) if first.answered => self.input,
+        let first = self.unanswered.iter().find(|request| request.is_repeatable());
+        match (first, &self.receiving) {
             (Some(first), _) => first.start,
             (None, Receiving::Head { start, .. }) => *start,
-            (None, _) => self.input,
+            (None, Receiving::Between | Receiving::Body(_)) => self.input,
         }
     }
 
-    /// Whether the connection could be restarted now.
+    /// Whether a takeover now would be none of the client's business: no reply would be refused or cut.
     ///
     /// # Errors
     /// Why not. [`Reason`] says which reasons pass.
@@ -198,27 +202,21 @@ impl Tracker {
             Mode::Refused(reason) => return Err(reason.clone()),
             Mode::Following => {}
         }
-        if self.unsafe_count > 0
-            && let Some(request) = self.unanswered.iter().find(|request| !request.method.is_safe())
-        {
-            return Err(Reason::NotSafe(request.method));
-        }
-        if self.unanswered.front().is_some_and(|first| first.answered) {
-            return Err(Reason::AnsweredEarly);
-        }
-        Ok(())
+        let open = self.unanswered.iter().filter(|request| !request.answered);
+        open.filter_map(Unanswered::barrier).next().map_or(Ok(()), Err)
     }
 
-    /// How the output goes on when an application is fed the input from [`restart_input`](Self::restart_input) on.
+    /// How the output goes on when an application is fed the input that [`feed`](Self::feed) says.
     ///
     /// # Errors
-    /// As [`protection`](Self::protection).
+    /// Why it cannot go on: the client must see the connection end.
     pub fn resume(&self) -> Result<Resume, Reason> {
-        self.protection()?;
-        if matches!(self.mode, Mode::Finished) {
-            return Ok(Resume::Finished);
+        match &self.mode {
+            Mode::Finished => return Ok(Resume::Finished),
+            Mode::Refused(reason) => return Err(reason.clone()),
+            Mode::Following => {}
         }
-        let Some(request) = self.unanswered.front() else {
+        let Some(first) = self.unanswered.front() else {
             let nothing_comes = self.input_ended && matches!(self.receiving, Receiving::Between);
             return Ok(if nothing_comes {
                 Resume::Finished
@@ -226,18 +224,57 @@ impl Tracker {
                 Resume::Idle
             });
         };
+        if first.answered {
+            return Ok(Resume::Finished); // the rest of its body is nobody's
+        }
+        if let Some(reason) = first.barrier() {
+            let is_silent = matches!(self.replying, Replying::Between);
+            return if is_silent {
+                Ok(Resume::Refused(first.owed()))
+            } else {
+                Err(reason)
+            };
+        }
+        Ok(Resume::Again {
+            said: self.said(),
+            requests: self.again().map(Unanswered::owed).collect(),
+            refused: self.barred().map(Unanswered::owed),
+        })
+    }
+
+    /// What of the input a fresh application is given, if [`resume`](Self::resume) says how to go on.
+    pub fn feed(&self) -> Feed {
+        let barred = self.barred();
+        Feed {
+            from: self.restart_input(),
+            until: barred.map(|request| request.start),
+            marks: self.again().map(Unanswered::fields).collect(),
+        }
+    }
+
+    /// The requests that would be executed again.
+    fn again(&self) -> impl Iterator<Item = &Unanswered> {
+        self.unanswered
+            .iter()
+            .take_while(|request| request.is_repeatable())
+    }
+
+    /// The one behind them, that would be refused.
+    fn barred(&self) -> Option<&Unanswered> {
+        self.unanswered.iter().find(|request| request.barrier().is_some())
+    }
+
+    fn said(&self) -> Said {
         let (head, body) = match &self.replying {
             Replying::Between => (Vec::new(), None),
             Replying::Head(bytes) => (bytes.clone(), None),
             Replying::Body(reply) => (reply.head.clone(), Some(reply.prefix())),
         };
-        let to_head = request.method == Method::Head;
-        Ok(Resume::Reply(Reply {
-            to_head,
-            request_persists: request.persists,
+        Said {
+            interim: self.interim.clone(),
             head,
             body,
-        }))
+        }
     }
 
     /// How many requests have no complete reply.
@@ -256,12 +293,15 @@ impl Tracker {
             Replying::Head(bytes) => bytes.capacity(),
             Replying::Body(reply) => size_of::<ReplyBody>() + reply.head.capacity(),
         };
-        receiving + replying + self.unanswered.capacity() * size_of::<Request>()
+        let labels: usize = self.unanswered.iter().map(|request| request.label.len()).sum();
+        let unanswered = self.unanswered.capacity() * size_of::<Unanswered>() + labels;
+        receiving + replying + unanswered + self.interim.capacity() * size_of::<(u16, u32)>()
     }
 
     fn end(&mut self, mode: Mode) {
         if matches!(self.mode, Mode::Following) {
             *self = Self {
+                reexecute: self.reexecute,
                 input: self.input,
                 input_ended: self.input_ended,
                 mode,
@@ -296,7 +336,7 @@ impl Tracker {
                     body.next(&mut bytes).map_err(Reason::Request)?;
                     if body.is_complete() {
                         self.receiving = Receiving::Between;
-                        self.on_request_end(Offset(self.input.0 - bytes.len() as u64));
+                        self.on_request_end();
                     }
                 }
             }
@@ -315,34 +355,23 @@ impl Tracker {
         if self.unanswered.len() == REQUESTS_MAX {
             return Err(Reason::TooManyRequests);
         }
-        self.unsafe_count += usize::from(!request.method.is_safe());
-        let (method, persists) = (request.method, request.persists);
-        self.unanswered.push_back(Request {
-            start,
-            method,
-            persists,
-            answered: false,
-        });
-        match request.body {
+        let (new, body) = Unanswered::new(start, head, request, self.reexecute);
+        self.unanswered.push_back(new);
+        match body {
             Some(body) => self.receiving = Receiving::Body(body),
-            None => self.on_request_end(start + head.len() as u64),
+            None => self.on_request_end(),
         }
         Ok(())
     }
 
-    fn on_request_end(&mut self, end: Offset) {
-        if self.unanswered.back().is_some_and(|last| !last.method.is_safe()) {
-            self.after_unsafe = end;
-        }
+    fn on_request_end(&mut self) {
         if self.unanswered.front().is_some_and(|first| first.answered) {
             self.forget_first();
         }
     }
 
     fn forget_first(&mut self) {
-        if let Some(request) = self.unanswered.pop_front() {
-            self.unsafe_count -= usize::from(!request.method.is_safe());
-        }
+        self.unanswered.pop_front();
         if self.unanswered.is_empty() && self.unanswered.capacity() > UNANSWERED_KEPT {
             self.unanswered = VecDeque::new();
         }
@@ -385,7 +414,7 @@ impl Tracker {
         let reply = ReplyHead::parse(&head, to_head).map_err(Reason::Reply)?;
         match reply.body {
             _ if reply.status == 101 => return Err(Reason::Upgraded),
-            _ if reply.is_interim() => {}
+            _ if reply.is_interim() => self.on_interim(reply.status),
             None => self.on_reply_end(reply.persists),
             Some(Body::Length { left }) if left <= rest.len() as u64 => {
                 *rest = &rest[usize::try_from(left).unwrap_or(rest.len())..];
@@ -405,7 +434,15 @@ impl Tracker {
         Ok(())
     }
 
+    fn on_interim(&mut self, status: u16) {
+        match self.interim.iter_mut().find(|(known, _)| *known == status) {
+            Some((_, count)) => *count = count.saturating_add(1),
+            None => self.interim.push((status, 1)), // there are not many below 200
+        }
+    }
+
     fn on_reply_end(&mut self, persists: bool) {
+        self.interim = Vec::new();
         let Some(first) = self.unanswered.front_mut() else {
             return;
         };

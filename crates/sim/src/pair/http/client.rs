@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use proto::Instant;
 
-use super::{Framing, Request, take_head};
+use super::upload::Sum;
+use super::{Framing, Method, Request, take_head, take_line};
 use crate::host::App;
 use crate::pair::application::Pace;
 use crate::tcp::Endpoint;
@@ -32,10 +33,16 @@ pub struct Client {
     /// When the next request is sent, if nothing is unanswered.
     send_at: Option<Instant>,
     outgoing: VecDeque<u8>,
+    /// The body that the server has not asked for yet.
+    withheld: Option<Vec<u8>>,
     unanswered: VecDeque<Request>,
     received: Vec<u8>,
     reply: Option<Reply>,
     is_over: bool,
+    /// The pair has refused a request, and with it those behind.
+    was_refused: bool,
+    /// The last request for which it was told to continue.
+    was_told: Option<u64>,
     wrong: Option<String>,
     replies: usize,
 }
@@ -60,10 +67,13 @@ impl Client {
             next_read: Instant::ZERO,
             send_at: None,
             outgoing: VecDeque::new(),
+            withheld: None,
             unanswered: VecDeque::new(),
             received: Vec::new(),
             reply: None,
             is_over: false,
+            was_refused: false,
+            was_told: None,
             wrong: None,
             replies: 0,
         }
@@ -85,6 +95,20 @@ impl Client {
         self.replies
     }
 
+    /// Whether the pair has refused a request that it must not execute again.
+    pub const fn was_refused(&self) -> bool {
+        self.was_refused
+    }
+
+    /// Whether a reply is open that the pair may have to cut: it must not be executed again, or not a third time.
+    pub fn may_be_cut(&self) -> bool {
+        let open = self.reply.as_ref().map(|reply| &reply.request);
+        open.into_iter()
+            .chain(&self.unanswered)
+            .next()
+            .is_some_and(|request| !request.is_repeatable() || request.is_poison)
+    }
+
     fn send(&mut self, now: Instant) {
         while let Some(next) = self.planned.front()
             && (self.unanswered.is_empty()
@@ -92,8 +116,14 @@ impl Client {
                 && self.send_at.is_some_and(|at| now >= at)
                 || next.pipelined)
             && !self.is_over
+            && self.withheld.is_none()
         {
-            self.outgoing.extend(next.request.text().bytes());
+            self.outgoing.extend(next.request.head().bytes());
+            match next.request.upload {
+                Some(upload) if upload.expects => self.withheld = Some(upload.bytes()),
+                Some(upload) => self.outgoing.extend(upload.bytes()),
+                None => {}
+            }
             self.unanswered.push_back(next.request);
             self.planned.pop_front();
         }
@@ -106,10 +136,21 @@ impl Client {
                 let Some(head) = take_head(&mut self.received) else {
                     return Ok(());
                 };
-                let request = self.unanswered.pop_front().ok_or("a reply to nothing")?;
+                let request = *self.unanswered.front().ok_or("a reply to nothing")?;
+                if head == "HTTP/1.1 100 Continue" {
+                    self.on_continue(&request)?;
+                    continue;
+                }
+                if head.starts_with("HTTP/1.1 503 ") {
+                    return self.on_refusal(&request, &head);
+                }
+                self.unanswered.pop_front();
+                if self.unanswered.is_empty() {
+                    self.withheld = None; // the server does not want it
+                }
                 check_head(&request, &head)?;
-                let is_empty =
-                    request.head_only || request.framing == Framing::Length && request.body.len == 0;
+                let is_empty = request.method == Method::Head
+                    || request.framing == Framing::Length && request.body.len == 0;
                 self.reply = Some(Reply {
                     request,
                     at: 0,
@@ -126,6 +167,34 @@ impl Client {
                 Taken::Nothing => return Ok(()),
             }
         }
+    }
+
+    fn on_continue(&mut self, request: &Request) -> Result<(), String> {
+        if !request.upload.is_some_and(|upload| upload.expects) {
+            return Err("it was told to continue, and had not asked".into());
+        }
+        if self.was_told.replace(request.id) == Some(request.id) {
+            return Err("it was told to continue twice".into());
+        }
+        self.outgoing.extend(self.withheld.take().unwrap_or_default());
+        Ok(())
+    }
+
+    /// What is behind a request that is refused is not answered either, and everybody can see it.
+    fn on_refusal(&mut self, request: &Request, head: &str) -> Result<(), String> {
+        let has = |line: &str| head.split("\r\n").any(|one| one == line);
+        if !has("Connection: close") || !has("Content-Length: 0") || !has("Retry-After: 1") {
+            return Err(format!("malformed: {head:?}"));
+        }
+        if request.is_repeatable() && !request.is_poison {
+            return Err(format!("{request:?} was refused"));
+        }
+        self.was_refused = true;
+        self.is_over = true;
+        self.planned.clear();
+        self.unanswered.clear();
+        self.outgoing.clear();
+        Ok(())
     }
 
     fn on_reply(&mut self, now: Instant) {
@@ -229,17 +298,13 @@ impl Reply {
     }
 }
 
-fn take_line(received: &mut Vec<u8>) -> Option<String> {
-    let end = received.windows(2).position(|window| window == b"\r\n")?;
-    let line = String::from_utf8_lossy(&received[..end]).into_owned();
-    received.drain(..end + 2);
-    Some(line)
-}
-
 /// Every line but `Date` must be the expected one, and `Date` one node's.
 fn check_head(request: &Request, head: &str) -> Result<(), String> {
     let mut lines: Vec<&str> = head.split("\r\n").collect();
-    let expected = [vec!["HTTP/1.1 200 OK".to_owned()], request.reply_lines()].concat();
+    let sum = request
+        .upload
+        .map_or_else(Sum::default, |upload| Sum::of(upload.body));
+    let expected = [vec!["HTTP/1.1 200 OK".to_owned()], request.reply_lines(sum)].concat();
     let date = lines.iter().position(|line| line.starts_with("Date: node "));
     let date = date
         .map(|at| lines.remove(at))
@@ -269,7 +334,7 @@ impl App for Client {
         let room = endpoint.writable();
         let outgoing: Vec<u8> = self.outgoing.drain(..room.min(self.outgoing.len())).collect();
         endpoint.write(&outgoing);
-        let all_sent = self.planned.is_empty() && self.outgoing.is_empty();
+        let all_sent = self.planned.is_empty() && self.outgoing.is_empty() && self.withheld.is_none();
         let may_close = self.half_closes || self.unanswered.is_empty() && self.reply.is_none();
         if all_sent && may_close || self.is_over {
             endpoint.shutdown();

@@ -2,14 +2,20 @@
 //! them. It shares no code with [`proto::restart::http`].
 
 mod client;
+mod ledger;
 mod server;
+mod upload;
 
 use std::time::Duration;
 
 use crate::exchange::Stream;
 
 pub use client::{Client, Planned};
+pub use ledger::Ledger;
 pub use server::Server;
+pub use upload::Upload;
+
+use upload::Sum;
 
 /// How the end of a reply's body is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +28,32 @@ pub enum Framing {
     Close,
 }
 
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// For the body.
+    Get,
+    /// For the reply's header.
+    Head,
+    /// Safe to be executed again.
+    Put,
+    /// Not to be executed again, unless it has a key.
+    Post,
+}
+
 /// A request for `body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// HEAD instead of GET.
-    pub head_only: bool,
+    /// Different for each request of a scene.
+    pub id: u64,
+    /// What is asked.
+    pub method: Method,
+    /// What is sent with it.
+    pub upload: Option<Upload>,
+    /// It carries an `Idempotency-Key`.
+    pub has_key: bool,
+    /// A server that executes it a second time dies of it.
+    pub is_poison: bool,
     /// Of the reply.
     pub framing: Framing,
     /// What is asked for.
@@ -36,26 +63,59 @@ pub struct Request {
 }
 
 impl Request {
-    /// As it is sent.
-    pub fn text(&self) -> String {
-        let method = if self.head_only { "HEAD" } else { "GET" };
+    /// A GET that asks for `body`, and nothing special.
+    pub const fn get(id: u64, body: Stream) -> Self {
+        Self {
+            id,
+            method: Method::Get,
+            upload: None,
+            has_key: false,
+            is_poison: false,
+            framing: Framing::Length,
+            body,
+            close: false,
+        }
+    }
+
+    /// Its header section, as it is sent.
+    pub fn head(&self) -> String {
+        let method = match self.method {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+            Method::Put => "PUT",
+            Method::Post => "POST",
+        };
         let framing = match self.framing {
             Framing::Length => "length",
             Framing::Chunked => "chunked",
             Framing::Close => "close",
         };
-        let close = if self.close { "Connection: close\r\n" } else { "" };
+        let line = |is_there: bool, line: &'static str| if is_there { line } else { "" };
+        let close = line(self.close, "Connection: close\r\n");
+        let key = line(self.has_key, "Idempotency-Key: \"a\"\r\n");
+        let poison = line(self.is_poison, "Poison: yes\r\n");
+        let upload = self.upload.map(|upload| upload.lines()).unwrap_or_default();
         let Stream { seed, len } = self.body;
-        format!("{method} /{framing}/{len}/{seed} HTTP/1.1\r\nHost: service\r\n{close}\r\n")
+        format!(
+            "{method} /{framing}/{len}/{seed}/{} HTTP/1.1\r\nHost: service\r\n{close}{key}{poison}{upload}\r\n",
+            self.id
+        )
+    }
+
+    /// Whether the pair may execute it again.
+    pub const fn is_repeatable(&self) -> bool {
+        self.has_key || !matches!(self.method, Method::Post)
     }
 
     /// Of a header section without its blank line; `None` if it is none of ours.
     fn parse(head: &str) -> Option<Self> {
         let mut lines = head.split("\r\n");
         let mut words = lines.next()?.split(' ');
-        let head_only = match words.next()? {
-            "GET" => false,
-            "HEAD" => true,
+        let method = match words.next()? {
+            "GET" => Method::Get,
+            "HEAD" => Method::Head,
+            "PUT" => Method::Put,
+            "POST" => Method::Post,
             _ => return None,
         };
         let mut path = words.next()?.strip_prefix('/')?.split('/');
@@ -67,12 +127,27 @@ impl Request {
         };
         let len = path.next()?.parse().ok()?;
         let seed = path.next()?.parse().ok()?;
-        let close = lines.any(|line| line == "Connection: close");
+        let id = path.next()?.parse().ok()?;
+        let has = |name: &str| lines.clone().any(|line| line.starts_with(name));
+        let length = lines
+            .clone()
+            .find_map(|line| line.strip_prefix("Content-Length: "));
+        let chunked = has("Transfer-Encoding: ");
+        let length = length.map_or(Some(0), |length| length.parse().ok())?;
+        let upload = Upload {
+            body: Stream::new(0, length),
+            chunked,
+            expects: has("Expect: "),
+        };
         Some(Self {
-            head_only,
+            id,
+            method,
+            upload: (chunked || has("Content-Length: ")).then_some(upload),
+            has_key: has("Idempotency-Key: "),
+            is_poison: has("Poison: "),
             framing,
             body: Stream::new(seed, len),
-            close,
+            close: has("Connection: close"),
         })
     }
 
@@ -81,10 +156,10 @@ impl Request {
         self.close || self.framing == Framing::Close
     }
 
-    /// The reply's header lines, without `Date`.
-    fn reply_lines(&self) -> Vec<String> {
+    /// The reply's header lines, without `Date`; `sum` is of what was uploaded.
+    fn reply_lines(&self, sum: Sum) -> Vec<String> {
         let Stream { seed, len } = self.body;
-        let mut lines = vec![format!("ETag: \"{len}-{seed}\"")];
+        let mut lines = vec![format!("ETag: \"{len}-{seed}\""), format!("Uploaded: {sum}")];
         lines.extend(match self.framing {
             Framing::Length => Some(format!("Content-Length: {len}")),
             Framing::Chunked => Some("Transfer-Encoding: chunked".to_owned()),
@@ -110,9 +185,19 @@ fn take_head(bytes: &mut Vec<u8>) -> Option<String> {
     Some(head)
 }
 
+/// Takes a line from the front of `bytes`, without its end.
+fn take_line(bytes: &mut Vec<u8>) -> Option<String> {
+    let end = bytes.windows(2).position(|window| window == b"\r\n")?;
+    let line = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    bytes.drain(..end + 2);
+    Some(line)
+}
+
 /// A node's own way to serve: what differs between two executions of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
+    /// Which node it is.
+    pub node: u64,
     /// Its dates and thoughts come from this.
     pub seed: u64,
     /// Its chunk sizes come from this.

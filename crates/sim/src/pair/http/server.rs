@@ -1,11 +1,14 @@
 //! The server's side of one connection.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use proto::Instant;
 
-use super::{Framing, Manner, Request, take_head};
+use super::upload::{Reading, Sum};
+use super::{Framing, Ledger, Manner, Method, Request, Upload, take_head};
 use crate::exchange::Stream;
 use crate::pair::application::Application;
 
@@ -13,9 +16,11 @@ use crate::pair::application::Application;
 #[derive(Debug)]
 pub struct Server {
     manner: Manner,
+    ledger: Rc<RefCell<Ledger>>,
     received: Vec<u8>,
-    /// Each with the time before which it is not answered.
-    requests: VecDeque<(Request, Instant)>,
+    /// The request whose body comes.
+    receiving: Option<(Request, Reading)>,
+    due: VecDeque<Due>,
     /// The body that is being said, and how much of it was.
     body: Option<(Request, u64)>,
     said: VecDeque<u8>,
@@ -24,19 +29,81 @@ pub struct Server {
     is_last: bool,
 }
 
+/// What is to be said, in order.
+#[derive(Debug)]
+enum Due {
+    Continue,
+    Reply {
+        request: Request,
+        sum: Sum,
+        /// Not before this.
+        at: Instant,
+    },
+    /// Half a reply or nothing, and then the end.
+    Death(Request),
+}
+
 impl Server {
-    /// A server with a manner of its own.
-    pub fn new(manner: Manner) -> Self {
+    /// A server with a manner of its own, which enters what it executes.
+    pub fn new(manner: Manner, ledger: Rc<RefCell<Ledger>>) -> Self {
         Self {
             manner,
+            ledger,
             received: Vec::new(),
-            requests: VecDeque::new(),
+            receiving: None,
+            due: VecDeque::new(),
             body: None,
             said: VecDeque::new(),
             answered: 0,
             input_ended: false,
             is_last: false,
         }
+    }
+
+    /// Reads what it can; an error is a bad request.
+    fn read(&mut self, now: Instant) -> Result<(), String> {
+        loop {
+            if let Some((request, reading)) = &mut self.receiving {
+                let Some(sum) = reading.take(&mut self.received)? else {
+                    return Ok(());
+                };
+                let request = *request;
+                self.receiving = None;
+                let at = now + self.think(&request);
+                self.due.push_back(Due::Reply { request, sum, at });
+            }
+            let Some(head) = take_head(&mut self.received) else {
+                return Ok(());
+            };
+            let request = Request::parse(&head).ok_or(head.clone())?;
+            self.execute(request, head.contains("\r\nSteadfast-Reexecuted: 1\r\n"));
+        }
+    }
+
+    /// It begins with the header.
+    fn execute(&mut self, request: Request, is_marked: bool) {
+        self.ledger
+            .borrow_mut()
+            .enter(request, self.manner.node, is_marked);
+        if request.is_poison && is_marked {
+            self.due.push_back(Due::Death(request));
+        }
+        let upload = request.upload;
+        // It may leave that out if the body is there (RFC 9110 §10.1.1).
+        let may_omit = !self.received.is_empty() && self.draws(&request, 2) == 0;
+        if upload.is_some_and(|upload| upload.expects) && !may_omit {
+            self.due.push_back(Due::Continue);
+        }
+        let length = match upload {
+            Some(Upload { chunked: true, .. }) => None,
+            Some(Upload { body, .. }) => Some(body.len),
+            None => Some(0),
+        };
+        self.receiving = Some((request, Reading::new(length)));
+    }
+
+    fn draws(&self, request: &Request, choices: u32) -> u32 {
+        draw(self.manner.seed, request.id, choices)
     }
 
     fn think(&self, request: &Request) -> Duration {
@@ -51,14 +118,26 @@ impl Server {
             self.say_body(request, at);
             return true;
         }
-        let Some(&(request, _)) = self
-            .requests
-            .front()
-            .filter(|(_, at)| *at <= now && !self.is_last)
-        else {
+        if self.is_last {
             return false;
+        }
+        let (request, sum) = match self.due.front() {
+            Some(Due::Continue) => {
+                self.due.pop_front();
+                self.said.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
+                return true;
+            }
+            Some(Due::Reply { request, sum, at }) if *at <= now => (*request, *sum),
+            Some(Due::Death(request)) => {
+                let said = "HTTP/1.1 200 OK\r\nDate";
+                let length = self.draws(request, 3) * 10;
+                self.said.extend(said.bytes().take(length as usize));
+                self.is_last = true;
+                return true;
+            }
+            Some(Due::Reply { .. }) | None => return false,
         };
-        self.requests.pop_front();
+        self.due.pop_front();
         self.answered += 1;
         self.is_last = request.is_last();
         let date = format!(
@@ -66,10 +145,11 @@ impl Server {
             self.manner.seed,
             now.as_nanos() / 1_000_000
         );
-        let lines = [vec!["HTTP/1.1 200 OK".to_owned(), date], request.reply_lines()].concat();
+        let status = "HTTP/1.1 200 OK".to_owned();
+        let lines = [vec![status, date], request.reply_lines(sum)].concat();
         self.said.extend(lines.join("\r\n").bytes());
         self.said.extend(super::HEAD_END);
-        if !request.head_only {
+        if request.method != Method::Head {
             self.body = Some((request, 0));
         }
         true
@@ -107,15 +187,10 @@ impl Server {
 impl Application for Server {
     fn on_input(&mut self, now: Instant, bytes: &[u8]) {
         self.received.extend_from_slice(bytes);
-        while let Some(head) = take_head(&mut self.received) {
-            let Some(request) = Request::parse(&head) else {
-                self.said
-                    .extend(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-                self.is_last = true;
-                return;
-            };
-            let at = now + self.think(&request);
-            self.requests.push_back((request, at));
+        if self.read(now).is_err() {
+            self.said
+                .extend(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+            self.is_last = true;
         }
     }
 
@@ -130,11 +205,14 @@ impl Application for Server {
 
     fn is_finished(&self) -> bool {
         let silent = self.said.is_empty() && self.body.is_none();
-        silent && (self.is_last || self.input_ended && self.requests.is_empty())
+        silent && (self.is_last || self.input_ended && self.due.is_empty())
     }
 
     fn wakes_at(&self) -> Option<Instant> {
-        self.requests.front().map(|(_, at)| *at)
+        match self.due.front()? {
+            Due::Reply { at, .. } => Some(*at),
+            Due::Continue | Due::Death(_) => None,
+        }
     }
 }
 

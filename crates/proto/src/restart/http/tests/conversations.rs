@@ -26,9 +26,6 @@ pub struct Conversation {
 /// Of the primary's execution and the survivor's. Same length, as all dates in HTTP.
 pub const DATES: [&str; 2] = ["Tue, 03 Mar 2026 09:59:58 GMT", "Wed, 04 Mar 2026 10:00:01 GMT"];
 
-/// What `interim` conversations say before each reply.
-pub const HINTS: &str = "HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n";
-
 const BODY: &[u8] = b"The quick brown fox jumps over the lazy dog; 0123456789 abcdef, and again the dog.";
 
 impl Conversation {

@@ -72,8 +72,7 @@ fn a_failed_filter_stays_failed() {
     let resume = tracker(GET, reply("Content-Length: 4\r\n", "ab").as_bytes(), 11)
         .resume()
         .unwrap();
-    let mut resumer = Resumer::new(resume);
-    let mut to_client = Vec::new();
+    let (mut resumer, mut to_client) = Resumer::new(resume);
     let mismatch = resumer
         .on_application(b"garbage\r\n\r\n", &mut to_client)
         .unwrap_err();
@@ -82,7 +81,7 @@ fn a_failed_filter_stays_failed() {
         resumer.on_application(good.as_bytes(), &mut to_client),
         Err(mismatch.clone())
     );
-    assert_eq!(resumer.on_application_end(), Err(mismatch));
+    assert_eq!(resumer.on_application_end(&mut to_client), Err(mismatch));
     assert!(to_client.is_empty() && !resumer.is_transparent() && !resumer.is_finished());
 }
 
@@ -219,8 +218,7 @@ fn a_client_that_was_told_close_gets_the_end() {
     let close = "Content-Length: 2\r\nConnection: close\r\n";
     let keep_alive = "Content-Length: 2\r\nConnection: keep-alive\r\n";
     let resume = tracker(GET, reply(close, "o").as_bytes(), 11).resume().unwrap();
-    let mut resumer = Resumer::new(resume);
-    let mut to_client = Vec::new();
+    let (mut resumer, mut to_client) = Resumer::new(resume);
     let again = format!("{}{}", reply(keep_alive, "ok"), reply(keep_alive, "ok"));
     resumer.on_application(again.as_bytes(), &mut to_client).unwrap();
     assert_eq!(to_client, b"k");
@@ -228,10 +226,9 @@ fn a_client_that_was_told_close_gets_the_end() {
 }
 
 #[test]
-fn bytes_pass_at_once_where_nothing_was_said() {
-    assert!(Resumer::new(Resume::Idle).is_transparent());
-    assert!(Resumer::new(tracker(GET, b"", 1).resume().unwrap()).is_transparent());
-    assert!(Resumer::new(Resume::Finished).is_finished());
+fn bytes_pass_at_once_where_nothing_is_owed() {
+    assert!(Resumer::new(Resume::Idle).0.is_transparent());
+    assert!(Resumer::new(Resume::Finished).0.is_finished());
 }
 
 #[test]
@@ -249,8 +246,7 @@ fn a_list_of_volatile_fields_cannot_hold_what_frames_the_reply() {
     )
     .resume()
     .unwrap();
-    let mut resumer = Resumer::with_volatile(resume, list("X-Node").unwrap());
-    let mut to_client = Vec::new();
+    let (mut resumer, mut to_client) = Resumer::with_volatile(resume, list("X-Node").unwrap());
     resumer
         .on_application(
             reply("X-Node: 2\r\nContent-Length: 2\r\n", "ok").as_bytes(),
@@ -266,12 +262,11 @@ proptest! {
         let exchange = with_length();
         let said = exchange.reply("a", 1);
         let resume = tracker(exchange.request.as_bytes(), &said[..cut.min(said.len() - 1)], 11).resume().unwrap();
-        let mut resumer = Resumer::new(resume);
-        let mut to_client = Vec::new();
+        let (mut resumer, mut to_client) = Resumer::new(resume);
         for bytes in application {
             let _ = resumer.on_application(&bytes, &mut to_client);
         }
-        let _ = resumer.on_application_end();
+        let _ = resumer.on_application_end(&mut to_client);
     }
 
     #[test]
@@ -285,7 +280,9 @@ proptest! {
         let digest = twox_hash::XxHash3_128::oneshot(b"").to_be_bytes();
         let body = Some(BodyPrefix { bytes, digest, position: Position::Chunked(position) });
         let head = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), head].concat();
-        let mut resumer = Resumer::new(Resume::Reply(Reply { to_head: false, request_persists: true, head, body }));
+        let request = Request { label: "GET /".into(), to_head: false, persists: true };
+        let said = Said { interim: Vec::new(), head, body };
+        let (mut resumer, _) = Resumer::new(Resume::Again { said, requests: vec![request], refused: None });
         let _ = resumer.on_application(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", &mut Vec::new());
         let _ = resumer.on_application(&application, &mut Vec::new());
     }

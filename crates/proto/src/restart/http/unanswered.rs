@@ -1,0 +1,94 @@
+//! A request that waits for its reply.
+
+use super::body::Body;
+use super::head::{Method, RequestHead};
+use super::resume::Request;
+use super::{LABEL_MAX, Reason, Reexecute};
+use crate::Offset;
+
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    /// Where it begins in the input.
+    pub start: Offset,
+    pub label: Box<str>,
+    pub method: Method,
+    pub persists: bool,
+    /// Its reply is complete, it is not.
+    pub answered: bool,
+    /// Bytes of its first line.
+    line: u32,
+    /// Whether it may be executed again, as far as is known now.
+    repeat: Repeat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeat {
+    Allowed,
+    /// By the rule.
+    Forbidden,
+    /// Its input is no longer kept.
+    Impossible,
+}
+
+impl Unanswered {
+    /// The request with this header section, and the body that follows.
+    pub fn new(start: Offset, head: &[u8], request: RequestHead, rule: Reexecute) -> (Self, Option<Body>) {
+        let line = memchr::memchr(b'\n', head).map_or(head.len(), |feed| feed + 1);
+        let is_allowed = rule.allows(request.method, request.has_key);
+        let new = Self {
+            start,
+            label: label(&head[..line]),
+            method: request.method,
+            persists: request.persists,
+            answered: false,
+            line: u32::try_from(line).expect("a header is short"),
+            repeat: if is_allowed {
+                Repeat::Allowed
+            } else {
+                Repeat::Forbidden
+            },
+        };
+        (new, request.body)
+    }
+
+    /// Why it cannot be executed again, if it cannot.
+    pub fn barrier(&self) -> Option<Reason> {
+        match self.repeat {
+            Repeat::Allowed => None,
+            Repeat::Forbidden => Some(Reason::NotRepeatable(self.method)),
+            Repeat::Impossible => Some(Reason::TooLong(self.method)),
+        }
+    }
+
+    /// It is to be executed again after a takeover.
+    pub fn is_repeatable(&self) -> bool {
+        self.repeat == Repeat::Allowed && !self.answered
+    }
+
+    /// Where its header fields begin in the input.
+    pub fn fields(&self) -> Offset {
+        self.start + u64::from(self.line)
+    }
+
+    /// Its input is not kept any more.
+    pub fn forget(&mut self) {
+        self.repeat = Repeat::Impossible;
+    }
+
+    pub fn owed(&self) -> Request {
+        Request {
+            label: self.label.clone(),
+            to_head: self.method == Method::Head,
+            persists: self.persists,
+        }
+    }
+}
+
+/// Method and target of a request line, for people's eyes.
+fn label(line: &[u8]) -> Box<str> {
+    let end = memchr::memrchr(b' ', line).unwrap_or(line.len());
+    let shown = &line[..end.min(LABEL_MAX)];
+    let mut label = shown.escape_ascii().to_string();
+    label.truncate(LABEL_MAX);
+    label.into()
+}

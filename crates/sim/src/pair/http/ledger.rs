@@ -1,0 +1,50 @@
+//! What was executed, on all nodes: the judge of re-execution.
+
+use std::collections::BTreeMap;
+
+use super::Request;
+
+/// Every execution that has begun.
+#[derive(Debug, Default)]
+pub struct Ledger(BTreeMap<u64, Vec<Execution>>);
+
+#[derive(Debug)]
+struct Execution {
+    request: Request,
+    node: u64,
+    is_marked: bool,
+}
+
+impl Ledger {
+    /// `node` has begun to execute a request, which may be marked as one that was executed before.
+    pub(super) fn enter(&mut self, request: Request, node: u64, is_marked: bool) {
+        self.0.entry(request.id).or_default().push(Execution {
+            request,
+            node,
+            is_marked,
+        });
+    }
+
+    /// How many requests were executed again.
+    pub fn repeated(&self) -> usize {
+        self.0.values().filter(|executions| executions.len() > 1).count()
+    }
+
+    /// What must not be.
+    pub fn violations(&self) -> Vec<String> {
+        let is_wrong = |executions: &&Vec<Execution>| match executions.as_slice() {
+            [] | [_] => false,
+            // A primary that is merely slow may begin later than the survivor.
+            [first, second] => {
+                !first.request.is_repeatable()
+                    || first.node == second.node
+                    || first.is_marked == second.is_marked
+            }
+            _ => true,
+        };
+        let wrong = self.0.values().filter(is_wrong);
+        wrong
+            .map(|executions| format!("executed again: {executions:?}"))
+            .collect()
+    }
+}
