@@ -8,21 +8,20 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use linux::network::{Announcer, Interface, Network};
 use linux::raw::RawSender;
-use linux::repair::{Pool, Restored};
+use linux::repair::Pool;
 use linux::wire::{FilterWatch, Mode, Rings, Wire};
 use proto::action::{Action, Gate, Report, ServiceIndex};
-use proto::connection::{Connection, Endpoint};
 use proto::node::Node;
 use proto::role::Role;
 use proto::table::ConnectionId;
-use proto::takeover;
 
 use super::Reader;
 use super::claim::Claims;
 use super::hook;
 use super::peer::Peer;
-use super::relay::{Handover, Live, Relay};
+use super::relay::Relay;
 use super::replicas::Replicas;
+use super::restore::Restoring;
 use super::servers::Servers;
 use crate::config::Config;
 
@@ -37,11 +36,11 @@ const POOL_STEP: usize = 8;
 pub struct Executor {
     wire: Wire,
     network: Network,
-    raw: RawSender,
-    services: Vec<Service>,
-    restoring: HashMap<(ServiceIndex, ConnectionId), Restoring>,
-    relay: Relay,
-    replicas: Replicas,
+    pub(super) raw: RawSender,
+    pub(super) services: Vec<Service>,
+    pub(super) restoring: HashMap<(ServiceIndex, ConnectionId), Restoring>,
+    pub(super) relay: Relay,
+    pub(super) replicas: Replicas,
     claims: Claims,
     servers: Servers,
     filters: FilterWatch,
@@ -49,21 +48,15 @@ pub struct Executor {
     raised: bool,
 }
 
-struct Service {
+pub(super) struct Service {
     name: String,
     vip: SocketAddr,
     interface: Interface,
     mac: [u8; 6],
-    pool: Pool,
+    pub(super) pool: Pool,
     on_deposed: Vec<String>,
     /// Clients whose connections are being decided.
     held: Vec<SocketAddr>,
-}
-
-/// A connection between `Restore` and `Activate`.
-struct Restoring {
-    endpoint: Endpoint,
-    socket: Restored,
 }
 
 impl Executor {
@@ -345,96 +338,6 @@ impl Executor {
         let vip = self.services[usize::from(service)].vip;
         if let Err(error) = self.network.set_speak(vip, may) {
             tracing::error!(%error, %vip, "the no-RST guard stays closed: lost connections will hang instead of ending");
-        }
-    }
-
-    fn restore(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-        let Some(connection) = node.table(service).get(id) else {
-            return;
-        }; // it ended meanwhile
-        let now = linux::clock::now();
-        let endpoint = connection.endpoint();
-        let output = connection.output().slices(endpoint.unacknowledged.clone());
-        let pool = &mut self.services[usize::from(service)].pool;
-        match Restored::new(pool, &endpoint, output, now) {
-            Ok(socket) => {
-                self.restoring
-                    .insert((service, id), Restoring { endpoint, socket });
-            }
-            Err(error) => node.handle_unrestorable(now, service, id, error.to_string()),
-        }
-    }
-
-    fn step<E: std::fmt::Display>(
-        &mut self,
-        node: &mut Node,
-        service: ServiceIndex,
-        id: ConnectionId,
-        step: impl FnOnce(&Restoring, &Node) -> Result<(), E>,
-    ) {
-        let Some(restoring) = self.restoring.get(&(service, id)) else {
-            return;
-        };
-        if let Err(error) = step(restoring, node) {
-            self.restoring.remove(&(service, id));
-            node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
-        }
-    }
-
-    fn activate(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-        self.step(node, service, id, |restoring, node| {
-            let Some(connection) = node.table(service).get(id) else {
-                return Ok(());
-            };
-            let late = restoring.endpoint.input_frontier..connection.input().frontier();
-            connection
-                .input()
-                .slices(late)
-                .try_for_each(|slice| restoring.socket.feed(slice))
-        });
-        let Some(Restoring { endpoint, socket }) = self.restoring.remove(&(service, id)) else {
-            return;
-        };
-        let connection = node.table(service).get(id);
-        let is_quiet = connection.is_some_and(Connection::is_quiet);
-        let socket = match socket.activate(is_quiet) {
-            Ok(socket) => socket,
-            Err(error) => {
-                node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
-                return;
-            }
-        };
-        let now = linux::clock::now();
-        if let Some(connection) = connection.filter(|_| !is_quiet) {
-            let offered = linux::repair::offered_window(&socket).unwrap_or(0);
-            if let Err(error) = self.raw.send(&takeover::wake(connection, offered, now).emit()) {
-                tracing::warn!(%error, client = %endpoint.client, "the client is not woken up");
-            }
-        }
-        node.handle_live(now, service, id);
-        self.relay.add_live(service, id, socket, endpoint, now);
-    }
-
-    fn hand_over(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-        let Some(Live {
-            id: number,
-            endpoint,
-            socket,
-        }) = self.relay.take_live(service, id)
-        else {
-            return;
-        };
-        let replica = self.replicas.take(service, id);
-        let connection = node.hand_over(linux::clock::now(), service, id);
-        if let Some(connection) = connection {
-            self.relay.hand_over(Handover {
-                id: number,
-                service,
-                connection,
-                endpoint,
-                socket,
-                replica,
-            });
         }
     }
 

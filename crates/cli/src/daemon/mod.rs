@@ -12,6 +12,7 @@ mod peer;
 mod relay;
 mod replicas;
 mod report;
+mod restore;
 mod servers;
 
 use std::io::Read;

@@ -1,0 +1,109 @@
+//! A connection's steps from the log to the keeper, on the kernel.
+
+use linux::repair::Restored;
+use proto::action::ServiceIndex;
+use proto::connection::{Connection, Endpoint};
+use proto::node::Node;
+use proto::table::ConnectionId;
+use proto::takeover;
+
+use super::carry_out::Executor;
+use super::relay::{Handover, Live};
+
+/// A connection between `Restore` and `Activate`.
+pub(super) struct Restoring {
+    pub(super) endpoint: Endpoint,
+    pub(super) socket: Restored,
+}
+
+impl Executor {
+    pub(super) fn restore(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
+        let Some(connection) = node.table(service).get(id) else {
+            return;
+        }; // it ended meanwhile
+        let now = linux::clock::now();
+        let endpoint = connection.endpoint();
+        let output = connection.output().slices(endpoint.unacknowledged.clone());
+        let pool = &mut self.services[usize::from(service)].pool;
+        match Restored::new(pool, &endpoint, output, now) {
+            Ok(socket) => {
+                self.restoring
+                    .insert((service, id), Restoring { endpoint, socket });
+            }
+            Err(error) => node.handle_unrestorable(now, service, id, error.to_string()),
+        }
+    }
+
+    pub(super) fn step<E: std::fmt::Display>(
+        &mut self,
+        node: &mut Node,
+        service: ServiceIndex,
+        id: ConnectionId,
+        step: impl FnOnce(&Restoring, &Node) -> Result<(), E>,
+    ) {
+        let Some(restoring) = self.restoring.get(&(service, id)) else {
+            return;
+        };
+        if let Err(error) = step(restoring, node) {
+            self.restoring.remove(&(service, id));
+            node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
+        }
+    }
+
+    pub(super) fn activate(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
+        self.step(node, service, id, |restoring, node| {
+            let Some(connection) = node.table(service).get(id) else {
+                return Ok(());
+            };
+            let late = restoring.endpoint.input_frontier..connection.input().frontier();
+            connection
+                .input()
+                .slices(late)
+                .try_for_each(|slice| restoring.socket.feed(slice))
+        });
+        let Some(Restoring { endpoint, socket }) = self.restoring.remove(&(service, id)) else {
+            return;
+        };
+        let connection = node.table(service).get(id);
+        let is_quiet = connection.is_some_and(Connection::is_quiet);
+        let socket = match socket.activate(is_quiet) {
+            Ok(socket) => socket,
+            Err(error) => {
+                node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
+                return;
+            }
+        };
+        let now = linux::clock::now();
+        if let Some(connection) = connection.filter(|_| !is_quiet) {
+            let offered = linux::repair::offered_window(&socket).unwrap_or(0);
+            if let Err(error) = self.raw.send(&takeover::wake(connection, offered, now).emit()) {
+                tracing::warn!(%error, client = %endpoint.client, "the client is not woken up");
+            }
+        }
+        node.handle_live(now, service, id);
+        self.relay.add_live(service, id, socket, endpoint, now);
+    }
+
+    pub(super) fn hand_over(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
+        let Some(Live {
+            id: number,
+            endpoint,
+            socket,
+        }) = self.relay.take_live(service, id)
+        else {
+            return;
+        };
+        let replica = self.replicas.take(service, id);
+        let connection = node.hand_over(linux::clock::now(), service, id);
+        if let Some(connection) = connection {
+            self.relay.hand_over(Handover {
+                id: number,
+                service,
+                connection,
+                endpoint,
+                socket,
+                replica,
+            });
+        }
+    }
+}
