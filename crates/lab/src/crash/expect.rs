@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::course::Course;
-use super::fault::Sequel;
+use super::fault::{Fault, Sequel};
 use super::stage::service;
 use super::{Options, Target, Workload};
 use crate::clock::ClockOffset;
@@ -50,8 +50,9 @@ pub fn expectations(
             .map(|at| clock.realtime_ns(at))
             .into_iter()
             .collect(),
-        speaking: match sequel {
-            Sequel::TakeoverOfSome => Speaking::ForEachConnection,
+        speaking: match options.fault {
+            // The sockets of a dying process are closed one after the other.
+            Fault::CrashWorker | Fault::KillServer => Speaking::ForEachConnection,
             _ => Speaking::ForAll,
         },
         closing: match options.workload {
