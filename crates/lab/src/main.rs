@@ -50,6 +50,7 @@ enum Command {
     #[command(name = "halr-memory")]
     EdgeMemory(edge_memory::Options),
     Network(net::hold::Options),
+    Trace(figure::TraceOptions),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
     #[command(name = bench::sim::DUMBBELL, hide = true)]
@@ -112,6 +113,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => crash::demo(&options),
         Command::Figure(options) => figure::run(&options),
         Command::Merge(options) => figure::merge(&options),
+        Command::Trace(options) => figure::trace(&options),
         Command::EdgeMemory(options) => edge_memory::run(&options),
         Command::Dumbbell(options) => bench::sim::dumbbell(&options).map(|()| Outcome::Held),
         Command::Measure(options) => bench::sim::measure(&options).map(|()| Outcome::Held),

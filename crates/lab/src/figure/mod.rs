@@ -18,6 +18,7 @@ mod rows;
 mod scenario;
 mod shard;
 mod sweep;
+mod trace;
 mod work;
 
 use std::fs;
@@ -35,6 +36,7 @@ use self::claims::Verdict;
 use self::results::Results;
 use self::scenario::Scenario;
 use self::shard::{Manifest, Shard};
+pub use self::trace::{TraceOptions, trace};
 use crate::{Outcome, WrongUse};
 
 /// Draw figures of the HALR thesis: CSV, SVG, and for `halr` or `all` a report with a verdict for each of its claims.

@@ -136,6 +136,8 @@ pub(super) struct Failure {
     pub at: Instant,
     /// When its flows have another one.
     pub over: Instant,
+    /// When the string is back, if it ever is; rate control ends then (thesis §6.2).
+    pub repaired: Option<Instant>,
     /// How long a heartbeat travels over the string.
     pub travel: Duration,
     /// Which flows are on the string.
@@ -178,7 +180,8 @@ impl Edge {
     pub fn share(&mut self, sharing: &Sharing, config: RateConfig) {
         self.shared = Some(Shared {
             config,
-            next: self.failure.at + sharing.alert,
+            next: Some(self.failure.at + sharing.alert),
+            until: self.failure.repaired,
             idle: sharing.idle,
             control: None,
             sent: vec![None; self.failure.hits.len()],
@@ -200,8 +203,9 @@ impl Edge {
 /// The string that is left, and who shares it.
 struct Shared {
     config: RateConfig,
-    /// When to begin, or when the interval ends.
-    next: Instant,
+    /// When to begin, or when the interval ends; nothing once the control has ended.
+    next: Option<Instant>,
+    until: Option<Instant>,
     idle: Duration,
     control: Option<RateControl>,
     /// When each flow sent last.
@@ -221,7 +225,10 @@ impl Shared {
     }
 
     fn on_timeout(&mut self, now: Instant) {
-        if now < self.next {
+        if self.until.is_some_and(|until| until <= now) {
+            (self.control, self.next, self.until) = (None, None, None);
+        }
+        if self.next.is_none_or(|next| now < next) {
             return;
         }
         let connections = self.active(now);
@@ -230,9 +237,13 @@ impl Shared {
             None => self.control = RateControl::new(self.config, now, connections).ok(),
         }
         if let Some(control) = &self.control {
-            self.next = control.poll_timeout();
+            self.next = Some(control.poll_timeout());
             self.windows.push((now, control.window()));
         }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.next.into_iter().chain(self.until).min()
     }
 
     /// How many flows sent of late.
@@ -293,7 +304,7 @@ impl Logic for Edge {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let recovery = self.recovery.as_ref().and_then(LocalRecovery::poll_timeout);
-        let shared = self.shared.as_ref().map(|shared| shared.next);
+        let shared = self.shared.as_ref().and_then(Shared::poll_timeout);
         [self.heartbeat, recovery, self.over, shared]
             .into_iter()
             .flatten()

@@ -69,6 +69,9 @@ pub enum InvalidScenario {
     /// A time outside the run.
     #[error("{0} must be within the run")]
     Late(&'static str),
+    /// A string that is back before it is given up, or after the run.
+    #[error("repaired_at must be after the failover and within the run")]
+    Repair,
 }
 
 #[cfg(test)]
