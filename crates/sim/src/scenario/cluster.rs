@@ -59,6 +59,10 @@ pub struct Cluster {
     /// Time between two arrivals.
     #[serde(with = "seconds")]
     pub gap: Duration,
+    /// When the flows' clocks ticked before the start of time (`tcp.rto.phase`), one after the other; for those behind the last it is
+    /// drawn. To compare flow by flow with an ns-2 whose draws are known.
+    #[serde(skip)]
+    pub phases: Vec<Duration>,
     /// The run ends here, or when all flows are complete.
     #[serde(with = "seconds")]
     pub end: Duration,
@@ -84,6 +88,7 @@ impl Default for Cluster {
             first_arrival: Duration::ZERO,
             last_arrival: None,
             gap: Duration::from_millis(20),
+            phases: Vec::new(),
             end: Duration::from_secs(400),
             seed: 1,
         }
@@ -297,7 +302,9 @@ impl Cluster {
         let (mut acts, mut at) = (Vec::new(), self.first_arrival);
         while at < self.last_arrival() {
             let [up_source, up_destination, to_source, to_destination] = hosts[acts.len() % self.hosts];
-            let flow = network.add_flow(&self.tcp, bytes, [up_source, up_destination])?;
+            let mut tcp = self.tcp;
+            tcp.rto.phase = self.phases.get(acts.len()).copied().or(tcp.rto.phase);
+            let flow = network.add_flow(&tcp, bytes, [up_source, up_destination])?;
             let routes = [
                 (r1, [cluster[0], to_source]),
                 (n, [cluster[1], cluster[3]]),
