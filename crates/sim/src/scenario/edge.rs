@@ -3,6 +3,7 @@
 //!
 //! The failover takes what the scenario says: detection, three heartbeats by default, and the rest is the takeover.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto::edge::cache::{CacheConfig, Policy};
@@ -225,8 +226,8 @@ impl Shared {
     }
 
     fn on_timeout(&mut self, now: Instant) {
-        if self.until.is_some_and(|until| until <= now) {
-            (self.control, self.next, self.until) = (None, None, None);
+        if self.until.take_if(|until| *until <= now).is_some() {
+            (self.control, self.next) = (None, None);
         }
         if self.next.is_none_or(|next| now < next) {
             return;
@@ -292,8 +293,16 @@ impl Logic for Edge {
             }
             recovery.on_timeout(now);
             if over {
+                let shared = self.shared.as_ref().and_then(|shared| shared.control.as_ref());
+                let cap = shared.map_or(u32::MAX, RateControl::window);
+                let mut again: BTreeMap<FlowId, u32> = BTreeMap::new();
                 for resend in recovery.complete(now) {
-                    (0..resend.copies).for_each(|_| out.send(resend.packet));
+                    // Who shares the string gets no more at once than its window; its sender repeats the rest.
+                    let bytes = again.entry(resend.packet.flow).or_default();
+                    *bytes += u32::from(resend.packet.len);
+                    if *bytes <= cap {
+                        (0..resend.copies).for_each(|_| out.send(resend.packet));
+                    }
                 }
             }
         }

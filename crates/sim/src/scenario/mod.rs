@@ -145,6 +145,15 @@ mod tests {
         };
         assert!(rate.run().unwrap_err().to_string().starts_with("flows"));
         let rate = Rate {
+            repaired_at: Some(Duration::from_secs(7)),
+            ..Rate::default()
+        };
+        let error = rate.run().unwrap_err().to_string();
+        assert!(
+            error.starts_with("repaired_at must be after the failover"),
+            "{error}"
+        );
+        let rate = Rate {
             sharing: Some(Sharing {
                 interval: Duration::from_millis(90),
                 ..Sharing::default()
