@@ -170,7 +170,12 @@ fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) ->
     let judged = if manifest.scenario.is_some() {
         Vec::new()
     } else {
-        claims::judge(results, &names)
+        let mut judged = claims::judge(results, &names);
+        // One figure's runs do not answer what another's would.
+        if entries.len() == 1 {
+            judged.retain(|judged| judged.verdict != Verdict::NotRun);
+        }
+        judged
     };
     if entries.len() > 1 {
         let html = report::html(&figures, &drawn, &judged, manifest.seeds);
