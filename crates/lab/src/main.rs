@@ -51,6 +51,7 @@ enum Command {
     EdgeMemory(edge_memory::Options),
     Network(net::hold::Options),
     Programs(crash::ProgramsOptions),
+    Trace(figure::TraceOptions),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
     #[command(name = bench::sim::DUMBBELL, hide = true)]
@@ -113,6 +114,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => crash::demo(&options),
         Command::Figure(options) => figure::run(&options),
         Command::Merge(options) => figure::merge(&options),
+        Command::Trace(options) => figure::trace(&options),
         Command::EdgeMemory(options) => edge_memory::run(&options),
         Command::Dumbbell(options) => bench::sim::dumbbell(&options).map(|()| Outcome::Held),
         Command::Measure(options) => bench::sim::measure(&options).map(|()| Outcome::Held),

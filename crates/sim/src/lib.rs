@@ -14,6 +14,7 @@ pub mod flow;
 pub mod host;
 pub mod link;
 pub mod net;
+mod notation;
 pub mod pair;
 pub mod router;
 pub mod scenario;

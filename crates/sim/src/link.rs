@@ -79,6 +79,19 @@ pub enum Verdict {
     Down,
 }
 
+impl Verdict {
+    /// What a trace says of it; empty if the packet simply arrives.
+    pub const fn fate(&self) -> &'static str {
+        match self {
+            Self::Deliver { copy_at: None, .. } => "",
+            Self::Deliver { copy_at: Some(_), .. } => "twice",
+            Self::Lost => "lost",
+            Self::QueueFull => "queue full",
+            Self::Down => "down",
+        }
+    }
+}
+
 /// One direction of a cable.
 #[derive(Clone, Debug)]
 pub struct Link {

@@ -1,5 +1,7 @@
 //! The engine for figures: everything arrives whatever is lost, the same seed does the same, switches may interfere.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -8,6 +10,7 @@ use steadfast_sim::flow::{Config, Growth, Handshake, Variant};
 use steadfast_sim::link::LinkConfig;
 use steadfast_sim::net::{Direction, End, Flags, FlowId, LinkId, Logic, Network, Outbox, Packet, SwitchId};
 use steadfast_sim::scenario::cluster::Cluster;
+use steadfast_sim::scenario::edge::Recovery;
 use steadfast_sim::scenario::rate::Rate;
 
 const VARIANTS: [Variant; 6] = [
@@ -28,7 +31,7 @@ fn line(
     bytes: u64,
 ) -> (Network, FlowId, SwitchId, [LinkId; 4]) {
     let mut network = Network::new(seed);
-    let switch = network.add_switch();
+    let switch = network.add_switch("switch");
     let mut lay = |end| network.add_link(end, link).unwrap();
     let links = [
         lay(End::Switch(switch)),
@@ -257,4 +260,36 @@ fn a_switch_may_hold_drop_repeat_and_change_packets() {
     assert!(completed.since(started) > Duration::from_millis(300));
     let meddler: &Meddler = network.logic(switch).unwrap();
     assert!(meddler.dropped && meddler.most_in_window <= u64::from(CAP));
+}
+
+#[test]
+fn a_trace_reads_like_packetdrill_and_changes_nothing() {
+    let cluster = Cluster {
+        hosts: 1,
+        last_arrival: Some(Duration::from_millis(20)),
+        failover_at: Duration::from_millis(100),
+        recovery: Some(Recovery::default()),
+        ..Cluster::default()
+    };
+    let lines = Rc::new(RefCell::new(Vec::new()));
+    let to = Rc::clone(&lines);
+    let traced = cluster.run_traced(move |event| to.borrow_mut().push(event.to_string()));
+    assert_eq!(traced, cluster.run_counted());
+    let lines = lines.borrow();
+    let told = lines
+        .iter()
+        .filter(|line| ["sender", " R1 >", ": "].iter().any(|what| line.contains(what)));
+    let told: Vec<_> = told.take(10).map(String::as_str).collect();
+    insta::assert_snapshot!(told.join("\n"), @r"
+    0.000000000 sender-0 > 10.0.0.1:40000 198.18.0.1:80 S 0:0(0) win 65535 <wscale 7>
+    0.046003200 R1 > 10.0.0.1:40000 198.18.0.1:80 S 0:0(0) win 65535 <wscale 7>
+    0.052009728 R1 > 198.18.0.1:80 10.0.0.1:40000 . 0:0(0) ack 1 win 730
+    0.098012928 sender-0 < 198.18.0.1:80 10.0.0.1:40000 . 0:0(0) ack 1 win 730
+    0.098012928 sender-0 > 10.0.0.1:40000 198.18.0.1:80 . 1:1461(1460) ack 1 win 65535
+    0.100000000 N: down
+    0.144132928 R1 > 10.0.0.1:40000 198.18.0.1:80 . 1:1461(1460) ack 1 win 65535 [down]
+    0.600000000 N: up
+    0.600000000 R1 > 10.0.0.1:40000 198.18.0.1:80 . 1:1461(1460) ack 1 win 65535
+    0.706125664 R1 > 198.18.0.1:80 10.0.0.1:40000 . 0:0(0) ack 1461 win 730
+    ");
 }

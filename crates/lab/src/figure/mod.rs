@@ -18,6 +18,7 @@ mod rows;
 mod scenario;
 mod shard;
 mod sweep;
+mod trace;
 mod work;
 
 use std::fs;
@@ -35,6 +36,7 @@ use self::claims::Verdict;
 use self::results::Results;
 use self::scenario::Scenario;
 use self::shard::{Manifest, Shard};
+pub use self::trace::{TraceOptions, trace};
 use crate::{Outcome, WrongUse};
 
 /// Draw figures of the HALR thesis, and the same for today's hosts: CSV, SVG, and for several a report with a verdict per claim.
@@ -169,7 +171,12 @@ fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) ->
     let judged = if manifest.scenario.is_some() {
         Vec::new()
     } else {
-        claims::judge(results, &names)
+        let mut judged = claims::judge(results, &names);
+        // One figure's runs do not answer what another's would.
+        if entries.len() == 1 {
+            judged.retain(|judged| judged.verdict != Verdict::NotRun);
+        }
+        judged
     };
     if entries.len() > 1 {
         let html = report::html(&figures, &drawn, &judged, manifest.seeds);

@@ -1,5 +1,6 @@
 //! From a scenario to its runs, and from a run to its rows.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -8,6 +9,7 @@ use proto::edge::cache::Policy;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use sim::flow::Variant;
+use sim::net::Event;
 use sim::scenario::cluster::Cluster;
 use sim::scenario::edge::Recovery as LocalRecovery;
 use sim::scenario::rate::{Rate, RateResult};
@@ -58,8 +60,8 @@ fn local_recovery(file: Option<LocalRecovery>, policy: Recovery) -> Option<Local
 }
 
 impl Scenario {
-    /// Its runs with the seeds 1, 2, …, in the order of their numbers.
-    pub fn runs(&self, seeds: u64) -> Vec<Run> {
+    /// Its runs with these seeds, in the order of their numbers.
+    pub fn runs(&self, seeds: RangeInclusive<u64>) -> Vec<Run> {
         let mut whats = Vec::new();
         match self {
             Self::Flows(sweep) => sweep.runs(seeds, &mut whats),
@@ -72,11 +74,11 @@ impl Scenario {
 }
 
 impl FlowSweep {
-    fn runs(&self, seeds: u64, whats: &mut Vec<What>) {
+    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<What>) {
         for variant in &self.variants {
             for Seconds(failover) in &self.failovers {
                 for recovery in &self.recoveries {
-                    for seed in 1..=seeds {
+                    for seed in seeds.clone() {
                         let mut cluster = Cluster {
                             failover: *failover,
                             seed,
@@ -102,10 +104,10 @@ impl FlowSweep {
 }
 
 impl StringSweep {
-    fn runs(&self, seeds: u64, whats: &mut Vec<What>) {
+    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<What>) {
         for buffer_packets in &self.buffers {
             for rate_control in &self.rate_control {
-                for seed in 1..=seeds {
+                for seed in seeds.clone() {
                     let rate = Rate {
                         buffer_packets: buffer_packets - 1, // who is being sent does not wait
                         sharing: rate_control.then(|| self.rate.sharing.unwrap_or_default()),
@@ -145,6 +147,42 @@ impl Run {
                 Ok(self.strings_rows(rate, *run, *sampled, &result))
             }
         }
+    }
+
+    /// What is varied in it, as a name: `reno-3s-lowest`, `buffer-750-shared`.
+    pub fn name(&self) -> String {
+        match &self.what {
+            What::Cluster {
+                cluster, recovery, ..
+            } => {
+                let (variant, failover_s) = (cluster.tcp.variant, cluster.failover.as_secs_f64());
+                format!("{variant:?}-{failover_s}s-{recovery:?}").to_lowercase()
+            }
+            What::Strings { run, .. } => {
+                let control = if run.rate_control { "shared" } else { "plain" };
+                format!("buffer-{}-{control}", run.buffer_packets)
+            }
+        }
+    }
+
+    /// How many flows it has.
+    pub fn flows(&self) -> u64 {
+        match &self.what {
+            What::Cluster { cluster, .. } => cluster.flows(),
+            What::Strings { rate, .. } => u64::from(rate.flows) * 2,
+        }
+    }
+
+    /// Simulates, and tells `trace` of every event.
+    ///
+    /// # Errors
+    /// As [`Run::play`].
+    pub fn trace(&self, trace: impl FnMut(&Event) + 'static) -> Result<()> {
+        match &self.what {
+            What::Cluster { cluster, .. } => drop(cluster.run_traced(trace)?),
+            What::Strings { rate, .. } => drop(rate.run_traced(trace)?),
+        }
+        Ok(())
     }
 
     fn play_cluster(

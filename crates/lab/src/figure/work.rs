@@ -25,7 +25,7 @@ pub fn results(
 ) -> Result<Results> {
     let mut runs: Vec<(usize, Run)> = Vec::new();
     for (index, (_, scenario)) in scenarios.iter().enumerate() {
-        runs.extend(scenario.runs(seeds).into_iter().map(|run| (index, run)));
+        runs.extend(scenario.runs(1..=seeds).into_iter().map(|run| (index, run)));
     }
     let runs: Vec<_> = (0..)
         .zip(runs)

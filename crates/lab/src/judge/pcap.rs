@@ -1,9 +1,9 @@
-//! Reads capture files: the classic pcap format, as a stream, in bounded memory, trusting nothing.
+//! Reads capture files: the classic pcap format, as a stream, in bounded memory, trusting nothing. And writes them.
 //!
 //! Format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html>.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -247,6 +247,36 @@ impl Layout {
             u32::from_le_bytes(bytes)
         }
     }
+}
+
+/// Writes the file header: whole Ethernet frames, times in nanoseconds, the same bytes on every machine.
+///
+/// # Errors
+/// The writer's.
+pub fn write_header(to: &mut impl Write) -> io::Result<()> {
+    const VERSION: u32 = 0x0004_0002; // 2.4
+    for word in [MAGIC_NANOSECONDS, VERSION, 0, 0, FRAME_MAX, ETHERNET] {
+        to.write_all(&word.to_le_bytes())?;
+    }
+    Ok(())
+}
+
+/// Writes a whole frame, seen at `at_ns`.
+///
+/// # Errors
+/// The writer's, or if the format has no room for the time or the frame.
+pub fn write_record(to: &mut impl Write, at_ns: u64, frame: &[u8]) -> io::Result<()> {
+    let word = |number: u64| u32::try_from(number).map_err(io::Error::other);
+    let len = word(frame.len() as u64)?;
+    for word in [
+        word(at_ns / 1_000_000_000)?,
+        word(at_ns % 1_000_000_000)?,
+        len,
+        len,
+    ] {
+        to.write_all(&word.to_le_bytes())?;
+    }
+    to.write_all(frame)
 }
 
 #[cfg(test)]

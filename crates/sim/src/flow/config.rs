@@ -6,6 +6,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::seconds;
+use crate::net::HEADER;
 
 /// How a sender finds and repairs losses, and how its window falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -187,6 +188,9 @@ pub enum InvalidConfig {
     /// The advertised window would not fit its field.
     #[error("max_window must be below 4 GiB, not {0} segments")]
     Window(u32),
+    /// A segment would not fit an IP packet.
+    #[error("mss must leave 40 bytes of an IP packet's 65,535 for headers")]
+    Segment,
     /// The timeouts contradict each other.
     #[error("rto.{0} must be between rto.min and rto.max")]
     Rto(&'static str),
@@ -258,6 +262,9 @@ impl Config {
         }
         if self.max_window.checked_mul(u32::from(self.mss)).is_none() {
             return Err(InvalidConfig::Window(self.max_window));
+        }
+        if u32::from(self.mss) + HEADER > u32::from(u16::MAX) {
+            return Err(InvalidConfig::Segment);
         }
         for (field, value) in [("syn", rto.syn), ("initial", rto.initial)] {
             if value < rto.min || value > rto.max {

@@ -22,6 +22,7 @@
 //! more flows, and the cluster of [`crate::scenario::rate`] carries up to a tenth less than in ns-2, where rounded floating
 //! point numbers break the ties. All chance comes from the seed.
 
+mod event;
 mod packet;
 mod queue;
 mod switch;
@@ -35,6 +36,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::flow::{Config, InvalidConfig, Receiver, Sender};
 use crate::link::{InvalidLink, Link, LinkConfig, Verdict};
+pub use event::{Event, Happening, Place};
 pub use packet::{Direction, Flags, HEADER, Packet, Sack};
 use queue::{Key, Queue, What};
 use switch::Switch;
@@ -87,6 +89,7 @@ pub struct Network {
     /// What an end or a switch has just sent; kept for its memory.
     sent: Vec<Packet>,
     outbox: Outbox,
+    trace: Option<Box<dyn FnMut(&Event)>>,
     rng: Xoshiro256PlusPlus,
 }
 
@@ -130,13 +133,14 @@ impl Network {
             unfinished: 0,
             sent: Vec::new(),
             outbox: Outbox::default(),
+            trace: None,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
         }
     }
 
-    /// Puts a switch into the network, without routes.
-    pub fn add_switch(&mut self) -> SwitchId {
-        self.switches.push(Switch::default());
+    /// Puts a switch into the network, without routes. The name stands in traces.
+    pub fn add_switch(&mut self, name: &'static str) -> SwitchId {
+        self.switches.push(Switch::new(name));
         SwitchId(number(self.switches.len() - 1))
     }
 
@@ -206,9 +210,12 @@ impl Network {
         let wire = &mut self.wires[link.0 as usize];
         wire.link.set_up(up);
         if !up {
-            wire.counts.cut += wire.on_the_way.len() as u64;
-            wire.on_the_way.clear();
+            let (end, lost) = (wire.end, std::mem::take(&mut wire.on_the_way));
+            wire.counts.cut += lost.len() as u64;
             wire.scheduled = Key::NEVER;
+            for (_, packet) in lost {
+                self.tell_received(end, packet, "cut");
+            }
         }
     }
 
@@ -293,6 +300,9 @@ impl Network {
             wire.scheduled = Key::NEVER;
         }
         self.now = Instant::from_nanos(key.nanos());
+        if self.trace.is_some() {
+            self.tell_received(end, packet, "");
+        }
         match end {
             End::Hosts => self.deliver(packet),
             End::Switch(switch) => self.forward(switch, packet),
@@ -323,7 +333,11 @@ impl Network {
         flow.scheduled[end] = Key::NEVER;
         self.now = Instant::from_nanos(key.nanos());
         if end == 0 {
+            let before = flow.sender.counts().timeouts;
             flow.sender.handle_timeout(self.now, &mut self.sent);
+            if flow.sender.counts().timeouts != before {
+                self.note(Place::Sender(id), "timeout");
+            }
             self.settle_sender(id);
         } else {
             flow.receiver.handle_timeout(self.now, &mut self.sent);
@@ -355,15 +369,17 @@ impl Network {
         }
         for index in 0..self.sent.len() {
             let packet = self.sent[index];
-            self.offer(uplink, packet);
+            self.offer(uplink, packet, None);
         }
         self.sent.clear();
     }
 
-    fn offer(&mut self, link: LinkId, packet: Packet) {
+    /// A packet leaves a switch or, if there is none, its flow's end.
+    fn offer(&mut self, link: LinkId, packet: Packet, from: Option<SwitchId>) {
         let wire = &mut self.wires[link.0 as usize];
         let bytes = packet.wire_bytes();
-        match wire.link.offer(self.now, bytes) {
+        let verdict = wire.link.offer(self.now, bytes);
+        match verdict {
             Verdict::Deliver { at, copy_at } => {
                 wire.counts.packets += 1;
                 wire.counts.bytes += bytes as u64;
@@ -375,6 +391,9 @@ impl Network {
             Verdict::Lost => wire.counts.lost += 1,
             Verdict::QueueFull => wire.counts.overflows += 1,
             Verdict::Down => wire.counts.cut += 1,
+        }
+        if self.trace.is_some() {
+            self.tell_sent(from, packet, verdict.fate());
         }
     }
 
@@ -405,7 +424,7 @@ impl Network {
 
     fn route(&mut self, id: SwitchId, packet: Packet) {
         if let Some(link) = self.switches[id.0 as usize].route(packet.flow, packet.direction) {
-            self.offer(link, packet);
+            self.offer(link, packet, Some(id));
         }
     }
 

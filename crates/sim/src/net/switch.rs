@@ -39,19 +39,19 @@ pub(super) struct Switch {
     pub logic: Option<Box<dyn Logic>>,
     /// The heap's entry for the logic's timer.
     pub scheduled: Key,
+    pub name: &'static str,
 }
 
-impl Default for Switch {
-    fn default() -> Self {
+impl Switch {
+    pub const fn new(name: &'static str) -> Self {
         Self {
             routes: Vec::new(),
             logic: None,
             scheduled: Key::NEVER,
+            name,
         }
     }
-}
 
-impl Switch {
     pub fn set_route(&mut self, flow: FlowId, direction: Direction, link: LinkId) {
         let index = flow.0 as usize;
         if index >= self.routes.len() {

@@ -15,7 +15,7 @@ use super::edge::{Edge, Failure, Recovery};
 use super::{FlowResult, InvalidScenario};
 use crate::flow::{Config, Departures, RtoConfig, Variant, seconds};
 use crate::link::LinkConfig;
-use crate::net::{Direction, End, FlowId, LinkId, Network, SwitchId};
+use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId};
 
 /// The scenario. The default has the times of §7.2.1, TCP as ns-2 had it, and a failover of 0.5 s; times are in seconds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -59,6 +59,10 @@ pub struct Cluster {
     /// Time between two arrivals.
     #[serde(with = "seconds")]
     pub gap: Duration,
+    /// When the flows' clocks ticked before the start of time (`tcp.rto.phase`), one after the other; for those behind the last it is
+    /// drawn. To compare flow by flow with an ns-2 whose draws are known.
+    #[serde(skip)]
+    pub phases: Vec<Duration>,
     /// The run ends here, or when all flows are complete.
     #[serde(with = "seconds")]
     pub end: Duration,
@@ -84,6 +88,7 @@ impl Default for Cluster {
             first_arrival: Duration::ZERO,
             last_arrival: None,
             gap: Duration::from_millis(20),
+            phases: Vec::new(),
             end: Duration::from_secs(400),
             seed: 1,
         }
@@ -155,10 +160,29 @@ impl Cluster {
     pub fn run_watched(
         &self,
         moments: &[Duration],
-        mut look: impl FnMut(&Network),
+        look: impl FnMut(&Network),
     ) -> Result<ClusterResult, InvalidScenario> {
         self.check()?;
+        self.run_in(Network::new(self.seed), moments, look)
+    }
+
+    /// Runs it, and tells `trace` of every event.
+    ///
+    /// # Errors
+    /// If the configuration describes no network.
+    pub fn run_traced(&self, trace: impl FnMut(&Event) + 'static) -> Result<ClusterResult, InvalidScenario> {
+        self.check()?;
         let mut network = Network::new(self.seed);
+        network.set_trace(trace);
+        self.run_in(network, &[], |_| ())
+    }
+
+    fn run_in(
+        &self,
+        mut network: Network,
+        moments: &[Duration],
+        mut look: impl FnMut(&Network),
+    ) -> Result<ClusterResult, InvalidScenario> {
         let Built {
             switches,
             cluster,
@@ -174,7 +198,10 @@ impl Cluster {
             network.run_until(Instant::ZERO + at);
             match act {
                 Act::Start(flow) => network.start(flow),
-                Act::SetUp(up) => cluster.iter().for_each(|link| network.set_up(*link, up)),
+                Act::SetUp(up) => {
+                    network.note(Place::Node("N"), if up { "up" } else { "down" });
+                    cluster.iter().for_each(|link| network.set_up(*link, up));
+                }
                 Act::Look => look(&network),
             }
         }
@@ -197,6 +224,7 @@ impl Cluster {
         let failure = Failure {
             at: Instant::ZERO + self.failover_at,
             over: Instant::ZERO + self.failover_at + self.failover,
+            repaired: None,
             travel: self.cluster_delay * 2,
             hits: network.flows().map(|_| true).collect(),
         };
@@ -209,6 +237,13 @@ impl Cluster {
             network.set_logic(switch, Box::new(edge));
         }
         Ok(())
+    }
+
+    /// How many flows arrive.
+    pub fn flows(&self) -> u64 {
+        let time = self.last_arrival().saturating_sub(self.first_arrival);
+        let flows = time.as_nanos().div_ceil(self.gap.as_nanos().max(1));
+        u64::try_from(flows).unwrap_or(u64::MAX)
     }
 
     fn last_arrival(&self) -> Duration {
@@ -242,7 +277,7 @@ impl Cluster {
     }
 
     fn build(&self, network: &mut Network) -> Result<Built, InvalidScenario> {
-        let [r1, n, r2] = [(); 3].map(|()| network.add_switch());
+        let [r1, n, r2] = ["R1", "N", "R2"].map(|name| network.add_switch(name));
         let link = |rate, delay, loss| LinkConfig {
             rate_bits_per_s: Some(rate),
             delay,
@@ -267,7 +302,9 @@ impl Cluster {
         let (mut acts, mut at) = (Vec::new(), self.first_arrival);
         while at < self.last_arrival() {
             let [up_source, up_destination, to_source, to_destination] = hosts[acts.len() % self.hosts];
-            let flow = network.add_flow(&self.tcp, bytes, [up_source, up_destination])?;
+            let mut tcp = self.tcp;
+            tcp.rto.phase = self.phases.get(acts.len()).copied().or(tcp.rto.phase);
+            let flow = network.add_flow(&tcp, bytes, [up_source, up_destination])?;
             let routes = [
                 (r1, [cluster[0], to_source]),
                 (n, [cluster[1], cluster[3]]),

@@ -71,7 +71,7 @@ impl Dumbbell {
     /// If the configuration describes no network.
     pub fn run(&self) -> Result<Vec<FlowResult>, InvalidScenario> {
         let mut network = Network::new(self.seed);
-        let [r1, r2] = [(); 2].map(|()| network.add_switch());
+        let [r1, r2] = ["R1", "R2"].map(|name| network.add_switch(name));
         let bottleneck = LinkConfig {
             rate_bits_per_s: Some(self.rate_bits_per_s),
             delay: self.delay,

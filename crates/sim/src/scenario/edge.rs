@@ -3,6 +3,7 @@
 //!
 //! The failover takes what the scenario says: detection, three heartbeats by default, and the rest is the takeover.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto::edge::cache::{CacheConfig, Policy};
@@ -136,6 +137,8 @@ pub(super) struct Failure {
     pub at: Instant,
     /// When its flows have another one.
     pub over: Instant,
+    /// When the string is back, if it ever is; rate control ends then (thesis §6.2).
+    pub repaired: Option<Instant>,
     /// How long a heartbeat travels over the string.
     pub travel: Duration,
     /// Which flows are on the string.
@@ -178,7 +181,8 @@ impl Edge {
     pub fn share(&mut self, sharing: &Sharing, config: RateConfig) {
         self.shared = Some(Shared {
             config,
-            next: self.failure.at + sharing.alert,
+            next: Some(self.failure.at + sharing.alert),
+            until: self.failure.repaired,
             idle: sharing.idle,
             control: None,
             sent: vec![None; self.failure.hits.len()],
@@ -200,8 +204,9 @@ impl Edge {
 /// The string that is left, and who shares it.
 struct Shared {
     config: RateConfig,
-    /// When to begin, or when the interval ends.
-    next: Instant,
+    /// When to begin, or when the interval ends; nothing once the control has ended.
+    next: Option<Instant>,
+    until: Option<Instant>,
     idle: Duration,
     control: Option<RateControl>,
     /// When each flow sent last.
@@ -221,7 +226,10 @@ impl Shared {
     }
 
     fn on_timeout(&mut self, now: Instant) {
-        if now < self.next {
+        if self.until.take_if(|until| *until <= now).is_some() {
+            (self.control, self.next) = (None, None);
+        }
+        if self.next.is_none_or(|next| now < next) {
             return;
         }
         let connections = self.active(now);
@@ -230,9 +238,13 @@ impl Shared {
             None => self.control = RateControl::new(self.config, now, connections).ok(),
         }
         if let Some(control) = &self.control {
-            self.next = control.poll_timeout();
+            self.next = Some(control.poll_timeout());
             self.windows.push((now, control.window()));
         }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.next.into_iter().chain(self.until).min()
     }
 
     /// How many flows sent of late.
@@ -281,8 +293,16 @@ impl Logic for Edge {
             }
             recovery.on_timeout(now);
             if over {
+                let shared = self.shared.as_ref().and_then(|shared| shared.control.as_ref());
+                let cap = shared.map_or(u32::MAX, RateControl::window);
+                let mut again: BTreeMap<FlowId, u32> = BTreeMap::new();
                 for resend in recovery.complete(now) {
-                    (0..resend.copies).for_each(|_| out.send(resend.packet));
+                    // Who shares the string gets no more at once than its window; its sender repeats the rest.
+                    let bytes = again.entry(resend.packet.flow).or_default();
+                    *bytes += u32::from(resend.packet.len);
+                    if *bytes <= cap {
+                        (0..resend.copies).for_each(|_| out.send(resend.packet));
+                    }
                 }
             }
         }
@@ -293,7 +313,7 @@ impl Logic for Edge {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let recovery = self.recovery.as_ref().and_then(LocalRecovery::poll_timeout);
-        let shared = self.shared.as_ref().map(|shared| shared.next);
+        let shared = self.shared.as_ref().and_then(Shared::poll_timeout);
         [self.heartbeat, recovery, self.over, shared]
             .into_iter()
             .flatten()

@@ -69,6 +69,9 @@ pub enum InvalidScenario {
     /// A time outside the run.
     #[error("{0} must be within the run")]
     Late(&'static str),
+    /// A string that is back before it is given up, or after the run.
+    #[error("repaired_at must be after the failover and within the run")]
+    Repair,
 }
 
 #[cfg(test)]
@@ -141,6 +144,15 @@ mod tests {
             ..Rate::default()
         };
         assert!(rate.run().unwrap_err().to_string().starts_with("flows"));
+        let rate = Rate {
+            repaired_at: Some(Duration::from_secs(7)),
+            ..Rate::default()
+        };
+        let error = rate.run().unwrap_err().to_string();
+        assert!(
+            error.starts_with("repaired_at must be after the failover"),
+            "{error}"
+        );
         let rate = Rate {
             sharing: Some(Sharing {
                 interval: Duration::from_millis(90),

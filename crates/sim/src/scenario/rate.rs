@@ -19,7 +19,7 @@ use super::edge::{Edge, Failure, Recovery, Sharing};
 use super::{FlowResult, InvalidScenario};
 use crate::flow::{Config, Variant, seconds};
 use crate::link::LinkConfig;
-use crate::net::{Direction, End, FlowId, LinkId, Network, SwitchId};
+use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId};
 
 /// The scenario. The default has the numbers of §7.4, without rate control; times are in seconds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -55,6 +55,10 @@ pub struct Rate {
     /// How long the flows then on it wait until they are moved. New ones use the first string at once.
     #[serde(with = "seconds")]
     pub failover: Duration,
+    /// When the second string is back: then its group's flows use it again, and rate control ends. By default never, as in the
+    /// thesis' runs.
+    #[serde(with = "seconds::optional")]
+    pub repaired_at: Option<Duration>,
     /// Whether R1 and R2 recover the flows that wait.
     pub recovery: Option<Recovery>,
     /// Whether R1 and R2 share the string that is left by rate control.
@@ -87,6 +91,7 @@ impl Default for Rate {
             delay: Duration::from_millis(1),
             failure_at: Duration::from_secs(5),
             failover: Duration::from_secs(3),
+            repaired_at: None,
             recovery: None,
             sharing: None,
             bin: Duration::from_millis(100),
@@ -146,6 +151,9 @@ enum Act {
     Start(FlowId),
     Fail,
     Move(FlowId),
+    /// A flow of the second group uses the string that is back.
+    Return(FlowId),
+    Repair,
     Bin,
     Queue,
     FlowBin,
@@ -167,7 +175,21 @@ impl Rate {
     /// If the configuration describes no network.
     pub fn run(&self) -> Result<RateResult, InvalidScenario> {
         self.check()?;
+        self.run_in(Network::new(self.seed))
+    }
+
+    /// Runs it, and tells `trace` of every event.
+    ///
+    /// # Errors
+    /// If the configuration describes no network.
+    pub fn run_traced(&self, trace: impl FnMut(&Event) + 'static) -> Result<RateResult, InvalidScenario> {
+        self.check()?;
         let mut network = Network::new(self.seed);
+        network.set_trace(trace);
+        self.run_in(network)
+    }
+
+    fn run_in(&self, mut network: Network) -> Result<RateResult, InvalidScenario> {
         let built = self.build(&mut network)?;
         self.put_edges(&mut network, &built)?;
         let mut watch = Watch::new(&built);
@@ -183,10 +205,10 @@ impl Rate {
             network.run_until(at);
             match act {
                 Act::Start(flow) => network.start(*flow),
-                Act::Fail => built.strings[1]
-                    .iter()
-                    .for_each(|link| network.set_up(*link, false)),
+                Act::Fail => built.set_up(&mut network, false),
+                Act::Repair => built.set_up(&mut network, true),
                 Act::Move(flow) => built.route(&mut network, *flow, 0),
+                Act::Return(flow) => built.route(&mut network, *flow, 1),
                 Act::Bin => watch.bin(&mut network),
                 Act::Queue => watch.queue(&mut network),
                 Act::FlowBin => watch.flow_bin(&network),
@@ -210,6 +232,10 @@ impl Rate {
         if self.failure_at + self.failover > self.end {
             return Err(InvalidScenario::Late("failover"));
         }
+        let over = self.failure_at + self.failover;
+        if self.repaired_at.is_some_and(|at| at < over || at > self.end) {
+            return Err(InvalidScenario::Repair);
+        }
         if let Some(sharing) = &self.sharing {
             sharing
                 .config(self.rate_bits_per_s[0], self.round_trip())
@@ -232,6 +258,7 @@ impl Rate {
         let failure = Failure {
             at: Instant::ZERO + self.failure_at,
             over: Instant::ZERO + self.failure_at + self.failover,
+            repaired: self.repaired_at.map(|at| Instant::ZERO + at),
             travel: self.delay * 2,
             hits: built.waited.clone(),
         };
@@ -253,7 +280,7 @@ impl Rate {
     }
 
     fn build(&self, network: &mut Network) -> Result<Built, InvalidScenario> {
-        let switches = [(); 4].map(|()| network.add_switch());
+        let switches = ["R1", "R2", "N1", "N2"].map(|name| network.add_switch(name));
         let [r1, r2, n1, n2] = switches;
         let link = |rate, delay, queue_packets| LinkConfig {
             rate_bits_per_s: Some(rate),
@@ -297,6 +324,9 @@ impl Rate {
                 network.set_route(r2, flow, Direction::Forward, downlinks[1]);
                 built.route(network, flow, usize::from(waited));
                 built.acts.push((at, Act::Start(flow)));
+                if let Some(at) = self.repaired_at.filter(|_| group == 1) {
+                    built.acts.push((at, Act::Return(flow)));
+                }
                 if waited {
                     built
                         .acts
@@ -306,6 +336,7 @@ impl Rate {
             }
         }
         built.acts.push((self.failure_at, Act::Fail));
+        built.acts.extend(self.repaired_at.map(|at| (at, Act::Repair)));
         built.acts.sort_by_key(|(at, _)| *at);
         Ok(built)
     }
@@ -324,6 +355,12 @@ impl Rate {
 }
 
 impl Built {
+    /// The second string.
+    fn set_up(&self, network: &mut Network, up: bool) {
+        network.note(Place::Node("N2"), if up { "up" } else { "down" });
+        self.strings[1].iter().for_each(|link| network.set_up(*link, up));
+    }
+
     /// Sends a flow over a string, both ways.
     fn route(&self, network: &mut Network, flow: FlowId, string: usize) {
         let [to_n, to_r2, back_to_n, back_to_r1] = self.strings[string];

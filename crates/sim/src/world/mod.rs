@@ -371,14 +371,8 @@ impl World {
         } else {
             cable.links[plug.direction].offer(self.now, packet.len())
         };
-        let fate = match verdict {
-            Verdict::Deliver { copy_at: None, .. } => "",
-            Verdict::Deliver { copy_at: Some(_), .. } => "twice",
-            Verdict::Lost => "lost",
-            Verdict::QueueFull => "queue full",
-            Verdict::Down => "down",
-        };
-        self.trace.packet(self.now, &machine.name, '>', &packet, fate);
+        self.trace
+            .packet(self.now, &machine.name, '>', &packet, verdict.fate());
         if let Verdict::Deliver { at, copy_at } = verdict {
             let copy = copy_at.map(|copy_at| (copy_at, packet.clone()));
             self.push(at, Action::Arrive { plug, cuts, packet });

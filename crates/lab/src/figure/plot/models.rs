@@ -50,21 +50,8 @@ pub fn sawtooth(scenario: &Scenario, _: &Rows, marks: Marks) -> Vec<Panel> {
         Shape::Line,
         curve(1.0, Modelled::Local),
     ));
-    let highest = series.iter().flat_map(|series| &series.points).map(|(_, y)| *y);
-    vec![Panel {
-        title: String::new(),
-        x: Axis::new("flow down time (s)", 0.0, until_s),
-        y: Axis::new(
-            "unused flow time (s)",
-            0.0,
-            above(highest.fold(1.0, f64::max) * 1.05),
-        ),
-        series,
-        marks: marks
-            .iter()
-            .map(|(label, place)| Mark::new(*label, *place))
-            .collect(),
-    }]
+    let x = Axis::new("flow down time (s)", 0.0, until_s);
+    vec![panel(x, "unused flow time (s)", series, marks)]
 }
 
 /// The lines of Figure 18.
@@ -152,21 +139,24 @@ fn over_failover<F: Fn(f64) -> Range>(
             ));
         }
     }
+    let x = Axis::new("failover time (s)", 0.0, most * 1.04);
+    vec![panel(x, "completion time (s)", series, marks)]
+}
+
+/// From 0 to a little above the highest point.
+fn panel(x: Axis, y: &'static str, series: Vec<Series>, marks: Marks) -> Panel {
     let highest = series.iter().flat_map(|series| &series.points).map(|(_, y)| *y);
-    vec![Panel {
+    let highest = highest.fold(1.0, f64::max);
+    Panel {
         title: String::new(),
-        x: Axis::new("failover time (s)", 0.0, most * 1.04),
-        y: Axis::new(
-            "completion time (s)",
-            0.0,
-            above(highest.fold(1.0, f64::max) * 1.05),
-        ),
+        x,
+        y: Axis::new(y, 0.0, above(highest * 1.05)),
         series,
         marks: marks
             .iter()
             .map(|(label, place)| Mark::new(*label, *place))
             .collect(),
-    }]
+    }
 }
 
 /// Whole microseconds, so that equal points are one.

@@ -1,0 +1,189 @@
+//! What a trace tells, one event after the other: as a line, as a row, as a frame.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use proto::packet::{self, Options, Segment};
+use proto::{Instant, Seq};
+
+use super::{Direction, End, Flags, FlowId, Network, Packet, SwitchId};
+use crate::notation::{Notation, Origins};
+
+/// Where something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// At a flow's sending end.
+    Sender(FlowId),
+    /// At its receiving end.
+    Receiver(FlowId),
+    /// At a switch, or wherever else the scenario says.
+    Node(&'static str),
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Happening {
+    /// A packet leaves. It arrives if its fate is empty, and twice if it is `twice`.
+    Sent(Packet, &'static str),
+    /// A packet arrives; not if it has a fate.
+    Received(Packet, &'static str),
+    /// Something else, in words.
+    Note(&'static str),
+}
+
+/// Something happens, somewhere, at some time.
+///
+/// As text it is a line in packetdrill's notation. Numbers are relative to the SYN. Windows stand there as in a header, divided by 128
+/// but on SYNs, as if both ends had agreed on that.
+///
+/// ```text
+/// 2.000320000 sender-7 > 10.0.0.8:40000 198.18.0.8:80 S 0:0(0) win 65535 <wscale 7>
+/// 2.001323200 R1 > 10.0.0.8:40000 198.18.0.8:80 S 0:0(0) win 65535 <wscale 7> [down]
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Event {
+    /// When.
+    pub at: Instant,
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub what: Happening,
+}
+
+/// The windows' scale in lines and frames: a window of 64 segments does not fit 16 bits.
+const WINDOW_SCALE: u8 = 7;
+/// Data have no bytes; in a frame they are zeros.
+static ZEROS: [u8; u16::MAX as usize] = [0; u16::MAX as usize];
+
+impl Display for Place {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sender(flow) => write!(f, "sender-{}", flow.0),
+            Self::Receiver(flow) => write!(f, "receiver-{}", flow.0),
+            Self::Node(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Event {
+    /// The flow that it concerns, if it is one.
+    pub const fn flow(&self) -> Option<FlowId> {
+        match (&self.what, self.place) {
+            (Happening::Sent(packet, _) | Happening::Received(packet, _), _) => Some(packet.flow),
+            (Happening::Note(_), Place::Sender(flow) | Place::Receiver(flow)) => Some(flow),
+            (Happening::Note(_), Place::Node(_)) => None,
+        }
+    }
+}
+
+impl Display for Event {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let nanos = self.at.as_nanos();
+        let (seconds, nanos) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+        write!(f, "{seconds}.{nanos:09} {}", self.place)?;
+        let (way, packet, fate) = match &self.what {
+            Happening::Sent(packet, fate) => ('>', packet, fate),
+            Happening::Received(packet, fate) => ('<', packet, fate),
+            Happening::Note(text) => return write!(f, ": {text}"),
+        };
+        let origins: Origins = BTreeMap::new(); // every SYN is 0
+        let segment = &packet.segment();
+        let origins = &origins;
+        write!(f, " {way} {}", Notation { segment, origins })?;
+        if fate.is_empty() {
+            return Ok(());
+        }
+        write!(f, " [{fate}]")
+    }
+}
+
+impl Packet {
+    /// The segment that a real network would carry for it: with addresses made from the flow's number, zeros for data, and the
+    /// options that its fields need.
+    pub fn segment(&self) -> Segment<'static> {
+        let source = SocketAddr::from((Ipv4Addr::from_bits(SOURCES | (self.flow.0 + 1)), 40_000));
+        let destination = DESTINATIONS | ((self.flow.0 + 1) & DESTINATIONS_MASK);
+        let destination = SocketAddr::from((Ipv4Addr::from_bits(destination), 80));
+        let (source, destination) = match self.direction {
+            Direction::Forward => (source, destination),
+            Direction::Backward => (destination, source),
+        };
+        let is_syn = self.flags.has(Flags::SYN);
+        let shift = if is_syn { 0 } else { WINDOW_SCALE };
+        let mut sack = [None; 4];
+        for (slot, (left, right)) in sack.iter_mut().zip(self.sack.iter(self.ack)) {
+            *slot = Some((seq(left), seq(right)));
+        }
+        Segment {
+            source,
+            destination,
+            seq: seq(self.seq),
+            ack: seq(self.ack),
+            flags: packet::Flags {
+                syn: is_syn,
+                ack: self.flags.has(Flags::ACK),
+                fin: self.flags.has(Flags::FIN),
+                ..packet::Flags::default()
+            },
+            window: u16::try_from(self.window >> shift).unwrap_or(u16::MAX),
+            options: Options {
+                window_scale: is_syn.then_some(WINDOW_SCALE),
+                sack,
+                ..Options::default()
+            },
+            payload: &ZEROS[..usize::from(self.len)],
+        }
+    }
+}
+
+impl Network {
+    /// Tells `trace` of every event from now on.
+    pub fn set_trace(&mut self, trace: impl FnMut(&Event) + 'static) {
+        self.trace = Some(Box::new(trace));
+    }
+
+    /// Puts a note into the trace, if there is one.
+    pub fn note(&mut self, place: Place, text: &'static str) {
+        self.tell(place, Happening::Note(text));
+    }
+
+    fn tell(&mut self, place: Place, what: Happening) {
+        if let Some(trace) = &mut self.trace {
+            let at = self.now;
+            trace(&Event { at, place, what });
+        }
+    }
+
+    #[cold]
+    pub(super) fn tell_sent(&mut self, from: Option<SwitchId>, packet: Packet, fate: &'static str) {
+        let place = match (from, packet.direction) {
+            (Some(switch), _) => Place::Node(self.switches[switch.0 as usize].name),
+            (None, Direction::Forward) => Place::Sender(packet.flow),
+            (None, Direction::Backward) => Place::Receiver(packet.flow),
+        };
+        self.tell(place, Happening::Sent(packet, fate));
+    }
+
+    #[cold]
+    pub(super) fn tell_received(&mut self, end: End, packet: Packet, fate: &'static str) {
+        let place = match (end, packet.direction) {
+            (End::Switch(switch), _) => Place::Node(self.switches[switch.0 as usize].name),
+            (End::Hosts, Direction::Forward) => Place::Receiver(packet.flow),
+            (End::Hosts, Direction::Backward) => Place::Sender(packet.flow),
+        };
+        self.tell(place, Happening::Received(packet, fate));
+    }
+}
+
+/// 10.0.0.0/8.
+const SOURCES: u32 = 10 << 24;
+/// 198.18.0.0/15, for benchmarks (RFC 2544).
+const DESTINATIONS: u32 = 198 << 24 | 18 << 16;
+const DESTINATIONS_MASK: u32 = (1 << 17) - 1;
+
+/// A number on the wire has 32 bits.
+#[allow(clippy::cast_possible_truncation)]
+const fn seq(number: u64) -> Seq {
+    Seq(number as u32)
+}
