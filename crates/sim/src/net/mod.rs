@@ -78,6 +78,9 @@ pub struct LinkCounts {
     pub cut: u64,
 }
 
+/// Sees every event.
+type Tracer = Box<dyn FnMut(&Event)>;
+
 /// Links, switches, flows, and what will happen.
 pub struct Network {
     now: Instant,
@@ -89,7 +92,7 @@ pub struct Network {
     /// What an end or a switch has just sent; kept for its memory.
     sent: Vec<Packet>,
     outbox: Outbox,
-    trace: Option<Box<dyn FnMut(&Event)>>,
+    trace: Option<Tracer>,
     rng: Xoshiro256PlusPlus,
 }
 
