@@ -198,6 +198,15 @@ impl Course {
                 (self.deadly_at, self.second_at) = (Some(at), Some(at));
                 self.survive(stage, false)
             }
+            Fault::Stop => {
+                let agent = stage.agent_mut(target.nodes()[0])?;
+                if let Err(error) = agent.wait_stopped() {
+                    self.problems.push(format!("{error:#}"));
+                }
+                self.second_at = Some(monotonic());
+                std::thread::sleep(ACT);
+                Ok(())
+            }
             Fault::CrashWorker | Fault::KillBackup | Fault::KillAgent | Fault::FlushTc => Ok(()),
         }
     }

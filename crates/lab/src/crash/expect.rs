@@ -25,6 +25,8 @@ pub fn expectations(
         node: 1,
         from_ns: 0,
         until_ns: match sequel {
+            // It has said that it leaves.
+            Sequel::Claim if options.fault == Fault::Stop => fault_ns,
             // Until node a may declare it dead, nothing goes past it, and what it has sent is on its way.
             Sequel::Claim => fault_ns + detection.as_nanos() as u64 / 2,
             _ => u64::MAX,

@@ -28,6 +28,8 @@ pub enum Fault {
     KillBackup,
     /// The backup's cable is pulled, and plugged in again later; nothing is killed.
     CutBackup,
+    /// A node's agent is told to stop (SIGTERM), as systemd does.
+    Stop,
     /// A node's tc filters and their qdisc are removed.
     FlushTc,
     /// A node's power goes off; it comes back with half of its configuration, later its agent starts.
@@ -70,7 +72,7 @@ impl Fault {
             | Self::HangServer
             | Self::KillAgentAfterTakeover => &[Target::Primary],
             Self::KillBackup | Self::CutBackup => &[Target::Backup],
-            Self::RebootRace => &[Target::Primary, Target::Backup],
+            Self::RebootRace | Self::Stop => &[Target::Primary, Target::Backup],
             Self::KillAgent | Self::FlushTc => &[Target::Primary, Target::Backup, Target::Both],
         }
     }
@@ -100,8 +102,8 @@ impl Fault {
             | Self::KillAgentAfterTakeover => Sequel::Takeover,
             Self::CrashWorker => Sequel::TakeoverOfSome,
             Self::KillBackup | Self::CutBackup => Sequel::Claim,
-            Self::RebootRace if target == Target::Backup => Sequel::Claim,
-            Self::RebootRace => Sequel::Takeover,
+            Self::RebootRace | Self::Stop if target == Target::Backup => Sequel::Claim,
+            Self::RebootRace | Self::Stop => Sequel::Takeover,
             Self::KillAgent | Self::FlushTc => Sequel::Nothing,
         }
     }

@@ -104,6 +104,15 @@ impl Stage {
         Ok(&agents.context("there are no agents without steadfast")?[index])
     }
 
+    /// The same, to be waited for.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn agent_mut(&mut self, index: usize) -> Result<&mut Agent> {
+        let agents = self.agents.as_mut();
+        Ok(&mut agents.context("there are no agents without steadfast")?[index])
+    }
+
     /// What the agent of node `index` says of itself.
     ///
     /// # Errors

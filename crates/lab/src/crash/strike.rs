@@ -35,6 +35,11 @@ pub fn strike(stage: &Stage, fault: Fault, target: Target, returning: Returning)
         Fault::HangServer => signal_server(stage, Signal::SIGSTOP),
         Fault::CrashWorker => crash_worker(stage),
         Fault::KillAgent => kill_agent(stage, first),
+        Fault::Stop => {
+            let moment = monotonic();
+            stage.agent(first)?.stop()?;
+            Ok(moment)
+        }
         Fault::FlushTc => flush_tc(stage, target),
     }
 }

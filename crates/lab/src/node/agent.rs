@@ -25,6 +25,8 @@ const STATE: &str = "/run/steadfast";
 const READY_LIMIT: Duration = Duration::from_secs(15);
 /// How long a process may take to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// How long a daemon that is told to stop has: it waits 5 s for its peer at most.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 /// The one service of the lab.
 const SERVICE: &str = "lab";
@@ -200,6 +202,30 @@ impl Agent {
     /// If the kernel refuses.
     pub fn kill(&self) -> Result<()> {
         kill(self.process.pid(), Signal::SIGKILL).with_context(|| format!("kill {}", self.name))
+    }
+
+    /// Tells it to stop, as a supervisor does.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn stop(&self) -> Result<()> {
+        kill(self.process.pid(), Signal::SIGTERM).with_context(|| format!("stop {}", self.name))
+    }
+
+    /// Waits until it has stopped, as it was told to, in order.
+    ///
+    /// # Errors
+    /// If it does not, or says that something went wrong.
+    pub fn wait_stopped(&mut self) -> Result<()> {
+        let status = self.process.wait(STOP_LIMIT)?;
+        if !status.success() {
+            bail!(
+                "{} did not stop in order: {status}; it said:{}",
+                self.name,
+                self.last_words()
+            );
+        }
+        Ok(())
     }
 
     /// Starts it again with the same configuration, once its process has ended.
