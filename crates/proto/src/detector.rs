@@ -59,6 +59,17 @@ impl Detector {
         self.beat = Some(now);
     }
 
+    /// Nothing could be heard until now: grants the peer another full period.
+    pub fn excuse(&mut self, now: Instant) {
+        self.heard = self.heard.map(|heard| heard.max(now));
+    }
+
+    /// Whether half of the patience is used up.
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.heard
+            .is_some_and(|heard| now.since(heard) >= self.config.patience() / 2)
+    }
+
     /// Whether the peer's kernel should be asked now whether it is there.
     pub fn wants_probe(&mut self, now: Instant) -> bool {
         let wants = self.heard.is_some_and(|heard| {
@@ -171,6 +182,24 @@ mod tests {
     fn a_peer_never_heard_of_is_not_declared_dead() {
         let mut detector = Detector::new(CONFIG, at(0));
         assert!((0..100).all(|step| !detector.is_silent(at(step * 10))));
+    }
+
+    #[test]
+    fn a_peer_that_could_not_be_heard_gets_another_period() {
+        let mut detector = Detector::new(CONFIG, at(0));
+        detector.excuse(at(1));
+        assert!(!detector.has_heard(), "nobody is there to be excused");
+        detector.on_heartbeat(at(5));
+        assert!(!detector.is_late(at(44)) && detector.is_late(at(45)));
+        for millis in (10..1000).step_by(10) {
+            detector.is_silent(at(millis));
+        }
+        assert!(detector.is_silent(at(1000)));
+        detector.excuse(at(1000));
+        for millis in (1010..1080).step_by(10) {
+            assert!(!detector.is_silent(at(millis)), "{millis}");
+        }
+        assert!(detector.is_silent(at(1080)));
     }
 
     #[test]

@@ -181,6 +181,11 @@ impl Executor {
     pub fn check_in(&self, node: &mut Node) {
         self.wire.set_agent_seen(linux::clock::now().as_nanos());
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
+            let now = linux::clock::now();
+            if node.wants_link(now) {
+                let has_link = self.services[usize::from(index)].interface.has_link();
+                node.handle_link(now, index, has_link);
+            }
             let packets = self.wire.take_unlogged(index);
             if packets > 0 {
                 tracing::error!(

@@ -74,12 +74,13 @@ impl Servers {
             return;
         }
         self.looked = Instant::now();
-        let Ok(listeners) = linux::network::listeners() else {
-            return; // then it stays dead
-        };
         for (index, &address) in dead {
-            if listeners.iter().any(|&listener| accepts(listener, address)) {
-                wire.forget_server_death(index);
+            match linux::network::sockets::listeners(address.port()) {
+                Ok(listeners) if listeners.iter().any(|&listener| accepts(listener, address)) => {
+                    wire.forget_server_death(index);
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "a dead server stays dead"),
             }
         }
     }

@@ -50,11 +50,24 @@ impl Interface {
     /// # Errors
     /// If the kernel cannot be asked.
     pub fn large_receive_offload(&self) -> Result<Option<bool>, Error> {
-        match ethtool_flags(&self.name) {
+        match self.ethtool(ETHTOOL_GFLAGS) {
             Ok(flags) => Ok(Some(flags & ETH_FLAG_LRO != 0)),
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
             Err(error) => Err(Error::new("ask ethtool about", self.name.clone(), error)),
         }
+    }
+
+    /// Whether its cable carries a signal now, and it is set up. An interface that does not tell has one.
+    pub fn has_link(&self) -> bool {
+        match self.ethtool(ETHTOOL_GLINK) {
+            Ok(link) => link != 0,
+            Err(error) => error.raw_os_error() == Some(libc::EOPNOTSUPP),
+        }
+    }
+
+    fn ethtool(&self, command: u32) -> io::Result<u32> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+        ethtool(&socket, &self.name, command)
     }
 }
 
@@ -90,6 +103,7 @@ pub fn addresses() -> Result<Vec<(String, IpAddr)>, Error> {
 
 /// From `linux/sockios.h` and `linux/ethtool.h`.
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const ETHTOOL_GLINK: u32 = 0x0a;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
@@ -100,8 +114,8 @@ struct EthtoolValue {
     data: u32,
 }
 
-fn ethtool_flags(name: &str) -> io::Result<u32> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+/// Asks for one number.
+fn ethtool(socket: &Socket, name: &str, command: u32) -> io::Result<u32> {
     // SAFETY: an ifreq of zeroes is valid: every member of its union is plain integers, addresses or a null pointer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
@@ -110,12 +124,9 @@ fn ethtool_flags(name: &str) -> io::Result<u32> {
     for (slot, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *slot = byte.cast_signed() as libc::c_char;
     }
-    let mut value = EthtoolValue {
-        command: ETHTOOL_GFLAGS,
-        data: 0,
-    };
+    let mut value = EthtoolValue { command, data: 0 };
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: SIOCETHTOOL with ETHTOOL_GFLAGS reads the name and writes `data` of the ethtool_value that the request
+    // SAFETY: SIOCETHTOOL with a command that asks for a number reads the name and writes `data` of the ethtool_value that the request
     // points to; both live until after the call.
     if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());

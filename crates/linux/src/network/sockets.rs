@@ -13,11 +13,18 @@ use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 use super::Error;
 use super::message::{NLM_F_ACK, NLM_F_DUMP, NLMSG_DONE, first, message, messages};
 
+use crate::wire::MARK_DYING;
+
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 
 /// All of the kernel's `tcp_states.h` but CLOSE (7) and LISTEN (10).
 const CONNECTED: u32 = 0b1_1011_0111_1110;
+/// LISTEN.
+const LISTENING: u32 = 1 << 10;
+/// Size of `struct inet_diag_msg`, behind which the attributes begin, and the attribute with a socket's mark.
+const DIAG_MESSAGE: usize = 72;
+const DIAG_MARK: u16 = 15;
 
 /// `struct inet_diag_sockid`: ports and addresses in network byte order, interface, cookie.
 const SOCKET_ID: usize = 48;
@@ -33,12 +40,17 @@ const ROUNDS: usize = 8;
 pub fn destroy(vip: SocketAddr) -> Result<usize, Error> {
     let run = || {
         let diag = SockDiag::open()?;
+        let is_one = |found: &Found| (found.at.ip(), found.at.port()) == (vip.ip(), vip.port());
         let mut destroyed = 0;
         for _ in 0..ROUNDS {
             let mut found = 0;
             for family in [libc::AF_INET, libc::AF_INET6] {
                 let family = u8::try_from(family).expect("small");
-                for id in diag.connections(family, vip)? {
+                for Found { id, .. } in diag
+                    .list(family, CONNECTED, vip.port())?
+                    .into_iter()
+                    .filter(is_one)
+                {
                     found += 1;
                     destroyed += usize::from(diag.destroy(family, &id)?);
                 }
@@ -52,12 +64,38 @@ pub fn destroy(vip: SocketAddr) -> Result<usize, Error> {
     run().map_err(Error::at("destroy the connections of", vip))
 }
 
+/// Where somebody listens on `port`, and is not about to die: a dying process' listeners are there until the kernel has closed
+/// them, but the program `death` has marked them.
+///
+/// # Errors
+/// What the kernel says; without CAP_NET_ADMIN it does not tell marks.
+pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, Error> {
+    let run = || {
+        let diag = SockDiag::open()?;
+        let mut listeners = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let found = diag.list(u8::try_from(family).expect("small"), LISTENING, port)?;
+            let alive = found.into_iter().filter(|found| found.mark != MARK_DYING);
+            listeners.extend(alive.map(|found| found.at));
+        }
+        Ok(listeners)
+    };
+    run().map_err(Error::at("list", "listeners"))
+}
+
 /// `NETLINK_SOCK_DIAG` in the calling thread's network namespace.
 struct SockDiag {
     socket: Socket,
 }
 
 type SocketId = [u8; SOCKET_ID];
+
+struct Found {
+    id: SocketId,
+    /// Its local end.
+    at: SocketAddr,
+    mark: u32,
+}
 
 impl SockDiag {
     fn open() -> io::Result<Self> {
@@ -67,11 +105,11 @@ impl SockDiag {
         Ok(Self { socket })
     }
 
-    /// The connections of `family`'s sockets with `vip`.
-    fn connections(&self, family: u8, vip: SocketAddr) -> io::Result<Vec<SocketId>> {
+    /// `family`'s sockets on `port` in one of `states`.
+    fn list(&self, family: u8, states: u32, port: u16) -> io::Result<Vec<Found>> {
         let mut like = [0; SOCKET_ID];
-        like[..2].copy_from_slice(&vip.port().to_be_bytes());
-        let question = request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, &like);
+        like[..2].copy_from_slice(&port.to_be_bytes());
+        let question = request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, states, &like);
         self.socket.send(&question, 0)?;
         let mut found = Vec::new();
         loop {
@@ -81,8 +119,10 @@ impl SockDiag {
                     // `struct inet_diag_msg`: four bytes, the id, numbers.
                     SOCK_DIAG_BY_FAMILY => {
                         let id: SocketId = answer.bytes(4);
-                        if local(family, &id) == (vip.ip(), vip.port()) {
-                            found.push(id);
+                        let at = local(family, &id);
+                        if at.port() == port {
+                            let mark = attribute(answer.body, DIAG_MARK).unwrap_or(0);
+                            found.push(Found { id, at, mark });
                         }
                     }
                     NLMSG_DONE => return Ok(found),
@@ -95,7 +135,7 @@ impl SockDiag {
     /// False if it has ended meanwhile.
     fn destroy(&self, family: u8, id: &SocketId) -> io::Result<bool> {
         self.socket
-            .send(&request(SOCK_DESTROY, NLM_F_ACK, family, id), 0)?;
+            .send(&request(SOCK_DESTROY, NLM_F_ACK, family, CONNECTED, id), 0)?;
         let (answer, _) = self.socket.recv_from_full()?;
         match first(&answer)?.outcome() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -105,16 +145,16 @@ impl SockDiag {
 }
 
 /// `struct inet_diag_req_v2`: family, protocol, extensions, states, id.
-fn request(kind: u16, flags: u16, family: u8, id: &SocketId) -> Vec<u8> {
+fn request(kind: u16, flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     let tcp = u8::try_from(libc::IPPROTO_TCP).expect("6");
     let mut body = vec![family, tcp, 0, 0];
-    body.extend(CONNECTED.to_ne_bytes());
+    body.extend(states.to_ne_bytes());
     body.extend(id);
     message(kind, flags, &body)
 }
 
 /// The local end of a socket. One of IPv6 that serves IPv4 has an IPv4 address.
-fn local(family: u8, id: &SocketId) -> (IpAddr, u16) {
+fn local(family: u8, id: &SocketId) -> SocketAddr {
     let port = u16::from_be_bytes([id[0], id[1]]);
     let address: [u8; 16] = id[4..20].try_into().expect("16 bytes");
     let address = if i32::from(family) == libc::AF_INET {
@@ -122,5 +162,18 @@ fn local(family: u8, id: &SocketId) -> (IpAddr, u16) {
     } else {
         Ipv6Addr::from(address).to_canonical()
     };
-    (address, port)
+    SocketAddr::new(address, port)
+}
+
+/// A number among the attributes behind a message: each has its length and type in front.
+fn attribute(body: &[u8], wanted: u16) -> Option<u32> {
+    let mut rest = body.get(DIAG_MESSAGE..)?;
+    loop {
+        let head: [u8; 4] = rest.first_chunk().copied()?;
+        let length = usize::from(u16::from_ne_bytes([head[0], head[1]])).max(head.len());
+        if u16::from_ne_bytes([head[2], head[3]]) == wanted {
+            return rest.get(4..8)?.try_into().ok().map(u32::from_ne_bytes);
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
 }

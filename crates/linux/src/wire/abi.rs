@@ -154,6 +154,9 @@ pub(super) const CHECKSUM_UNKNOWN: u8 = 2;
 /// `MARK_RESTORING`: a socket with this mark is not ready for packets yet.
 pub const MARK_RESTORING: u32 = 0x5f00_0002;
 
+/// `MARK_DYING`: the process of a socket with this mark is dying.
+pub const MARK_DYING: u32 = 0x5f00_0003;
+
 /// `MARK_SPEAK`: what a takeover says before the node has the right to speak: restored sockets' segments and wake-ups.
 pub const MARK_SPEAK: u32 = 0x5f00_0004;
 

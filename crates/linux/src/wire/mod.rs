@@ -23,7 +23,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use proto::packet::Checksum;
 use thiserror::Error;
 
-pub use abi::{Death, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
+pub use abi::{Death, MARK_DYING, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
 pub use attach::{detach, mount_bpffs};
 pub use deaths::Deaths;
 pub use ring::{Log, Reader, Ring, Rings};

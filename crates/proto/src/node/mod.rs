@@ -73,6 +73,8 @@ pub(crate) struct Service {
     pub(crate) reports: Vec<TakeoverReport>,
     repeats: Repeats,
     claim: Option<Claim>,
+    /// This node's own cable carries a signal.
+    has_link: bool,
     peer: Option<ServiceBeat>,
     server: Server,
     telling: Telling,
@@ -100,6 +102,7 @@ impl Service {
             reports: Vec::new(),
             repeats: Repeats::default(),
             claim: None,
+            has_link: true,
             peer: None,
             server: Server::Alive,
             telling: Telling::default(),

@@ -143,6 +143,21 @@ impl Node {
         services.fold(self.beat_due.min(self.detector.poll_timeout()), Instant::min)
     }
 
+    /// Whether this node's cables should be looked at now: the peer's silence may be theirs.
+    pub fn wants_link(&self, now: Instant) -> bool {
+        self.detector.is_late(now) || self.services.iter().any(|service| !service.has_link)
+    }
+
+    /// Whether this node's cable for a service carries a signal. Without one it hears nobody, and that is not the others' fault:
+    /// it declares nobody dead until it has had the time to hear of them again.
+    pub fn handle_link(&mut self, now: Instant, index: ServiceIndex, has_link: bool) {
+        let service = &mut self.services[usize::from(index)];
+        let had_link = std::mem::replace(&mut service.has_link, has_link);
+        if has_link && !had_link {
+            self.detector.excuse(now);
+        }
+    }
+
     /// How the application on this node is now.
     pub fn handle_server(&mut self, index: ServiceIndex, server: Server) {
         let service = &mut self.services[usize::from(index)];
@@ -211,6 +226,9 @@ impl Node {
     pub(super) fn transition(&mut self, now: Instant, index: ServiceIndex, event: Event) {
         let service = &mut self.services[usize::from(index)];
         let from = service.role;
+        if event == Event::PeerSilent && !service.has_link {
+            return;
+        }
         let Some(role) = from.after(event) else { return };
         let wants_takeover = role == Role::TakingOver;
         if wants_takeover && (self.leaves || service.takeover.is_some()) {
