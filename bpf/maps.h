@@ -74,6 +74,14 @@ struct {
 	__type(value, __u32);
 } held SEC(".maps");
 
+/* Connections whose process died here, by struct client_key: a kernel that has no socket any more answers with a RST. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 16);
+	__type(key, struct client_key);
+	__type(value, __u32);
+} dying SEC(".maps");
+
 /* Sockets that dying processes released: struct death_record. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -303,10 +303,17 @@ int wire(struct __sk_buff *skb) {
 
 /* The FIN or RST of a process that died is not speech. A FIN glued to data: the data goes, the FIN does not. */
 static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	_Bool dying = skb->mark == MARK_DYING;
-	if (packet->tcp.rst && (dying || state->server_dead))
+	if (!packet->tcp.syn && !packet->tcp.fin && !packet->tcp.rst)
+		return TC_ACT_OK;
+	struct client_key client = client_of(packet);
+	if (packet->tcp.syn) { /* a new connection of that client */
+		bpf_map_delete_elem(&dying, &client);
+		return TC_ACT_OK;
+	}
+	_Bool is_dying = skb->mark == MARK_DYING || bpf_map_lookup_elem(&dying, &client);
+	if (packet->tcp.rst && (is_dying || state->server_dead))
 		return dropped(packet->service, REASON_DEATH_FIN);
-	if (!packet->tcp.fin || !dying)
+	if (!packet->tcp.fin || !is_dying)
 		return TC_ACT_OK;
 	count(packet->service, REASON_DEATH_FIN);
 	__u32 payload_at = packet->ip.l4 + packet->tcp.doff * 4;
@@ -419,10 +426,12 @@ int death(struct bpf_sock *sk) {
 			continue;
 		__sync_fetch_and_add(&service->deaths, 1);
 		struct death_record record = {.client = {.service = i}, .listener = listener};
-		if (listener)
+		if (listener) {
 			service->server_dead = 1;
-		else
+		} else {
 			record.client = other_end(kernel_sk, i);
+			bpf_map_update_elem(&dying, &record.client, &index, BPF_ANY);
+		}
 		sk->mark = MARK_DYING;
 		bpf_ringbuf_output(&ring_deaths, &record, sizeof(record), BPF_RB_FORCE_WAKEUP);
 	}
