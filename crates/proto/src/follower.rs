@@ -169,6 +169,18 @@ impl Follower {
         }
     }
 
+    /// Bytes that the primary has accepted or said and the restart policy has not followed yet, input being acknowledged up to
+    /// `acknowledged`.
+    pub fn behind(&self, acknowledged: Offset) -> u64 {
+        match self {
+            Self::Http(_) | Self::GivenUp => 0, // it follows what is logged at once, or nothing
+            Self::Replica(replica) => {
+                let unsaid = replica.comparison.surplus() - replica.comparison.replica_surplus();
+                acknowledged.since(replica.fed.min(acknowledged)) + unsaid as u64
+            }
+        }
+    }
+
     /// Nothing will be restarted.
     pub fn give_up(&mut self) {
         *self = Self::GivenUp;

@@ -15,6 +15,7 @@ pub mod edge;
 pub mod endpoint;
 pub mod follower;
 pub mod node;
+pub mod older;
 pub mod orphans;
 pub mod packet;
 pub mod protection;
