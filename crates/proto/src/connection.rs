@@ -176,16 +176,6 @@ impl Connection {
         self.server.acknowledged.min(self.input.frontier())
     }
 
-    /// Bytes of the in-log that the server has not acknowledged yet.
-    pub fn input_unacknowledged(&self) -> u64 {
-        self.input.frontier().since(self.input_acknowledged())
-    }
-
-    /// Bytes that are logged and that the restart policy has not followed yet.
-    pub fn behind(&self) -> u64 {
-        self.follower.behind(self.input_acknowledged())
-    }
-
     /// Memory held by the logs, in bytes.
     pub fn memory(&self) -> usize {
         self.input.memory() + self.output.memory()

@@ -292,3 +292,32 @@ pub(crate) fn follow_replica(
         Change::Handshake | Change::Old | Change::Unknown => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_is_behind_by_what_it_was_not_given_and_has_not_said() {
+        let mut follower = Follower::new(Policy::Replica, 1000);
+        assert_eq!(follower.behind(Offset::ZERO), 0);
+        let replica = follower.replica_mut().expect("that policy");
+        replica.on_fed(Offset(30), false);
+        assert_eq!(follower.behind(Offset(100)), 70);
+        follower.on_output(b"hello");
+        assert_eq!(follower.behind(Offset(100)), 75, "said by the primary only");
+        let replica = follower.replica_mut().expect("that policy");
+        replica.on_fed(Offset(100), false);
+        replica.on_output(b"hello, you");
+        assert_eq!(follower.behind(Offset(100)), 0, "it may be ahead");
+        follower.give_up();
+        assert_eq!(follower.behind(Offset(100)), 0);
+    }
+
+    #[test]
+    fn http_follows_what_is_logged_at_once() {
+        let mut follower = Follower::new(Policy::Http, 1000);
+        follower.on_output(b"what?");
+        assert_eq!(follower.behind(Offset(100)), 0);
+    }
+}

@@ -169,7 +169,11 @@ mod tests {
         note(&mut older, 1, Direction::In, 1, rst);
         note(&mut older, 1, Direction::In, 2, fin);
         note(&mut older, 1, Direction::Out, 3, fin);
-        assert_eq!(open(&older, 1), [client(2), client(3)], "half closed is not closed");
+        assert_eq!(
+            open(&older, 1),
+            [client(2), client(3)],
+            "half closed is not closed"
+        );
         note(&mut older, 2, Direction::Out, 2, fin);
         note(&mut older, 3, Direction::Out, 1, Flags::ACK);
         note(&mut older, 3, Direction::Out, 2, Flags::ACK);

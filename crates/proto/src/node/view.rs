@@ -121,3 +121,101 @@ impl Node {
         service.table.older(now).filter(move |_| is_wire)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::action::Heartbeat;
+    use crate::detector::DetectorConfig;
+    use crate::follower::Policy;
+    use crate::node::{NodeConfig, ServiceConfig};
+    use crate::orphans::Orphans;
+    use crate::table::TableConfig;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// A primary that is silent after 80 ms, with a lease of 300 ms.
+    fn node() -> Node {
+        let table = TableConfig {
+            vip: "10.0.0.100:80".parse().unwrap(),
+            policy: Policy::Http,
+            connection_bytes_max: 1000,
+            bytes_max: 1000,
+            hash_seed: 1,
+        };
+        let config = NodeConfig {
+            name: "alpha".to_owned(),
+            incarnation: 1,
+            without_peer: false,
+            detector: DetectorConfig {
+                interval: Duration::from_millis(20),
+                missed: 4,
+                agent_timeout: Duration::from_millis(500),
+            },
+            lease: Duration::from_millis(300),
+            services: vec![ServiceConfig {
+                table,
+                is_primary: true,
+                mac: [0; 6],
+                found: None,
+            }],
+        };
+        Node::new(config, at(0))
+    }
+
+    fn hear(node: &mut Node, millis: u64, role: Role, configured_primary: bool) {
+        let beat = ServiceBeat {
+            vip: node.vip(0),
+            role,
+            epoch: 0,
+            configured_primary,
+            mac: [0; 6],
+            server: Server::Alive,
+            leaves: false,
+            orphans: Orphans::default(),
+            adopted: 0,
+        };
+        let heartbeat = Heartbeat {
+            node: "beta".to_owned(),
+            incarnation: 1,
+            sequence: millis,
+            services: vec![beat],
+        };
+        node.handle_heartbeat(at(millis), heartbeat);
+    }
+
+    #[test]
+    fn a_simplex_service_says_why() {
+        let mut node = node();
+        assert_eq!(node.simplex(at(1), 0), Some(Simplex::NotHeard));
+        hear(&mut node, 10, Role::Joining, true);
+        assert_eq!(node.simplex(at(10), 0), Some(Simplex::Contradiction));
+
+        let mut node = self::node();
+        hear(&mut node, 10, Role::Joining, false);
+        assert_eq!(node.simplex(at(10), 0), Some(Simplex::PeerIs(Role::Joining)));
+        hear(&mut node, 20, Role::Backup, false);
+        assert_eq!(node.simplex(at(20), 0), None);
+        assert_eq!(node.last_heartbeat(), Some(at(20)));
+        assert_eq!(node.simplex(at(100), 0), Some(Simplex::PeerSilent));
+    }
+
+    #[test]
+    fn the_lease_runs_from_the_moment_of_the_declaration() {
+        let mut node = node();
+        assert_eq!(node.may_claim_at(0), None, "there is nothing to claim");
+        hear(&mut node, 20, Role::Backup, false);
+        assert_eq!(node.may_claim_at(0), Some(at(20 + 80 + 300)));
+        for millis in (30..=100).step_by(10) {
+            node.handle_timeout(at(millis));
+        }
+        assert_eq!(node.simplex(at(100), 0), Some(Simplex::Claiming));
+        assert_eq!(node.may_claim_at(0), Some(at(400)));
+        node.handle_timeout(at(400));
+        assert_eq!(node.may_claim_at(0), None, "it is being claimed");
+    }
+}
