@@ -7,3 +7,4 @@ pub mod control;
 pub mod daemon;
 pub mod environment;
 pub mod lock;
+pub mod metrics;

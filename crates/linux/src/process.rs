@@ -18,6 +18,20 @@ pub fn take_precedence() -> io::Result<()> {
     }
 }
 
+/// Takes back [`take_precedence`] for the calling thread, which has inherited it: what it does is less urgent.
+///
+/// # Errors
+/// What `setpriority(2)` says.
+pub fn yield_precedence() -> io::Result<()> {
+    // SAFETY: no memory is involved; 0 is the calling thread.
+    let outcome = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
+    if outcome == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Puts the calling thread before all ordinary ones. For one that sleeps nearly always.
 ///
 /// # Errors

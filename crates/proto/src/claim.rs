@@ -64,6 +64,11 @@ impl Claim {
         self.due = now + WAIT;
     }
 
+    /// When it may begin, while it has not.
+    pub(crate) fn begins_at(&self) -> Option<Instant> {
+        (!self.is_begun).then_some(self.due)
+    }
+
     /// Whether the VIP has come here.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_begun

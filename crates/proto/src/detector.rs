@@ -105,6 +105,16 @@ impl Detector {
         now.since(heard) >= self.config.patience()
     }
 
+    /// The peer's last heartbeat.
+    pub fn last_heartbeat(&self) -> Option<Instant> {
+        self.beat
+    }
+
+    /// When the peer will be overdue, if it says nothing more; nothing before it was heard of.
+    pub fn overdue_at(&self) -> Option<Instant> {
+        self.heard.map(|heard| heard + self.config.patience())
+    }
+
     /// Whether the peer was ever heard of.
     pub fn has_heard(&self) -> bool {
         self.heard.is_some()
@@ -119,9 +129,8 @@ impl Detector {
     /// When to ask next.
     pub fn poll_timeout(&self) -> Instant {
         let half = self.checked + self.config.interval / 2;
-        let overdue = self.heard.map(|heard| heard + self.config.patience());
         // Of a peer that is known to be silent there is nothing to be found out in a hurry.
-        overdue
+        self.overdue_at()
             .filter(|at| *at > self.checked)
             .map_or(half, |at| at.min(half))
     }

@@ -169,6 +169,18 @@ impl Follower {
         }
     }
 
+    /// Bytes that the primary has accepted or said and the restart policy has not followed yet, input being acknowledged up to
+    /// `acknowledged`.
+    pub fn behind(&self, acknowledged: Offset) -> u64 {
+        match self {
+            Self::Http(_) | Self::GivenUp => 0, // it follows what is logged at once, or nothing
+            Self::Replica(replica) => {
+                let unsaid = replica.comparison.surplus() - replica.comparison.replica_surplus();
+                acknowledged.since(replica.fed.min(acknowledged)) + unsaid as u64
+            }
+        }
+    }
+
     /// Nothing will be restarted.
     pub fn give_up(&mut self) {
         *self = Self::GivenUp;
@@ -281,5 +293,34 @@ pub(crate) fn follow_replica(
             connection,
         }),
         Change::Handshake | Change::Old | Change::Unknown => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_is_behind_by_what_it_was_not_given_and_has_not_said() {
+        let mut follower = Follower::new(Policy::Replica, Reexecute::default(), 1000);
+        assert_eq!(follower.behind(Offset::ZERO), 0);
+        let replica = follower.replica_mut().expect("that policy");
+        replica.on_fed(Offset(30), false);
+        assert_eq!(follower.behind(Offset(100)), 70);
+        follower.on_output(b"hello");
+        assert_eq!(follower.behind(Offset(100)), 75, "said by the primary only");
+        let replica = follower.replica_mut().expect("that policy");
+        replica.on_fed(Offset(100), false);
+        replica.on_output(b"hello, you");
+        assert_eq!(follower.behind(Offset(100)), 0, "it may be ahead");
+        follower.give_up();
+        assert_eq!(follower.behind(Offset(100)), 0);
+    }
+
+    #[test]
+    fn http_follows_what_is_logged_at_once() {
+        let mut follower = Follower::new(Policy::Http, Reexecute::default(), 1000);
+        follower.on_output(b"what?");
+        assert_eq!(follower.behind(Offset(100)), 0);
     }
 }

@@ -16,6 +16,7 @@ pub mod effect;
 pub mod endpoint;
 pub mod follower;
 pub mod node;
+pub mod older;
 pub mod opening;
 pub mod orphans;
 pub mod packet;

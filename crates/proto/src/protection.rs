@@ -20,6 +20,8 @@ pub enum Cause {
     LogLimit,
     /// Packets passed without being logged, because the agent was away for too long.
     LogGap,
+    /// It began before the agent did: nothing is logged of its beginning.
+    Older,
     /// The restart policy says so.
     Policy(String),
 }
@@ -40,6 +42,7 @@ impl std::fmt::Display for Cause {
             Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
             Self::LogLimit => write!(f, "the log reached its limit"),
             Self::LogGap => write!(f, "packets passed unlogged while the agent was away"),
+            Self::Older => write!(f, "older than this agent"),
             Self::Policy(reason) => write!(f, "{reason}"),
         }
     }

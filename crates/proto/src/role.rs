@@ -62,6 +62,20 @@ pub enum Event {
     Decided,
 }
 
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Joining => "joining",
+            Self::Primary => "primary",
+            Self::Claiming => "claiming",
+            Self::Backup => "backup",
+            Self::TakingOver => "taking over",
+            Self::Sole => "sole",
+            Self::Standby => "standby",
+        })
+    }
+}
+
 impl Role {
     /// All roles, for tables.
     pub const ALL: [Self; 7] = [

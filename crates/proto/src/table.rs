@@ -8,6 +8,7 @@ use rustc_hash::FxSeededState;
 
 use crate::connection::{Connection, Effect, EndpointTimestamps, Opening};
 use crate::follower::{Follower, Policy};
+use crate::older::Older;
 use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::restart::http::Reexecute;
 use crate::stream::{OnShelf, Shelf};
@@ -105,6 +106,7 @@ pub struct Table {
     /// Clients whose connections were handed over to sockets, with the server's timestamp clock.
     handed_over: Map<Option<EndpointTimestamps>>,
     ended_order: VecDeque<(SocketAddr, Instant)>,
+    older: Older,
 }
 
 #[derive(Debug)]
@@ -132,6 +134,7 @@ impl Table {
             ended: Map::with_hasher(map.clone()),
             handed_over: Map::with_hasher(map),
             ended_order: VecDeque::new(),
+            older: Older::new(config.hash_seed),
         }
     }
 
@@ -153,6 +156,11 @@ impl Table {
     /// How many handshakes are remembered.
     pub fn handshakes(&self) -> usize {
         self.handshakes.len()
+    }
+
+    /// Clients whose connections are older than the log ([`crate::older`]).
+    pub fn older(&self, now: Instant) -> impl Iterator<Item = SocketAddr> {
+        self.older.iter(now)
     }
 
     /// Memory held by the logs, in bytes.
@@ -218,7 +226,10 @@ impl Table {
             None if self.ended.contains_key(&client) => Change::Old,
             // An empty segment after the last word, when the socket is gone already: nobody needs a RST for it.
             None if segment.payload.is_empty() && self.handed_over.contains_key(&client) => Change::Old,
-            None => Change::Unknown,
+            None => {
+                self.older.note(now, direction, client, segment);
+                Change::Unknown
+            }
         }
     }
 
@@ -293,6 +304,7 @@ impl Table {
             self.remove(old);
         }
         self.ended.remove(&client);
+        self.older.forget(client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
         let follower = Follower::new(self.config.policy, self.config.reexecute, bound);
         let connection = Connection::new(

@@ -52,6 +52,11 @@ enum Command {
         without_peer: bool,
     },
     /// Show what the node protects, in which mode, and how far behind it is
+    ///
+    /// For each service: the node's state (joining, primary, claiming, backup, taking over, sole, standby), why it is simplex,
+    /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease,
+    /// takeovers and counters. The backup is the one that knows the connections. The configuration's [metrics] table gives the
+    /// same to Prometheus.
     Status {
         #[command(flatten)]
         node: NodeOption,
@@ -60,6 +65,10 @@ enum Command {
         json: bool,
     },
     /// Show every connection, and why it is not protected if it is not
+    ///
+    /// IN and OUT are stream offsets, UNFOLLOWED the bytes that the restart policy has not followed yet, UNACKED the input that
+    /// the primary has not acknowledged yet, RESTORED whether a takeover brought it here. Ask the backup; after a takeover, the
+    /// survivor.
     Connections {
         #[command(flatten)]
         node: NodeOption,

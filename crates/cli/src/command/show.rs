@@ -5,13 +5,16 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 
+use proto::action::Server;
 use serde::Serialize;
 
 use super::node::folders;
 use super::text::{Align, Table, bytes, milliseconds};
 use super::{Failure, NodeOption};
 use crate::config::STATE_ROOT;
-use crate::control::{self, ClientError, Connections, Mode, Protection, ServiceStatus, Status};
+use crate::control::{
+    self, ClientError, Connections, Mode, PeerStatus, Protection, RingStatus, ServiceStatus, Status,
+};
 
 pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), Failure> {
     let status = control::status(&choose(node)?).map_err(no_answer)?;
@@ -64,9 +67,19 @@ fn to_json(answer: &impl Serialize) -> String {
 
 /// The node for people; `now_ns` is of the clock of the takeovers' times.
 pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
-    let Status { node, peer, services } = status;
-    let alive = if peer.alive { "alive" } else { "SILENT" };
-    let mut text = format!("node {node}, peer {} at {}: {alive}\n\n", peer.name, peer.address);
+    let Status {
+        node,
+        peer,
+        services,
+        rings,
+    } = status;
+    let mut text = format!("node {node}, {}\n", peer_text(peer));
+    let _ = writeln!(
+        text,
+        "rings: connections {}, SYNs {}\n",
+        ring_text(rings.connections),
+        ring_text(rings.opening)
+    );
     let mut table = Table::new(&[
         ("SERVICE", Align::Left),
         ("ADDRESS", Align::Left),
@@ -74,6 +87,7 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
         ("ROLE", Align::Left),
         ("MODE", Align::Left),
         ("EPOCH", Align::Right),
+        ("APPLICATION", Align::Left),
         ("PROTECTED", Align::Right),
         ("UNPROTECTED", Align::Right),
         ("AMBIGUOUS", Align::Right),
@@ -85,12 +99,13 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
             service.name.clone(),
             SocketAddr::new(service.address, service.port).to_string(),
             service.policy.to_string(),
-            service.role.to_string(),
+            service.state.to_string(),
             match service.mode {
                 Mode::Duplex => "duplex".to_owned(),
                 Mode::Simplex => "SIMPLEX".to_owned(),
             },
             service.epoch.to_string(),
+            application_text(service.application).to_owned(),
             service.connections.protected.to_string(),
             service.connections.unprotected.to_string(),
             service.connections.ambiguous.to_string(),
@@ -100,8 +115,77 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
     }
     text += &table.text();
     for service in services {
+        text += &details_text(service);
         text += &takeovers_text(service, now_ns);
         text += &counters_text(service);
+    }
+    text
+}
+
+fn peer_text(peer: &PeerStatus) -> String {
+    let alive = if peer.alive { "alive" } else { "SILENT" };
+    let heard = peer.heartbeat_age_ns.map_or_else(
+        || "never heard of".to_owned(),
+        |age| format!("last heartbeat {} ago", milliseconds(age)),
+    );
+    format!("peer {} at {}: {alive}, {heard}", peer.name, peer.address)
+}
+
+fn ring_text(ring: RingStatus) -> String {
+    let percent = u128::from(ring.fill_bytes) * 100 / u128::from(ring.size_bytes.max(1));
+    let (fill, size) = (bytes(ring.fill_bytes), bytes(ring.size_bytes));
+    format!("{fill} of {size} ({percent} %)")
+}
+
+fn application_text(application: Server) -> &'static str {
+    match application {
+        Server::Alive => "alive",
+        Server::Dead => "DEAD",
+        Server::Hung => "HUNG",
+    }
+}
+
+/// What does not fit into one line with the other services.
+fn details_text(service: &ServiceStatus) -> String {
+    let mut text = format!("\n{} in detail\n", service.name);
+    let mut line = |what: &str, how: String| text += &format!("{what:<13}  {how}\n");
+    if let Some(reason) = &service.simplex_reason {
+        line("simplex", reason.clone());
+    }
+    if let (Some(state), Some(application)) = (service.peer_state, service.peer_application) {
+        let application = application_text(application);
+        line("peer", format!("{state}; its application: {application}"));
+    }
+    let log = [
+        service.log_bytes,
+        service.log_limit_bytes,
+        service.connection_log_bytes,
+        service.connection_log_limit_bytes,
+    ];
+    let [log, limit, largest, largest_limit] = log.map(bytes);
+    line(
+        "log",
+        format!("{log} of {limit}; the largest {largest} of {largest_limit}"),
+    );
+    let lag = [service.lag.unfollowed_bytes, service.lag.unacknowledged_bytes];
+    let [unfollowed, unacknowledged] = lag.map(bytes);
+    line(
+        "lag",
+        format!("{unfollowed} not followed, {unacknowledged} of input not acknowledged by the primary"),
+    );
+    if let Some(left) = service.lease.left_ns {
+        let (left, lease) = (milliseconds(left), milliseconds(service.lease.configured_ns));
+        line(
+            "lease",
+            format!("the VIP may be claimed in {left} if the wire is silent (lease {lease})"),
+        );
+    }
+    if service.relayed > 0 {
+        let s = if service.relayed == 1 { "" } else { "s" };
+        line("relayed", format!("{} connection{s}", service.relayed));
+    }
+    for (reason, count) in &service.reasons {
+        line("not protected", format!("{count}: {reason}"));
     }
     text
 }
@@ -163,6 +247,8 @@ pub(super) fn connections_text(connections: &Connections) -> String {
         ("IN", Align::Right),
         ("OUT", Align::Right),
         ("LOG", Align::Right),
+        ("UNFOLLOWED", Align::Right),
+        ("UNACKED", Align::Right),
         ("RESTORED", Align::Left),
         ("REASON", Align::Left),
     ]);
@@ -179,6 +265,8 @@ pub(super) fn connections_text(connections: &Connections) -> String {
             connection.in_offset.to_string(),
             connection.out_offset.to_string(),
             bytes(connection.log_bytes),
+            bytes(connection.lag.unfollowed_bytes),
+            bytes(connection.lag.unacknowledged_bytes),
             if connection.live_ns.is_some() { "yes" } else { "-" }.to_owned(),
             connection.reason.clone(),
         ]);

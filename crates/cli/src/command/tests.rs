@@ -6,8 +6,8 @@ use super::node::Node;
 use super::*;
 use crate::config::{Policy, Role};
 use crate::control::{
-    ConnectionCounts, ConnectionStatus, Connections, Mode, PeerStatus, Protection, ServiceStatus, Status,
-    TakeoverReport,
+    ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, Mode, PeerStatus, Protection,
+    RingStatus, RingsStatus, ServiceStatus, Status, TakeoverReport,
 };
 
 #[test]
@@ -43,6 +43,24 @@ fn a_status_can_be_read_at_a_glance() {
             ended: 0,
         }],
         counters: [("logged".to_owned(), 12_345), ("never".to_owned(), 0)].into(),
+        state: proto::role::Role::Sole,
+        peer_state: Some(proto::role::Role::Primary),
+        simplex_reason: Some("this node serves alone".to_owned()),
+        application: proto::action::Server::Hung,
+        peer_application: Some(proto::action::Server::Dead),
+        reasons: [("relayed; no backup".to_owned(), 1)].into(),
+        relayed: 1,
+        lag: Lag {
+            unfollowed_bytes: 0,
+            unacknowledged_bytes: 1500,
+        },
+        log_limit_bytes: 2 << 30,
+        connection_log_bytes: 2048,
+        connection_log_limit_bytes: 64 << 20,
+        lease: LeaseStatus {
+            configured_ns: 300_000_000,
+            left_ns: Some(380_000_000),
+        },
     };
     let status = Status {
         node: "alpha".to_owned(),
@@ -50,14 +68,35 @@ fn a_status_can_be_read_at_a_glance() {
             name: "beta".to_owned(),
             address: "10.0.0.3".parse().unwrap(),
             alive: false,
+            heartbeat_age_ns: Some(12_500_000_000),
         },
         services: vec![service],
+        rings: RingsStatus {
+            connections: RingStatus {
+                fill_bytes: 20 << 20,
+                size_bytes: 80 << 20,
+            },
+            opening: RingStatus {
+                fill_bytes: 0,
+                size_bytes: 1 << 20,
+            },
+        },
     };
     let expected = "\
-node alpha, peer beta at 10.0.0.3: SILENT
+node alpha, peer beta at 10.0.0.3: SILENT, last heartbeat 12500.00 ms ago
+rings: connections 20.0 MiB of 80.0 MiB (25 %), SYNs 0 B of 1.0 MiB (0 %)
 
-SERVICE  ADDRESS        POLICY  ROLE     MODE     EPOCH  PROTECTED  UNPROTECTED  AMBIGUOUS      LOG  UNREAD
-web      10.0.0.100:80  http    primary  SIMPLEX      2         20            1          0  5.1 MiB     0 B
+SERVICE  ADDRESS        POLICY  ROLE  MODE     EPOCH  APPLICATION  PROTECTED  UNPROTECTED  AMBIGUOUS      LOG  UNREAD
+web      10.0.0.100:80  http    sole  SIMPLEX      2  HUNG                20            1          0  5.1 MiB     0 B
+
+web in detail
+simplex        this node serves alone
+peer           primary; its application: DEAD
+log            5.1 MiB of 2.0 GiB; the largest 2.0 KiB of 64.0 MiB
+lag            0 B not followed, 1.4 KiB of input not acknowledged by the primary
+lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease 300.00 ms)
+relayed        1 connection
+not protected  1: relayed; no backup
 
 takeovers of web
 DECLARED  GATE CLOSED  FIRST LIVE  LAST LIVE  CONNECTIONS  RESTORED  RESET  ENDED
@@ -80,18 +119,26 @@ fn connections_are_one_per_line() {
         in_offset: 120,
         out_offset: 70_000,
         log_bytes: 2048,
+        lag: Lag {
+            unfollowed_bytes: 7,
+            unacknowledged_bytes: 1024,
+        },
         live_ns: (protection == Protection::Protected).then_some(1),
     };
     let connections = Connections {
         connections: vec![
             connection("198.51.100.7:40000", Protection::Protected, ""),
-            connection("[2001:db8::9]:5", Protection::Unprotected, "older than this node"),
+            connection(
+                "[2001:db8::9]:5",
+                Protection::Unprotected,
+                "older than this agent",
+            ),
         ],
     };
     let expected = "\
-SERVICE  CLIENT              PROTECTION    IN    OUT      LOG  RESTORED  REASON
-web      198.51.100.7:40000  protected    120  70000  2.0 KiB  yes
-web      [2001:db8::9]:5     UNPROTECTED  120  70000  2.0 KiB  -         older than this node
+SERVICE  CLIENT              PROTECTION    IN    OUT      LOG  UNFOLLOWED  UNACKED  RESTORED  REASON
+web      198.51.100.7:40000  protected    120  70000  2.0 KiB         7 B  1.0 KiB  yes
+web      [2001:db8::9]:5     UNPROTECTED  120  70000  2.0 KiB         7 B  1.0 KiB  -         older than this agent
 
 2 connections
 ";

@@ -38,6 +38,8 @@ pub struct Config {
     pub detector: Detector,
     /// What the log may cost.
     pub log: Log,
+    /// Where metrics are served; nowhere if the table is absent.
+    pub metrics: Option<Metrics>,
     /// The protected services; at least one.
     pub services: Vec<Service>,
     /// Where in the file each field stands, for problems that are found later.
@@ -89,8 +91,16 @@ pub struct Log {
     pub syn_ring_bytes: u32,
     /// `per_connection_mb`: bound of one connection's log, in bytes. Default 64 MiB.
     pub per_connection_bytes: u64,
-    /// `total_mb`: bound of all logs together, in bytes. Default 2 GiB.
+    /// `total_mb`: bound of all logs of one service together, in bytes. Default 2 GiB.
     pub total_bytes: u64,
+}
+
+/// `[metrics]`: the endpoint for Prometheus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// `listen`: address and TCP port of `/metrics`. One that other hosts can reach is refused unless `remote = true` is written
+    /// too: whoever reaches it can read it.
+    pub listen: SocketAddr,
 }
 
 /// `[[service]]`: one protected service.

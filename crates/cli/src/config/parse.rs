@@ -12,12 +12,12 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, power_of_two, text, unknown,
 };
 use super::{
-    Commit, Config, ConfigError, Detector, Health, Log, Node, Peer, Policy, Problem, Role, STATE_ROOT,
-    Service, relations,
+    Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem, Role,
+    STATE_ROOT, Service, relations,
 };
 
 /// The file's tables.
-const TABLES: &[&str] = &["node", "peer", "detector", "log", "service"];
+const TABLES: &[&str] = &["node", "peer", "detector", "log", "metrics", "service"];
 
 const PEER_PORT: u64 = 7400;
 
@@ -70,6 +70,7 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
     let peer = peer(&mut reading, root);
     let detector = detector(&mut reading, root);
     let log = log(&mut reading, root);
+    let metrics = metrics(&mut reading, root);
     let services = services(&mut reading, root);
     let drafts = relations::check(
         &mut reading,
@@ -90,6 +91,7 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
         peer,
         detector,
         log,
+        metrics,
         services,
         places,
     })
@@ -166,6 +168,34 @@ fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
         per_connection_bytes: per_connection * MB,
         total_bytes: total * MB,
     }
+}
+
+fn metrics(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Metrics> {
+    let value = root.get("metrics")?;
+    let mut table = Table::begin(reading, "metrics".to_owned(), Some(value));
+    let listen = table.required("listen", LISTEN, listen);
+    let remote = table.optional("remote", yes_or_no).unwrap_or(false);
+    if let Some(listen) = listen.filter(|listen| !remote && !listen.ip().to_canonical().is_loopback()) {
+        let what = format!(
+            "{listen} can be reached from other hosts, and metrics are given to whoever asks; allowed: a loopback \
+             address, such as 127.0.0.1:{}, or remote = true in the same table",
+            listen.port()
+        );
+        table.problem("listen", what);
+    }
+    table.end();
+    Some(Metrics { listen: listen? })
+}
+
+const LISTEN: &str = "\"ADDRESS:PORT\" or \"[ADDRESS]:PORT\"";
+
+fn listen(value: &DeValue<'_>) -> Result<SocketAddr, String> {
+    let fits = |at: &SocketAddr| !at.ip().is_multicast() && at.port() != 0;
+    text(LISTEN, |text| text.parse().ok().filter(fits))(value)
+}
+
+fn yes_or_no(value: &DeValue<'_>) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| expected("true or false", value))
 }
 
 /// A service as far as its own table tells; what depends on other tables is added by [`relations`].

@@ -38,6 +38,9 @@ syn_ring_kb = 2048
 per_connection_mb = 16
 total_mb = 512
 
+[metrics]
+listen = "[::1]:9464"
+
 [[service]]
 name = "web"
 address = "10.0.0.100"
@@ -114,6 +117,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         total_bytes: 2 << 30,
     };
     assert_eq!(config.log, log);
+    assert_eq!(config.metrics, None);
     let web = Service {
         name: "web".to_owned(),
         address: "10.0.0.100".parse().unwrap(),
@@ -139,6 +143,8 @@ fn every_field_is_read() {
     let config = parse(FULLEST).unwrap();
     assert_eq!(config.node.state_dir, Path::new("/var/lib/steadfast"));
     assert_eq!(config.node.agent_timeout, Duration::from_secs(2));
+    let listen = "[::1]:9464".parse().unwrap();
+    assert_eq!(config.metrics, Some(Metrics { listen }));
     assert_eq!(config.peer.port, 7401);
     assert_eq!(
         config.detector,
@@ -209,7 +215,7 @@ ring_mb = 100
 name = "web"
 policy = "best"
 
-[metrics]
+[statistics]
 port = 1
 "#;
     let expected = [
@@ -224,9 +230,47 @@ port = 1
         "16: service[0].port: is missing; allowed: an integer from 1 to 65535",
         "16: service[0].primary: is missing; allowed: the name of this node or of its peer",
         r#"18: service[0].policy: is "best"; allowed: "http" or "replica""#,
-        "20: metrics: unknown key; allowed here: node, peer, detector, log, service",
+        "20: statistics: unknown key; allowed here: node, peer, detector, log, metrics, service",
     ];
     assert_eq!(wrong(text), expected.map(|line| format!("steadfast.toml:{line}")));
+}
+
+#[test]
+fn metrics_are_for_this_host_unless_the_file_says_otherwise() {
+    let text = |metrics: &str| format!("{SMALLEST}[metrics]\n{metrics}\n");
+    for (metrics, listen) in [
+        ("listen = \"127.0.0.1:9464\"", "127.0.0.1:9464"),
+        ("listen = \"127.8.0.1:1\"\nremote = false", "127.8.0.1:1"),
+        ("listen = \"0.0.0.0:9464\"\nremote = true", "0.0.0.0:9464"),
+    ] {
+        let listen = listen.parse().unwrap();
+        assert_eq!(parse(&text(metrics)).unwrap().metrics, Some(Metrics { listen }));
+    }
+    let allowed = "allowed: \"ADDRESS:PORT\" or \"[ADDRESS]:PORT\"";
+    for (metrics, problem) in [
+        ("", format!("15: metrics.listen: is missing; {allowed}")),
+        ("listen = \"9464\"", format!("16: metrics.listen: is \"9464\"; {allowed}")),
+        (
+            "listen = \"[::1]:0\"",
+            format!("16: metrics.listen: is \"[::1]:0\"; {allowed}"),
+        ),
+        (
+            "listen = \"10.0.0.2:9464\"",
+            "16: metrics.listen: 10.0.0.2:9464 can be reached from other hosts, and metrics are given to whoever asks; \
+             allowed: a loopback address, such as 127.0.0.1:9464, or remote = true in the same table"
+                .to_owned(),
+        ),
+        (
+            "listen = \"[::1]:1\"\nremote = \"yes\"",
+            "17: metrics.remote: is of type string; allowed: true or false".to_owned(),
+        ),
+        (
+            "listen = \"[::1]:1\"\npath = \"/\"",
+            "17: metrics.path: unknown key; allowed here: listen, remote".to_owned(),
+        ),
+    ] {
+        assert_one(&wrong(&text(metrics)), &problem);
+    }
 }
 
 #[test]

@@ -14,12 +14,14 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use proto::action::Server as Application;
+use proto::role::Role as State;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Policy, Role};
 
 pub use client::{ClientError, connections, status};
-pub use server::{Call, Reply, Server, ServerError};
+pub use server::{Asker, Call, Reply, Server, ServerError};
 
 /// The control socket of the node whose state directory is `state_dir`.
 pub fn socket(state_dir: &Path) -> PathBuf {
@@ -53,6 +55,26 @@ pub struct Status {
     pub peer: PeerStatus,
     /// In the order of the configuration.
     pub services: Vec<ServiceStatus>,
+    /// The kernel's rings.
+    pub rings: RingsStatus,
+}
+
+/// The kernel's rings: what the wire has logged and the agent has not read yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingsStatus {
+    /// Of segments of connections.
+    pub connections: RingStatus,
+    /// Of SYNs and SYN-ACKs.
+    pub opening: RingStatus,
+}
+
+/// One ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingStatus {
+    /// Bytes that are not read yet.
+    pub fill_bytes: u64,
+    /// Bytes that fit into it.
+    pub size_bytes: u64,
 }
 
 /// The other node, as this one sees it.
@@ -64,6 +86,8 @@ pub struct PeerStatus {
     pub address: IpAddr,
     /// Whether its heartbeats arrive.
     pub alive: bool,
+    /// Time since the last heartbeat, in nanoseconds; nothing before the first.
+    pub heartbeat_age_ns: Option<u64>,
 }
 
 /// Whether both nodes do their part for a service.
@@ -103,6 +127,48 @@ pub struct ServiceStatus {
     pub takeovers: Vec<TakeoverReport>,
     /// Event counters by name.
     pub counters: BTreeMap<String, u64>,
+    /// What this node is for it, in detail.
+    pub state: State,
+    /// What the peer said last that it is for it.
+    pub peer_state: Option<State>,
+    /// Why it is simplex; nothing if it is duplex.
+    pub simplex_reason: Option<String>,
+    /// How its application on this node is.
+    pub application: Application,
+    /// How its application on the peer is, as the peer said last.
+    pub peer_application: Option<Application>,
+    /// Connections that are not protected, by reason. The sum is that of [`ConnectionCounts`], ambiguous ones included.
+    pub reasons: BTreeMap<String, u64>,
+    /// Connections that were taken over and that the keeper relays; they are among the unprotected ones.
+    pub relayed: u64,
+    /// How far this node is behind, over all connections.
+    pub lag: Lag,
+    /// What [`Self::log_bytes`] may be.
+    pub log_limit_bytes: u64,
+    /// Bytes of the largest log of one connection.
+    pub connection_log_bytes: u64,
+    /// What [`Self::connection_log_bytes`] may be.
+    pub connection_log_limit_bytes: u64,
+    /// When this node may claim the VIP.
+    pub lease: LeaseStatus,
+}
+
+/// How far the backup is behind the primary. What is in the rings comes on top: nobody knows yet to whom it belongs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lag {
+    /// Bytes that are logged and that the restart policy has not followed yet: a replica that is behind, or ahead.
+    pub unfollowed_bytes: u64,
+    /// Bytes of the in-log that the primary has not acknowledged yet.
+    pub unacknowledged_bytes: u64,
+}
+
+/// When a primary may claim the VIP of a wire that is silent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseStatus {
+    /// So long after the wire was declared dead, in nanoseconds, as configured.
+    pub configured_ns: u64,
+    /// So long from now, in nanoseconds, if the wire says nothing more; nothing on a node that has nothing to claim.
+    pub left_ns: Option<u64>,
 }
 
 /// Connections by protection.
@@ -173,6 +239,8 @@ pub struct ConnectionStatus {
     pub out_offset: u64,
     /// Bytes of its logs.
     pub log_bytes: u64,
+    /// How far this node is behind.
+    pub lag: Lag,
     /// When it was restored by a takeover (CLOCK_MONOTONIC, nanoseconds); nothing if it was not.
     pub live_ns: Option<u64>,
 }

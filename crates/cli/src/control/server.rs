@@ -59,6 +59,48 @@ impl<T> Reply<T> {
     }
 }
 
+/// Puts questions to the run loop.
+#[derive(Clone)]
+pub struct Asker {
+    calls: Sender<Call>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Asker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Asker")
+    }
+}
+
+impl Asker {
+    /// How the node is.
+    ///
+    /// # Errors
+    /// Why there is no answer, as a sentence: the node is stopping, or does not answer in time.
+    pub fn status(&self) -> Result<Status, String> {
+        self.ask(Call::Status)
+    }
+
+    /// How its connections are.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn connections(&self) -> Result<Connections, String> {
+        self.ask(Call::Connections)
+    }
+
+    fn ask<T>(&self, call: fn(Reply<T>) -> Call) -> Result<T, String> {
+        let (reply, answer) = sync_channel(1);
+        let gone = || "the node is stopping".to_owned();
+        self.calls.send(call(Reply(reply))).map_err(|_| gone())?;
+        (self.wake)();
+        answer.recv_timeout(PATIENCE).map_err(|error| match error {
+            RecvTimeoutError::Timeout => format!("the node did not answer within {PATIENCE:?}"),
+            RecvTimeoutError::Disconnected => gone(),
+        })
+    }
+}
+
 /// The open control socket; it closes and vanishes when this is dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -70,15 +112,15 @@ pub struct Server {
 
 impl Server {
     /// Opens the control socket in `state_dir`, over one that a dead node left behind: the caller holds the node's
-    /// lock. Every [`Call`] that appears at the receiver is followed by a call of `wake`, on the server's thread,
-    /// so that a run loop that sleeps in `poll` can be woken.
+    /// lock. Every [`Call`] that appears at the receiver is followed by a call of `wake`, on the asker's thread,
+    /// so that a run loop that sleeps in `poll` can be woken. The [`Asker`] puts calls to the same run loop.
     ///
     /// # Errors
     /// If the socket or the thread cannot be made.
     pub fn open(
         state_dir: &Path,
-        wake: impl Fn() + Send + 'static,
-    ) -> Result<(Self, Receiver<Call>), ServerError> {
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Result<(Self, Asker, Receiver<Call>), ServerError> {
         let path = socket(state_dir);
         let failed = |step| {
             let path = path.clone();
@@ -96,11 +138,15 @@ impl Server {
         fs::rename(&hidden, &path).map_err(failed("rename"))?;
 
         let (calls, receiver) = channel();
+        let asker = Asker {
+            calls,
+            wake: Arc::new(wake),
+        };
         let stop = Arc::new(AtomicBool::new(false));
-        let (accepting, stopped) = (Arc::clone(&listener), Arc::clone(&stop));
+        let (accepting, stopped, asks) = (Arc::clone(&listener), Arc::clone(&stop), asker.clone());
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || accept(&accepting, &stopped, &calls, &wake))
+            .spawn(move || accept(&accepting, &stopped, &asks))
             .map_err(failed("start a thread"))?;
         Ok((
             Self {
@@ -109,6 +155,7 @@ impl Server {
                 stop,
                 thread: Some(thread),
             },
+            asker,
             receiver,
         ))
     }
@@ -126,7 +173,7 @@ impl Drop for Server {
     }
 }
 
-fn accept(listener: &UnixListener, stop: &AtomicBool, calls: &Sender<Call>, wake: &impl Fn()) {
+fn accept(listener: &UnixListener, stop: &AtomicBool, asker: &Asker) {
     for stream in listener.incoming() {
         if stop.load(Ordering::Acquire) {
             return;
@@ -140,38 +187,26 @@ fn accept(listener: &UnixListener, stop: &AtomicBool, calls: &Sender<Call>, wake
                 continue;
             }
         };
-        if let Err(error) = serve(stream, calls, wake) {
+        if let Err(error) = serve(stream, asker) {
             tracing::debug!(%error, "control request dropped");
         }
     }
 }
 
 /// Serves one client, one request.
-fn serve(stream: UnixStream, calls: &Sender<Call>, wake: &impl Fn()) -> io::Result<()> {
+fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
     let mut stream = LineStream::new(stream, DEADLINE);
     let line = stream.read(REQUEST)?;
     let response = match serde_json::from_slice(&line) {
-        Ok(Request::Status) => ask(calls, wake, Call::Status),
-        Ok(Request::Connections) => ask(calls, wake, Call::Connections),
+        Ok(Request::Status) => answer(asker.status()),
+        Ok(Request::Connections) => answer(asker.connections()),
         Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
     };
     stream.write(response)
 }
 
-/// Puts the call to the run loop and returns its answer as a line.
-fn ask<T: Serialize>(calls: &Sender<Call>, wake: &impl Fn(), call: fn(Reply<T>) -> Call) -> Vec<u8> {
-    let (reply, answer) = sync_channel(1);
-    let gone = || "the node is stopping".to_owned();
-    let answer = match calls.send(call(Reply(reply))) {
-        Ok(()) => {
-            wake();
-            answer.recv_timeout(PATIENCE).map_err(|error| match error {
-                RecvTimeoutError::Timeout => format!("the node did not answer within {PATIENCE:?}"),
-                RecvTimeoutError::Disconnected => gone(),
-            })
-        }
-        Err(_) => Err(gone()),
-    };
+/// The run loop's answer as a line.
+fn answer<T: Serialize>(answer: Result<T, String>) -> Vec<u8> {
     to_line(&match answer {
         Ok(answer) => Response::Ok(answer),
         Err(error) => Response::Error(error),

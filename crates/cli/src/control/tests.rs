@@ -12,6 +12,7 @@ fn a_status() -> Status {
             name: "beta".to_owned(),
             address: "10.0.0.3".parse().unwrap(),
             alive: true,
+            heartbeat_age_ns: Some(20_000_000),
         },
         services: vec![ServiceStatus {
             name: "web".to_owned(),
@@ -39,7 +40,35 @@ fn a_status() -> Status {
                 ended: 7,
             }],
             counters: [("records".to_owned(), 9)].into(),
+            state: State::Backup,
+            peer_state: Some(State::Primary),
+            simplex_reason: None,
+            application: Application::Alive,
+            peer_application: Some(Application::Hung),
+            reasons: [("older than this agent".to_owned(), 1)].into(),
+            relayed: 0,
+            lag: Lag {
+                unfollowed_bytes: 10,
+                unacknowledged_bytes: 11,
+            },
+            log_limit_bytes: 8192,
+            connection_log_bytes: 2048,
+            connection_log_limit_bytes: 4096,
+            lease: LeaseStatus {
+                configured_ns: 300,
+                left_ns: None,
+            },
         }],
+        rings: RingsStatus {
+            connections: RingStatus {
+                fill_bytes: 0,
+                size_bytes: 64,
+            },
+            opening: RingStatus {
+                fill_bytes: 1,
+                size_bytes: 32,
+            },
+        },
     }
 }
 
@@ -53,6 +82,7 @@ fn some_connections() -> Connections {
             in_offset: 1,
             out_offset: 2,
             log_bytes: 3,
+            lag: Lag::default(),
             live_ns: None,
         }],
     }
@@ -62,7 +92,7 @@ fn some_connections() -> Connections {
 fn with_node(work: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().unwrap();
     let (woken, wake) = channel();
-    let (server, calls) = Server::open(dir.path(), move || woken.send(()).unwrap()).unwrap();
+    let (server, _, calls) = Server::open(dir.path(), move || woken.send(()).unwrap()).unwrap();
     let node = std::thread::spawn(move || {
         for call in calls {
             match call {
@@ -99,9 +129,9 @@ fn a_client_gets_what_the_node_answers() {
 
 #[test]
 fn the_json_is_the_documented_one() {
-    let status = r#"{"node":"alpha","peer":{"name":"beta","address":"10.0.0.3","alive":true},"services":[{"name":"web","address":"10.0.0.100","port":80,"policy":"http","role":"backup","mode":"duplex","epoch":3,"connections":{"protected":20,"unprotected":1,"ambiguous":0},"log_bytes":4096,"ring_fill_bytes":0,"takeovers":[{"declared_ns":1,"gate_closed_ns":2,"first_live_ns":3,"last_live_ns":null,"connections":4,"restored":5,"reset":6,"ended":7}],"counters":{"records":9}}]}"#;
+    let status = r#"{"node":"alpha","peer":{"name":"beta","address":"10.0.0.3","alive":true,"heartbeat_age_ns":20000000},"services":[{"name":"web","address":"10.0.0.100","port":80,"policy":"http","role":"backup","mode":"duplex","epoch":3,"connections":{"protected":20,"unprotected":1,"ambiguous":0},"log_bytes":4096,"ring_fill_bytes":0,"takeovers":[{"declared_ns":1,"gate_closed_ns":2,"first_live_ns":3,"last_live_ns":null,"connections":4,"restored":5,"reset":6,"ended":7}],"counters":{"records":9},"state":"backup","peer_state":"primary","simplex_reason":null,"application":"alive","peer_application":"hung","reasons":{"older than this agent":1},"relayed":0,"lag":{"unfollowed_bytes":10,"unacknowledged_bytes":11},"log_limit_bytes":8192,"connection_log_bytes":2048,"connection_log_limit_bytes":4096,"lease":{"configured_ns":300,"left_ns":null}}],"rings":{"connections":{"fill_bytes":0,"size_bytes":64},"opening":{"fill_bytes":1,"size_bytes":32}}}"#;
     assert_eq!(serde_json::to_string(&a_status()).unwrap(), status);
-    let connections = r#"{"connections":[{"service":"web","client":"[2001:db8::9]:4242","protection":"ambiguous","reason":"conflicting copies","in_offset":1,"out_offset":2,"log_bytes":3,"live_ns":null}]}"#;
+    let connections = r#"{"connections":[{"service":"web","client":"[2001:db8::9]:4242","protection":"ambiguous","reason":"conflicting copies","in_offset":1,"out_offset":2,"log_bytes":3,"lag":{"unfollowed_bytes":0,"unacknowledged_bytes":0},"live_ns":null}]}"#;
     assert_eq!(serde_json::to_string(&some_connections()).unwrap(), connections);
     with_node(|dir| {
         assert_eq!(
@@ -140,7 +170,7 @@ fn nonsense_is_answered_and_the_next_client_served() {
 #[test]
 fn a_node_that_stops_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let (_server, calls) = Server::open(dir.path(), || ()).unwrap();
+    let (_server, _, calls) = Server::open(dir.path(), || ()).unwrap();
     drop(calls);
     let error = status(dir.path()).unwrap_err();
     assert_eq!(error.to_string(), "the node answers: the node is stopping");
@@ -154,6 +184,6 @@ fn a_dead_nodes_socket_is_replaced() {
     drop(std::os::unix::net::UnixListener::bind(socket(dir.path())).unwrap());
     let error = status(dir.path()).unwrap_err();
     assert!(matches!(error, ClientError::NoNode { .. }), "{error}");
-    let (_server, _calls) = Server::open(dir.path(), || ()).unwrap();
+    let (_server, _, _calls) = Server::open(dir.path(), || ()).unwrap();
     assert!(UnixStream::connect(socket(dir.path())).is_ok());
 }

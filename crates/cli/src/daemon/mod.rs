@@ -36,6 +36,7 @@ use proto::table::{Direction, TableConfig};
 
 use crate::config::{self, Config, Policy, Role};
 use crate::control::{self, Call};
+use crate::metrics;
 use carry_out::Executor;
 use health::Watch;
 use peer::Peer;
@@ -125,12 +126,16 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     let node = node_config(config, without_peer, &executor, found.as_deref());
     let node = Node::new(node, linux::clock::now());
     let peer = Peer::open(config).context("opening the heartbeat socket")?;
-    let (server, calls) = control::Server::open(&config.node.state_dir, wake)?;
+    let (server, asker, calls) = control::Server::open(&config.node.state_dir, wake)?;
+    if let Some(metrics) = &config.metrics {
+        metrics::serve(metrics.listen, asker)?;
+    }
     executor.start_keeper(config)?;
     let peer_status = control::PeerStatus {
         name: config.peer.name.clone(),
         address: config.peer.address,
         alive: false,
+        heartbeat_age_ns: None,
     };
     let mut agent = Agent {
         node,
@@ -383,13 +388,12 @@ impl Agent {
     }
 
     fn answer(&self, call: Call) {
-        let ring_fill = self.rings.fill();
         match call {
             Call::Status(reply) => reply.send(report::status(
                 &self.node,
                 &self.executor,
                 &self.peer_status,
-                ring_fill,
+                &self.rings,
             )),
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
         }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 const NUMBERS: u32 = 32;
 /// How old the keeper's status may be when someone asks.
 const REFRESH: Duration = Duration::from_millis(200);
+/// Why a connection that was taken over is not protected.
+pub const RELAYED: &str = "relayed; no backup";
 
 /// A live connection on its way to the keeper.
 pub struct Handover {
@@ -188,8 +190,8 @@ impl Relay {
         tracing::error!(%client, "no keeper: the connection is lost");
     }
 
-    fn status(&self) -> Status {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connections that were ended because their reply could not be continued.
@@ -203,6 +205,13 @@ impl Relay {
                 .map(|(_, count)| count)
                 .sum()
         })
+    }
+
+    /// Connections that the keeper relays now.
+    pub fn relayed(&self, service: ServiceIndex) -> u64 {
+        let status = self.status();
+        let sums = status.services.get(&self.names[usize::from(service)]);
+        sums.map_or(0, |sums| sums.live)
     }
 
     /// What the keeper has counted.
@@ -243,17 +252,18 @@ impl Relay {
                 service: name.to_owned(),
                 client: connection.client,
                 protection: control::Protection::Unprotected,
-                reason: "relayed; no backup".to_owned(),
+                reason: RELAYED.to_owned(),
                 in_offset: connection.to_application,
                 out_offset: connection.to_client,
                 log_bytes: 0,
+                lag: control::Lag::default(),
                 live_ns: None,
             });
         taken
             .map(|(id, taken)| {
                 let passed = status.connections.iter().find(|connection| connection.id == id);
                 let reason = match ended.get(&id) {
-                    None => "relayed; no backup".to_owned(),
+                    None => RELAYED.to_owned(),
                     Some(&"") => "relayed; closed".to_owned(),
                     Some(reason) => format!("relayed; ended: {reason}"),
                 };
@@ -265,6 +275,7 @@ impl Relay {
                     in_offset: passed.map_or(0, |passed| passed.to_application),
                     out_offset: passed.map_or(0, |passed| passed.to_client),
                     log_bytes: 0,
+                    lag: control::Lag::default(),
                     live_ns: Some(taken.live.as_nanos()),
                 }
             })

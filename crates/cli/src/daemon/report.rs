@@ -2,33 +2,59 @@
 
 use std::collections::BTreeMap;
 
-use linux::wire::REASONS;
+use linux::wire::{REASONS, Rings};
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::connection::Protection;
+use proto::connection::{Cause, Connection, Protection};
 use proto::node::Node;
 use proto::role::Role;
 
 use super::carry_out::Executor;
+use super::relay::RELAYED;
 use crate::config::{self, Policy};
 use crate::control::{
-    self, ConnectionCounts, ConnectionStatus, Connections, ServiceStatus, Status, TakeoverReport,
+    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, RingStatus, RingsStatus,
+    ServiceStatus, Status, TakeoverReport,
 };
 
+/// Reasons that are told one by one; replicas may fail in many ways.
+const REASONS_MAX: usize = 32;
+/// The others.
+const OTHERS: &str = "other reasons";
+/// Why a connection is ambiguous.
+const AMBIGUOUS: &str = "conflicting copies were seen";
+
 /// The whole node.
-pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, ring_fill_bytes: u64) -> Status {
+pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, rings: &Rings) -> Status {
     let now = linux::clock::now();
     let services = (0..).take(node.config().services.len());
+    let age = node.last_heartbeat().map(|at| nanos(now.since(at)));
     Status {
         node: node.config().name.clone(),
         peer: control::PeerStatus {
             alive: node.peer_is_alive(now),
+            heartbeat_age_ns: age,
             ..peer.clone()
         },
         services: services
-            .map(|index| service(node, executor, now, index, ring_fill_bytes))
+            .map(|index| service(node, executor, now, index, rings.fill()))
             .collect(),
+        rings: RingsStatus {
+            connections: ring(&rings.connections),
+            opening: ring(&rings.opening),
+        },
     }
+}
+
+fn ring(log: &linux::wire::Log) -> RingStatus {
+    RingStatus {
+        fill_bytes: log.fill(),
+        size_bytes: log.size(),
+    }
+}
+
+fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn service(
@@ -38,24 +64,28 @@ fn service(
     index: ServiceIndex,
     ring_fill_bytes: u64,
 ) -> ServiceStatus {
-    let (role, epoch) = node.role(index);
+    let (state, epoch) = node.role(index);
     let vip = node.vip(index);
+    let table = node.table(index).config();
+    let simplex = node.simplex(now, index);
+    let relayed = executor.relay().relayed(index);
+    let sums = Sums::over(node, now, index, relayed);
+    let peer = node.peer_beat(index);
     ServiceStatus {
         name: executor.service_name(index).to_owned(),
         address: vip.ip(),
         port: vip.port(),
-        policy: match node.table(index).config().policy {
+        policy: match table.policy {
             proto::follower::Policy::Http => Policy::Http,
             proto::follower::Policy::Replica => Policy::Replica,
         },
-        role: role_of(role, node.config().services[usize::from(index)].is_primary),
-        mode: if node.is_duplex(now, index) {
-            control::Mode::Duplex
-        } else {
-            control::Mode::Simplex
+        role: role_of(state, node.config().services[usize::from(index)].is_primary),
+        mode: match simplex {
+            None => control::Mode::Duplex,
+            Some(_) => control::Mode::Simplex,
         },
         epoch,
-        connections: counts(node, index),
+        connections: sums.counts,
         log_bytes: node.table(index).memory(),
         ring_fill_bytes,
         takeovers: node
@@ -64,6 +94,21 @@ fn service(
             .map(|report| takeover(report, executor, index))
             .collect(),
         counters: counters(node, executor, index),
+        state,
+        peer_state: peer.map(|beat| beat.role),
+        simplex_reason: simplex.map(|reason| reason.to_string()),
+        application: node.server(index),
+        peer_application: peer.map(|beat| beat.server),
+        reasons: sums.reasons,
+        relayed,
+        lag: sums.lag,
+        log_limit_bytes: table.bytes_max,
+        connection_log_bytes: sums.largest_log,
+        connection_log_limit_bytes: table.connection_bytes_max,
+        lease: LeaseStatus {
+            configured_ns: nanos(node.config().lease),
+            left_ns: node.may_claim_at(index).map(|at| nanos(at.since(now))),
+        },
     }
 }
 
@@ -77,16 +122,62 @@ fn role_of(role: Role, is_primary: bool) -> config::Role {
     }
 }
 
-fn counts(node: &Node, index: ServiceIndex) -> ConnectionCounts {
-    let mut counts = ConnectionCounts::default();
-    for (_, connection) in node.table(index).iter() {
-        match connection.protection() {
-            Protection::Protected => counts.protected += 1,
-            Protection::Ambiguous => counts.ambiguous += 1,
-            Protection::Unprotected(_) => counts.unprotected += 1,
+/// What the connections of a service come to.
+#[derive(Default)]
+struct Sums {
+    counts: ConnectionCounts,
+    reasons: BTreeMap<String, u64>,
+    lag: Lag,
+    largest_log: u64,
+}
+
+impl Sums {
+    fn over(node: &Node, now: Instant, index: ServiceIndex, relayed: u64) -> Self {
+        let mut sums = Self::default();
+        for (_, connection) in node.table(index).iter() {
+            match connection.protection() {
+                Protection::Protected => sums.counts.protected += 1,
+                Protection::Ambiguous => {
+                    sums.counts.ambiguous += 1;
+                    sums.add_reason(AMBIGUOUS, 1);
+                }
+                Protection::Unprotected(cause) => sums.add_unprotected(&cause.to_string(), 1),
+            }
+            let lag = lag(connection);
+            sums.lag.unfollowed_bytes += lag.unfollowed_bytes;
+            sums.lag.unacknowledged_bytes += lag.unacknowledged_bytes;
+            sums.largest_log = sums.largest_log.max(connection.memory() as u64);
         }
+        sums.add_unprotected(&Cause::Older.to_string(), node.older(now, index).count() as u64);
+        sums.add_unprotected(RELAYED, relayed);
+        sums
     }
-    counts
+
+    fn add_unprotected(&mut self, reason: &str, count: u64) {
+        self.counts.unprotected += count;
+        self.add_reason(reason, count);
+    }
+
+    fn add_reason(&mut self, reason: &str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        if let Some(known) = self.reasons.get_mut(reason) {
+            *known += count;
+            return;
+        }
+        let is_one_too_many = self.reasons.len() >= REASONS_MAX;
+        let reason = if is_one_too_many { OTHERS } else { reason };
+        *self.reasons.entry(reason.to_owned()).or_default() += count;
+    }
+}
+
+fn lag(connection: &Connection) -> Lag {
+    let acknowledged = connection.input_acknowledged();
+    Lag {
+        unfollowed_bytes: connection.follower().behind(acknowledged),
+        unacknowledged_bytes: connection.input().frontier().since(acknowledged),
+    }
 }
 
 fn takeover(
@@ -122,17 +213,15 @@ fn counters(node: &Node, executor: &Executor, index: ServiceIndex) -> BTreeMap<S
     counters
 }
 
-/// All connections: those on the wire, then those that were taken over.
+/// All connections: those on the wire, then those of which nothing is known, then those that were taken over.
 pub fn connections(node: &Node, executor: &Executor) -> Connections {
+    let now = linux::clock::now();
     let mut connections = Vec::new();
     for index in (0..).take(node.config().services.len()) {
         for (_, connection) in node.table(index).iter() {
             let (protection, reason) = match connection.protection() {
                 Protection::Protected => (control::Protection::Protected, String::new()),
-                Protection::Ambiguous => (
-                    control::Protection::Ambiguous,
-                    "conflicting copies were seen".into(),
-                ),
+                Protection::Ambiguous => (control::Protection::Ambiguous, AMBIGUOUS.to_owned()),
                 Protection::Unprotected(cause) => (control::Protection::Unprotected, cause.to_string()),
             };
             connections.push(ConnectionStatus {
@@ -143,10 +232,41 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
                 in_offset: connection.input().frontier().0,
                 out_offset: connection.output().frontier().0,
                 log_bytes: connection.memory() as u64,
+                lag: lag(connection),
                 live_ns: None,
             });
         }
+        connections.extend(node.older(now, index).map(|client| ConnectionStatus {
+            service: executor.service_name(index).to_owned(),
+            client,
+            protection: control::Protection::Unprotected,
+            reason: Cause::Older.to_string(),
+            in_offset: 0,
+            out_offset: 0,
+            log_bytes: 0,
+            lag: Lag::default(),
+            live_ns: None,
+        }));
         connections.extend(executor.relay().connections(index, executor.service_name(index)));
     }
     Connections { connections }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_bounded_and_none_is_lost() {
+        let mut sums = Sums::default();
+        for number in 0..100 {
+            sums.add_unprotected(&format!("replica: error {number}"), 1);
+        }
+        sums.add_unprotected("replica: error 0", 2);
+        sums.add_unprotected(RELAYED, 0);
+        assert_eq!(sums.reasons.len(), REASONS_MAX + 1);
+        assert_eq!(sums.reasons["replica: error 0"], 3);
+        assert_eq!(sums.reasons[OTHERS], 100 - REASONS_MAX as u64);
+        assert_eq!(sums.reasons.values().sum::<u64>(), sums.counts.unprotected);
+    }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::lan::{Lan, Outcome, steadfast};
 use linux::network::{self, Network, Plan, Role};
-use steadfast::control::{Call, Connections, PeerStatus, Server, Status};
+use steadfast::control::{Call, Connections, PeerStatus, RingsStatus, Server, Status};
 use steadfast::lock::{self, Lock};
 
 /// Expects `check-config` and `run` to refuse the usual configuration with `old` replaced by `new`: exit code 2, these
@@ -284,11 +284,12 @@ fn a_running_node_is_shown() {
         return;
     };
     std::fs::create_dir(lan.state_dir()).unwrap();
-    let (server, calls) = Server::open(&lan.state_dir(), || ()).unwrap();
+    let (server, _, calls) = Server::open(&lan.state_dir(), || ()).unwrap();
     let peer = PeerStatus {
         name: "sf-test-peer".to_owned(),
         address: "10.0.0.3".parse().unwrap(),
         alive: true,
+        heartbeat_age_ns: None,
     };
     let node = std::thread::spawn(move || {
         for call in calls {
@@ -298,6 +299,7 @@ fn a_running_node_is_shown() {
                         node: "sf-test-node".to_owned(),
                         peer: peer.clone(),
                         services: Vec::new(),
+                        rings: RingsStatus::default(),
                     });
                 }
                 Call::Connections(reply) => reply.send(Connections {
@@ -313,9 +315,13 @@ fn a_running_node_is_shown() {
         assert_eq!((outcome.code, outcome.errors.as_str()), (0, ""));
         outcome.output
     };
-    assert!(ask("status", &[]).starts_with("node sf-test-node, peer sf-test-peer at 10.0.0.3: alive\n"));
-    let json = "{\"node\":\"sf-test-node\",\"peer\":{\"name\":\"sf-test-peer\",\"address\":\"10.0.0.3\",\"alive\":true},\
-                \"services\":[]}\n";
+    assert!(
+        ask("status", &[])
+            .starts_with("node sf-test-node, peer sf-test-peer at 10.0.0.3: alive, never heard of\n")
+    );
+    let json = "{\"node\":\"sf-test-node\",\"peer\":{\"name\":\"sf-test-peer\",\"address\":\"10.0.0.3\",\"alive\":true,\
+                \"heartbeat_age_ns\":null},\"services\":[],\"rings\":{\"connections\":{\"fill_bytes\":0,\"size_bytes\":0},\
+                \"opening\":{\"fill_bytes\":0,\"size_bytes\":0}}}\n";
     assert_eq!(ask("status", &["--json"]), json);
     assert!(ask("connections", &[]).ends_with("\n0 connections\n"));
     assert_eq!(ask("connections", &["--json"]), "{\"connections\":[]}\n");

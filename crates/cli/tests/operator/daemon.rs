@@ -1,12 +1,25 @@
 //! Two nodes run, are shown, and leave the network as they found it.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use crate::lan::{Lan, Namespace, Outcome, steadfast};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
+
+fn spawn(namespace: &Namespace, config: &Path, log: &Path) -> Child {
+    let config = config.to_str().unwrap();
+    let mut command = steadfast(&["run", "--log-format", "json", "--config", config]);
+    let log = File::options().create(true).append(true).open(log).unwrap();
+    command.stderr(log);
+    namespace.run(|| command.spawn().unwrap())
+}
 
 /// A running daemon; it is killed if the test ends before it does.
 struct Daemon<'a> {
@@ -37,6 +50,8 @@ impl<'a> Daemon<'a> {
             missed = 40
             [log]
             ring_mb = 1
+            [metrics]
+            listen = "127.0.0.1:9464"
             [[service]]
             name = "web"
             address = "10.0.0.100"
@@ -48,16 +63,8 @@ impl<'a> Daemon<'a> {
             state_dir.display()
         );
         std::fs::write(&config, text).unwrap();
-        let mut command = steadfast(&[
-            "run",
-            "--log-format",
-            "json",
-            "--config",
-            config.to_str().unwrap(),
-        ]);
         let log = dir.join(format!("{name}.log"));
-        command.stderr(std::fs::File::create(&log).unwrap());
-        let process = namespace.run(|| command.spawn().unwrap());
+        let process = spawn(namespace, &config, &log);
         Self {
             namespace,
             state_dir,
@@ -65,6 +72,11 @@ impl<'a> Daemon<'a> {
             log,
             process,
         }
+    }
+
+    /// Starts it anew, after it has ended.
+    fn start_again(&mut self) {
+        self.process = spawn(self.namespace, &self.config, &self.log);
     }
 
     fn ask(&self, command: &str) -> Outcome {
@@ -104,6 +116,123 @@ impl Drop for Daemon<'_> {
         self.namespace
             .run(|| Outcome::of(&mut steadfast(&["cleanup", "--config", config])));
     }
+}
+
+/// The samples of `/metrics`, as curl gets them.
+fn scrape(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
+    let mut curl = Command::new("curl");
+    curl.args([
+        "-sS",
+        "--fail",
+        "--max-time",
+        "10",
+        "http://127.0.0.1:9464/metrics",
+    ]);
+    let Outcome { code, output, errors } = daemon.namespace.run(|| Outcome::of(&mut curl));
+    assert_eq!(code, 0, "{errors}");
+    let samples = output.lines().filter(|line| !line.starts_with('#'));
+    samples
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            (name.to_owned(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+/// What `status --json` says, as the samples that it should be.
+fn expected(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
+    let status: Value = serde_json::from_str(&daemon.ask("status").output).unwrap();
+    let service = &status["services"][0];
+    let mut samples = BTreeMap::new();
+    let mut expect = |name: &str, value: f64| samples.insert(format!("steadfast_{name}"), value);
+    let number = |value: &Value| value.as_f64().unwrap();
+    for protection in ["protected", "unprotected", "ambiguous"] {
+        let name = format!("connections{{protection=\"{protection}\",service=\"web\"}}");
+        expect(&name, number(&service["connections"][protection]));
+    }
+    for (name, key) in [
+        ("service_epoch", "epoch"),
+        ("log_bytes", "log_bytes"),
+        ("log_limit_bytes", "log_limit_bytes"),
+        ("connection_log_limit_bytes", "connection_log_limit_bytes"),
+        ("relayed_connections", "relayed"),
+    ] {
+        expect(&format!("{name}{{service=\"web\"}}"), number(&service[key]));
+    }
+    expect("peer_alive", f64::from(u8::from(status["peer"]["alive"] == true)));
+    expect(
+        "service_duplex{service=\"web\"}",
+        f64::from(u8::from(service["mode"] == "duplex")),
+    );
+    let state = service["state"].as_str().unwrap();
+    expect(
+        &format!("service_state{{service=\"web\",state=\"{state}\"}}"),
+        1.0,
+    );
+    for ring in ["connections", "opening"] {
+        let size = number(&status["rings"][ring]["size_bytes"]);
+        expect(&format!("ring_size_bytes{{ring=\"{ring}\"}}"), size);
+    }
+    samples
+}
+
+/// Waits until the metrics say what the status says: an answer may be a second old.
+fn assert_agree(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let (expected, found) = (expected(daemon), scrape(daemon));
+        let agree = |(name, value): (&String, &f64)| found.get(name) == Some(value);
+        if expected.iter().all(agree) {
+            return found;
+        }
+        assert!(Instant::now() < until, "{expected:?}\nis not in\n{found:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn metrics_say_what_the_status_says() {
+    let Some(lan) = Lan::new("metrics_say_what_the_status_says") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = pair(&lan, dir.path(), "metrics");
+    let service = "{service=\"web\"}";
+    let [primary, backup] = nodes.each_ref().map(assert_agree);
+    let left = primary[&format!("steadfast_lease_left_seconds{service}")];
+    assert!(
+        (0.0..=2.3).contains(&left),
+        "2 s of patience and 0.3 s of lease: {left}"
+    );
+    assert!(!backup.contains_key(&format!("steadfast_lease_left_seconds{service}")));
+    assert!(backup["steadfast_peer_heartbeat_age_seconds"] < 2.0);
+
+    // An idle connection that outlives the backup's agent is shown all the same.
+    lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
+    let listener = lan.node.run(|| TcpListener::bind("10.0.0.100:80").unwrap());
+    let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+    let (mut server, _) = listener.accept().unwrap();
+    nodes[1].wait_for(&["\"connections\":{\"protected\":1,\"unprotected\":0,\"ambiguous\":0}"]);
+    assert_agree(&nodes[1]);
+    let [_primary, mut backup] = nodes;
+    backup.signal(Signal::SIGKILL);
+    backup.process.wait().unwrap();
+    backup.start_again();
+    backup.wait_for(&["\"mode\":\"duplex\""]);
+    client.write_all(b"GET / HTTP/1.0\r\n").unwrap();
+    server.read_exact(&mut [0; 16]).unwrap();
+    backup.wait_for(&[
+        "\"connections\":{\"protected\":0,\"unprotected\":1,\"ambiguous\":0}",
+        "\"reasons\":{\"older than this agent\":1}",
+    ]);
+    let samples = assert_agree(&backup);
+    let reason = "steadfast_connections_not_protected{reason=\"older than this agent\",service=\"web\"}";
+    assert_eq!(samples.get(reason), Some(&1.0), "{samples:?}");
+    let address = client.local_addr().unwrap();
+    let shown = backup.ask("connections").output;
+    assert!(shown.contains(&format!("\"client\":\"{address}\"")), "{shown}");
+    drop((client, server));
+    backup.wait_for(&["\"unprotected\":0", "\"reasons\":{}"]);
 }
 
 /// The primary and the backup of a pair, both running and protecting; `test` is a part of their names, because eBPF pins

@@ -155,6 +155,11 @@ impl Log {
         self.rings.iter().map(Ring::fill).sum()
     }
 
+    /// Bytes that fit into its rings.
+    pub fn size(&self) -> u64 {
+        self.rings.iter().map(|ring| ring.mask + 1).sum()
+    }
+
     /// Hands the records before `ends` to `reader`, at most `records_max` of them, and clears the rings of them batch by batch.
     /// Stops at one that is still being written, unless `wait` says to wait for it (a takeover does: the program that
     /// writes it will not take long). Returns how many were handled, and whether the end was reached.

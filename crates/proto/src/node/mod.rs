@@ -5,6 +5,7 @@
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm.
 
 mod roles;
+mod view;
 
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -153,28 +154,6 @@ impl Node {
     /// What the node was told.
     pub fn config(&self) -> &NodeConfig {
         &self.config
-    }
-
-    /// Whether the peer is heard of in time.
-    pub fn peer_is_alive(&self, now: Instant) -> bool {
-        self.detector.is_alive(now)
-    }
-
-    /// Role and epoch of a service.
-    pub fn role(&self, service: ServiceIndex) -> (Role, u64) {
-        let service = self.service(service);
-        (service.role, service.epoch)
-    }
-
-    /// Whether both nodes do their part for a service.
-    pub fn is_duplex(&self, now: Instant, service: ServiceIndex) -> bool {
-        let service = self.service(service);
-        let complement = match service.role {
-            Role::Primary => Role::Backup,
-            Role::Backup => Role::Primary,
-            Role::Joining | Role::Claiming | Role::TakingOver | Role::Sole | Role::Standby => return false,
-        };
-        self.detector.is_alive(now) && service.peer.as_ref().is_some_and(|peer| peer.role == complement)
     }
 
     /// The connections of a service.

@@ -1,0 +1,331 @@
+//! From a [`Status`] to Prometheus' text exposition format 0.0.4. What each metric means is in docs/operating.md.
+
+use prometheus::{CounterVec, GaugeVec, Opts, Registry, TextEncoder};
+use proto::action::Server as Application;
+use proto::role::Role as State;
+
+use crate::control::{Mode, RingStatus, ServiceStatus, Status, TakeoverReport};
+
+/// Those of [`ServiceStatus::counters`] that go down too, and have metrics of their own.
+const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
+
+/// The page.
+pub fn exposition(status: &Status) -> String {
+    let page = Page(Registry::new());
+    node(&page, status);
+    roles(&page, &status.services);
+    connections(&page, &status.services);
+    logs(&page, &status.services);
+    takeovers(&page, &status.services);
+    TextEncoder::new()
+        .encode_to_string(&page.0.gather())
+        .expect("a string takes everything")
+}
+
+/// Metrics on their way into a page.
+struct Page(Registry);
+
+/// A sample: the values of its labels, and its own.
+type Sample<'a> = (Vec<&'a str>, f64);
+
+impl Page {
+    fn gauge<'a>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        samples: impl IntoIterator<Item = Sample<'a>>,
+    ) {
+        let family = GaugeVec::new(Opts::new(name, help), labels).expect("a valid name");
+        for (values, sample) in samples {
+            family.with_label_values(&values).set(sample);
+        }
+        self.0.register(Box::new(family)).expect("each name once");
+    }
+
+    fn counter<'a>(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        samples: impl IntoIterator<Item = Sample<'a>>,
+    ) {
+        let family = CounterVec::new(Opts::new(name, help), labels).expect("a valid name");
+        for (values, sample) in samples {
+            family.with_label_values(&values).inc_by(sample);
+        }
+        self.0.register(Box::new(family)).expect("each name once");
+    }
+
+    /// One sample per service.
+    fn each(
+        &self,
+        name: &str,
+        help: &str,
+        services: &[ServiceStatus],
+        read: impl Fn(&ServiceStatus) -> Option<f64>,
+    ) {
+        let sample = |service| Some((name_of(service), read(service)?));
+        self.gauge(name, help, &["service"], services.iter().filter_map(sample));
+    }
+}
+
+fn name_of(service: &ServiceStatus) -> Vec<&str> {
+    vec![&service.name]
+}
+
+#[allow(clippy::cast_precision_loss)] // exact up to 2⁵³
+fn number(count: u64) -> f64 {
+    count as f64
+}
+
+fn seconds(nanos: u64) -> f64 {
+    number(nanos) / 1e9
+}
+
+fn yes(is: bool) -> f64 {
+    f64::from(u8::from(is))
+}
+
+fn node(page: &Page, status: &Status) {
+    let names = vec![status.node.as_str(), &status.peer.name, env!("CARGO_PKG_VERSION")];
+    page.gauge(
+        "steadfast_node_info",
+        "This node, its peer, and the version it runs.",
+        &["node", "peer", "version"],
+        [(names, 1.0)],
+    );
+    page.gauge(
+        "steadfast_peer_alive",
+        "Whether the peer's heartbeats arrive.",
+        &[],
+        [(vec![], yes(status.peer.alive))],
+    );
+    page.gauge(
+        "steadfast_peer_heartbeat_age_seconds",
+        "Time since the peer's last heartbeat; absent before the first.",
+        &[],
+        status.peer.heartbeat_age_ns.map(|age| (vec![], seconds(age))),
+    );
+    let rings = [
+        ("connections", status.rings.connections),
+        ("opening", status.rings.opening),
+    ];
+    let ring = |name: &str, help: &str, read: fn(RingStatus) -> f64| {
+        let samples = rings.map(|(ring, status)| (vec![ring], read(status)));
+        page.gauge(name, help, &["ring"], samples);
+    };
+    ring(
+        "steadfast_ring_fill_bytes",
+        "Bytes that the wire has logged and the agent has not read yet.",
+        |ring| number(ring.fill_bytes),
+    );
+    ring(
+        "steadfast_ring_size_bytes",
+        "Bytes that fit into the ring.",
+        |ring| number(ring.size_bytes),
+    );
+    ring(
+        "steadfast_ring_fill_ratio",
+        "Share of the ring that is full, 0 to 1.",
+        |ring| number(ring.fill_bytes) / number(ring.size_bytes.max(1)),
+    );
+}
+
+fn roles(page: &Page, services: &[ServiceStatus]) {
+    let states = State::ALL.map(|state| (state, state.to_string()));
+    page.gauge(
+        "steadfast_service_state",
+        "What this node is for the service: 1 for its state, 0 for the others.",
+        &["service", "state"],
+        services.iter().flat_map(|service| {
+            states.iter().map(move |(state, name)| {
+                let is = yes(*state == service.state);
+                (vec![service.name.as_str(), name.as_str()], is)
+            })
+        }),
+    );
+    page.each(
+        "steadfast_service_duplex",
+        "Whether both nodes do their part: the next failure is masked.",
+        services,
+        |service| Some(yes(service.mode == Mode::Duplex)),
+    );
+    page.gauge(
+        "steadfast_service_simplex",
+        "1 with the reason why the service is simplex; absent while it is duplex.",
+        &["service", "reason"],
+        services.iter().filter_map(|service| {
+            Some((
+                vec![service.name.as_str(), service.simplex_reason.as_deref()?],
+                1.0,
+            ))
+        }),
+    );
+    page.each(
+        "steadfast_service_epoch",
+        "How often the roles have changed.",
+        services,
+        |service| Some(number(service.epoch)),
+    );
+    let applications = [
+        (Application::Alive, "alive"),
+        (Application::Dead, "dead"),
+        (Application::Hung, "hung"),
+    ];
+    page.gauge(
+        "steadfast_application_state",
+        "How the service's application on this node is: 1 for its state, 0 for the others.",
+        &["service", "state"],
+        services.iter().flat_map(|service| {
+            applications.map(|(state, name)| {
+                let is = yes(service.application == state);
+                (vec![service.name.as_str(), name], is)
+            })
+        }),
+    );
+    page.each(
+        "steadfast_lease_seconds",
+        "So long after a wire was declared dead its VIP may be claimed.",
+        services,
+        |service| Some(seconds(service.lease.configured_ns)),
+    );
+    page.each(
+        "steadfast_lease_left_seconds",
+        "So long from now this node may claim the VIP if the wire says nothing more; absent where there is nothing to claim.",
+        services,
+        |service| service.lease.left_ns.map(seconds),
+    );
+}
+
+fn connections(page: &Page, services: &[ServiceStatus]) {
+    page.gauge(
+        "steadfast_connections",
+        "Connections by what a failure would mean for them.",
+        &["service", "protection"],
+        services.iter().flat_map(|service| {
+            let counts = service.connections;
+            let by = [
+                ("protected", counts.protected),
+                ("ambiguous", counts.ambiguous),
+                ("unprotected", counts.unprotected),
+            ];
+            by.map(|(protection, count)| (vec![service.name.as_str(), protection], number(count)))
+        }),
+    );
+    page.gauge(
+        "steadfast_connections_not_protected",
+        "Connections that are ambiguous or unprotected, by reason.",
+        &["service", "reason"],
+        services.iter().flat_map(|service| {
+            let reasons = service.reasons.iter();
+            reasons.map(|(reason, &count)| (vec![service.name.as_str(), reason.as_str()], number(count)))
+        }),
+    );
+    page.each(
+        "steadfast_relayed_connections",
+        "Connections that were taken over and that the keeper relays.",
+        services,
+        |service| Some(number(service.relayed)),
+    );
+    page.each(
+        "steadfast_handshakes",
+        "Handshakes under way.",
+        services,
+        |service| service.counters.get("handshakes").copied().map(number),
+    );
+    page.counter(
+        "steadfast_events_total",
+        "Packets and connections by what became of them.",
+        &["service", "event"],
+        services.iter().flat_map(|service| {
+            let counters = service.counters.iter();
+            counters
+                .filter(|(event, _)| !NO_COUNTERS.contains(&event.as_str()))
+                .map(|(event, &count)| (vec![service.name.as_str(), event.as_str()], number(count)))
+        }),
+    );
+}
+
+fn logs(page: &Page, services: &[ServiceStatus]) {
+    page.each(
+        "steadfast_log_bytes",
+        "Bytes of the logs of all connections of the service.",
+        services,
+        |service| Some(number(service.log_bytes)),
+    );
+    page.each(
+        "steadfast_log_limit_bytes",
+        "What steadfast_log_bytes may be.",
+        services,
+        |service| Some(number(service.log_limit_bytes)),
+    );
+    page.each(
+        "steadfast_connection_log_bytes",
+        "Bytes of the largest log of one connection.",
+        services,
+        |service| Some(number(service.connection_log_bytes)),
+    );
+    page.each(
+        "steadfast_connection_log_limit_bytes",
+        "What the log of one connection may be.",
+        services,
+        |service| Some(number(service.connection_log_limit_bytes)),
+    );
+    page.each(
+        "steadfast_unfollowed_bytes",
+        "Bytes that are logged and that the restart policy has not followed yet.",
+        services,
+        |service| Some(number(service.lag.unfollowed_bytes)),
+    );
+    page.each(
+        "steadfast_unacknowledged_input_bytes",
+        "Bytes of the in-logs that the primary has not acknowledged yet.",
+        services,
+        |service| Some(number(service.lag.unacknowledged_bytes)),
+    );
+}
+
+fn takeovers(page: &Page, services: &[ServiceStatus]) {
+    page.counter(
+        "steadfast_takeovers_total",
+        "Takeovers since the agent's start.",
+        &["service"],
+        services
+            .iter()
+            .map(|service| (name_of(service), number(service.takeovers.len() as u64))),
+    );
+    let outcomes: [(&str, fn(&TakeoverReport) -> u64); 2] = [
+        ("restored", |takeover| takeover.restored),
+        ("reset", |takeover| takeover.reset),
+    ];
+    page.counter(
+        "steadfast_takeover_connections_total",
+        "Connections that were decided by takeovers since the agent's start, by outcome.",
+        &["service", "outcome"],
+        services.iter().flat_map(|service| {
+            outcomes.map(|(outcome, read)| {
+                let sum = service.takeovers.iter().map(read).sum();
+                (vec![service.name.as_str(), outcome], number(sum))
+            })
+        }),
+    );
+    let steps: [(&str, fn(&TakeoverReport) -> Option<u64>); 3] = [
+        ("gate_closed", |takeover| Some(takeover.gate_closed_ns)),
+        ("first_live", |takeover| takeover.first_live_ns),
+        ("last_live", |takeover| takeover.last_live_ns),
+    ];
+    page.gauge(
+        "steadfast_last_takeover_seconds",
+        "Time from the declaration to a step of the last takeover.",
+        &["service", "step"],
+        services.iter().flat_map(|service| {
+            let last = service.takeovers.last();
+            steps.into_iter().filter_map(move |(step, read)| {
+                let (last, name) = (last?, service.name.as_str());
+                let took = read(last)?.saturating_sub(last.declared_ns);
+                Some((vec![name, step], seconds(took)))
+            })
+        }),
+    );
+}

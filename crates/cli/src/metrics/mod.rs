@@ -1,0 +1,161 @@
+//! The metrics endpoint: what `steadfast status` tells, for Prometheus.
+//!
+//! One thread serves `GET /metrics` in the text exposition format 0.0.4. It asks the agent as the control socket does, at most once a
+//! second, however many ask it; everything that a client can make it hold is bounded. If it fails, protection goes on.
+
+mod exposition;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::control::Asker;
+
+pub use exposition::exposition;
+
+/// How old an answer may be: those who ask more often get the same one again.
+const FRESH: Duration = Duration::from_secs(1);
+/// Connections at a time; others wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 16;
+/// So long a connection may be open.
+const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// So long a request's head may take.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+/// The longest request head, in bytes; hyper's least.
+const HEAD_BYTES: usize = 8192;
+/// Between two tries to listen, or to accept when that fails.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Serves the metrics at `listen` from a thread of its own, to the end of the process. An address that is not free, or not there
+/// yet, is tried again: metrics are no reason not to protect.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub fn serve(listen: SocketAddr, asker: Asker) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the metrics' event loop")?;
+    std::thread::Builder::new()
+        .name("metrics".into())
+        .spawn(move || {
+            if let Err(error) = linux::process::yield_precedence() {
+                tracing::debug!(%error, "metrics are served at the agent's priority");
+            }
+            runtime.block_on(accept(listen, Arc::new(Source::new(asker))));
+        })
+        .context("starting a thread")?;
+    Ok(())
+}
+
+async fn accept(listen: SocketAddr, source: Arc<Source>) {
+    let listener = bind(listen).await;
+    tracing::info!(%listen, "metrics");
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return; // never closed
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "metrics: connection not accepted");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let source = Arc::clone(&source);
+        tokio::spawn(async move {
+            let answer = service_fn(|request| {
+                let response = answer(&source, &request);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIME)
+                .max_buf_size(HEAD_BYTES)
+                .serve_connection(TokioIo::new(stream), answer);
+            if let Ok(Err(error)) = tokio::time::timeout(CONNECTION_TIME, connection).await {
+                tracing::debug!(%error, "metrics: connection ended");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn bind(listen: SocketAddr) -> TcpListener {
+    let mut is_told = false;
+    loop {
+        match TcpListener::bind(listen).await {
+            Ok(listener) => return listener,
+            Err(error) if !std::mem::replace(&mut is_told, true) => {
+                tracing::error!(%error, %listen, "metrics cannot be served yet; trying again");
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn answer(source: &Source, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let (status, body) = match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, "/metrics") => match source.page(Instant::now()) {
+            Ok(page) => (StatusCode::OK, page),
+            Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n").into()),
+        },
+        (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD only\n".into()),
+        _ => (StatusCode::NOT_FOUND, "the metrics are at /metrics\n".into()),
+    };
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    let kind = match status {
+        StatusCode::OK => prometheus::TEXT_FORMAT,
+        _ => "text/plain; charset=utf-8",
+    };
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// The agent's answers, at most one in [`FRESH`].
+struct Source {
+    asker: Asker,
+    last: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Source {
+    fn new(asker: Asker) -> Self {
+        Self {
+            asker,
+            last: Mutex::new(None),
+        }
+    }
+
+    /// The page, as of `now`. It waits for the agent, for a bounded time; nothing else is to be done on this thread.
+    fn page(&self, now: Instant) -> Result<Bytes, String> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, page)) = &*last
+            && now.saturating_duration_since(*at) < FRESH
+        {
+            return Ok(page.clone());
+        }
+        let page = Bytes::from(exposition(&self.asker.status()?));
+        *last = Some((now, page.clone()));
+        Ok(page)
+    }
+}

@@ -1,0 +1,239 @@
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::config::{Policy, Role};
+use crate::control::{
+    Call, ConnectionCounts, Lag, LeaseStatus, Mode, PeerStatus, RingStatus, RingsStatus, Server,
+    ServiceStatus, Status, TakeoverReport,
+};
+
+fn a_status() -> Status {
+    let service = ServiceStatus {
+        name: "web".to_owned(),
+        address: "10.0.0.100".parse().unwrap(),
+        port: 80,
+        policy: Policy::Http,
+        role: Role::Primary,
+        mode: Mode::Simplex,
+        epoch: 2,
+        connections: ConnectionCounts {
+            protected: 20,
+            unprotected: 2,
+            ambiguous: 1,
+        },
+        log_bytes: 4096,
+        ring_fill_bytes: 8,
+        takeovers: vec![TakeoverReport {
+            declared_ns: 1_000_000_000,
+            gate_closed_ns: 1_000_010_000,
+            first_live_ns: Some(1_001_000_000),
+            last_live_ns: None,
+            connections: 4,
+            restored: 3,
+            reset: 1,
+            ended: 7,
+        }],
+        counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
+            .map(|(name, count)| (name.to_owned(), count))
+            .into(),
+        state: proto::role::Role::TakingOver,
+        peer_state: None,
+        simplex_reason: Some("a \"quoted\" reason".to_owned()),
+        application: proto::action::Server::Hung,
+        peer_application: None,
+        reasons: BTreeMap::from([("relayed; no backup".to_owned(), 1)]),
+        relayed: 1,
+        lag: Lag {
+            unfollowed_bytes: 10,
+            unacknowledged_bytes: 11,
+        },
+        log_limit_bytes: 8192,
+        connection_log_bytes: 2048,
+        connection_log_limit_bytes: 4096,
+        lease: LeaseStatus {
+            configured_ns: 300_000_000,
+            left_ns: None,
+        },
+    };
+    Status {
+        node: "alpha".to_owned(),
+        peer: PeerStatus {
+            name: "beta".to_owned(),
+            address: "10.0.0.3".parse().unwrap(),
+            alive: true,
+            heartbeat_age_ns: Some(20_000_000),
+        },
+        services: vec![service],
+        rings: RingsStatus {
+            connections: RingStatus {
+                fill_bytes: 8,
+                size_bytes: 32,
+            },
+            opening: RingStatus {
+                fill_bytes: 0,
+                size_bytes: 16,
+            },
+        },
+    }
+}
+
+#[test]
+fn a_status_becomes_samples() {
+    let page = exposition(&a_status());
+    for line in [
+        "# HELP steadfast_peer_alive Whether the peer's heartbeats arrive.",
+        "# TYPE steadfast_peer_alive gauge",
+        "steadfast_peer_alive 1",
+        "steadfast_peer_heartbeat_age_seconds 0.02",
+        "steadfast_ring_fill_ratio{ring=\"connections\"} 0.25",
+        "steadfast_ring_size_bytes{ring=\"opening\"} 16",
+        "steadfast_service_state{service=\"web\",state=\"taking over\"} 1",
+        "steadfast_service_state{service=\"web\",state=\"sole\"} 0",
+        "steadfast_service_duplex{service=\"web\"} 0",
+        "steadfast_service_simplex{reason=\"a \\\"quoted\\\" reason\",service=\"web\"} 1",
+        "steadfast_application_state{service=\"web\",state=\"hung\"} 1",
+        "steadfast_lease_seconds{service=\"web\"} 0.3",
+        "steadfast_connections{protection=\"protected\",service=\"web\"} 20",
+        "steadfast_connections{protection=\"ambiguous\",service=\"web\"} 1",
+        "steadfast_connections{protection=\"unprotected\",service=\"web\"} 2",
+        "steadfast_connections_not_protected{reason=\"relayed; no backup\",service=\"web\"} 1",
+        "steadfast_relayed_connections{service=\"web\"} 1",
+        "steadfast_handshakes{service=\"web\"} 5",
+        "# TYPE steadfast_events_total counter",
+        "steadfast_events_total{event=\"logged_in\",service=\"web\"} 9",
+        "steadfast_log_limit_bytes{service=\"web\"} 8192",
+        "steadfast_connection_log_bytes{service=\"web\"} 2048",
+        "steadfast_unfollowed_bytes{service=\"web\"} 10",
+        "steadfast_unacknowledged_input_bytes{service=\"web\"} 11",
+        "steadfast_takeovers_total{service=\"web\"} 1",
+        "steadfast_takeover_connections_total{outcome=\"restored\",service=\"web\"} 3",
+        "steadfast_last_takeover_seconds{service=\"web\",step=\"first_live\"} 0.001",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+    }
+    for absent in ["lease_left", "last_live", "event=\"handshakes\"", "10.0.0."] {
+        assert!(!page.contains(absent), "{absent}\n{page}");
+    }
+}
+
+#[test]
+fn what_is_not_known_has_no_sample() {
+    let nobody = Status {
+        services: Vec::new(),
+        peer: PeerStatus {
+            heartbeat_age_ns: None,
+            ..a_status().peer
+        },
+        ..a_status()
+    };
+    let page = exposition(&nobody);
+    assert!(
+        !page.contains("heartbeat_age") && !page.contains("service"),
+        "{page}"
+    );
+}
+
+/// Prometheus' own opinion, where its tool is installed.
+#[test]
+fn promtool_has_nothing_against_it() {
+    let tool = std::process::Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut tool) = tool else {
+        eprintln!("skipped: promtool is not installed");
+        return;
+    };
+    let mut input = tool.stdin.take().unwrap();
+    input.write_all(exposition(&a_status()).as_bytes()).unwrap();
+    drop(input);
+    let outcome = tool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+    assert!(outcome.status.success() && said.is_empty(), "{said}");
+}
+
+fn ask(at: SocketAddr, request: &str) -> String {
+    let mut stream = loop {
+        match TcpStream::connect(at) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::yield_now(), // it has only just been started
+        }
+    };
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A page for those who ask in time, and the rest of HTTP.
+#[test]
+fn it_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, asker, calls) = Server::open(dir.path(), || ()).unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let node = std::thread::spawn(move || {
+        while let Ok(Call::Status(reply)) = calls.recv() {
+            count.fetch_add(1, Ordering::Relaxed);
+            reply.send(a_status());
+            if count.load(Ordering::Relaxed) == 2 {
+                return; // the node stops
+            }
+        }
+    });
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = free.local_addr().unwrap();
+    drop(free);
+    serve(at, asker.clone()).unwrap();
+
+    let page = ask(
+        at,
+        "GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+    );
+    let (head, body) = page.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    assert_eq!(body, exposition(&a_status()));
+    for (request, code) in [
+        ("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", "404"),
+        (
+            "POST /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n\r\n",
+            "405",
+        ),
+        ("what?\r\n\r\n", "400"),
+    ] {
+        let answer = ask(at, request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{answer}");
+    }
+    assert_eq!(
+        asked.load(Ordering::Relaxed),
+        1,
+        "the rest is not the agent's business"
+    );
+    asker.status().unwrap();
+    node.join().unwrap();
+    let source = Source::new(asker);
+    assert_eq!(source.page(Instant::now()).unwrap_err(), "the node is stopping");
+    drop(server);
+}
+
+#[test]
+fn the_agent_is_not_asked_again_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, asker, calls) = Server::open(dir.path(), || ()).unwrap();
+    let node = std::thread::spawn(move || {
+        if let Ok(Call::Status(reply)) = calls.recv() {
+            reply.send(a_status());
+        }
+    });
+    let (source, now) = (Source::new(asker), Instant::now());
+    let page = source.page(now).unwrap();
+    node.join().unwrap(); // it answers once
+    let soon = now + FRESH - Duration::from_nanos(1);
+    assert_eq!(source.page(soon).unwrap(), page);
+    assert_eq!(source.page(now + FRESH).unwrap_err(), "the node is stopping");
+}

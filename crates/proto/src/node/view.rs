@@ -1,0 +1,222 @@
+//! What people want to know of a node: who does what, since when, and why not more.
+
+use std::net::SocketAddr;
+
+use super::Node;
+use crate::Instant;
+use crate::action::{Server, ServiceBeat, ServiceIndex};
+use crate::claim::Claim;
+use crate::role::Role;
+
+/// Why a service is simplex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Simplex {
+    /// The two configurations contradict each other about the primary.
+    Contradiction,
+    /// The peer has not been heard of since the start.
+    NotHeard,
+    /// The peer is there; the roles are not agreed yet.
+    NotAgreed,
+    /// The peer is silent.
+    PeerSilent,
+    /// The peer is there, but not the other half of a pair.
+    PeerIs(Role),
+    /// The primary is gone; its connections are being decided.
+    TakingOver,
+    /// The backup is gone; this node waits for the right to speak without it.
+    Claiming,
+    /// This node serves alone.
+    Sole,
+    /// The peer serves alone.
+    Standby,
+}
+
+impl std::fmt::Display for Simplex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Contradiction => "the two nodes' configurations contradict each other",
+            Self::NotHeard => "the peer has not been heard of since the start",
+            Self::NotAgreed => "the roles are not agreed yet",
+            Self::PeerSilent => "the peer is silent",
+            Self::PeerIs(role) => return write!(f, "the peer is {role}"),
+            Self::TakingOver => "the primary is gone; its connections are being taken over",
+            Self::Claiming => "the backup is gone; this node claims the VIP",
+            Self::Sole => "this node serves alone",
+            Self::Standby => "the peer serves alone",
+        })
+    }
+}
+
+impl Node {
+    /// Whether the peer is heard of in time.
+    pub fn peer_is_alive(&self, now: Instant) -> bool {
+        self.detector.is_alive(now)
+    }
+
+    /// The peer's last heartbeat.
+    pub fn last_heartbeat(&self) -> Option<Instant> {
+        self.detector.last_heartbeat()
+    }
+
+    /// Role and epoch of a service.
+    pub fn role(&self, service: ServiceIndex) -> (Role, u64) {
+        let service = self.service(service);
+        (service.role, service.epoch)
+    }
+
+    /// What the peer said last about a service.
+    pub fn peer_beat(&self, service: ServiceIndex) -> Option<&ServiceBeat> {
+        self.service(service).peer.as_ref()
+    }
+
+    /// How the application on this node is.
+    pub fn server(&self, service: ServiceIndex) -> Server {
+        self.service(service).server
+    }
+
+    /// Why not both nodes do their part for a service; nothing if they do.
+    pub fn simplex(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
+        let service = self.service(index);
+        let complement = match service.role {
+            Role::Joining if service.is_contradicted => return Some(Simplex::Contradiction),
+            Role::Joining if !self.detector.has_heard() => return Some(Simplex::NotHeard),
+            Role::Joining => return Some(Simplex::NotAgreed),
+            Role::Claiming => return Some(Simplex::Claiming),
+            Role::TakingOver => return Some(Simplex::TakingOver),
+            Role::Sole => return Some(Simplex::Sole),
+            Role::Standby => return Some(Simplex::Standby),
+            Role::Primary => Role::Backup,
+            Role::Backup => Role::Primary,
+        };
+        if !self.detector.is_alive(now) {
+            return Some(Simplex::PeerSilent);
+        }
+        match service.peer.as_ref().map(|peer| peer.role) {
+            Some(role) if role == complement => None,
+            Some(role) => Some(Simplex::PeerIs(role)),
+            None => Some(Simplex::NotAgreed),
+        }
+    }
+
+    /// Whether both nodes do their part for a service.
+    pub fn is_duplex(&self, now: Instant, service: ServiceIndex) -> bool {
+        self.simplex(now, service).is_none()
+    }
+
+    /// When this node, being a service's primary, may claim the VIP if the wire says nothing more: when the wire is overdue and
+    /// its lease has run out. Nothing if the VIP is not this node's to claim, or claimed already.
+    pub fn may_claim_at(&self, index: ServiceIndex) -> Option<Instant> {
+        let service = self.service(index);
+        match service.role {
+            Role::Primary => self.detector.overdue_at().map(|at| at + self.config.lease),
+            Role::Claiming => service.claim.as_ref().and_then(Claim::begins_at),
+            Role::Joining | Role::Backup | Role::TakingOver | Role::Sole | Role::Standby => None,
+        }
+    }
+
+    /// Clients of a service whose connections this node, being its wire, passes on without knowing their beginning.
+    pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = SocketAddr> {
+        let service = self.service(index);
+        let is_wire = service.role == Role::Backup;
+        service.table.older(now).filter(move |_| is_wire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::action::Heartbeat;
+    use crate::detector::DetectorConfig;
+    use crate::follower::Policy;
+    use crate::node::{NodeConfig, ServiceConfig};
+    use crate::orphans::Orphans;
+    use crate::table::TableConfig;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    /// A primary that is silent after 80 ms, with a lease of 300 ms.
+    fn node() -> Node {
+        let table = TableConfig {
+            vip: "10.0.0.100:80".parse().unwrap(),
+            policy: Policy::Http,
+            reexecute: crate::restart::http::Reexecute::default(),
+            connection_bytes_max: 1000,
+            bytes_max: 1000,
+            hash_seed: 1,
+        };
+        let config = NodeConfig {
+            name: "alpha".to_owned(),
+            incarnation: 1,
+            without_peer: false,
+            detector: DetectorConfig {
+                interval: Duration::from_millis(20),
+                missed: 4,
+                agent_timeout: Duration::from_millis(500),
+            },
+            lease: Duration::from_millis(300),
+            services: vec![ServiceConfig {
+                table,
+                is_primary: true,
+                mac: [0; 6],
+                found: None,
+            }],
+        };
+        Node::new(config, at(0))
+    }
+
+    fn hear(node: &mut Node, millis: u64, role: Role, configured_primary: bool) {
+        let beat = ServiceBeat {
+            vip: node.vip(0),
+            role,
+            epoch: 0,
+            configured_primary,
+            mac: [0; 6],
+            server: Server::Alive,
+            leaves: false,
+            orphans: Orphans::default(),
+            adopted: 0,
+        };
+        let heartbeat = Heartbeat {
+            node: "beta".to_owned(),
+            incarnation: 1,
+            sequence: millis,
+            services: vec![beat],
+        };
+        node.handle_heartbeat(at(millis), heartbeat);
+    }
+
+    #[test]
+    fn a_simplex_service_says_why() {
+        let mut node = node();
+        assert_eq!(node.simplex(at(1), 0), Some(Simplex::NotHeard));
+        hear(&mut node, 10, Role::Joining, true);
+        assert_eq!(node.simplex(at(10), 0), Some(Simplex::Contradiction));
+
+        let mut node = self::node();
+        hear(&mut node, 10, Role::Joining, false);
+        assert_eq!(node.simplex(at(10), 0), Some(Simplex::PeerIs(Role::Joining)));
+        hear(&mut node, 20, Role::Backup, false);
+        assert_eq!(node.simplex(at(20), 0), None);
+        assert_eq!(node.last_heartbeat(), Some(at(20)));
+        assert_eq!(node.simplex(at(100), 0), Some(Simplex::PeerSilent));
+    }
+
+    #[test]
+    fn the_lease_runs_from_the_moment_of_the_declaration() {
+        let mut node = node();
+        assert_eq!(node.may_claim_at(0), None, "there is nothing to claim");
+        hear(&mut node, 20, Role::Backup, false);
+        assert_eq!(node.may_claim_at(0), Some(at(20 + 80 + 300)));
+        for millis in (30..=100).step_by(10) {
+            node.handle_timeout(at(millis));
+        }
+        assert_eq!(node.simplex(at(100), 0), Some(Simplex::Claiming));
+        assert_eq!(node.may_claim_at(0), Some(at(400)));
+        node.handle_timeout(at(400));
+        assert_eq!(node.may_claim_at(0), None, "it is being claimed");
+    }
+}
