@@ -78,6 +78,8 @@ pub enum Change {
 #[derive(Debug)]
 struct Handshake {
     syn: Opening,
+    /// Bytes that came with the SYN (RFC 7413).
+    data: u32,
     syn_ack: Option<Opening>,
 }
 
@@ -253,20 +255,35 @@ impl Table {
                         client,
                         Handshake {
                             syn: opening,
+                            data: segment.seq_len() - 1,
                             syn_ack: None,
                         },
                     );
                 }
             }
             Direction::Out => {
-                if let Some(handshake) = self.handshakes.get_mut(&client)
-                    && segment.ack == handshake.syn.seq + 1
-                {
-                    handshake.syn_ack = Some(opening);
+                if let Some(handshake) = self.handshakes.get_mut(&client) {
+                    let data = segment.ack.distance_from(handshake.syn.seq + 1);
+                    if data == 0 {
+                        handshake.syn_ack = Some(opening);
+                    } else if (1..=i64::from(handshake.data)).contains(&i64::from(data)) {
+                        self.disown(client);
+                    }
                 }
             }
         }
         Change::Handshake
+    }
+
+    /// The server has taken data in a SYN (Fast Open), which is in no log. What is known of this client's earlier connections
+    /// is not true of the new one.
+    fn disown(&mut self, client: SocketAddr) {
+        self.handshakes.remove(&client);
+        if let Some(old) = self.find(client) {
+            self.remove(old);
+        }
+        self.ended.remove(&client);
+        self.handed_over.remove(&client);
     }
 
     fn remember_handshake(&mut self, client: SocketAddr, handshake: Handshake) {
@@ -341,6 +358,7 @@ impl Table {
             if let Some(Handshake {
                 syn,
                 syn_ack: Some(syn_ack),
+                ..
             }) = known
                 && pending.len() < PENDING_MAX
             {
@@ -485,5 +503,66 @@ impl Table {
     pub fn account(&mut self, id: ConnectionId, before: usize) {
         let now = self.get(id).map_or(0, Connection::memory);
         self.memory = self.memory + now as u64 - before as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client's numbers begin at 0, the server's at 1000.
+    fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload: &[u8]) -> Change {
+        let (client, vip) = (([10, 0, 0, 1], 4000).into(), table.config().vip);
+        let (source, destination, first) = match direction {
+            Direction::In => (client, vip, 0),
+            Direction::Out => (vip, client, 1000),
+        };
+        let segment = Segment {
+            source,
+            destination,
+            seq: Seq(first + u32::from(!flags.syn)),
+            ack: Seq(ack),
+            flags,
+            window: 1000,
+            options: Options::default(),
+            payload,
+        };
+        table.on_packet(Instant::ZERO, direction, &segment, None)
+    }
+
+    fn table() -> Table {
+        Table::new(TableConfig {
+            vip: ([10, 0, 0, 100], 80).into(),
+            policy: Policy::Http,
+            reexecute: Reexecute::default(),
+            connection_bytes_max: 1 << 20,
+            bytes_max: 1 << 30,
+            hash_seed: 1,
+        })
+    }
+
+    /// With data in its SYN, which the server takes, or does not: a connection of its own, or none that is known; never the
+    /// one that this client had before, be that open or a socket's.
+    #[test]
+    fn data_in_a_syn_makes_a_connection_unknown_if_it_is_taken() {
+        for handed_over in [false, true] {
+            for taken in [false, true] {
+                let mut table = table();
+                say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+                say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+                let opened = say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
+                assert!(matches!(opened, Change::Opened(_)), "{opened:?}");
+                if handed_over {
+                    table.hand_over(table.find(([10, 0, 0, 1], 4000).into()).expect("open"));
+                }
+                say(&mut table, Direction::In, Flags::SYN, 0, b"early");
+                let acknowledges = if taken { 6 } else { 1 };
+                say(&mut table, Direction::Out, Flags::SYN_ACK, acknowledges, &[]);
+                let change = say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
+                assert_eq!(change == Change::Unknown, taken, "{change:?}");
+                assert_eq!(table.len(), usize::from(!taken));
+                assert_eq!(table.open_pending(), []);
+            }
+        }
     }
 }

@@ -256,7 +256,7 @@ impl Takeover {
 }
 
 /// The SYN-ACK again: the client may not have got it.
-fn repeat(vip: SocketAddr, client: SocketAddr, syn: &Opening, syn_ack: &Opening) -> Segment<'static> {
+pub fn repeat(vip: SocketAddr, client: SocketAddr, syn: &Opening, syn_ack: &Opening) -> Segment<'static> {
     Segment {
         source: vip,
         destination: client,

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use proto::Instant;
 use proto::connection::{Connection, Protection};
 use proto::follower::Policy;
 use proto::packet::{Malformed, Segment};
 use proto::restart::http::Reexecute;
 use proto::table::{Change, ConnectionId, Direction, Table, TableConfig};
+use proto::{Instant, takeover};
+use steadfast_linux::clock;
 use steadfast_linux::wire::{Record, Rings, Wire, checksum_of};
 
 use super::lan::Family;
@@ -39,6 +40,10 @@ pub struct Log {
     pub handshakes_most: usize,
     /// Packets that are no segments.
     pub malformed: Vec<Malformed>,
+    /// Clients of which a segment belongs to no connection.
+    pub unknown: Vec<SocketAddr>,
+    /// What is to be said to clients whose connections have ended.
+    pub answers: Vec<Vec<u8>>,
     /// What is wrong with the log itself.
     pub faults: Vec<String>,
 }
@@ -64,6 +69,8 @@ impl Log {
             longest: 0,
             handshakes_most: 0,
             malformed: Vec::new(),
+            unknown: Vec::new(),
+            answers: Vec::new(),
             faults: Vec::new(),
         }
     }
@@ -116,7 +123,12 @@ impl Log {
         self.handshakes_most = self.handshakes_most.max(table.handshakes());
         let id = match change {
             Change::Connection(id) | Change::Opened(id) => id,
-            Change::Handshake | Change::Ended(_) | Change::Old | Change::Unknown => return,
+            Change::Old if direction == Direction::In => {
+                let answer = table.answer_to_old(clock::now(), &segment);
+                return self.answers.extend(answer.map(|answer| answer.emit()));
+            }
+            Change::Unknown => return self.unknown.push(client),
+            Change::Handshake | Change::Ended(_) | Change::Old => return,
         };
         let connection = table.get_mut(id).expect("it changed");
         let memory = connection.memory();
@@ -157,7 +169,25 @@ impl Log {
 
     /// Opens the handshakes under way, as a takeover does; how many these are.
     pub fn open_pending(&mut self, family: Family) -> usize {
-        self.tables[usize::from(family.service())].open_pending().len()
+        self.open_pending_with_answers(family).len()
+    }
+
+    /// The same, with each one's client and the SYN-ACK that it may not have got.
+    pub fn open_pending_with_answers(&mut self, family: Family) -> Vec<(SocketAddr, Vec<u8>)> {
+        let pending = self.tables[usize::from(family.service())].open_pending();
+        let with_answer = pending.into_iter().map(|(_, client, syn, syn_ack)| {
+            self.transcripts.entry(client).or_default();
+            (
+                client,
+                takeover::repeat(family.vip(), client, &syn, &syn_ack).emit(),
+            )
+        });
+        with_answer.collect()
+    }
+
+    /// How many handshakes are remembered.
+    pub fn handshakes(&self, family: Family) -> usize {
+        self.tables[usize::from(family.service())].handshakes()
     }
 
     /// Both streams of `client`'s connection.

@@ -5,8 +5,10 @@ pub mod bystander;
 pub mod frame;
 pub mod lan;
 pub mod log;
+pub mod scene;
 pub mod socket;
 pub mod takeover;
+pub mod talk;
 pub mod tun;
 pub mod wire_on;
 

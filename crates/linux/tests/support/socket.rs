@@ -40,6 +40,26 @@ pub fn tcp_info(socket: &impl AsRawFd) -> libc::tcp_info {
     info
 }
 
+/// All that `info` tells, by name.
+pub fn fields_of(info: &libc::tcp_info) -> Vec<(&'static str, u64)> {
+    macro_rules! fields {
+        ($($name:ident)*) => { vec![$((stringify!($name), u64::from(info.$name))),*] };
+    }
+    fields! {
+        tcpi_state tcpi_ca_state tcpi_retransmits tcpi_probes tcpi_backoff tcpi_options tcpi_snd_rcv_wscale
+        tcpi_rto tcpi_ato tcpi_snd_mss tcpi_rcv_mss
+        tcpi_unacked tcpi_sacked tcpi_lost tcpi_retrans tcpi_fackets
+        tcpi_last_data_sent tcpi_last_ack_sent tcpi_last_data_recv tcpi_last_ack_recv
+        tcpi_pmtu tcpi_rcv_ssthresh tcpi_rtt tcpi_rttvar tcpi_snd_ssthresh tcpi_snd_cwnd tcpi_advmss tcpi_reordering
+        tcpi_rcv_rtt tcpi_rcv_space tcpi_total_retrans
+        tcpi_pacing_rate tcpi_max_pacing_rate tcpi_bytes_acked tcpi_bytes_received tcpi_segs_out tcpi_segs_in
+        tcpi_notsent_bytes tcpi_min_rtt tcpi_data_segs_in tcpi_data_segs_out tcpi_delivery_rate
+        tcpi_busy_time tcpi_rwnd_limited tcpi_sndbuf_limited tcpi_delivered tcpi_delivered_ce
+        tcpi_bytes_sent tcpi_bytes_retrans tcpi_dsack_dups tcpi_reord_seen tcpi_rcv_ooopack tcpi_snd_wnd tcpi_rcv_wnd
+        tcpi_rehash tcpi_total_rto tcpi_total_rto_recoveries tcpi_total_rto_time
+    }
+}
+
 /// Sets an option of the TCP level.
 pub fn set_tcp(socket: &impl AsRawFd, option: c_int, value: c_int) {
     let len = socklen_t::try_from(size_of_val(&value)).expect("small");

@@ -56,10 +56,13 @@ pub fn take_over(
         .input()
         .slices(late)
         .for_each(|bytes| restored.feed(bytes).expect("feed"));
-    let socket = TcpStream::from(restored.activate(false).expect("activate"));
-    let offered = offered_window(&socket).expect("a window");
-    let wake = takeover::wake(connection, offered, clock::now());
-    raw.send(&wake.emit()).expect("wake");
+    let is_quiet = connection.is_quiet();
+    let socket = TcpStream::from(restored.activate(is_quiet).expect("activate"));
+    if !is_quiet {
+        let offered = offered_window(&socket).expect("a window");
+        let wake = takeover::wake(connection, offered, clock::now());
+        raw.send(&wake.emit()).expect("wake");
+    }
     drop(log);
 
     socket.set_nonblocking(false).expect("blocking");

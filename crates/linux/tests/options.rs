@@ -1,0 +1,351 @@
+//! Takeovers of connections with every combination of TCP's options, and what happens to options that are not carried over.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use proto::packet::{Flags, Options, Segment, Timestamps};
+use socket2::{Domain, Protocol, Socket, Type};
+use steadfast_linux::wire::Mode;
+
+use support::frame::{Tap, fix_ipv4_header};
+use support::lan::{Family, Lan, accept, patient};
+use support::log::Reading;
+use support::scene::{Offer, Scene, say};
+use support::socket::{set_tcp, tcp_info};
+use support::takeover::take_over;
+use support::talk::Talk;
+use support::wire_on::{WireOn, options};
+use support::{PATIENCE, eventually};
+
+/// TCP_INFO's flags (`linux/tcp.h`).
+const TIMESTAMPS: u8 = 1;
+const SACK: u8 = 2;
+const SCALING: u8 = 4;
+const ECN: u8 = 8;
+const ECN_SEEN: u8 = 16;
+
+/// From the least that every host takes (RFC 9293 §3.7.1) to that of jumbo frames.
+const SEGMENT_SIZES: [u16; 4] = [536, 1220, 1460, 8960];
+/// Bytes that the timestamps take of each segment (RFC 7323 appendix A).
+const TIMESTAMPS_LEN: u32 = 12;
+
+/// What the client's kernel offers from now on.
+fn offer(client: &support::lan::Host, offered: u8) {
+    for (name, option) in [
+        ("timestamps", TIMESTAMPS),
+        ("sack", SACK),
+        ("window_scaling", SCALING),
+        ("ecn", ECN),
+    ] {
+        let value = if offered & option == 0 { "0" } else { "1" };
+        client.sysctl(&format!("ipv4/tcp_{name}"), value);
+    }
+}
+
+/// A connection whose client takes segments of at most `mss` bytes.
+fn connect(lan: &Lan, family: Family, mss: u16) -> TcpStream {
+    let vip = family.vip();
+    let client = lan.client.run(|| {
+        let socket =
+            Socket::new(Domain::for_address(vip), Type::STREAM, Some(Protocol::TCP)).expect("socket");
+        set_tcp(&socket, libc::TCP_MAXSEG, mss.into());
+        socket.connect_timeout(&vip.into(), PATIENCE).expect("connect");
+        TcpStream::from(socket)
+    });
+    patient(&client);
+    client
+}
+
+/// Of whole-sized segments, with what was agreed on.
+struct Case {
+    offered: u8,
+    mss: u16,
+    client: TcpStream,
+    server: TcpStream,
+    talk: Talk,
+}
+
+/// Writes what the kernel takes at once, so that both queues are full and bytes are on their way.
+fn write_what_fits(mut to: &TcpStream, bytes: &[u8]) -> usize {
+    to.set_nonblocking(true).expect("non-blocking");
+    let written = to.write(bytes).expect("write");
+    to.set_nonblocking(false).expect("blocking");
+    written
+}
+
+fn allow_jumbo_frames(lan: &Lan) {
+    lan.client
+        .ip("link set port2 mtu 9000\n link set port3 mtu 9000\n link set lan mtu 9000");
+    lan.backup.ip("link set eth0 mtu 9000");
+    lan.primary.ip("link set eth0 mtu 9000");
+    lan.primary.ip("link set lo mtu 65535");
+}
+
+/// One power-off, and all connections go on: timestamps, SACK, window scales and ECN in all combinations, with each size of segments.
+#[test]
+fn every_combination_goes_on() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("every_combination_goes_on") else {
+            return;
+        };
+        allow_jumbo_frames(&lan);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let reading = Reading::of(&wire);
+        let listener = lan.primary.listen(family.vip());
+        let mut cases = Vec::new();
+        for offered in 0..16 {
+            offer(&lan.client, offered);
+            for mss in SEGMENT_SIZES {
+                let client = connect(&lan, family, mss);
+                let server = accept(&listener);
+                let mut talk = Talk::new();
+                talk.exchange(&client, &server, 1000);
+                cases.push(Case {
+                    offered,
+                    mss,
+                    client,
+                    server,
+                    talk,
+                });
+            }
+        }
+        for Case {
+            client, server, talk, ..
+        } in &mut cases
+        {
+            talk.client_wrote += write_what_fits(client, &talk.input[talk.client_wrote..]);
+            write_what_fits(server, &talk.output[talk.client_read..]);
+        }
+        lan.power_off_primary();
+        for case in &cases {
+            let Case { offered, mss, .. } = *case;
+            eprintln!("{family:?} {offered:04b} {mss}");
+            let address = case.client.local_addr().expect("connected");
+            let taken = take_over(&lan.backup, &wire, &reading, address, family);
+            let (old, new) = (tcp_info(&case.server), tcp_info(&taken.socket));
+            assert_eq!(old.tcpi_options & !ECN_SEEN, offered);
+            // Without window scaling, it scales by 0.
+            assert_eq!(new.tcpi_options & !ECN_SEEN, offered & !ECN | SCALING);
+            assert_eq!(new.tcpi_snd_rcv_wscale, old.tcpi_snd_rcv_wscale);
+            let headers = if family == Family::V4 { 40 } else { 60 };
+            let whole = u32::from(mss.min(9000 - headers));
+            let has_timestamps = offered & TIMESTAMPS != 0;
+            let expected = if has_timestamps {
+                whole - TIMESTAMPS_LEN
+            } else {
+                whole
+            };
+            assert_eq!(old.tcpi_snd_mss, expected);
+            // Room for timestamps is made at connect(), and TCP_REPAIR_OPTIONS cannot take it back.
+            assert_eq!(new.tcpi_snd_mss, whole - TIMESTAMPS_LEN);
+            case.talk.carry_to_the_end(&case.client, &taken);
+        }
+    }
+}
+
+/// Both ECN bits of the IP header, and ECE and CWR of the TCP header (RFC 3168).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Congestion {
+    ip: u8,
+    echo: bool,
+    reduced: bool,
+}
+
+impl Congestion {
+    const NONE: Self = Self {
+        ip: 0,
+        echo: false,
+        reduced: false,
+    };
+
+    fn of(packet: &[u8]) -> Self {
+        let (ip, tcp) = if packet[0] >> 4 == 4 {
+            (packet[1] & 3, 20)
+        } else {
+            (packet[1] >> 4 & 3, 40)
+        };
+        let flags = packet[tcp + 13];
+        Self {
+            ip,
+            echo: flags & 0x40 != 0,
+            reduced: flags & 0x80 != 0,
+        }
+    }
+
+    /// As a router marks a packet instead of dropping it.
+    fn experienced(packet: &mut [u8]) {
+        if packet[0] >> 4 == 4 {
+            packet[1] |= 3;
+            fix_ipv4_header(packet);
+        } else {
+            packet[1] |= 3 << 4;
+        }
+    }
+}
+
+/// The client's next kilobyte, marked on its way; the client will say it itself.
+fn put_marked(scene: &Scene, talk: &Talk) {
+    let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
+    let at = usize::try_from(endpoint.input_frontier.0).expect("short");
+    put_marked_at(scene, talk, at, &endpoint);
+}
+
+fn put_marked_at(scene: &Scene, talk: &Talk, at: usize, endpoint: &proto::connection::Endpoint) {
+    let segment = Segment {
+        source: endpoint.client,
+        destination: endpoint.vip,
+        seq: endpoint.receive_next,
+        ack: endpoint.send_unacknowledged,
+        flags: Flags::ACK,
+        window: 1000,
+        options: Options {
+            timestamps: endpoint.timestamps.map(|clock| Timestamps {
+                value: clock.echo,
+                echo: clock.value,
+            }),
+            ..Options::default()
+        },
+        payload: &talk.input[at..][..1000],
+    };
+    let mut packet = segment.emit();
+    Congestion::experienced(&mut packet);
+    let (backup, client) = (scene.lan.backup.mac(), scene.lan.client.mac());
+    scene.tap.put(backup, client, &packet);
+}
+
+/// What the server's packets say of congestion, in order, since the last call.
+fn said_of_congestion(tap: &mut Tap, family: Family) -> Vec<Congestion> {
+    let packets = std::iter::from_fn(|| tap.take());
+    let from_vip = packets.filter(|packet| {
+        Segment::parse(packet, proto::packet::Checksum::Trusted)
+            .is_ok_and(|segment| segment.source == family.vip())
+    });
+    from_vip.map(|packet| Congestion::of(&packet)).collect()
+}
+
+/// ECN ends with the takeover: the restored socket neither marks its packets as capable, nor echoes marks, and does not mind that
+/// the client does as agreed before. The old primary owed the client an echo; it was given one before, or it never is.
+#[test]
+fn ecn_ends_without_harm() {
+    for (family, heard) in [
+        (Family::V4, true),
+        (Family::V4, false),
+        (Family::V6, true),
+        (Family::V6, false),
+    ] {
+        let Some(mut scene) = Scene::new("ecn_ends_without_harm", family, Offer::ALL) else {
+            return;
+        };
+        offer(&scene.lan.client, TIMESTAMPS | SACK | SCALING | ECN);
+        (scene.client, scene.server) = scene.lan.client.connect_pair(&scene.listener);
+        let mut talk = Talk::new();
+        talk.exchange(&scene.client, &scene.server, 5000);
+        scene.settle();
+        for socket in [&scene.client, &scene.server] {
+            assert_eq!(tcp_info(socket).tcpi_options & ECN, ECN);
+        }
+        put_marked(&scene, &talk);
+        eventually("the mark is echoed", || {
+            let said = said_of_congestion(&mut scene.tap, family);
+            said.iter().any(|said| said.echo).then_some(())
+        });
+        if heard {
+            talk.client_writes(&scene.client, 1000);
+            eventually("the client goes slower", || {
+                (tcp_info(&scene.client).tcpi_snd_ssthresh < 1000).then_some(())
+            });
+        }
+        scene.settle();
+        scene.power_off();
+        said_of_congestion(&mut scene.tap, family);
+        let taken = scene.take_over();
+        assert_eq!(tcp_info(&taken.socket).tcpi_options & ECN, 0);
+        let at = usize::try_from(taken.endpoint.input_frontier.0).expect("short");
+        put_marked_at(&scene, &talk, at, &taken.endpoint);
+        eventually("the marked bytes are here", || {
+            (tcp_info(&taken.socket).tcpi_bytes_received >= 1000).then_some(())
+        });
+        talk.carry_to_the_end(&scene.client, &taken);
+        let said = said_of_congestion(&mut scene.tap, family);
+        assert!(said.len() > 10, "{said:?}");
+        assert!(said.iter().all(|said| *said == Congestion::NONE), "{said:?}");
+    }
+}
+
+/// Fast Open (RFC 7413): the client's first bytes are in its SYN.
+fn connect_fast(lan: &Lan, family: Family, first: &[u8]) -> TcpStream {
+    const FASTOPEN_CONNECT: i32 = 30;
+    let vip = family.vip();
+    let client = lan.client.run(|| {
+        let socket =
+            Socket::new(Domain::for_address(vip), Type::STREAM, Some(Protocol::TCP)).expect("socket");
+        set_tcp(&socket, FASTOPEN_CONNECT, 1);
+        socket.connect(&vip.into()).expect("connect");
+        TcpStream::from(socket)
+    });
+    patient(&client);
+    assert_eq!((&client).write(first).expect("write"), first.len());
+    client
+}
+
+/// Data in a SYN without asking for a cookie; a server that takes it, for all its listeners.
+const CLIENT_SENDS: &str = "5";
+const SERVER_TAKES: &str = "1538";
+
+/// A server that does not take data in a SYN gets it again, and the connection is as any other one.
+#[test]
+fn data_in_a_syn_that_is_refused_is_said_again() {
+    for family in Family::BOTH {
+        let test = "data_in_a_syn_that_is_refused_is_said_again";
+        let Some(scene) = Scene::new(test, family, Offer::ALL) else {
+            return;
+        };
+        scene.lan.client.sysctl("ipv4/tcp_fastopen", CLIENT_SENDS);
+        let mut talk = Talk::new();
+        let client = connect_fast(&scene.lan, family, &talk.input[..1000]);
+        let server = accept(&scene.listener);
+        (&server).read_exact(&mut [0; 1000]).expect("read");
+        assert_eq!(tcp_info(&client).tcpi_options & SYN_DATA, 0);
+        talk.client_wrote = 1000;
+        talk.exchange(&client, &server, 1000);
+        talk.client_read = 1000;
+        scene.power_off_only();
+        let (lan, address) = (&scene.lan, client.local_addr().expect("connected"));
+        let taken = take_over(&lan.backup, &scene.wire, &scene.reading, address, family);
+        talk.carry_to_the_end(&client, &taken);
+    }
+}
+
+/// TCPI_OPT_SYN_DATA: data in the SYN was acknowledged.
+const SYN_DATA: u8 = 32;
+
+/// Data in a SYN that the server takes is in no log: the connection works, and is not called protected.
+#[test]
+fn data_in_a_syn_that_is_taken_is_not_protected() {
+    for family in Family::BOTH {
+        let test = "data_in_a_syn_that_is_taken_is_not_protected";
+        let Some(scene) = Scene::new(test, family, Offer::ALL) else {
+            return;
+        };
+        scene.lan.client.sysctl("ipv4/tcp_fastopen", CLIENT_SENDS);
+        scene.lan.primary.sysctl("ipv4/tcp_fastopen", SERVER_TAKES);
+        let listener = &scene.listener;
+        set_tcp(listener, libc::TCP_FASTOPEN, 16);
+        let talk = Talk::new();
+        let client = connect_fast(&scene.lan, family, &talk.input[..1000]);
+        let server = accept(listener);
+        let mut first = [0; 1000];
+        (&server).read_exact(&mut first).expect("read");
+        assert_eq!(first[..], talk.input[..1000]);
+        say(&client, &server, &talk.input[1000..]);
+        say(&server, &client, &talk.output);
+        assert_eq!(tcp_info(&client).tcpi_options & SYN_DATA, SYN_DATA);
+        let address = client.local_addr().expect("connected");
+        let mut log = scene.reading.now();
+        assert_eq!(log.open_connections(), 1, "the scene's own");
+        assert!(log.unknown.contains(&address));
+        assert_eq!(log.open_pending(family), 0);
+    }
+}

@@ -1,0 +1,456 @@
+//! A takeover in each state that a connection can be in, to the connection's end; docs/takeover.md has the whole list. Those of
+//! plain transfers, of windows, and of one side's FIN are in `restore.rs`.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use proto::connection::OutputEnd;
+use proto::packet::{Flags, Options, Segment};
+use socket2::{SockRef, TcpKeepalive};
+use steadfast_linux::raw::RawSender;
+use steadfast_linux::wire::Mode;
+
+use support::eventually;
+use support::lan::{Family, accept};
+use support::scene::{Offer, Scene};
+use support::socket::{fields_of, tcp_info, tcp_state};
+use support::takeover::take_over;
+use support::talk::Talk;
+
+/// States as TCP_INFO has them (`net/tcp_states.h`).
+mod state {
+    pub const FIN_WAIT2: u8 = 5;
+    pub const LAST_ACK: u8 = 9;
+    pub const CLOSING: u8 = 11;
+}
+
+fn state(socket: &TcpStream) -> u8 {
+    tcp_info(socket).tcpi_state
+}
+
+/// A scene in which both sides have said something.
+fn opened(test: &str, family: Family) -> Option<(Scene, Talk)> {
+    let scene = Scene::new(test, family, Offer::ALL)?;
+    let mut talk = Talk::new();
+    talk.exchange(&scene.client, &scene.server, 5000);
+    scene.settle();
+    Some((scene, talk))
+}
+
+/// What the log says of the scene's connection is as it should be.
+#[track_caller]
+fn wait_until_logged(scene: &Scene, what: &str, output: OutputEnd, input_ended: bool) {
+    eventually(what, || {
+        let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
+        ((endpoint.output, endpoint.input_ended) == (output, input_ended)).then_some(())
+    });
+}
+
+/// SYN-SENT, and nobody has answered: the client's next SYN opens a connection here.
+#[test]
+fn a_syn_that_nobody_answered_is_answered_here() {
+    for family in Family::BOTH {
+        let test = "a_syn_that_nobody_answered_is_answered_here";
+        let Some((scene, _)) = opened(test, family) else {
+            return;
+        };
+        scene.power_off();
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| scene.lan.client.connect(family.vip()));
+            eventually("the SYN is logged", || {
+                (scene.reading.now().handshakes(family) == 1).then_some(())
+            });
+            scene.wire.set_modes(Mode::Takeover);
+            assert_eq!(scene.reading.now().open_pending(family), 0);
+            let listener = scene.lan.backup.listen(family.vip());
+            scene.wire.set_modes(Mode::Sole); // all is decided
+            let client = connecting.join().expect("connect");
+            let server = accept(&listener);
+            Talk::new().exchange(&client, &server, 300_000);
+        });
+    }
+}
+
+/// SYN-RECEIVED: the SYN-ACK is out. It was lost, or the client's answer to it was.
+#[test]
+fn a_handshake_that_was_answered_goes_on() {
+    for (family, delivered) in [(Family::V4, true), (Family::V6, false), (Family::V4, false)] {
+        let test = "a_handshake_that_was_answered_goes_on";
+        let Some((scene, _)) = opened(test, family) else {
+            return;
+        };
+        let logged = scene.wire.counter(family, "logged_out_packets");
+        scene.deliver(false);
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| scene.lan.client.connect(family.vip()));
+            scene.wire.wait_for(family, "logged_out_packets", logged + 1);
+            if delivered {
+                scene.gag_client();
+                scene.deliver(true);
+                eventually("the client has the SYN-ACK", || {
+                    connecting.is_finished().then_some(())
+                });
+            }
+            scene.power_off();
+            scene.wire.set_modes(Mode::Takeover);
+            scene.ungag_client_if(delivered);
+            scene.deliver(true);
+            let pending = scene.reading.now().open_pending_with_answers(family);
+            let [(address, syn_ack)] = &pending[..] else {
+                panic!("{pending:?}");
+            };
+            let (lan, wire) = (&scene.lan, &scene.wire);
+            let taken = take_over(&lan.backup, wire, &scene.reading, *address, family);
+            let raw = lan.backup.run(RawSender::open).expect("raw sockets");
+            raw.send(syn_ack).expect("the SYN-ACK");
+            let client = connecting.join().expect("connect");
+            Talk::new().carry_to_the_end(&client, &taken);
+        });
+    }
+}
+
+/// The first window is out and nothing of it acknowledged.
+#[test]
+fn a_server_in_slow_start_goes_on() {
+    for family in Family::BOTH {
+        let Some((scene, talk)) = opened("a_server_in_slow_start_goes_on", family) else {
+            return;
+        };
+        scene.gag_client();
+        scene.server.set_nonblocking(true).expect("non-blocking");
+        let written = (&scene.server)
+            .write(&talk.output[talk.client_read..])
+            .expect("write");
+        let old = eventually("the first window is out", || {
+            let info = tcp_info(&scene.server);
+            (info.tcpi_unacked >= info.tcpi_snd_cwnd).then_some(info)
+        });
+        assert!(old.tcpi_snd_cwnd < old.tcpi_snd_ssthresh, "not in slow start");
+        scene.power_off();
+        scene.ungag_client();
+        let taken = scene.take_over();
+        let unacknowledged = &taken.endpoint.unacknowledged;
+        let sent = unacknowledged.end.since(unacknowledged.start);
+        assert!(0 < sent && sent < written as u64, "{sent} of {written} are out");
+        talk.carry_to_the_end(&scene.client, &taken);
+    }
+}
+
+/// Both applications are slow readers: what the server's has not read is read here, what the client's has not read is there.
+#[test]
+fn what_nobody_has_read_is_read_once() {
+    for family in Family::BOTH {
+        let Some((scene, mut talk)) = opened("what_nobody_has_read_is_read_once", family) else {
+            return;
+        };
+        talk.client_writes(&scene.client, 50_000);
+        let unread = &talk.output[talk.client_read..][..50_000];
+        (&scene.server).write_all(unread).expect("write");
+        scene.settle();
+        let mut one = [0; 1];
+        assert_eq!(scene.server.peek(&mut one).expect("it is unread"), 1);
+        scene.power_off();
+        let taken = scene.take_over();
+        assert!(taken.endpoint.unacknowledged.is_empty());
+        assert_eq!(taken.input.len(), 55_000);
+        talk.carry_to_the_end(&scene.client, &taken);
+    }
+}
+
+/// A kilobyte of the client arrives that it has not sent yet; the one before it does not.
+fn put_ahead(scene: &Scene, talk: &Talk) {
+    let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
+    let segment = Segment {
+        source: endpoint.client,
+        destination: endpoint.vip,
+        seq: endpoint.receive_next + 1000,
+        ack: endpoint.send_unacknowledged,
+        flags: Flags::ACK,
+        window: 1000,
+        options: Options {
+            timestamps: endpoint.timestamps.map(|clock| proto::packet::Timestamps {
+                value: clock.echo,
+                echo: clock.value,
+            }),
+            ..Options::default()
+        },
+        payload: &talk.input[talk.client_wrote + 1000..][..1000],
+    };
+    let (backup, client) = (scene.lan.backup.mac(), scene.lan.client.mac());
+    scene.tap.put(backup, client, &segment.emit());
+    eventually("the server holds it", || {
+        (tcp_info(&scene.server).tcpi_rcv_ooopack == 1).then_some(())
+    });
+}
+
+/// A segment of the client has overtaken others; the kernels know it, and what it holds has to be said once more.
+#[test]
+fn input_out_of_order_is_said_again() {
+    for family in Family::BOTH {
+        let Some((scene, talk)) = opened("input_out_of_order_is_said_again", family) else {
+            return;
+        };
+        put_ahead(&scene, &talk);
+        assert!(
+            scene
+                .reading
+                .now()
+                .connection(scene.address())
+                .1
+                .input()
+                .has_holes()
+        );
+        scene.power_off();
+        let taken = scene.take_over();
+        assert_eq!(taken.input.len(), talk.client_wrote);
+        talk.carry_to_the_end(&scene.client, &taken);
+    }
+}
+
+/// CLOSING: both have closed at the same time, and the server's FIN is not acknowledged.
+#[test]
+fn both_have_closed_at_once() {
+    for family in Family::BOTH {
+        let Some((scene, mut talk)) = opened("both_have_closed_at_once", family) else {
+            return;
+        };
+        scene.deliver(false);
+        (&scene.server)
+            .write_all(&talk.output[talk.client_read..][..1000])
+            .expect("write");
+        talk.server_closes(&scene.server, talk.client_read + 1000);
+        wait_until_logged(&scene, "the server's end", OutputEnd::FinSent, false);
+        talk.client_writes(&scene.client, 1000);
+        talk.client_closes(&scene.client);
+        eventually("the server is in CLOSING", || {
+            (state(&scene.server) == state::CLOSING).then_some(())
+        });
+        wait_until_logged(&scene, "both ends", OutputEnd::FinSent, true);
+        scene.power_off_only();
+        scene.deliver(true);
+        let taken = scene.take_over();
+        talk.carry_to_the_end(&scene.client, &taken);
+    }
+}
+
+/// LAST-ACK: the client has closed, then the server has; its last words and its FIN were lost, or the acknowledgement of them.
+#[test]
+fn a_server_that_closes_last_is_heard() {
+    for (family, delivered) in [(Family::V4, true), (Family::V6, false), (Family::V4, false)] {
+        let Some((scene, mut talk)) = opened("a_server_that_closes_last_is_heard", family) else {
+            return;
+        };
+        talk.client_writes(&scene.client, 1000);
+        talk.client_closes(&scene.client);
+        wait_until_logged(&scene, "the client's end", OutputEnd::Open, true);
+        scene.settle();
+        if delivered {
+            scene.gag_client();
+        } else {
+            scene.deliver(false);
+        }
+        (&scene.server)
+            .write_all(&talk.output[talk.client_read..][..1000])
+            .expect("write");
+        talk.server_closes(&scene.server, talk.client_read + 1000);
+        wait_until_logged(&scene, "both ends", OutputEnd::FinSent, true);
+        assert_eq!(state(&scene.server), state::LAST_ACK);
+        if delivered {
+            eventually("the client has all", || {
+                tcp_state(&scene.client).closed.then_some(())
+            });
+        }
+        scene.power_off_only();
+        scene.ungag_client_if(delivered);
+        scene.deliver(true);
+        let taken = scene.take_over();
+        talk.carry_to_the_end(&scene.client, &taken);
+        eventually("the FIN is acknowledged", || {
+            (state(&taken.socket) == state::FIN_WAIT2).then_some(())
+        });
+    }
+}
+
+/// TIME-WAIT: both have closed, but the last acknowledgement of the server, who closed first, was lost. The client repeats its
+/// FIN and is answered, without a socket.
+#[test]
+fn a_fin_that_is_repeated_after_the_end_is_answered() {
+    for family in Family::BOTH {
+        let test = "a_fin_that_is_repeated_after_the_end_is_answered";
+        let Some((scene, mut talk)) = opened(test, family) else {
+            return;
+        };
+        talk.server_closes(&scene.server, talk.client_read);
+        assert_eq!((&scene.client).read(&mut [0; 1]).expect("end"), 0);
+        wait_until_logged(&scene, "the server's end", OutputEnd::FinAcknowledged, false);
+        scene.deliver(false);
+        talk.client_closes(&scene.client);
+        eventually("the connection is over in the log", || {
+            (scene.reading.now().open_connections() == 0).then_some(())
+        });
+        assert_eq!((&scene.server).read(&mut [0; 1]).expect("end"), 0);
+        assert!(tcp_state(&scene.server).closed, "the server is in TIME-WAIT");
+        assert_eq!(state(&scene.client), state::LAST_ACK);
+        scene.lan.power_off_primary();
+        scene.wire.set_modes(Mode::Takeover);
+        scene.reading.now().answers.clear();
+        scene.deliver(true);
+        let answer = eventually("the client asks again", || scene.reading.now().answers.pop());
+        let raw = scene.lan.backup.run(RawSender::open).expect("raw sockets");
+        raw.send(&answer).expect("the answer");
+        eventually("the client is at its end", || {
+            tcp_state(&scene.client).closed.then_some(())
+        });
+        assert!(scene.client.take_error().expect("no error").is_none());
+    }
+}
+
+/// Both sides ask whether the other is still there. The client has got no answer for a while; it gets one now.
+#[test]
+fn keepalive_probes_are_answered() {
+    let often = TcpKeepalive::new()
+        .with_time(Duration::from_secs(1))
+        .with_interval(Duration::from_secs(1));
+    for family in Family::BOTH {
+        let Some((scene, talk)) = opened("keepalive_probes_are_answered", family) else {
+            return;
+        };
+        let segments = tcp_info(&scene.client).tcpi_segs_in;
+        SockRef::from(&scene.server)
+            .set_tcp_keepalive(&often)
+            .expect("keepalive");
+        eventually("the server asks", || {
+            (tcp_info(&scene.client).tcpi_segs_in > segments).then_some(())
+        });
+        scene.reading.now().assert_protected(scene.address());
+        scene.power_off_only();
+        SockRef::from(&scene.client)
+            .set_tcp_keepalive(&often)
+            .expect("keepalive");
+        eventually("the client asks in vain", || {
+            (tcp_info(&scene.client).tcpi_probes > 0).then_some(())
+        });
+        let taken = scene.take_over();
+        assert_eq!(taken.input.len(), talk.client_wrote, "a probe is no input");
+        eventually("it is answered", || {
+            (tcp_info(&scene.client).tcpi_probes == 0).then_some(())
+        });
+        // The other way round.
+        let segments = tcp_info(&scene.client).tcpi_segs_in;
+        SockRef::from(&taken.socket)
+            .set_tcp_keepalive(&often)
+            .expect("keepalive");
+        eventually("the survivor asks", || {
+            (tcp_info(&scene.client).tcpi_segs_in > segments).then_some(())
+        });
+        talk.carry_to_the_end(&scene.client, &taken);
+    }
+}
+
+/// What TCP_INFO tells of a restored socket and of the old one differs in these fields; docs/takeover.md says why.
+const DIFFER: [&str; 25] = [
+    // A FIN of the client is among its sequence numbers from the beginning.
+    "tcpi_state",
+    // It counts from its own beginning.
+    "tcpi_bytes_acked",
+    "tcpi_bytes_received",
+    "tcpi_bytes_sent",
+    "tcpi_bytes_retrans",
+    "tcpi_data_segs_in",
+    "tcpi_data_segs_out",
+    "tcpi_segs_in",
+    "tcpi_segs_out",
+    "tcpi_delivered",
+    "tcpi_rcv_ooopack",
+    "tcpi_total_retrans",
+    "tcpi_total_rto",
+    // The path has yet to be measured.
+    "tcpi_rto",
+    "tcpi_ato",
+    "tcpi_rtt",
+    "tcpi_rttvar",
+    "tcpi_min_rtt",
+    "tcpi_snd_ssthresh",
+    "tcpi_pacing_rate",
+    "tcpi_rcv_mss",
+    // What it has room for, and what its own SYN would have said.
+    "tcpi_rcv_ssthresh",
+    "tcpi_rcv_space",
+    "tcpi_rcv_wnd",
+    "tcpi_advmss",
+];
+
+/// These may, too: they depend on the moment.
+const MAY_DIFFER: [&str; 12] = [
+    "tcpi_snd_cwnd",
+    "tcpi_delivery_rate",
+    "tcpi_rcv_rtt",
+    "tcpi_rehash",
+    "tcpi_total_rto_recoveries",
+    "tcpi_total_rto_time",
+    "tcpi_busy_time",
+    "tcpi_dsack_dups",
+    "tcpi_reord_seen",
+    "tcpi_last_data_sent",
+    "tcpi_last_data_recv",
+    "tcpi_last_ack_recv",
+];
+
+/// Brings the scene's connection to rest in one of these ways.
+fn bring_to_rest(scene: &Scene, talk: &mut Talk, case: usize) {
+    match case {
+        0 => {}
+        1 => talk.client_writes(&scene.client, 10_000), // nobody reads it
+        2 => {
+            talk.client_closes(&scene.client);
+            wait_until_logged(scene, "the client's end", OutputEnd::Open, true);
+        }
+        3 => {
+            put_ahead(scene, talk);
+            talk.client_writes(&scene.client, 2000);
+        }
+        _ => {
+            scene.deliver(false);
+            (&scene.server)
+                .write_all(&talk.output[talk.client_read..][..10_000])
+                .expect("write");
+            eventually("the server repeats it", || {
+                (tcp_info(&scene.server).tcpi_total_rto > 0).then_some(())
+            });
+            scene.deliver(true);
+        }
+    }
+    scene.settle();
+}
+
+/// At rest, after a plain exchange, unread input, a FIN of the client, input out of order, lost output: the two sockets differ in what
+/// the list says, and in nothing else.
+#[test]
+fn the_fields_that_may_differ_are_these() {
+    let mut differed = BTreeSet::new();
+    for family in Family::BOTH {
+        for case in 0..5 {
+            let Some((scene, mut talk)) = opened("the_fields_that_may_differ_are_these", family) else {
+                return;
+            };
+            bring_to_rest(&scene, &mut talk, case);
+            let old = fields_of(&tcp_info(&scene.server));
+            scene.power_off_only();
+            let taken = scene.take_over();
+            let new = fields_of(&tcp_info(&taken.socket));
+            for ((name, old), (_, new)) in old.into_iter().zip(new) {
+                if old != new {
+                    eprintln!("{family:?}, case {case}: {name} {old} {new}");
+                    differed.insert(name);
+                }
+            }
+            talk.carry_to_the_end(&scene.client, &taken);
+        }
+    }
+    differed.retain(|name| !MAY_DIFFER.contains(name));
+    assert_eq!(differed, BTreeSet::from(DIFFER));
+}

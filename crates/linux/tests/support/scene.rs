@@ -1,0 +1,218 @@
+//! A connection through the wire whose primary is about to lose its power.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+
+use proto::Seq;
+use proto::packet::Segment;
+use steadfast_linux::wire::Mode;
+
+use super::frame::Tap;
+use super::lan::{Family, Lan};
+use super::log::Reading;
+use super::takeover::{TakenOver, take_over};
+use super::wire_on::{WireOn, options};
+use super::{assert_same_stream, eventually};
+
+/// What the client's kernel offers in its SYN.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    pub timestamps: bool,
+    pub sack: bool,
+    pub scaling: bool,
+}
+
+impl Offer {
+    pub const ALL: Self = Self {
+        timestamps: true,
+        sack: true,
+        scaling: true,
+    };
+}
+
+/// A connection from the client through the wire to the primary.
+pub struct Scene {
+    pub lan: Lan,
+    pub family: Family,
+    pub wire: WireOn,
+    pub reading: Reading,
+    pub listener: TcpListener,
+    pub client: TcpStream,
+    pub server: TcpStream,
+    /// What comes from the backup.
+    pub tap: Tap,
+}
+
+impl Scene {
+    pub fn new(test: &str, family: Family, offer: Offer) -> Option<Self> {
+        let lan = Lan::new(test)?;
+        for (name, on) in [
+            ("timestamps", offer.timestamps),
+            ("sack", offer.sack),
+            ("window_scaling", offer.scaling),
+        ] {
+            lan.client
+                .sysctl(&format!("ipv4/tcp_{name}"), if on { "1" } else { "0" });
+        }
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let reading = Reading::of(&wire);
+        let tap = Tap::on(&lan.client, "port2");
+        let listener = lan.primary.listen(family.vip());
+        let (client, server) = lan.client.connect_pair(&listener);
+        Some(Self {
+            lan,
+            family,
+            wire,
+            reading,
+            listener,
+            client,
+            server,
+            tap,
+        })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.client.local_addr().expect("connected")
+    }
+
+    /// Everything that was said is acknowledged, and the log knows it.
+    #[track_caller]
+    pub fn settle(&self) {
+        eventually("all is acknowledged", || {
+            let log = self.reading.now();
+            let (_, connection) = log.connection(self.address());
+            let endpoint = connection.endpoint();
+            let (input, output) = (connection.input_acknowledged(), endpoint.unacknowledged);
+            (input == endpoint.input_frontier && output.is_empty()).then_some(())
+        });
+    }
+
+    /// The primary loses its power; its application notices nothing, nor anybody of it.
+    pub fn power_off(&self) {
+        self.power_off_only();
+        self.server.shutdown(Shutdown::Both).expect("shutdown");
+    }
+
+    /// The same, with nobody who waits for the old server's socket.
+    pub fn power_off_only(&self) {
+        self.lan.power_off_primary();
+    }
+
+    pub fn take_over(&self) -> TakenOver {
+        take_over(
+            &self.lan.backup,
+            &self.wire,
+            &self.reading,
+            self.address(),
+            self.family,
+        )
+    }
+
+    /// The client's words do not reach anybody any more.
+    pub fn gag_client(&self) {
+        self.change_route("add");
+    }
+
+    pub fn ungag_client(&self) {
+        self.change_route("del");
+    }
+
+    /// The same, if it was gagged.
+    pub fn ungag_client_if(&self, gagged: bool) {
+        if gagged {
+            self.ungag_client();
+        }
+    }
+
+    fn change_route(&self, verb: &str) {
+        let route = format!("route {verb} blackhole {}", self.family.vip().ip());
+        match self.family {
+            Family::V4 => self.lan.client.ip(&route),
+            Family::V6 => self.lan.client.ip6(&route),
+        }
+    }
+
+    /// What the backup releases does not reach the client any more; `true`: it does again.
+    pub fn deliver(&self, delivered: bool) {
+        let last = if delivered { 1 } else { 99 };
+        let client = self.family.address(1);
+        let neighbour =
+            format!("neigh replace {client} lladdr 02:00:00:00:00:{last:02x} dev eth0 nud permanent");
+        self.lan.backup.ip(&neighbour);
+    }
+
+    /// The window that the client may use has never been pulled back, whoever offered it.
+    #[track_caller]
+    pub fn assert_window_kept(&mut self) {
+        let (client, vip) = (self.address(), self.family.vip());
+        let shift = self.shift();
+        let mut view: Option<View> = None;
+        self.tap.take_segments(|segment| {
+            if (segment.source, segment.destination) == (vip, client)
+                && !segment.flags.syn
+                && segment.flags.ack
+            {
+                match &mut view {
+                    Some(view) => view.hear(segment, shift),
+                    None => view = Some(View::beginning_with(segment, shift)),
+                }
+            }
+        });
+        let view = view.expect("the client heard something");
+        assert_eq!(view.pulled_back, [] as [String; 0]);
+    }
+
+    /// Window scale of the server.
+    fn shift(&self) -> u8 {
+        let endpoint = self.reading.now().connection(self.address()).1.endpoint();
+        endpoint.window_scale.map_or(0, |(_, ours)| ours)
+    }
+}
+
+/// The window as a client knows it (RFC 9293 §3.10.7.4): segments below what it expects, and old acknowledgements, say nothing.
+struct View {
+    expected: Seq,
+    acknowledged: Seq,
+    edge: Seq,
+    pulled_back: Vec<String>,
+}
+
+impl View {
+    fn edge_of(segment: &Segment<'_>, shift: u8) -> Seq {
+        segment.ack + (u32::from(segment.window) << shift)
+    }
+
+    fn beginning_with(segment: &Segment<'_>, shift: u8) -> Self {
+        Self {
+            expected: segment.seq + segment.seq_len(),
+            acknowledged: segment.ack,
+            edge: Self::edge_of(segment, shift),
+            pulled_back: Vec::new(),
+        }
+    }
+
+    fn hear(&mut self, segment: &Segment<'_>, shift: u8) {
+        let end = segment.seq + segment.seq_len();
+        if end.distance_from(self.expected) < 0 || segment.ack.distance_from(self.acknowledged) < 0 {
+            return;
+        }
+        (self.expected, self.acknowledged) = (end, segment.ack);
+        let edge = Self::edge_of(segment, shift);
+        if edge.distance_from(self.edge) < 0 {
+            self.pulled_back
+                .push(format!("from {:?} by {segment:?}", self.edge));
+        }
+        self.edge = edge;
+    }
+}
+
+/// `bytes` from one end to the other.
+#[track_caller]
+pub fn say(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
+    let mut received = vec![0; bytes.len()];
+    std::thread::scope(|scope| {
+        scope.spawn(move || from.write_all(bytes).expect("write"));
+        to.read_exact(&mut received).expect("read");
+    });
+    assert_same_stream("said", &received, bytes);
+}
