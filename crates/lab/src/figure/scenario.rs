@@ -181,6 +181,12 @@ impl FlowSweep {
             .is_none_or(|Seconds(interval)| !interval.is_zero());
         must(interval, "flows.window_interval", POSITIVE)?;
         let cluster = &self.cluster;
+        let looks = |Seconds(interval)| cluster.end.div_duration_f64(interval);
+        must(
+            self.window_interval.is_none_or(|interval| looks(interval) <= 1e6),
+            "flows.window_interval",
+            "must be at least a millionth of the run",
+        )?;
         for (field, rate) in [
             ("access_rate_bits_per_s", cluster.access_rate_bits_per_s),
             ("cluster_rate_bits_per_s", cluster.cluster_rate_bits_per_s),

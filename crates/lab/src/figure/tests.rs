@@ -192,6 +192,13 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
     (
         "halr-13",
         FLOWS,
+        "failovers = [3]",
+        "failovers = [3]\nwindow_interval = 1e-9",
+        "flows.window_interval: must be at least",
+    ),
+    (
+        "halr-13",
+        FLOWS,
         "[flows]",
         "[colours]\n[flows]",
         "colours: a scenario is one table",

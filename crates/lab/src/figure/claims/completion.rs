@@ -271,7 +271,7 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         },
     },
     Claim {
-        id: "18f",
+        id: "18e",
         section: "7.3",
         statement: "Without HALR it does not: timers that double make steps",
         paper: "",
@@ -285,7 +285,7 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         },
     },
     Claim {
-        id: "18e",
+        id: "18f",
         section: "7.3",
         statement: "Model and simulation of short flows agree closely (the longest; not where a timer fires as the failover ends)",
         paper: "",
