@@ -259,8 +259,8 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         paper: "",
         figure: "halr-18",
         expected: Expected::DiffersBetween(
-            "where the failover takes several segments of a window, HALR sends the first again; Reno repairs one more at most \
-             and waits for its timer, 1.5 s, which only longer failovers hide",
+            "where the failover takes several segments of a window, HALR sends the first again; the next one waits for Reno's timer, \
+             1.5 s, unless that has run out in the failover",
         ),
         find: |results| {
             let longest = longest(results, SHORT, Recovery::Lowest)?;
