@@ -82,6 +82,8 @@ pub fn run(options: &Options) -> Result<Outcome> {
     let figures = figures(&options.name)?;
     let manifest = manifest(options, &figures)?;
     let scenarios = manifest.scenarios()?;
+    // What cannot be written shall be known before the runs are made.
+    fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
     let jobs = options.jobs.or_else(|| thread::available_parallelism().ok());
     let jobs = jobs.map_or(1, NonZeroUsize::get);
     let results = work::results(scenarios, options.seeds, options.shard, jobs)?;

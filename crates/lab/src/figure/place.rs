@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 /// The places of a text's fields.
 pub struct Places<'t> {
     text: &'t str,
+    is_toml: bool,
     /// Paths, and the bytes of their keys and values.
     fields: Vec<(String, [Range<usize>; 2])>,
 }
@@ -17,9 +18,11 @@ impl<'t> Places<'t> {
     pub fn of(text: &'t str) -> Self {
         let mut places = Self {
             text,
+            is_toml: false,
             fields: Vec::new(),
         };
         if let Ok(root) = DeTable::parse(text) {
+            places.is_toml = true;
             places.collect("", root.get_ref());
         }
         places
@@ -49,14 +52,30 @@ impl<'t> Places<'t> {
         }
     }
 
+    /// The keys at the top, as they stand; unknown if the text is no TOML.
+    pub fn tables(&self) -> Option<Vec<&str>> {
+        let top = self.fields.iter().filter(|(path, _)| !path.contains(['.', '[']));
+        let mut top: Vec<_> = top.map(|(path, [key, _])| (key.start, path.as_str())).collect();
+        top.sort_unstable();
+        self.is_toml
+            .then(|| top.into_iter().map(|(_, path)| path).collect())
+    }
+
     /// The line of a byte, from 1.
     pub fn line_at(&self, byte: usize) -> usize {
         let before = &self.text.as_bytes()[..byte.min(self.text.len())];
         1 + before.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// The innermost field at a byte; empty if there is none.
+    /// The innermost field at a byte, or the key on its line if the text is no TOML; empty if there is none.
     pub fn field_at(&self, byte: usize) -> String {
+        if !self.is_toml {
+            let line = self.text.lines().nth(self.line_at(byte) - 1);
+            let key = line
+                .and_then(|line| line.split_once('='))
+                .map(|(key, _)| key.trim());
+            return key.unwrap_or_default().to_owned();
+        }
         let within = |spans: &[Range<usize>; 2]| spans.iter().any(|span| span.contains(&byte));
         let innermost = self
             .fields

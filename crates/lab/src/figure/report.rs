@@ -42,16 +42,22 @@ pub fn print(judged: &[Judged]) {
             widths[0], widths[1], widths[2]
         );
     }
-    let count = |of: fn(&Verdict) -> bool| judged.iter().filter(|judged| of(&judged.verdict)).count();
-    let _ = writeln!(
-        out,
-        "{} claims: {} hold, {} differ, {} not run, {} surprising",
-        judged.len(),
-        count(|verdict| *verdict == Verdict::Holds),
-        count(|verdict| matches!(verdict, Verdict::Differs(_))),
-        count(|verdict| *verdict == Verdict::NotRun),
-        count(|verdict| *verdict == Verdict::Surprising),
-    );
+    let (thesis, ours): (Vec<_>, Vec<_>) = judged.iter().partition(|judged| judged.claim.is_of_thesis());
+    for (claims, whose) in [(thesis, "claims of the thesis"), (ours, "claims of ours")] {
+        let count = |of: fn(&Verdict) -> bool| claims.iter().filter(|judged| of(&judged.verdict)).count();
+        if claims.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            out,
+            "{} {whose}: {} hold, {} differ, {} not run, {} surprising",
+            claims.len(),
+            count(|verdict| *verdict == Verdict::Holds),
+            count(|verdict| matches!(verdict, Verdict::Differs(_))),
+            count(|verdict| *verdict == Verdict::NotRun),
+            count(|verdict| *verdict == Verdict::Surprising),
+        );
+    }
 }
 
 fn or_dash(text: &str) -> String {
@@ -77,16 +83,32 @@ th,td{text-align:left;vertical-align:top;padding:.35rem .6rem;border-bottom:1px 
 @media (prefers-color-scheme: dark){body{color:#e6edf3;background:#0d1117}th,td{border-color:#30363d}\
 .holds{color:#3fb950}.differs{color:#d29922}.surprising{color:#ff7b72}.not-run{color:#9198a1}a{color:#58a6ff}}";
 
-const INTRODUCTION: &str = "<p>Each figure of the thesis on <em>High Availability cluster with Local Recovery</em>, drawn from \
+const OF_THESIS: &str = "<p>Figures of the thesis on <em>High Availability cluster with Local Recovery</em>, drawn from \
 our simulator and our reading of its models. Dashed marks and grey bands are what the thesis states; rings and grey lines \
-are what ns-2.35 gave for plain TCP. A verdict says whether a sentence of the thesis holds here; where it does not, why.</p>";
+are what ns-2.35 gave for plain TCP. A verdict says whether a sentence of the thesis holds here; where it does not, why.</p>\n";
+
+const OF_OURS: &str = "<p>Figures whose names begin with <em>today</em> and <em>unequal</em> are ours: the thesis' networks, but with hosts \
+of today (CUBIC, RACK, tail loss probes, Linux's constants), or with strings of which less than half is left. The thesis says nothing \
+of them, and ns-2 and the models know no such hosts. Their claims were written after these runs, so a verdict says only that a run \
+finds them again.</p>\n";
 
 /// One page without any reference to elsewhere.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {
+    let thesis = figures.iter().any(|figure| figure.name.starts_with("halr-"));
+    let ours = figures.iter().any(|figure| !figure.name.starts_with("halr-"));
+    let (title, introduction) = match (thesis, ours) {
+        (true, false) => ("The HALR thesis' figures", [OF_THESIS, ""]),
+        (false, _) => ("Today's hosts and unequal strings", ["", OF_OURS]),
+        (true, true) => (
+            "The HALR thesis' figures, today's hosts, and unequal strings",
+            [OF_THESIS, OF_OURS],
+        ),
+    };
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-<meta name=\"viewport\" content=\"width=device-width\"><title>The HALR thesis' figures</title>\
-<style>{STYLE}</style></head><body>\n<h1>The HALR thesis' figures, {seeds} seed(s)</h1>\n{INTRODUCTION}\n"
+<meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title>\
+<style>{STYLE}</style></head><body>\n<h1>{title}, {seeds} seed(s)</h1>\n{}",
+        introduction.concat()
     );
     page.push_str("<h2>Claims</h2>\n");
     page.push_str(&table(judged.iter()));

@@ -101,6 +101,9 @@ impl Scenario {
             };
             WrongUse(format!("{}:{line}: {field}{what}", file.display()))
         };
+        if let Some(Impossible { field, what }) = places.tables().and_then(|tables| misplaced(&tables)) {
+            return Err(wrong(places.line_of(&field), &field, &what));
+        }
         let scenario: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             wrong(places.line_at(at), &places.field_at(at), error.message())
@@ -134,6 +137,22 @@ fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
     }
 }
 
+/// What else than one known table stands at the top of a file.
+fn misplaced(tables: &[&str]) -> Option<Impossible> {
+    const KINDS: [&str; 3] = ["flows", "strings", "unused-flow-time"];
+    let unknown = tables.iter().find(|table| !KINDS.contains(table));
+    let wrong = match (unknown, tables) {
+        (Some(unknown), _) => unknown,
+        (None, []) => "",
+        (None, [_]) => return None,
+        (None, [_, second, ..]) => second,
+    };
+    Some(impossible(
+        wrong,
+        format!("a scenario is one table, and all in it: {}", KINDS.join(", ")),
+    ))
+}
+
 fn must(holds: bool, field: &str, what: &str) -> Result<(), Impossible> {
     if holds {
         Ok(())
@@ -162,6 +181,12 @@ impl FlowSweep {
             .is_none_or(|Seconds(interval)| !interval.is_zero());
         must(interval, "flows.window_interval", POSITIVE)?;
         let cluster = &self.cluster;
+        let looks = |Seconds(interval)| cluster.end.div_duration_f64(interval);
+        must(
+            self.window_interval.is_none_or(|interval| looks(interval) <= 1e6),
+            "flows.window_interval",
+            "must be at least a millionth of the run",
+        )?;
         for (field, rate) in [
             ("access_rate_bits_per_s", cluster.access_rate_bits_per_s),
             ("cluster_rate_bits_per_s", cluster.cluster_rate_bits_per_s),
@@ -190,6 +215,11 @@ impl FlowSweep {
             .tcp
             .check()
             .map_err(|error| in_table("flows.cluster", &error.into()))?;
+        must(
+            cluster.failover_at <= cluster.end,
+            "flows.cluster.failover_at",
+            "must be within the run",
+        )?;
         let recovers = self.recoveries.iter().any(|recovery| *recovery != Recovery::None);
         for Seconds(failover) in &self.failovers {
             must(
@@ -197,14 +227,18 @@ impl FlowSweep {
                 "flows.failovers",
                 "the failover must end within the run",
             )?;
-            // Builds the network and lets nobody arrive.
-            let empty = Cluster {
+            let whole = Cluster {
                 failover: *failover,
-                last_arrival: Some(cluster.first_arrival),
                 recovery: recovers.then(|| cluster.recovery.unwrap_or_default()),
                 ..cluster.clone()
             };
-            empty.run().map_err(|error| in_table("flows.cluster", &error))?;
+            // Builds the network and lets nobody arrive.
+            let empty = Cluster {
+                last_arrival: Some(cluster.first_arrival),
+                ..whole.clone()
+            };
+            let checked = whole.check().and_then(|()| empty.run());
+            checked.map_err(|error| in_table("flows.cluster", &error))?;
         }
         Ok(())
     }
@@ -238,21 +272,29 @@ impl StringSweep {
             "each string's must be positive",
         )?;
         must(
+            rate.failure_at <= rate.end,
+            "strings.rate.failure_at",
+            "must be within the run",
+        )?;
+        must(
             rate.failure_at + rate.failover <= rate.end,
             "strings.rate.failover",
             "must end within the run",
         )?;
-        let least = Rate {
-            flows: 1,
-            segments: 1,
+        let whole = Rate {
             sharing: self
                 .rate_control
                 .contains(&true)
                 .then(|| rate.sharing.unwrap_or_default()),
             ..rate.clone()
         };
-        least
-            .run()
+        let least = Rate {
+            flows: 1,
+            segments: 1,
+            ..whole.clone()
+        };
+        let checked = whole.check().and_then(|()| least.run());
+        checked
             .map(drop)
             .map_err(|error| in_table("strings.rate", &error))
     }

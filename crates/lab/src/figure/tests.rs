@@ -160,7 +160,56 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         "caching_after = 9",
         "flows.cluster.recovery.caching_after: must be",
     ),
-    ("halr-13", FLOWS, "gap = 0.02", "gap = ", ""),
+    ("halr-13", FLOWS, "gap = 0.02", "gap = ", "gap: "),
+    (
+        "halr-13",
+        FLOWS,
+        "gap = 0.02",
+        "gap = 0.000000001",
+        "flows.cluster.gap: at most",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "hosts = 60",
+        "hosts = 5000000000",
+        "flows.cluster.hosts: at most",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "failover_at = 2",
+        "failover_at = 500",
+        "flows.cluster.failover_at: must be within the run",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "failover_at = 2",
+        "failover_at = 1e19",
+        "flows.cluster.failover_at: 10000000000000000000 is not a number of seconds",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "failovers = [3]",
+        "failovers = [3]\nwindow_interval = 1e-9",
+        "flows.window_interval: must be at least",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "[flows]",
+        "[colours]\n[flows]",
+        "colours: a scenario is one table",
+    ),
+    (
+        "halr-13",
+        FLOWS,
+        "[flows.cluster.recovery]",
+        "[strings]\n[flows.cluster.recovery]",
+        "strings: a scenario is one table",
+    ),
     (
         "halr-26",
         STRINGS,
@@ -174,6 +223,20 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         "rate_bits_per_s = [100_000_000, 100_000_000]",
         "rate_bits_per_s = [100_000_000, 0]",
         "strings.rate.rate_bits_per_s: each string's must be positive",
+    ),
+    (
+        "halr-26",
+        STRINGS,
+        "rate_bits_per_s = [100_000_000, 100_000_000]",
+        "rate_bits_per_s = [100_000_000, 100_000_000, 1]",
+        "strings.rate.rate_bits_per_s: invalid length 3",
+    ),
+    (
+        "halr-26",
+        STRINGS,
+        "bin = 0.1",
+        "bin = 1e-9",
+        "strings.rate.bin: at most",
     ),
     (
         "halr-26",
@@ -199,7 +262,10 @@ fn impossible_scenarios_are_refused_with_file_line_and_field_and_nothing_is_writ
     for (figure, text, right, wrong, expected) in IMPOSSIBLE {
         assert!(text.contains(right), "{right}");
         let changed = text.replacen(right, wrong, 1);
-        let line = 1 + changed.lines().position(|line| line.contains(wrong)).unwrap();
+        let line = 1 + changed
+            .lines()
+            .position(|line| line.contains(wrong.lines().next().unwrap()))
+            .unwrap();
         fs::write(&file, changed).unwrap();
         let mut options = options(figure, &directory.path().join("out"));
         options.scenario = Some(file.clone());

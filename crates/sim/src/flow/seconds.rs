@@ -5,14 +5,18 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+
 /// Reads a number of seconds, rounded to nanoseconds.
 ///
 /// # Errors
-/// If it is negative, not finite, or more than 584 years.
+/// If it is negative, not finite, or more than a billion (32 years): sums of several still fit the simulator's clock.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let seconds = f64::deserialize(deserializer)?;
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| D::Error::custom(format!("{seconds} is not a number of seconds, 0 or more")))
+    let duration = Duration::try_from_secs_f64(seconds).ok();
+    duration
+        .filter(|duration| *duration <= LONGEST)
+        .ok_or_else(|| D::Error::custom(format!("{seconds} is not a number of seconds, 0 to a billion")))
 }
 
 /// The same where there may be none.

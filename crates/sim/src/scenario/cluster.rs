@@ -12,7 +12,7 @@ use proto::edge::RecoveryCounts;
 use serde::Deserialize;
 
 use super::edge::{Edge, Failure, Recovery};
-use super::{FlowResult, InvalidScenario};
+use super::{FlowResult, InvalidScenario, MOST};
 use crate::flow::{Config, Departures, RtoConfig, Variant, seconds};
 use crate::link::LinkConfig;
 use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId};
@@ -252,7 +252,11 @@ impl Cluster {
             .unwrap_or(self.failover_at + self.failover + AFTERWARDS)
     }
 
-    fn check(&self) -> Result<(), InvalidScenario> {
+    /// Whether it can be, without running it.
+    ///
+    /// # Errors
+    /// The first field that cannot.
+    pub fn check(&self) -> Result<(), InvalidScenario> {
         for (field, zero) in [
             ("segments", self.segments == 0),
             ("hosts", self.hosts == 0),
@@ -261,6 +265,13 @@ impl Cluster {
             if zero {
                 return Err(InvalidScenario::Zero(field));
             }
+        }
+        if self.hosts > MOST as usize {
+            return Err(InvalidScenario::Many("hosts"));
+        }
+        let arriving = self.last_arrival().saturating_sub(self.first_arrival);
+        if arriving.div_duration_f64(self.gap) > f64::from(MOST) {
+            return Err(InvalidScenario::Many("gap"));
         }
         for (field, time) in [
             ("failover", self.failover_at + self.failover),

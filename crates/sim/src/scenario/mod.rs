@@ -48,6 +48,9 @@ impl FlowResult {
     }
 }
 
+/// The most hosts and the most flows of a scenario: four links of each must have a number in the simulator's heap.
+const MOST: u32 = 1_000_000;
+
 /// Which part of a scenario cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum InvalidScenario {
@@ -66,6 +69,9 @@ pub enum InvalidScenario {
     /// A scenario without anything in it.
     #[error("{0} must be positive")]
     Zero(&'static str),
+    /// More of something than the simulator can number.
+    #[error("{0}: at most {MOST} can be simulated")]
+    Many(&'static str),
     /// A time outside the run.
     #[error("{0} must be within the run")]
     Late(&'static str),

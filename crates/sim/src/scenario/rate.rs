@@ -12,11 +12,12 @@ use proto::Instant;
 use proto::edge::RecoveryCounts;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 use super::cluster::thesis_tcp;
 use super::edge::{Edge, Failure, Recovery, Sharing};
-use super::{FlowResult, InvalidScenario};
+use super::{FlowResult, InvalidScenario, MOST};
 use crate::flow::{Config, Variant, seconds};
 use crate::link::LinkConfig;
 use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId};
@@ -40,6 +41,7 @@ pub struct Rate {
     /// Packets that may wait before each link of a string.
     pub buffer_packets: usize,
     /// Bits per second of each string; unequal ones make the post-failover bottleneck narrower (thesis §6.1).
+    #[serde(deserialize_with = "one_per_string")]
     pub rate_bits_per_s: [u64; 2],
     /// Bits per second of the hosts' links.
     pub access_rate_bits_per_s: u64,
@@ -74,6 +76,13 @@ pub struct Rate {
     pub end: Duration,
     /// All chance comes from it.
     pub seed: u64,
+}
+
+/// Reads exactly two numbers; an array would leave further ones of a file unread.
+fn one_per_string<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u64; 2], D::Error> {
+    let rates = Vec::<u64>::deserialize(deserializer)?;
+    let wrong = |rates: Vec<u64>| D::Error::invalid_length(rates.len(), &"two rates, one per string");
+    rates.try_into().map_err(wrong)
 }
 
 impl Default for Rate {
@@ -217,7 +226,11 @@ impl Rate {
         Ok(watch.finish(&network))
     }
 
-    fn check(&self) -> Result<(), InvalidScenario> {
+    /// Whether it can be, without running it.
+    ///
+    /// # Errors
+    /// The first field that cannot.
+    pub fn check(&self) -> Result<(), InvalidScenario> {
         for (field, zero) in [
             ("flows", self.flows == 0),
             ("segments", self.segments == 0),
@@ -227,6 +240,14 @@ impl Rate {
         ] {
             if zero {
                 return Err(InvalidScenario::Zero(field));
+            }
+        }
+        if self.flows > MOST / 2 {
+            return Err(InvalidScenario::Many("flows"));
+        }
+        for (field, step) in [("bin", self.bin), ("queue_interval", self.queue_interval)] {
+            if self.end.div_duration_f64(step) > f64::from(MOST) {
+                return Err(InvalidScenario::Many(field));
             }
         }
         if self.failure_at + self.failover > self.end {

@@ -7,7 +7,6 @@ use super::{Claim, Expected, Found, percent, seconds};
 use crate::figure::oracle;
 use crate::figure::plot::models::{long_range, short_range};
 use crate::figure::results::{Results, greatest, least, mean};
-use crate::figure::rows::FlowRow;
 use crate::figure::scenario::Recovery;
 
 const HALF: &str = "halr-completion-failover-0.5s";
@@ -61,12 +60,33 @@ pub const CLAIMS: &[Claim] = &[
         statement: "The same with HALR",
         paper: "0.8 to 1.9 s",
         figure: "halr-12",
-        expected: Expected::Holds,
+        expected: Expected::Differs(
+            "a SYN that comes at the failover's end has nothing to wait for; why the thesis' flows take 0.8 s at least is not known; \
+             between the thesis' arrivals Reno may wait for its timer, see 18d",
+        ),
         find: |results| {
             let low = least(disturbed(results, HALF, 0.5, Recovery::Lowest)?)?;
-            let (high, rare) = longest_but_rare(results, HALF, Recovery::Lowest, 0.5)?;
-            let here = format!("{low:.2} to {}", beside_rare(high, rare));
-            Some(Found::new(here, low >= 0.59 && high <= 1.9))
+            let highs = longest(results, HALF, Recovery::Lowest)?;
+            let Longest { first_s, all_s, .. } = *highs.first()?;
+            let here = format!("{low:.2} to {}", beside(first_s, all_s));
+            Some(Found::new(here, low >= 0.8 && all_s <= 1.9))
+        },
+    },
+    Claim {
+        id: "12d",
+        section: "7.2.2",
+        statement: "The first arrival that a failover at 2 s disturbs",
+        paper: "1.4 s",
+        figure: "halr-12",
+        expected: Expected::Holds,
+        find: |results| {
+            let normal = normal(results, HALF)?;
+            let hit = points(results, HALF, Recovery::None)?.into_iter();
+            let first = least(hit.filter(|(_, time)| *time > normal + 0.01).map(|(at, _)| at))?;
+            let theirs = oracle::completions(0.5).into_iter();
+            let theirs = least(theirs.filter(|(_, time)| *time > normal + 0.01).map(|(at, _)| at))?;
+            let found = Found::new(seconds(first), (first - 1.4).abs() <= 0.1);
+            Some(found.beside(seconds(theirs)))
         },
     },
     Claim {
@@ -182,17 +202,15 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         statement: "Without HALR and a failover below 3 s, the longest completion",
         paper: "below 5.3 s",
         figure: "halr-18",
-        expected: Expected::Holds,
+        expected: Expected::DiffersBetween(SEVERAL_LOST),
         find: |results| {
             let longest = longest(results, SHORT, Recovery::None)?.into_iter();
-            let here = greatest(
-                longest
-                    .filter(|(failover_s, _)| *failover_s < 3.0)
-                    .map(|(_, time)| time),
-            )?;
+            let short: Vec<_> = longest.filter(|longest| longest.failover_s < 3.0).collect();
+            let first = greatest(short.iter().map(|longest| longest.first_s))?;
+            let all = greatest(short.iter().map(|longest| longest.all_s))?;
             let theirs = oracle::disturbed().into_iter().filter(|row| row[0] < 3.0);
             let theirs = greatest(theirs.map(|row| row[2]))?;
-            let found = Found::new(seconds(here), here < 5.3 + ROUND_TRIPS_S);
+            let found = Found::new(beside(first, all), all < 5.3).first(first < 5.3);
             Some(found.beside(seconds(theirs)))
         },
     },
@@ -202,12 +220,14 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         statement: "The same for a failover of 5 s",
         paper: "11.2 s",
         figure: "halr-18",
-        expected: Expected::Holds,
+        expected: Expected::DiffersBetween(SEVERAL_LOST),
         find: |results| {
             let mut longest = longest(results, SHORT, Recovery::None)?.into_iter();
-            let (_, here) = longest.find(|(failover_s, _)| *failover_s == 5.0)?;
+            let Longest { first_s, all_s, .. } = longest.find(|longest| longest.failover_s == 5.0)?;
             let theirs = oracle::disturbed().into_iter().find(|row| row[0] == 5.0)?[2];
-            let found = Found::new(seconds(here), (here - 11.2).abs() < ROUND_TRIPS_S);
+            // The thesis has one decimal.
+            let is = |time_s: f64| (time_s - 11.2).abs() < 0.1;
+            let found = Found::new(beside(first_s, all_s), is(all_s)).first(is(first_s));
             Some(found.beside(seconds(theirs)))
         },
     },
@@ -224,7 +244,7 @@ pub const MODEL_CLAIMS: &[Claim] = &[
             let shorter = with
                 .iter()
                 .zip(&without)
-                .filter(|(with, without)| with.1 < without.1)
+                .filter(|(with, without)| with.all_s < without.all_s)
                 .count();
             Some(Found::new(
                 format!("for {shorter} of {}", with.len()),
@@ -238,24 +258,34 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         statement: "With HALR the longest completion grows linearly with the failover",
         paper: "",
         figure: "halr-18",
-        expected: Expected::Holds,
+        expected: Expected::DiffersBetween(
+            "where the failover takes several segments of a window, HALR sends the first again; the next one waits for Reno's timer, \
+             1.5 s, unless that has run out in the failover",
+        ),
         find: |results| {
-            let (mut over, mut rarest) = (Vec::new(), 0.0_f64);
-            for (failover_s, _) in longest(results, SHORT, Recovery::Lowest)? {
-                let (high, rare) = longest_but_rare(results, SHORT, Recovery::Lowest, failover_s)?;
-                over.push(high - failover_s);
-                rarest = rarest.max(rare - failover_s);
-            }
-            let (low, high) = (least(over.iter().copied())?, greatest(over)?);
-            let here = format!(
-                "the failover's length and {low:.2} to {}",
-                beside_rare(high, rarest)
-            );
-            Some(Found::new(here, high - low < 0.2))
+            let longest = longest(results, SHORT, Recovery::Lowest)?;
+            let (low, first) = spread(longest.iter().map(|longest| longest.first_s - longest.failover_s))?;
+            let (least, all) = spread(longest.iter().map(|longest| longest.all_s - longest.failover_s))?;
+            let here = format!("the failover's length and {low:.2} to {}", beside(first, all));
+            Some(Found::new(here, all - least < 0.2).first(first - low < 0.2))
         },
     },
     Claim {
         id: "18e",
+        section: "7.3",
+        statement: "Without HALR it does not: timers that double make steps",
+        paper: "",
+        figure: "halr-18",
+        expected: Expected::Holds,
+        find: |results| {
+            let longest = longest(results, SHORT, Recovery::None)?;
+            let (low, high) = spread(longest.iter().map(|longest| longest.all_s - longest.failover_s))?;
+            let here = format!("the failover's length and {low:.2} to {}", seconds(high));
+            Some(Found::new(here, high - low > 3.0))
+        },
+    },
+    Claim {
+        id: "18f",
         section: "7.3",
         statement: "Model and simulation of short flows agree closely (the longest; not where a timer fires as the failover ends)",
         paper: "",
@@ -265,10 +295,17 @@ pub const MODEL_CLAIMS: &[Claim] = &[
             let fires = |failover_s: f64| [1.5, 3.0, 4.5, 9.0, 10.5].contains(&failover_s);
             let off = longest(results, SHORT, Recovery::None)?
                 .into_iter()
-                .filter(|(failover_s, _)| !fires(*failover_s))
-                .map(|(failover_s, here)| (short_range(failover_s, Recovery::None).max_s / here - 1.0).abs());
-            let most = greatest(off)?;
-            Some(Found::new(format!("within {:.1} %", most * 100.0), most < 0.05))
+                .map(|longest| {
+                    let model_s = short_range(longest.failover_s, Recovery::None).max_s;
+                    (longest.failover_s, (model_s / longest.all_s - 1.0).abs())
+                });
+            let (there, elsewhere): (Vec<_>, Vec<_>) = off.partition(|(failover_s, _)| fires(*failover_s));
+            let most = greatest(elsewhere.into_iter().map(|(_, off)| off))?;
+            let mut here = format!("within {:.1} %", most * 100.0);
+            for (failover_s, off) in there {
+                here += &format!("; at {failover_s} s {}", percent(off));
+            }
+            Some(Found::new(here, most < 0.05))
         },
     },
     Claim {
@@ -281,7 +318,7 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         find: |results| {
             let off = longest(results, LONG, Recovery::None)?
                 .into_iter()
-                .map(|(failover_s, here)| here - long_range(failover_s, Recovery::None).max_s);
+                .map(|longest| longest.all_s - long_range(longest.failover_s, Recovery::None).max_s);
             let off: Vec<f64> = off.collect();
             let (low, high) = (least(off.iter().copied())?, greatest(off)?);
             Some(Found::new(
@@ -314,32 +351,31 @@ pub const MODEL_CLAIMS: &[Claim] = &[
     },
 ];
 
-/// Three round trips, in seconds: flows that arrive between the thesis' may need two rounds more.
-const ROUND_TRIPS_S: f64 = 0.3;
-/// A flow whose round the failure cuts in two waits for several timeouts; that is one of 250 flows, and none of ns-2's grid.
-const RARE: f64 = 0.005;
+/// Why a flow that arrives between the thesis' arrivals can take two rounds more.
+const SEVERAL_LOST: &str = "what a failover takes of a window is what crosses the cluster's 3 ms as it begins: at the thesis' arrivals a segment \
+    at most, between them two or three, which Reno repairs one after the other";
 
-/// The longest completion of a failover's flows but for the rarest, and of all.
-fn longest_but_rare(
-    results: &Results,
-    scenario: &str,
-    recovery: Recovery,
+/// The longest completions of a failover's flows, in seconds.
+#[derive(Clone, Copy)]
+struct Longest {
     failover_s: f64,
-) -> Option<(f64, f64)> {
-    let flows = results.flows(scenario, recovery)?.into_iter();
-    let of = flows.filter(|row| row.failover_s == failover_s);
-    let mut times: Vec<f64> = of.map(|row| row.completion_s.unwrap_or(f64::INFINITY)).collect();
-    times.sort_by(f64::total_cmp);
-    let rare = (times.len() as f64 * RARE) as usize;
-    Some((*times.get(times.len() - 1 - rare)?, *times.last()?))
+    /// Of the first seed's, which arrive as the thesis' do.
+    first_s: f64,
+    all_s: f64,
 }
 
-fn beside_rare(high: f64, rare: f64) -> String {
-    if rare - high < ROUND_TRIPS_S {
-        seconds(high)
+/// `5.29 s (other arrivals: up to 5.49 s)`.
+fn beside(first_s: f64, all_s: f64) -> String {
+    if all_s - first_s < 0.05 {
+        seconds(all_s)
     } else {
-        format!("{} (one flow of 200: up to {})", seconds(high), seconds(rare))
+        format!("{} (other arrivals: up to {})", seconds(first_s), seconds(all_s))
     }
+}
+
+/// Least and greatest.
+fn spread(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
+    Some((least(values.clone())?, greatest(values)?))
 }
 
 /// Arrival and completion of a scenario's flows.
@@ -386,19 +422,25 @@ fn normal(results: &Results, scenario: &str) -> Option<f64> {
     )
 }
 
-/// Failover and longest completion.
-fn longest(results: &Results, scenario: &str, recovery: Recovery) -> Option<Vec<(f64, f64)>> {
-    let mut longest: Vec<(f64, f64)> = Vec::new();
-    for FlowRow {
-        failover_s,
-        completion_s,
-        ..
-    } in results.flows(scenario, recovery)?.into_iter()
-    {
-        let time = completion_s.unwrap_or(f64::INFINITY);
-        match longest.iter_mut().find(|(known, _)| known == failover_s) {
-            Some((_, most)) => *most = most.max(time),
-            None => longest.push((*failover_s, time)),
+/// For each failover.
+fn longest(results: &Results, scenario: &str, recovery: Recovery) -> Option<Vec<Longest>> {
+    let mut longest: Vec<Longest> = Vec::new();
+    for row in results.flows(scenario, recovery)? {
+        let all_s = row.completion_s.unwrap_or(f64::INFINITY);
+        let first_s = if row.seed == 1 { all_s } else { 0.0 };
+        match longest
+            .iter_mut()
+            .find(|known| known.failover_s == row.failover_s)
+        {
+            Some(known) => {
+                known.all_s = known.all_s.max(all_s);
+                known.first_s = known.first_s.max(first_s);
+            }
+            None => longest.push(Longest {
+                failover_s: row.failover_s,
+                first_s,
+                all_s,
+            }),
         }
     }
     Some(longest)

@@ -17,7 +17,7 @@ const HALF: &str = "unequal-strings-2-to-1";
 const QUARTER: &str = "unequal-strings-4-to-1";
 const FAILOVER_AT_S: f64 = 2.0;
 /// What stands where the thesis has a number.
-const OURS: &str = "ours";
+pub const OURS: &str = "ours";
 
 pub const CLAIMS: &[Claim] = &[
     Claim {
