@@ -25,6 +25,7 @@ pub mod rate;
 pub mod restart;
 pub mod role;
 pub mod seq;
+mod slots;
 pub mod stream;
 pub mod table;
 pub mod takeover;

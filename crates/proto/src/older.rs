@@ -32,7 +32,7 @@ struct Seen {
 impl Seen {
     fn is_open(&self, now: Instant) -> bool {
         let closing = self.fins != [false; 2];
-        !self.over && !(closing && now.since(self.heard) > CLOSED_FOR)
+        !(self.over || closing && now.since(self.heard) > CLOSED_FOR)
     }
 }
 

@@ -11,6 +11,8 @@ use crate::follower::{Follower, Policy};
 use crate::older::Older;
 use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::restart::http::Reexecute;
+pub use crate::slots::ConnectionId;
+use crate::slots::Slots;
 use crate::stream::{OnShelf, Shelf};
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
@@ -23,14 +25,6 @@ pub const PENDING_MAX: usize = 1024;
 pub const ENDED_MAX: usize = 65_536;
 /// How long an ended connection's last segment is answered again: twice the maximum segment lifetime, as Linux has it.
 pub const ENDED_FOR: Duration = Duration::from_secs(60);
-
-/// Names a connection, for ever: an action may be carried out when its connection has ended and another one has its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId {
-    slot: u32,
-    /// How many connections had the slot before.
-    generation: u32,
-}
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +91,7 @@ struct Ended {
 pub struct Table {
     config: TableConfig,
     by_client: Map<ConnectionId>,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+    slots: Slots,
     memory: u64,
     /// Connections of which bytes lie on a shelf.
     shelved: Vec<ConnectionId>,
@@ -111,12 +104,6 @@ pub struct Table {
     older: Older,
 }
 
-#[derive(Debug)]
-struct Slot {
-    generation: u32,
-    connection: Option<Connection>,
-}
-
 /// By client address, with a seed: clients choose their addresses, but cannot choose collisions.
 type Map<T> = std::collections::HashMap<SocketAddr, T, FxSeededState>;
 
@@ -127,8 +114,7 @@ impl Table {
         Self {
             config,
             by_client: Map::with_hasher(map.clone()),
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: Slots::default(),
             memory: 0,
             shelved: Vec::new(),
             handshakes: Map::with_hasher(map.clone()),
@@ -172,28 +158,17 @@ impl Table {
 
     /// The open connections, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
-        (0..).zip(&self.slots).filter_map(|(slot, held)| {
-            let generation = held.generation;
-            Some((ConnectionId { slot, generation }, held.connection.as_ref()?))
-        })
+        self.slots.iter()
     }
 
     /// A connection that is still open.
     pub fn get(&self, id: ConnectionId) -> Option<&Connection> {
-        let slot = self.slots.get(id.slot as usize)?;
-        slot.connection
-            .as_ref()
-            .filter(|_| slot.generation == id.generation)
+        self.slots.get(id)
     }
 
     /// The same, to be changed.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.slot_mut(id)?.connection.as_mut()
-    }
-
-    fn slot_mut(&mut self, id: ConnectionId) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut(id.slot as usize)?;
-        (slot.generation == id.generation).then_some(slot)
+        self.slots.get_mut(id)
     }
 
     /// The open connection of this client.
@@ -332,19 +307,7 @@ impl Table {
             follower,
             self.config.connection_bytes_max,
         );
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot {
-                generation: 0,
-                connection: None,
-            });
-            u32::try_from(self.slots.len() - 1).expect("2³² connections do not fit in memory")
-        });
-        let held = &mut self.slots[slot as usize];
-        held.connection = Some(connection);
-        let id = ConnectionId {
-            slot,
-            generation: held.generation,
-        };
+        let id = self.slots.insert(connection);
         self.by_client.insert(client, id);
         id
     }
@@ -382,10 +345,7 @@ impl Table {
         source: Option<OnShelf<'_>>,
     ) -> Change {
         let over = self.memory > self.config.bytes_max;
-        let connection = self.slots[id.slot as usize]
-            .connection
-            .as_mut()
-            .expect("found by client");
+        let connection = self.slots.get_mut(id).expect("found by client");
         let (before, was_shelved) = (connection.memory(), connection.is_shelved());
         let effect = match direction {
             Direction::In => connection.on_client(segment, source),
@@ -490,12 +450,9 @@ impl Table {
 
     /// Takes a connection out of the table.
     pub fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
-        let slot = self.slot_mut(id)?;
-        let connection = slot.connection.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
+        let connection = self.slots.remove(id)?;
         self.memory -= connection.memory() as u64;
         self.by_client.remove(&connection.client());
-        self.free.push(id.slot);
         Some(connection)
     }
 
