@@ -286,6 +286,9 @@ fn logs(page: &Page, services: &[ServiceStatus]) {
     );
 }
 
+/// What a metric takes from a takeover's report.
+type Read<T> = fn(&TakeoverReport) -> T;
+
 fn takeovers(page: &Page, services: &[ServiceStatus]) {
     page.counter(
         "steadfast_takeovers_total",
@@ -295,7 +298,7 @@ fn takeovers(page: &Page, services: &[ServiceStatus]) {
             .iter()
             .map(|service| (name_of(service), number(service.takeovers.len() as u64))),
     );
-    let outcomes: [(&str, fn(&TakeoverReport) -> u64); 2] = [
+    let outcomes: [(&str, Read<u64>); 2] = [
         ("restored", |takeover| takeover.restored),
         ("reset", |takeover| takeover.reset),
     ];
@@ -310,7 +313,7 @@ fn takeovers(page: &Page, services: &[ServiceStatus]) {
             })
         }),
     );
-    let steps: [(&str, fn(&TakeoverReport) -> Option<u64>); 3] = [
+    let steps: [(&str, Read<Option<u64>>); 3] = [
         ("gate_closed", |takeover| Some(takeover.gate_closed_ns)),
         ("first_live", |takeover| takeover.first_live_ns),
         ("last_live", |takeover| takeover.last_live_ns),
