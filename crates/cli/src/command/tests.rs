@@ -15,9 +15,9 @@ fn the_command_line_is_consistent() {
     Cli::command().debug_assert();
 }
 
-#[test]
-fn a_status_can_be_read_at_a_glance() {
-    let service = ServiceStatus {
+/// A survivor, 12 s after it has taken over.
+fn survivor() -> ServiceStatus {
+    ServiceStatus {
         name: "web".to_owned(),
         address: "10.0.0.100".parse().unwrap(),
         port: 80,
@@ -61,7 +61,11 @@ fn a_status_can_be_read_at_a_glance() {
             configured_ns: 300_000_000,
             left_ns: Some(380_000_000),
         },
-    };
+    }
+}
+
+#[test]
+fn a_status_can_be_read_at_a_glance() {
     let status = Status {
         node: "alpha".to_owned(),
         peer: PeerStatus {
@@ -70,7 +74,7 @@ fn a_status_can_be_read_at_a_glance() {
             alive: false,
             heartbeat_age_ns: Some(12_500_000_000),
         },
-        services: vec![service],
+        services: vec![survivor()],
         rings: RingsStatus {
             connections: RingStatus {
                 fill_bytes: 20 << 20,
