@@ -23,20 +23,14 @@ const SOURCES_PREFIX: u32 = 15;
 const PACE: Duration = Duration::from_micros(500);
 /// What could not be sent in time is sent later, but never more than so many seconds' worth.
 const LATE_MAX_S: f64 = 0.05;
-/// Where the answers go.
-const SWALLOWS: &str = "swallow";
 
 /// Lets `router` swallow what is sent to the invented addresses, as the Internet would.
 ///
 /// # Errors
 /// Names the `ip` command that failed.
 pub fn swallow_answers(router: &Netns) -> Result<()> {
-    let commands = [
-        format!("link add name {SWALLOWS} type dummy"),
-        format!("link set dev {SWALLOWS} up"),
-        format!("route add {SOURCES}/{SOURCES_PREFIX} dev {SWALLOWS}"),
-    ];
-    Ok(batch(Some(router.name()), &commands)?)
+    let route = format!("route add blackhole {SOURCES}/{SOURCES_PREFIX}");
+    Ok(batch(Some(router.name()), &[route])?)
 }
 
 /// A flood that goes on until it is stopped.
