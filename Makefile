@@ -21,7 +21,7 @@ test-long: lint build
 
 bench: build
 	@! command -v ns >/dev/null || $(LAB) bench sim
-	@$(LAB) bench pair
+	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1 && exit $$pair
 
 lint: deps
 	cargo fmt --all --check

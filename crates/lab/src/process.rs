@@ -248,6 +248,20 @@ pub fn children(parent: Pid) -> io::Result<Vec<Pid>> {
     Ok(pids.map(Pid::from_raw).collect())
 }
 
+/// The memory that `process` has for itself, in bytes: heap and stacks, without files and what it shares (RssAnon).
+///
+/// # Errors
+/// If it has ended.
+pub fn anonymous_memory(process: Pid) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let kilobytes = status.lines().find_map(|line| {
+        let text = line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB")?;
+        text.parse::<u64>().ok()
+    });
+    let none = || io::Error::new(io::ErrorKind::InvalidData, "no RssAnon: it has ended");
+    Ok(kilobytes.ok_or_else(none)? * 1024)
+}
+
 /// How many sockets `process` has open.
 ///
 /// # Errors
@@ -310,6 +324,15 @@ mod tests {
             .to_string();
         assert!(error.contains("server ended unexpectedly"), "{error}");
         assert!(error.contains("no such luck"), "{error}");
+    }
+
+    #[test]
+    fn memory_that_is_used_is_seen() {
+        let before = anonymous_memory(Pid::this()).unwrap();
+        let used = std::hint::black_box(vec![1_u8; 32 << 20]);
+        let after = anonymous_memory(Pid::this()).unwrap();
+        assert!(after >= before + (16 << 20), "{before} {after}");
+        drop(used);
     }
 
     #[test]

@@ -40,3 +40,17 @@ impl Calibration {
         }
     }
 }
+
+impl std::fmt::Display for Calibration {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            memcpy_gb_per_s,
+            syscall_ns,
+            cpus,
+        } = self;
+        write!(
+            f,
+            "this machine: {cpus} CPUs, memcpy {memcpy_gb_per_s:.1} GB/s, system call {syscall_ns:.0} ns"
+        )
+    }
+}

@@ -29,6 +29,8 @@ enum End {
     Upload { server: SocketAddr, bytes: u64 },
     /// Take what is PUT at a port, and drop it.
     Sink { port: u16 },
+    /// Use a CPU until killed.
+    Spin,
 }
 
 /// What a transfer carried.
@@ -49,6 +51,9 @@ pub fn run(options: &Options) -> Result<()> {
         End::Download { server, path } => download(*server, path)?,
         End::Upload { server, bytes } => upload(*server, *bytes)?,
         End::Sink { port } => return sink(*port),
+        End::Spin => loop {
+            std::hint::spin_loop();
+        },
     };
     println!("{}", serde_json::to_string(&transfer)?);
     Ok(())

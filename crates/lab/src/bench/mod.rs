@@ -4,6 +4,8 @@ mod calibration;
 pub mod load;
 mod measure;
 mod pair;
+mod promise;
+mod scale;
 mod scene;
 pub mod sim;
 
@@ -24,6 +26,7 @@ pub struct Options {
 #[derive(Clone, Debug, Subcommand)]
 enum Subject {
     Pair(pair::Options),
+    Scale(scale::Options),
     Sim(sim::Options),
 }
 
@@ -41,6 +44,16 @@ pub struct Common {
     steadfast: Option<PathBuf>,
 }
 
+impl Common {
+    /// The daemon under test.
+    fn daemon(&self) -> Result<PathBuf> {
+        Ok(match &self.steadfast {
+            Some(path) => std::path::absolute(path)?,
+            None => std::env::current_exe()?.with_file_name("steadfast"),
+        })
+    }
+}
+
 /// Runs a benchmark.
 ///
 /// # Errors
@@ -48,6 +61,7 @@ pub struct Common {
 pub fn run(options: &Options) -> Result<Outcome> {
     match &options.subject {
         Subject::Pair(pair) => pair::run(pair),
+        Subject::Scale(scale) => scale::run(scale),
         Subject::Sim(sim) => sim::run(sim),
     }
 }

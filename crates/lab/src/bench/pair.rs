@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::Common;
 use super::calibration::Calibration;
 use super::measure::{self, Bulk, Requests};
-use super::scene::{Scene, Serving, Variant};
+use super::promise::{self, Bound, Promise, median};
+use super::scene::{PATIENT, Scene, Serving, Variant};
 use crate::Outcome;
 use crate::crash::{self, Sample};
 use crate::node::Content;
@@ -98,10 +99,7 @@ struct Samples {
 /// If a step could not be made; that a promise does not hold is no error.
 pub fn run(options: &Options) -> Result<Outcome> {
     let common = &options.common;
-    let daemon = match &common.steadfast {
-        Some(path) => std::path::absolute(path)?,
-        None => std::env::current_exe()?.with_file_name("steadfast"),
-    };
+    let daemon = common.daemon()?;
     let calibration = Calibration::measure();
     let teardown = Teardown::start()?;
     let samples = measure_variants(common.rounds, &daemon, &teardown);
@@ -144,7 +142,7 @@ fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[
             );
             Scene::set(&run, variant, serving, &content, daemon, teardown)
         };
-        let scenes = [set(Variant::Forwarding, "f")?, set(Variant::Steadfast, "s")?];
+        let scenes = [set(Variant::Forwarding, "f")?, set(PATIENT, "s")?];
         for round in 0..rounds {
             progress.set_message(format!("round {}", round + 1));
             for turn in 0..2 {
@@ -228,16 +226,6 @@ fn takeovers(common: &Common) -> Result<Takeovers> {
     })
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    }
-}
-
 impl Samples {
     fn absolute(&self) -> Absolute {
         let bulk = |samples: &[Bulk], figure: fn(&Bulk) -> f64| median(samples.iter().map(figure).collect());
@@ -299,12 +287,7 @@ impl Report {
             steadfast: wire,
             missed: Vec::new(),
         };
-        report.missed = report
-            .promises()
-            .iter()
-            .filter(|promise| !promise.holds())
-            .map(ToString::to_string)
-            .collect();
+        report.missed = promise::missed(&report.promises());
         report.ok = report.missed.is_empty();
         report
     }
@@ -358,24 +341,12 @@ impl Report {
     }
 
     fn print(&self) {
-        let Calibration {
-            memcpy_gb_per_s,
-            syscall_ns,
-            cpus,
-        } = self.calibration;
-        println!(
-            "this machine: {cpus} CPUs, memcpy {memcpy_gb_per_s:.1} GB/s, system call {syscall_ns:.0} ns"
-        );
+        println!("{}", self.calibration);
         println!(
             "medians of {} rounds; ratios are steadfast / forwarding\n",
             self.rounds
         );
-        for promise in self.promises() {
-            println!(
-                "  {} {promise}",
-                if promise.holds() { "held  " } else { "MISSED" }
-            );
-        }
+        promise::print(&self.promises());
         println!("\n{:<28}{:>12}{:>12}", "", "forwarding", "steadfast");
         let (plain, wire) = (&self.forwarding, &self.steadfast);
         for (name, plain, wire) in [
@@ -400,40 +371,5 @@ impl Report {
         ] {
             println!("{name:<28}{plain:>12.2}{wire:>12.2}");
         }
-    }
-}
-
-/// A figure and what was promised of it.
-struct Promise {
-    name: &'static str,
-    value: f64,
-    bound: Bound,
-}
-
-enum Bound {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-impl Promise {
-    fn holds(&self) -> bool {
-        match self.bound {
-            Bound::AtLeast(bound) => self.value >= bound,
-            Bound::AtMost(bound) => self.value <= bound,
-        }
-    }
-}
-
-impl std::fmt::Display for Promise {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (relation, bound) = match self.bound {
-            Bound::AtLeast(bound) => ("≥", bound),
-            Bound::AtMost(bound) => ("≤", bound),
-        };
-        write!(
-            f,
-            "{:<40}{:>8.3}  (promised {relation} {bound})",
-            self.name, self.value
-        )
     }
 }

@@ -8,7 +8,7 @@ use linux::netns::Netns;
 
 use crate::net::address::{NODES, VIP_V4};
 use crate::net::{INTERFACE, NODE_NAMES, Plan, ROUTER_LAN_INTERFACE, Topology, batch};
-use crate::node::{Agent, Application, Content, Pair, Server};
+use crate::node::{Agent, Application, Content, Pair, Server, Service};
 use crate::process::Process;
 use crate::teardown::{Resource, Teardown};
 
@@ -21,8 +21,14 @@ pub enum Variant {
     /// Node b forwards them, as a router does.
     Forwarding,
     /// Node b is the wire.
-    Steadfast,
+    Steadfast {
+        /// Heartbeats, one every 20 ms, that must be missing before the peer is declared dead.
+        missed: u32,
+    },
 }
+
+/// A benchmark fills all CPUs; a false alarm would end it.
+pub const PATIENT: Variant = Variant::Steadfast { missed: 25 };
 
 /// What is served, and on which port it is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +54,8 @@ pub struct Scene {
     pub network: Topology,
     /// What they talk to.
     pub service: SocketAddr,
-    _agents: Option<[Agent; 2]>,
+    /// The daemons of node a and b, if they protect it.
+    agents: Option<[Agent; 2]>,
     _servers: Vec<Server>,
     _sinks: Vec<Process>,
 }
@@ -94,15 +101,36 @@ impl Scene {
                 forward(&network)?;
                 None
             }
-            Variant::Steadfast => Some(protect(run, service, daemon, &network, &directory, teardown)?),
+            Variant::Steadfast { missed } => {
+                let pair = pair(run, service, daemon, missed);
+                Some(protect(&pair, &network, &directory, teardown)?)
+            }
         };
         Ok(Self {
             network,
             service,
-            _agents: agents,
+            agents,
             _servers: servers,
             _sinks: sinks,
         })
+    }
+
+    /// The daemon of node `index`.
+    ///
+    /// # Errors
+    /// If nobody protects this network.
+    pub fn agent(&self, index: usize) -> Result<&Agent> {
+        let agents = self.agents.as_ref();
+        Ok(&agents.context("a network without steadfast has no agents")?[index])
+    }
+
+    /// What the daemon of node `index` says of its one service.
+    ///
+    /// # Errors
+    /// If there is none or it does not answer.
+    pub fn status(&self, index: usize) -> Result<Service> {
+        let status = self.agent(index)?.status(&self.network.nodes[index])?;
+        status.services.into_iter().next().context("no service")
     }
 
     /// Limits the way between client and router to `mbit` Mbit/s in both directions; `None`: no limit.
@@ -189,29 +217,25 @@ fn forward(network: &Topology) -> Result<()> {
     Ok(())
 }
 
-fn protect(
-    run: &str,
-    service: SocketAddr,
-    daemon: &Path,
-    network: &Topology,
-    directory: &Path,
-    teardown: &Teardown,
-) -> Result<[Agent; 2]> {
-    let pair = Pair {
+fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
+    Pair {
         binary: daemon.to_owned(),
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
         addresses: [IpAddr::V4(NODES[0].v4), IpAddr::V4(NODES[1].v4)],
         service,
         policy: "http",
         heartbeat_ms: 20,
-        missed: 25, // a benchmark fills both CPUs; a false alarm would end it
+        missed,
         claim_ping: Vec::new(),
         health: None,
-    };
+    }
+}
+
+fn protect(pair: &Pair, network: &Topology, directory: &Path, teardown: &Teardown) -> Result<[Agent; 2]> {
     for leftover in pair.leftovers() {
         teardown.will_create(&leftover)?;
     }
-    let start = |node: usize| Agent::start(&pair, node, &network.nodes[node], directory);
+    let start = |node: usize| Agent::start(pair, node, &network.nodes[node], directory);
     let mut agents = [start(0)?, start(1)?];
     for (agent, node) in agents.iter_mut().zip(&network.nodes) {
         agent.wait_ready(node)?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use linux::netns::Netns;
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -196,6 +197,18 @@ impl Agent {
         })
     }
 
+    /// Its process, without its keeper.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.process.pid()
+    }
+
+    /// Where its eBPF maps are pinned.
+    #[must_use]
+    pub fn pins(&self) -> PathBuf {
+        Path::new(PINS).join(&self.name)
+    }
+
     /// Kills its process, and no other: not its keeper.
     ///
     /// # Errors
@@ -336,10 +349,19 @@ pub struct Service {
     pub role: String,
     /// `duplex` or `simplex`.
     pub mode: String,
+    /// How often who speaks for it has changed.
+    #[serde(default)]
+    pub epoch: u64,
     /// How many connections are how well protected.
     pub connections: BTreeMap<String, u64>,
     /// The takeovers so far.
     pub takeovers: Vec<Takeover>,
+    /// Bytes that the log takes.
+    #[serde(default)]
+    pub log_bytes: u64,
+    /// Bytes that are in the rings and not yet read.
+    #[serde(default)]
+    pub ring_fill_bytes: u64,
     /// What was counted, by reason.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,

@@ -1,9 +1,10 @@
 //! Connections that are taken over one by one: the gate of a single connection.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED};
 use super::{Mode, Step, Wire, WireError};
@@ -13,6 +14,16 @@ const HOLDS_NOTHING: u32 = 0;
 const HOLDS_SOME: u32 = 1;
 /// So many are told to the kernel at a time.
 const BATCH: usize = 4096;
+
+/// How many connections the wire that is pinned in `pins` holds.
+///
+/// # Errors
+/// If there is no such wire.
+pub fn held_entries(pins: &Path) -> Result<usize, WireError> {
+    let path = pins.join("held");
+    let map = MapHandle::from_pinned_path(&path).step(|| format!("opening {}", path.display()))?;
+    Ok(map.keys().count())
+}
 
 impl Wire {
     /// The connections of these clients are being decided: their SYNs wait, and in [`Mode::Wire`] nothing of them comes from the

@@ -26,6 +26,7 @@ use thiserror::Error;
 pub use abi::{Death, MARK_DYING, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
 pub use attach::{detach, mount_bpffs};
 pub use deaths::Deaths;
+pub use held::held_entries;
 pub use ring::{Log, Reader, Ring, Rings};
 pub use watch::FilterWatch;
 

@@ -1,0 +1,96 @@
+//! Figures, and what was promised of them.
+
+use std::fmt;
+
+/// A figure and what was promised of it.
+pub struct Promise {
+    /// What was measured, with its unit.
+    pub name: &'static str,
+    /// What came out.
+    pub value: f64,
+    /// What was wanted.
+    pub bound: Bound,
+}
+
+/// Where a figure must lie.
+pub enum Bound {
+    /// Here or above.
+    AtLeast(f64),
+    /// Here or below.
+    AtMost(f64),
+}
+
+impl Promise {
+    /// Whether it was kept. What is no number was not.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        match self.bound {
+            Bound::AtLeast(bound) => self.value >= bound,
+            Bound::AtMost(bound) => self.value <= bound,
+        }
+    }
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (relation, bound) = match self.bound {
+            Bound::AtLeast(bound) => ("≥", bound),
+            Bound::AtMost(bound) => ("≤", bound),
+        };
+        write!(
+            f,
+            "{:<48}{:>10.3}  (promised {relation} {bound})",
+            self.name, self.value
+        )
+    }
+}
+
+/// The broken ones, as text.
+#[must_use]
+pub fn missed(promises: &[Promise]) -> Vec<String> {
+    let broken = promises.iter().filter(|promise| !promise.holds());
+    broken.map(ToString::to_string).collect()
+}
+
+/// Prints each on a line of its own, with whether it was kept.
+pub fn print(promises: &[Promise]) {
+    for promise in promises {
+        let outcome = if promise.holds() { "held  " } else { "MISSED" };
+        println!("  {outcome} {promise}");
+    }
+}
+
+/// The middle one, or the mean of the two middle ones; of none no number.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_is_missed() {
+        let promise = |value, bound| Promise {
+            name: "x",
+            value,
+            bound,
+        };
+        let all = [
+            promise(f64::NAN, Bound::AtLeast(0.0)),
+            promise(f64::NAN, Bound::AtMost(0.0)),
+            promise(1.0, Bound::AtLeast(1.0)),
+            promise(1.1, Bound::AtMost(1.0)),
+        ];
+        assert_eq!(missed(&all).len(), 3);
+        assert!(median(Vec::new()).is_nan());
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+    }
+}

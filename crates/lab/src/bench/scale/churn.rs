@@ -1,0 +1,176 @@
+//! Connections come and go, and nothing may grow.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use linux::wire::held_entries;
+use serde::Serialize;
+
+use super::short::{self, Shorts};
+use super::{SMALL_BYTES, small_path};
+use crate::bench::scene::Scene;
+use crate::process::anonymous_memory;
+
+/// Connections that begin each second.
+const PER_S: u32 = 500;
+/// Ended connections are remembered for 60 s; until then tables grow as they should. Then allocators settle.
+const WARM_UP: Duration = Duration::from_secs(90);
+/// The shortest time after warm-up of which a growth means something.
+const JUDGED_AFTER: Duration = Duration::from_secs(60);
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// What grew.
+#[derive(Clone, Debug, Serialize)]
+pub struct Churn {
+    /// How long it was.
+    pub minutes: f64,
+    /// Connections that came and went.
+    pub connections: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Whether it was long enough for the growth to mean something: warm-up and a minute.
+    pub is_judged: bool,
+    /// Growth of the agents of node a and b after warm-up, or in the second half of a run that was too short, in bytes of
+    /// RssAnon per minute.
+    pub agent_bytes_per_minute: [f64; 2],
+    /// The backup's growth per connection that came and went, in bytes.
+    pub backup_bytes_per_connection: f64,
+    /// Growth of connections and handshakes in the backup's table, per minute.
+    pub table_entries_per_minute: f64,
+    /// Most entries seen in the eBPF map `held`, which is of connections that are taken over.
+    pub held_entries_max: u64,
+    /// The fullest that the rings were seen, in bytes.
+    pub ring_fill_bytes_max: u64,
+    /// The most that the log was seen to take, in bytes.
+    pub log_bytes_max: u64,
+}
+
+/// One look at everything.
+#[derive(Clone, Copy)]
+struct Sample {
+    seconds: f64,
+    agents: [u64; 2],
+    table: u64,
+    held: u64,
+    ring: u64,
+    log: u64,
+}
+
+/// Lets connections come and go for `minutes`; `tell` hears how many seconds have passed.
+///
+/// # Errors
+/// If it could not be done; that connections failed is none.
+pub fn run(scene: &Scene, minutes: f64, tell: impl Fn(u64)) -> Result<Churn> {
+    let seconds = minutes * 60.0;
+    let (samples, shorts) = std::thread::scope(|scope| {
+        let path = small_path();
+        let load = scope.spawn(move || {
+            let client = &scene.network.client;
+            short::run(client, scene.service, (&path, SMALL_BYTES), PER_S, seconds)
+        });
+        let start = Instant::now();
+        let mut samples = Vec::new();
+        while !load.is_finished() {
+            samples.push(Sample::take(scene, start.elapsed().as_secs_f64()));
+            tell(start.elapsed().as_secs());
+            std::thread::sleep(SAMPLE);
+        }
+        let shorts = load
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (samples, shorts)
+    });
+    let samples = samples.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(Churn::of(minutes, &samples, &shorts?))
+}
+
+impl Sample {
+    fn take(scene: &Scene, seconds: f64) -> Result<Self> {
+        let memory = |index| Ok::<_, anyhow::Error>(anonymous_memory(scene.agent(index)?.pid())?);
+        let status = scene.status(1)?;
+        let handshakes = status.counters.get("handshakes").copied().unwrap_or(0);
+        Ok(Self {
+            seconds,
+            agents: [memory(0)?, memory(1)?],
+            table: status.connections.values().sum::<u64>() + handshakes,
+            held: held_entries(&scene.agent(1)?.pins())? as u64,
+            ring: status.ring_fill_bytes,
+            log: status.log_bytes,
+        })
+    }
+}
+
+impl Churn {
+    fn of(minutes: f64, samples: &[Sample], shorts: &Shorts) -> Self {
+        let seconds = minutes * 60.0;
+        let is_judged = seconds >= (WARM_UP + JUDGED_AFTER).as_secs_f64();
+        let from = if is_judged {
+            WARM_UP.as_secs_f64()
+        } else {
+            seconds / 2.0
+        };
+        let settled: Vec<&Sample> = samples.iter().filter(|sample| sample.seconds >= from).collect();
+        let growth = |figure: fn(&Sample) -> u64| {
+            let points = settled
+                .iter()
+                .map(|sample| (sample.seconds / 60.0, figure(sample) as f64));
+            slope(&points.collect::<Vec<_>>())
+        };
+        let most = |figure: fn(&Sample) -> u64| samples.iter().map(figure).max().unwrap_or(0);
+        let backup = growth(|sample| sample.agents[1]);
+        Self {
+            minutes,
+            connections: shorts.completed,
+            failed: shorts.failed,
+            is_judged,
+            agent_bytes_per_minute: [growth(|sample| sample.agents[0]), backup],
+            backup_bytes_per_connection: backup / (f64::from(PER_S) * 60.0),
+            table_entries_per_minute: growth(|sample| sample.table),
+            held_entries_max: most(|sample| sample.held),
+            ring_fill_bytes_max: most(|sample| sample.ring),
+            log_bytes_max: most(|sample| sample.log),
+        }
+    }
+}
+
+/// The slope of the straight line that fits `points` best (least squares); of fewer than two no number.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x_mean, y_mean) = (mean(|point| point.0), mean(|point| point.1));
+    let products = points.iter().map(|(x, y)| (x - x_mean) * (y - y_mean));
+    let squares = points.iter().map(|(x, _)| (x - x_mean).powi(2));
+    products.sum::<f64>() / squares.sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(count: u32, grows: impl Fn(u32) -> u64) -> Vec<Sample> {
+        let sample = |second| Sample {
+            seconds: f64::from(second),
+            agents: [1 << 20, grows(second)],
+            table: 7,
+            held: 0,
+            ring: 5,
+            log: 6,
+        };
+        (0..count).map(sample).collect()
+    }
+
+    #[test]
+    fn growth_after_warm_up_is_growth_and_before_it_is_not() {
+        let shorts = Shorts::default();
+        let settles = Churn::of(3.0, &samples(180, |s| 1000 * u64::from(s.min(80))), &shorts);
+        assert!(settles.is_judged);
+        assert_eq!(settles.backup_bytes_per_connection, 0.0);
+        let leaks = Churn::of(3.0, &samples(180, |s| 1000 * u64::from(s)), &shorts);
+        assert!(
+            (leaks.agent_bytes_per_minute[1] - 60_000.0).abs() < 1.0,
+            "{leaks:?}"
+        );
+        assert!((leaks.backup_bytes_per_connection - 2.0).abs() < 1e-3);
+        assert!(!Churn::of(0.2, &samples(12, |_| 0), &shorts).is_judged);
+    }
+}

@@ -1,0 +1,145 @@
+//! A SYN flood: handshakes that nobody will ever complete, from addresses that nobody has.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use etherparse::{PacketBuilder, TcpOptionElement};
+use linux::netns::Netns;
+use linux::packet_socket::{PacketSocket, VIRTIO_HEADER};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::net::address::{CLIENT, ROUTER_WAN, VIP_V4};
+use crate::net::{INTERFACE, batch};
+
+/// The network of the invented senders (RFC 2544 reserves it for benchmarks).
+const SOURCES: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
+const SOURCES_PREFIX: u32 = 15;
+/// Between two bursts.
+const PACE: Duration = Duration::from_micros(500);
+/// What could not be sent in time is sent later, but never more than so many seconds' worth.
+const LATE_MAX_S: f64 = 0.05;
+
+/// Lets `router` swallow what is sent to the invented addresses, as the Internet would.
+///
+/// # Errors
+/// Names the `ip` command that failed.
+pub fn swallow_answers(router: &Netns) -> Result<()> {
+    let route = format!("route add blackhole {SOURCES}/{SOURCES_PREFIX}");
+    Ok(batch(Some(router.name()), &[route])?)
+}
+
+/// A flood that goes on until it is stopped.
+pub struct Flood {
+    stop: Arc<AtomicBool>,
+    sender: JoinHandle<Result<f64>>,
+}
+
+impl Flood {
+    /// Sends `per_s` SYNs a second from `client`'s interface to `port` of the VIP.
+    ///
+    /// # Errors
+    /// If the socket cannot be opened.
+    pub fn start(client: &Netns, service: SocketAddr, per_s: u32, seed: u64) -> Result<Self> {
+        let socket = client.run(|| PacketSocket::open(INTERFACE))??;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let send = move || send(&socket, service.port(), per_s, seed, &stopped);
+        let thread = std::thread::Builder::new().name("flood".into());
+        let sender = thread.spawn(send).context("start the flood")?;
+        Ok(Self { stop, sender })
+    }
+
+    /// Ends it; how many SYNs were sent per second.
+    ///
+    /// # Errors
+    /// If one could not be sent.
+    pub fn stop(self) -> Result<f64> {
+        self.stop.store(true, Ordering::Relaxed);
+        let outcome = self.sender.join();
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn send(socket: &PacketSocket, port: u16, per_s: u32, seed: u64, stop: &AtomicBool) -> Result<f64> {
+    let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut frame = Vec::new();
+    let start = Instant::now();
+    let (mut sent, mut skipped) = (0_u64, 0_u64);
+    while !stop.load(Ordering::Relaxed) {
+        let due = (start.elapsed().as_secs_f64() * f64::from(per_s)) as u64;
+        let late = due.saturating_sub(sent + skipped);
+        skipped += late.saturating_sub((f64::from(per_s) * LATE_MAX_S) as u64);
+        while sent + skipped < due && !stop.load(Ordering::Relaxed) {
+            syn(&mut chance, port, &mut frame)?;
+            if socket.send(&frame).context("send a SYN")? {
+                sent += 1;
+            } else {
+                skipped += 1;
+            }
+        }
+        std::thread::sleep(PACE);
+    }
+    Ok(sent as f64 / start.elapsed().as_secs_f64())
+}
+
+/// The next SYN to `port` of the VIP, behind its virtio header.
+fn syn(chance: &mut impl RngExt, port: u16, frame: &mut Vec<u8>) -> Result<()> {
+    let host = chance.random_range(1..1_u32 << (32 - SOURCES_PREFIX));
+    let source = Ipv4Addr::from(u32::from(SOURCES) | host);
+    frame.clear();
+    frame.resize(VIRTIO_HEADER, 0);
+    PacketBuilder::ethernet2(CLIENT.mac, ROUTER_WAN.mac)
+        .ipv4(source.octets(), VIP_V4.octets(), 64)
+        .tcp(
+            chance.random_range(1024..=u16::MAX),
+            port,
+            chance.random(),
+            64_240,
+        )
+        .syn()
+        .options(&[
+            TcpOptionElement::MaximumSegmentSize(1460),
+            TcpOptionElement::SelectiveAcknowledgementPermitted,
+            TcpOptionElement::WindowScale(7),
+        ])?
+        .write(frame, &[])?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+
+    #[test]
+    fn each_syn_is_valid_and_from_somebody_else() {
+        let mut chance = Xoshiro256PlusPlus::seed_from_u64(1);
+        let (mut frame, mut sources) = (Vec::new(), std::collections::HashSet::new());
+        for _ in 0..100 {
+            syn(&mut chance, 80, &mut frame).unwrap();
+            let packet = SlicedPacket::from_ethernet(&frame[VIRTIO_HEADER..]).unwrap();
+            let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
+            else {
+                panic!("not TCP over IPv4")
+            };
+            let source = ip.header().source_addr();
+            assert!(
+                source.octets()[0] == 198 && [18, 19].contains(&source.octets()[1]),
+                "{source}"
+            );
+            assert!(tcp.syn() && !tcp.ack() && tcp.destination_port() == 80);
+            let header = tcp.to_header();
+            assert_eq!(
+                header.calc_checksum_ipv4(&ip.header().to_header(), &[]).unwrap(),
+                tcp.checksum()
+            );
+            sources.insert((source, tcp.source_port()));
+        }
+        assert!(sources.len() > 95);
+    }
+}

@@ -1,0 +1,177 @@
+//! Many idle connections: what they cost the backup, and how long it takes to take them over.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use linux::wire::held_entries;
+use nix::unistd::Pid;
+use serde::Serialize;
+
+use super::{SEED, SMALL_BYTES};
+use crate::bench::scene::Scene;
+use crate::client::{ClientProcess, Order, Plan, Protocol, Workload};
+use crate::node::Takeover;
+use crate::process::{self, anonymous_memory};
+
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const TAKEOVER_LIMIT: Duration = Duration::from_secs(30);
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// How long a connection may take for its last exchange.
+const REPORT_LIMIT: Duration = Duration::from_secs(60);
+/// The agent reads what was logged last within some milliseconds.
+const SETTLE: Duration = Duration::from_millis(300);
+const POLL: Duration = Duration::from_millis(50);
+
+/// What was seen.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Idle {
+    /// Connections before the takeover.
+    pub connections: u64,
+    /// Those that exchanged 1 KB after it.
+    pub survived: u64,
+    /// Growth of the backup's agent, per connection (RssAnon).
+    pub agent_bytes_each: f64,
+    /// The same of the primary's.
+    pub primary_agent_bytes_each: f64,
+    /// Growth of the backup's agent once all are taken over, per connection.
+    pub agent_bytes_each_after: f64,
+    /// The same of its keeper.
+    pub keeper_bytes_each_after: f64,
+    /// From the declaration to the first live connection, in milliseconds.
+    pub first_live_ms: f64,
+    /// From the first to the last live connection, in milliseconds.
+    pub all_live_ms: f64,
+    /// The latter per connection, in microseconds.
+    pub restore_us_each: f64,
+    /// Entries of the eBPF map `held` once the clients are gone.
+    pub held_entries_after: u64,
+}
+
+/// Memory of the agents and of the backup's keeper.
+#[derive(Clone, Copy)]
+struct Memory {
+    agents: [u64; 2],
+    keeper: u64,
+}
+
+/// Lets `connections` clients connect to `scene`, and node a lose its power.
+///
+/// # Errors
+/// If it cannot be played; that connections are lost is none.
+pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
+    let mut plan = Plan::new(
+        scene.service,
+        Protocol::Http,
+        Workload::Idle { size: SMALL_BYTES },
+    );
+    plan.connections = connections as usize;
+    plan.seed = SEED;
+    plan.timeline_points = 2;
+    plan.deadline_ms = (READY_LIMIT + TAKEOVER_LIMIT + REPORT_LIMIT).as_millis() as u64;
+    let empty = Memory::of(scene)?;
+    let mut command = scene.network.client.command(std::env::current_exe()?)?;
+    command.arg(crate::CLIENT);
+    let mut client = ClientProcess::start(command, &plan)?;
+    let flowing = client.wait_ready(READY_LIMIT)?;
+    ensure!(
+        flowing == plan.connections,
+        "{flowing} of {connections} were connected"
+    );
+    std::thread::sleep(SETTLE);
+    let full = Memory::of(scene)?;
+
+    let takeover = take_over(scene)?;
+    let after = Memory::after(scene)?;
+    client.order(Order::Wake)?;
+    let report = client.finish(REPORT_LIMIT + READY_LIMIT)?;
+    std::thread::sleep(SETTLE);
+    let held = held_entries(&scene.agent(1)?.pins()).context("count what is held")?;
+    let each = |before: u64, after: u64| (after as f64 - before as f64) / f64::from(connections);
+    let (first, all) = times(&takeover)?;
+    Ok(Idle {
+        connections: takeover.connections,
+        survived: report.survivors() as u64,
+        agent_bytes_each: each(empty.agents[1], full.agents[1]),
+        primary_agent_bytes_each: each(empty.agents[0], full.agents[0]),
+        agent_bytes_each_after: each(empty.agents[1], after.0),
+        keeper_bytes_each_after: each(empty.keeper, after.1),
+        first_live_ms: first,
+        all_live_ms: all,
+        restore_us_each: all * 1e3 / takeover.restored.saturating_sub(1).max(1) as f64,
+        held_entries_after: held as u64,
+    })
+}
+
+/// Turns off node a's power and waits until node b has decided every connection.
+fn take_over(scene: &Scene) -> Result<Takeover> {
+    scene.network.cables[0].pull()?;
+    process::kill_inside(&[scene.network.nodes[0].inode()], |_| false, KILL_LIMIT)
+        .context("kill node a's processes")?;
+    let deadline = Instant::now() + TAKEOVER_LIMIT;
+    loop {
+        let last = scene.status(1)?.takeovers.last().copied();
+        match last {
+            Some(takeover) if takeover.is_complete() => return Ok(takeover),
+            _ => ensure!(Instant::now() < deadline, "no takeover: {last:?}"),
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// From the declaration to the first live connection, and from that to the last, in milliseconds.
+fn times(takeover: &Takeover) -> Result<(f64, f64)> {
+    let (Some(first), Some(last)) = (takeover.first_live_ns, takeover.last_live_ns) else {
+        anyhow::bail!("no connection was live: {takeover:?}")
+    };
+    let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
+    Ok((ms(takeover.declared_ns, first), ms(first, last)))
+}
+
+impl Memory {
+    fn of(scene: &Scene) -> Result<Self> {
+        let agent = |index| Ok::<_, anyhow::Error>(anonymous_memory(scene.agent(index)?.pid())?);
+        Ok(Self {
+            agents: [agent(0)?, agent(1)?],
+            keeper: keeper_memory(scene)?,
+        })
+    }
+
+    /// Node b's agent and keeper, when node a is gone.
+    fn after(scene: &Scene) -> Result<(u64, u64)> {
+        Ok((anonymous_memory(scene.agent(1)?.pid())?, keeper_memory(scene)?))
+    }
+}
+
+/// What node b's keeper has; nothing, if there is none yet.
+fn keeper_memory(scene: &Scene) -> Result<u64> {
+    let is_keeper = |&pid: &Pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|&byte| byte == 0).nth(1) == Some(b"keeper")
+    };
+    let keeper = process::inside(&[scene.network.nodes[1].inode()])?
+        .into_iter()
+        .find(is_keeper);
+    Ok(keeper.map_or(Ok(0), anonymous_memory)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_since_the_declaration() {
+        let mut takeover = Takeover {
+            declared_ns: 1_000_000,
+            gate_closed_ns: None,
+            first_live_ns: Some(4_000_000),
+            last_live_ns: Some(14_000_000),
+            connections: 1,
+            restored: 1,
+            reset: 0,
+            ended: 0,
+        };
+        assert_eq!(times(&takeover).unwrap(), (3.0, 10.0));
+        takeover.last_live_ns = None;
+        assert!(times(&takeover).is_err());
+    }
+}

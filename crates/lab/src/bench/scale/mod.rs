@@ -1,0 +1,229 @@
+//! `bench scale`: many connections, many new ones, a flood beside them, and what all that costs.
+
+mod churn;
+mod flood;
+mod idle;
+mod report;
+mod saturate;
+mod short;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::flood::Flood;
+use self::report::{Found, Report};
+use super::calibration::Calibration;
+use super::scene::{PATIENT, Scene, Serving, Variant};
+use super::{Common, measure};
+use crate::Outcome;
+use crate::node::Content;
+use crate::pattern;
+use crate::teardown::{Resource, Teardown};
+
+const SEED: u64 = 1;
+/// Bytes of one small reply, and of an idle connection's exchange.
+const SMALL_BYTES: u64 = 1000;
+/// Bytes of a download beside a flood.
+const BULK_BYTES: u64 = 1_000_000_000;
+/// Before the download beside it begins, the flood has filled the servers' backlog.
+const FLOOD_LEAD: Duration = Duration::from_millis(700);
+/// New connections are offered for so long in each round.
+const SHORT_SECONDS: f64 = 3.0;
+/// As by default in a configuration: detection within 80 ms.
+const MISSED_DEFAULT: u32 = 4;
+
+/// Protected connections in large numbers: beside a SYN flood, 3,000 new ones a second, thousands of idle ones through a
+/// takeover, and what comes and goes.
+///
+/// Client, router and both nodes share this machine. What is compared with plain forwarding takes turns with it in every round,
+/// and only the ratios mean something; beside absolute times there is a calibration. Memory is RssAnon.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    common: Common,
+    /// Only these; default: all but saturation, which asks for its minutes.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Idle connections.
+    #[arg(long, default_value_t = 9_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
+    connections: u32,
+    /// SYNs of the flood, per second.
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    syns: u32,
+    /// New connections offered per second.
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    new: u32,
+    /// Minutes of churn. What grew is judged from 2.5 on: the first 1.5 are warm-up.
+    #[arg(long, default_value_t = 0.2, value_parser = minutes)]
+    minutes: f64,
+    /// Minutes for which all CPUs are saturated beside an idle pair.
+    #[arg(long, value_parser = minutes)]
+    saturate: Option<f64>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Downloads beside a SYN flood, and without.
+    Flood,
+    /// Short connections.
+    New,
+    /// Idle connections and their takeover.
+    Idle,
+    /// Connections that come and go.
+    Churn,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(minutes) if (0.05..=10_000.0).contains(&minutes) => Ok(minutes),
+        _ => Err("minutes from 0.05 to 10000".into()),
+    }
+}
+
+/// The small file's path.
+fn small_path() -> String {
+    format!("/{}", pattern::file_name(SEED, SMALL_BYTES))
+}
+
+/// Runs it.
+///
+/// # Errors
+/// If a step could not be made; that a promise does not hold is no error.
+pub fn run(options: &Options) -> Result<Outcome> {
+    linux::process::raise_file_limit().context("raise the limit of open files")?;
+    let calibration = Calibration::measure();
+    let daemon = options.common.daemon()?;
+    let teardown = Teardown::start()?;
+    let found = find(options, &daemon, &teardown);
+    teardown.finish()?;
+    let report = Report::of(options.common.rounds, calibration, found?);
+    if options.common.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        report.print();
+    }
+    Ok(if report.ok {
+        Outcome::Held
+    } else {
+        Outcome::DidNotHold
+    })
+}
+
+/// Where everything is made.
+struct Place<'a> {
+    content: Content,
+    directory: PathBuf,
+    daemon: &'a Path,
+    teardown: &'a Teardown,
+}
+
+impl Place<'_> {
+    fn scene(&self, name: &str, variant: Variant) -> Result<Scene> {
+        let run = format!("{}{name}", std::process::id());
+        let (content, teardown) = (&self.content, self.teardown);
+        Scene::set(&run, variant, Serving::Files, content, self.daemon, teardown)
+    }
+}
+
+/// The parts that are asked for, one after the other, each in networks of its own.
+fn find(options: &Options, daemon: &Path, teardown: &Teardown) -> Result<Found> {
+    let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-scale-{}", std::process::id()));
+    teardown.will_create(&Resource::Path(directory.clone()))?;
+    let files = [(SEED, SMALL_BYTES), (SEED, BULK_BYTES)];
+    let place = Place {
+        content: Content::generate(&directory, &files)?,
+        directory,
+        daemon,
+        teardown,
+    };
+    let progress = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{elapsed} {msg}")?);
+    progress.enable_steady_tick(Duration::from_millis(500));
+    let asked = |part: Part| options.only.is_empty() || options.only.contains(&part);
+    let mut found = Found::default();
+    if asked(Part::Flood) || asked(Part::New) {
+        take_rounds(options, &place, &asked, &progress, &mut found)?;
+    }
+    if asked(Part::Idle) {
+        progress.set_message(format!("{} idle connections", options.connections));
+        found.idle = Some(idle::run(&place.scene("i", PATIENT)?, options.connections)?);
+    }
+    if asked(Part::Churn) {
+        let scene = place.scene("c", PATIENT)?;
+        let tell = |seconds| progress.set_message(format!("churn, {seconds} s of {} min", options.minutes));
+        found.churn = Some(churn::run(&scene, options.minutes, tell)?);
+    }
+    if let Some(minutes) = options.saturate {
+        let missed = MISSED_DEFAULT;
+        let scene = place.scene("s", Variant::Steadfast { missed })?;
+        let tell = |seconds| progress.set_message(format!("saturated, {seconds} s of {minutes} min"));
+        found.saturated = Some(saturate::run(&scene, minutes, &place.directory, tell)?);
+    }
+    progress.finish_and_clear();
+    Ok(found)
+}
+
+/// Both variants stand side by side and take turns.
+fn take_rounds(
+    options: &Options,
+    place: &Place<'_>,
+    asked: &impl Fn(Part) -> bool,
+    progress: &ProgressBar,
+    found: &mut Found,
+) -> Result<()> {
+    let scenes = [place.scene("f", Variant::Forwarding)?, place.scene("p", PATIENT)?];
+    for scene in &scenes {
+        flood::swallow_answers(&scene.network.router)?;
+    }
+    for round in 0..options.common.rounds {
+        for turn in 0..2 {
+            let index = (turn + round as usize) % 2;
+            let (scene, rounds) = (&scenes[index], &mut found.rounds[index]);
+            let tell = |what| progress.set_message(format!("round {}, {what}", round + 1));
+            if asked(Part::New) {
+                tell("new connections");
+                let small = small_path();
+                let what = (small.as_str(), SMALL_BYTES);
+                let client = &scene.network.client;
+                let shorts = short::run(client, scene.service, what, options.new, SHORT_SECONDS)?;
+                rounds.new.push(shorts);
+            }
+            if asked(Part::Flood) {
+                tell("download");
+                rounds.quiet.push(download(scene)?);
+                tell("download beside a flood");
+                let client = &scene.network.client;
+                let flood = Flood::start(client, scene.service, options.syns, u64::from(round))?;
+                std::thread::sleep(FLOOD_LEAD);
+                let flooded = download(scene);
+                rounds.syns.push(flood.stop()?);
+                rounds.flooded.push(flooded?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// 10⁹ bytes per second.
+fn download(scene: &Scene) -> Result<f64> {
+    let path = format!("/{}", pattern::file_name(SEED, BULK_BYTES));
+    let bulk = measure::download(&scene.network.client, scene.service, &path)?;
+    Ok(bulk.gb_per_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minutes_are_sane() {
+        assert_eq!(minutes("0.2"), Ok(0.2));
+        for wrong in ["0", "-1", "NaN", "x", "1e9"] {
+            assert!(minutes(wrong).is_err(), "{wrong}");
+        }
+    }
+}

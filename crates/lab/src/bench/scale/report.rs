@@ -1,0 +1,289 @@
+//! What was found, beside what was promised.
+
+use serde::Serialize;
+
+use super::churn::Churn;
+use super::idle::Idle;
+use super::saturate::Saturated;
+use super::short::Shorts;
+use crate::bench::calibration::Calibration;
+use crate::bench::promise::{self, Bound, Promise, median};
+
+/// What was measured; what was not asked for is missing.
+#[derive(Default)]
+pub struct Found {
+    /// Forwarding, then steadfast.
+    pub rounds: [Rounds; 2],
+    /// Idle connections and their takeover.
+    pub idle: Option<Idle>,
+    /// Connections that come and go.
+    pub churn: Option<Churn>,
+    /// Saturated CPUs.
+    pub saturated: Option<Saturated>,
+}
+
+/// One variant's rounds.
+#[derive(Default)]
+pub struct Rounds {
+    /// Downloads, in 10⁹ bytes per second.
+    pub quiet: Vec<f64>,
+    /// The same beside a flood.
+    pub flooded: Vec<f64>,
+    /// SYNs per second of the flood.
+    pub syns: Vec<f64>,
+    /// Short connections.
+    pub new: Vec<Shorts>,
+}
+
+/// The JSON object.
+#[derive(Serialize)]
+pub struct Report {
+    /// Whether every promise holds.
+    pub ok: bool,
+    rounds: u32,
+    calibration: Calibration,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flood_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flood: Option<[Flooded; 2]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_connections_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_connections_failed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_connections: Option<[New; 2]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_bytes_per_idle_connection: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_live_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restore_us_per_connection: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle: Option<Idle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    churn: Option<Churn>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saturated: Option<Saturated>,
+    missed: Vec<String>,
+}
+
+/// Downloads of one variant: medians.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Flooded {
+    variant: &'static str,
+    syns_per_s: f64,
+    download_gb_per_s: f64,
+    quiet_gb_per_s: f64,
+}
+
+/// Short connections of one variant: medians, and failures of all rounds.
+#[derive(Clone, Debug, Serialize)]
+struct New {
+    variant: &'static str,
+    per_s: f64,
+    p99_ms: f64,
+    completed: u64,
+    failed: u64,
+    first_failure: Option<String>,
+}
+
+const VARIANTS: [&str; 2] = ["forwarding", "steadfast"];
+
+impl Report {
+    /// Medians, ratios, and what was missed.
+    pub fn of(rounds: u32, calibration: Calibration, found: Found) -> Self {
+        let both = |index: usize| (VARIANTS[index], &found.rounds[index]);
+        let flood = (!found.rounds[1].flooded.is_empty()).then(|| [0, 1].map(|index| flooded(both(index))));
+        let new = (!found.rounds[1].new.is_empty()).then(|| [0, 1].map(|index| new(both(index))));
+        let mut report = Self {
+            ok: false,
+            rounds,
+            calibration,
+            flood_ratio: flood.map(|[plain, wire]| wire.download_gb_per_s / plain.download_gb_per_s),
+            flood,
+            new_connections_per_s: new.as_ref().map(|[_, wire]| wire.per_s),
+            new_connections_failed: new.as_ref().map(|[_, wire]| wire.failed),
+            new_connections: new,
+            memory_bytes_per_idle_connection: found.idle.map(|idle| idle.agent_bytes_each),
+            first_live_ms: found.idle.map(|idle| idle.first_live_ms),
+            restore_us_per_connection: found.idle.map(|idle| idle.restore_us_each),
+            idle: found.idle,
+            churn: found.churn,
+            saturated: found.saturated,
+            missed: Vec::new(),
+        };
+        report.missed = promise::missed(&report.promises());
+        report.ok = report.missed.is_empty();
+        report
+    }
+
+    fn promises(&self) -> Vec<Promise> {
+        use Bound::{AtLeast, AtMost};
+        let mut promises = Vec::new();
+        let mut promise = |name, value, bound| promises.push(Promise { name, value, bound });
+        if let (Some(ratio), Some([plain, wire])) = (self.flood_ratio, self.flood) {
+            promise("download beside a SYN flood, vs forwarding", ratio, AtLeast(0.7));
+            let reached = wire.syns_per_s / plain.syns_per_s;
+            promise("its flood, vs forwarding's", reached, AtLeast(0.95));
+        }
+        if let Some([_, wire]) = &self.new_connections {
+            promise("new connections, 1/s", wire.per_s, AtLeast(2_950.0));
+            promise("failed ones", wire.failed as f64, AtMost(0.0));
+        }
+        if let Some(idle) = &self.idle {
+            let lost = idle.connections - idle.survived.min(idle.connections);
+            promise("idle connections lost", lost as f64, AtMost(0.0));
+            promise(
+                "memory of an idle connection, bytes",
+                idle.agent_bytes_each,
+                AtMost(4_096.0),
+            );
+            promise(
+                "first of them live after declaration, ms",
+                idle.first_live_ms,
+                AtMost(5.0),
+            );
+            promise("restoring one of them, µs", idle.restore_us_each, AtMost(20.0));
+        }
+        if let Some(churn) = &self.churn {
+            promise("churn: failed connections", churn.failed as f64, AtMost(0.0));
+            if churn.is_judged {
+                let grown = churn.backup_bytes_per_connection;
+                promise("churn: growth per connection, bytes", grown, AtMost(1.0));
+            }
+        }
+        if let Some(saturated) = &self.saturated {
+            let changes = saturated.role_changes as f64;
+            promise("saturated CPUs: role changes", changes, AtMost(0.0));
+        }
+        promises
+    }
+
+    /// As text.
+    pub fn print(&self) {
+        println!("{}", self.calibration);
+        println!("medians of {} rounds\n", self.rounds);
+        promise::print(&self.promises());
+        println!();
+        for one in self.flood.iter().flatten() {
+            println!(
+                "{:<12} download {:.2} GB/s beside {:.0} SYN/s, {:.2} without",
+                one.variant, one.download_gb_per_s, one.syns_per_s, one.quiet_gb_per_s
+            );
+        }
+        for one in self.new_connections.iter().flatten() {
+            println!(
+                "{:<12} {:.0} new connections/s, 99 % within {:.1} ms, {} failed{}",
+                one.variant,
+                one.per_s,
+                one.p99_ms,
+                one.failed,
+                one.first_failure
+                    .as_ref()
+                    .map_or_else(String::new, |why| format!(" (first: {why})"))
+            );
+        }
+        if let Some(idle) = &self.idle {
+            println!(
+                "{} idle: {:.0} bytes each at the backup, {:.0} at the primary; taken over {:.0}, keeper {:.0}; all live in {:.0} ms; \
+                 {} held afterwards",
+                idle.connections,
+                idle.agent_bytes_each,
+                idle.primary_agent_bytes_each,
+                idle.agent_bytes_each_after,
+                idle.keeper_bytes_each_after,
+                idle.all_live_ms,
+                idle.held_entries_after
+            );
+        }
+        if let Some(churn) = &self.churn {
+            println!(
+                "churn, {} min, {} connections: {:.0} kB/min at the backup, {:.0} kB/min at the primary, {:.0} table entries/min{}; held \
+                 ≤ {}, ring ≤ {} kB, log ≤ {} kB",
+                churn.minutes,
+                churn.connections,
+                churn.agent_bytes_per_minute[1] / 1e3,
+                churn.agent_bytes_per_minute[0] / 1e3,
+                churn.table_entries_per_minute,
+                if churn.is_judged {
+                    ""
+                } else {
+                    " (warming up: not judged)"
+                },
+                churn.held_entries_max,
+                churn.ring_fill_bytes_max / 1000,
+                churn.log_bytes_max / 1000
+            );
+        }
+        if let Some(saturated) = &self.saturated {
+            println!(
+                "saturated, {} min, {} spinners: {} role changes; simplex in {} of {} looks",
+                saturated.minutes,
+                saturated.spinners,
+                saturated.role_changes,
+                saturated.simplex_seen,
+                saturated.looks
+            );
+        }
+    }
+}
+
+fn flooded((variant, rounds): (&'static str, &Rounds)) -> Flooded {
+    Flooded {
+        variant,
+        syns_per_s: median(rounds.syns.clone()),
+        download_gb_per_s: median(rounds.flooded.clone()),
+        quiet_gb_per_s: median(rounds.quiet.clone()),
+    }
+}
+
+fn new((variant, rounds): (&'static str, &Rounds)) -> New {
+    let figure = |of: fn(&Shorts) -> f64| median(rounds.new.iter().map(of).collect());
+    New {
+        variant,
+        per_s: figure(|one| one.per_s),
+        p99_ms: figure(|one| one.p99_ms),
+        completed: rounds.new.iter().map(|one| one.completed).sum(),
+        failed: rounds.new.iter().map(|one| one.failed).sum(),
+        first_failure: rounds.new.iter().find_map(|one| one.first_failure.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calibration() -> Calibration {
+        Calibration {
+            memcpy_gb_per_s: 1.0,
+            syscall_ns: 1.0,
+            cpus: 1,
+        }
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_neither_promised_nor_printed() {
+        let report = Report::of(1, calibration(), Found::default());
+        assert!(report.ok && report.promises().is_empty());
+        let json = serde_json::to_value(&report).unwrap();
+        assert!(json.get("flood_ratio").is_none(), "{json}");
+    }
+
+    #[test]
+    fn a_weaker_flood_and_a_failed_connection_are_misses() {
+        let mut found = Found::default();
+        for (rounds, syns) in found.rounds.iter_mut().zip([50_000.0, 30_000.0]) {
+            rounds.flooded = vec![1.0];
+            rounds.quiet = vec![2.0];
+            rounds.syns = vec![syns];
+            rounds.new = vec![Shorts {
+                per_s: 3_000.0,
+                failed: 1,
+                ..Shorts::default()
+            }];
+        }
+        let report = Report::of(1, calibration(), found);
+        assert_eq!(report.flood_ratio, Some(1.0));
+        assert_eq!(report.missed.len(), 2, "{:?}", report.missed);
+    }
+}

@@ -1,0 +1,132 @@
+//! All CPUs are busy with something else, and nobody may be declared dead for it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::bench::load::LOAD;
+use crate::bench::scene::Scene;
+use crate::process::Process;
+
+/// Spinning processes for each CPU.
+const SPINNERS_PER_CPU: usize = 2;
+const SAMPLE: Duration = Duration::from_millis(500);
+
+/// What was seen.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Saturated {
+    /// How long it was.
+    pub minutes: f64,
+    /// Processes that did nothing but spin.
+    pub spinners: usize,
+    /// How often either node was seen in another role, or spoke of another epoch.
+    pub role_changes: u64,
+    /// How often either node was asked.
+    pub looks: u64,
+    /// How often it said then that it is alone.
+    pub simplex_seen: u64,
+}
+
+/// Saturates all CPUs for `minutes` beside the idle pair of `scene`; `tell` hears how many seconds have passed.
+///
+/// # Errors
+/// If a process cannot be started or a node does not answer.
+pub fn run(scene: &Scene, minutes: f64, directory: &Path, tell: impl Fn(u64)) -> Result<Saturated> {
+    let spinners = SPINNERS_PER_CPU * std::thread::available_parallelism()?.get();
+    let spin = |number: usize| -> Result<Process> {
+        let mut command = scene.network.client.command(std::env::current_exe()?)?;
+        command.args([LOAD, "spin"]);
+        Ok(Process::start(&format!("spin-{number}"), command, directory)?)
+    };
+    let mut before = [Look::take(scene, 0)?, Look::take(scene, 1)?];
+    let _spinning = (0..spinners).map(spin).collect::<Result<Vec<_>>>()?;
+    let mut seen = Saturated {
+        minutes,
+        spinners,
+        role_changes: 0,
+        looks: 0,
+        simplex_seen: 0,
+    };
+    let start = Instant::now();
+    while start.elapsed().as_secs_f64() < minutes * 60.0 {
+        std::thread::sleep(SAMPLE);
+        tell(start.elapsed().as_secs());
+        for (index, before) in before.iter_mut().enumerate() {
+            seen.note(before, Look::take(scene, index)?);
+        }
+    }
+    Ok(seen)
+}
+
+/// What a node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Look {
+    role: String,
+    epoch: u64,
+    takeovers: usize,
+    is_duplex: bool,
+}
+
+impl Look {
+    fn take(scene: &Scene, index: usize) -> Result<Self> {
+        let status = scene.status(index)?;
+        Ok(Self {
+            role: status.role,
+            epoch: status.epoch,
+            takeovers: status.takeovers.len(),
+            is_duplex: status.mode == "duplex",
+        })
+    }
+}
+
+impl Saturated {
+    fn note(&mut self, before: &mut Look, now: Look) {
+        self.looks += 1;
+        self.simplex_seen += u64::from(!now.is_duplex);
+        let is_same =
+            before.role == now.role && before.epoch == now.epoch && before.takeovers == now.takeovers;
+        self.role_changes += u64::from(!is_same);
+        *before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_counted_once_and_being_alone_is_none() {
+        let mut seen = Saturated {
+            minutes: 1.0,
+            spinners: 1,
+            role_changes: 0,
+            looks: 0,
+            simplex_seen: 0,
+        };
+        let quiet = Look {
+            role: "backup".into(),
+            epoch: 1,
+            takeovers: 0,
+            is_duplex: true,
+        };
+        let mut before = quiet.clone();
+        seen.note(
+            &mut before,
+            Look {
+                is_duplex: false,
+                ..quiet.clone()
+            },
+        );
+        let speaks = Look {
+            role: "primary".into(),
+            epoch: 2,
+            takeovers: 1,
+            is_duplex: false,
+        };
+        seen.note(&mut before, speaks.clone());
+        seen.note(&mut before, speaks);
+        assert_eq!((seen.role_changes, seen.looks, seen.simplex_seen), (1, 3, 3));
+    }
+}
