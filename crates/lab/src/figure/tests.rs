@@ -193,7 +193,7 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         "halr-13",
         FLOWS,
         "failovers = [3]",
-        "failovers = [3]\nwindow_interval = 1e-9",
+        "window_interval = 1e-9\nfailovers = [3]",
         "flows.window_interval: must be at least",
     ),
     (
