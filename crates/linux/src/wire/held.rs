@@ -37,12 +37,25 @@ impl Wire {
         told
     }
 
-    /// They are decided: what is local stays local, and a client's next connection is like any other.
+    /// They are decided: what is local stays local, and a client's next connection is like any other. When the whole service was
+    /// taken over, they need not be known any longer.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn settle(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
-        self.tell(index, clients, HELD_DECIDED)
+        if self.gate(index).0 != Mode::Takeover {
+            return self.tell(index, clients, HELD_DECIDED);
+        }
+        let map = self.map("held");
+        for client in clients {
+            match map.delete(&ClientKey::new(*client, index).to_bytes()) {
+                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                    return Err(error).step(|| "forgetting which connections were held".into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Forgets all that were held of a service, when it changes to `mode`.
