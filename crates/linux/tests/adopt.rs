@@ -116,16 +116,7 @@ fn modes_survive_and_so_does_what_they_forbid() {
         return;
     };
     let mut wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
-    let modes = [
-        Mode::Off,
-        Mode::Forward,
-        Mode::Wire,
-        Mode::Takeover,
-        Mode::Sole,
-        Mode::Primary,
-        Mode::Mute,
-    ];
-    for (v4, v6) in modes.into_iter().zip(modes.into_iter().rev()) {
+    for (v4, v6) in Mode::ALL.into_iter().zip(Mode::ALL.into_iter().rev()) {
         wire.set_mode(Family::V4.service(), v4);
         wire.set_mode(Family::V6.service(), v6);
         wire = wire.succeeded(&options());

@@ -313,6 +313,33 @@ fn an_ordinary_end_is_heard() {
     }
 }
 
+/// Of a worker among several the listener lives on, so it is for its connections alone that the kernel must be kept silent: also
+/// for what comes after the socket is gone, which bears no mark.
+#[test]
+fn the_rst_for_a_dead_workers_connection_is_not_heard() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("the_rst_for_a_dead_workers_connection_is_not_heard") else {
+            return;
+        };
+        let mut scene = Scene::new(&lan, family);
+        (&scene.client).write_all(b"never read").expect("write");
+        eventually("it is acknowledged", || {
+            let log = scene.reading.now();
+            let (_, connection) = log.connection(scene.client.local_addr().expect("connected"));
+            (connection.input_acknowledged().0 == 10).then_some(())
+        });
+        scene.end(End::Signal(Signal::SIGKILL));
+        scene.server.wait_for_end();
+        scene.guard.wait_for(family, "dropped_dying_process", 1);
+        scene.guard.forget_server_death(family.service());
+        (&scene.client)
+            .write_all(b"more")
+            .expect("the connection is open");
+        scene.guard.wait_for(family, "dropped_dying_process", 2);
+        scene.hears(b"", "nothing is said for it");
+    }
+}
+
 /// With unread input the kernel would send a RST; so it would for what comes after the socket is gone.
 #[test]
 fn the_rst_of_a_process_that_died_is_not_heard() {

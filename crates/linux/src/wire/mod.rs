@@ -61,6 +61,19 @@ pub enum Mode {
     Mute = 6,
 }
 
+impl Mode {
+    /// All modes, by their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::Off,
+        Self::Forward,
+        Self::Wire,
+        Self::Takeover,
+        Self::Sole,
+        Self::Primary,
+        Self::Mute,
+    ];
+}
+
 /// What failed on the way to a working wire.
 #[derive(Debug, Error)]
 pub enum WireError {

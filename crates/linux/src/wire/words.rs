@@ -48,16 +48,7 @@ impl Wire {
                 AtomicU64::from_ptr(&raw mut (*state).epoch).load(Ordering::SeqCst),
             )
         };
-        let modes = [
-            Mode::Off,
-            Mode::Forward,
-            Mode::Wire,
-            Mode::Takeover,
-            Mode::Sole,
-            Mode::Primary,
-            Mode::Mute,
-        ];
-        let known = modes.into_iter().find(|known| *known as u32 == mode);
+        let known = Mode::ALL.into_iter().find(|known| *known as u32 == mode);
         (known.unwrap_or(Mode::Off), epoch)
     }
 

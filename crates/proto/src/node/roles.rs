@@ -240,6 +240,7 @@ impl Node {
             Role::Claiming => self.claim(now, index, from, event),
             Role::TakingOver => {
                 service.epoch += 1;
+                service.taken.clear(); // from now on it answers for all
                 let takeover = Takeover::begin(now, index, service.epoch, &mut self.actions);
                 service.takeover = Some(takeover);
             }
@@ -318,6 +319,7 @@ impl Node {
         service.claim = None;
         service.takeover = None;
         service.orphans.clear();
+        service.taken.clear();
         self.actions.retain(|action| {
             !matches!(action,
                 Action::Restore { service, .. }
