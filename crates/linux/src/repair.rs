@@ -21,6 +21,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
 use proto::connection::Endpoint;
@@ -252,6 +253,8 @@ impl Restored {
         set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &off).at("TCP_REPAIR off")?;
         // Without it, an application that starts to listen later gets EADDRINUSE.
         self.socket.set_reuse_address(true).at("SO_REUSEADDR")?;
+        // If the process that has it dies, a FIN would make what was said look complete.
+        self.socket.set_linger(Some(Duration::ZERO)).at("SO_LINGER")?;
         Ok(self.socket.into())
     }
 }

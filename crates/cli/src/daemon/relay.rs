@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use linux::keeper::{Adoption, Client, Plan, Status};
+use linux::keeper::{Adoption, Client, ClientError, Plan, Status};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint, OutputEnd};
@@ -316,19 +316,27 @@ fn serve(mut client: Client, handovers: &Receiver<Handover>, services: &[Service
     loop {
         match handovers.recv_timeout(REFRESH) {
             Ok(handover) => {
-                let service = &services[usize::from(handover.service)];
-                adopt(&mut client, service, handover);
+                for handover in std::iter::once(handover).chain(handovers.try_iter()) {
+                    adopt(&mut client, &services[usize::from(handover.service)], handover);
+                }
+                if let Err(error) = client.settle() {
+                    tracing::error!(%error, "connection lost");
+                }
                 adopted = true;
             }
-            Err(RecvTimeoutError::Timeout) if adopted => match client.status() {
-                Ok(now) => *status.lock().unwrap_or_else(PoisonError::into_inner) = now,
-                Err(error) => {
-                    tracing::error!(%error, "the keeper is lost, and with it the relayed connections");
-                    return;
-                }
-            },
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if !adopted {
+            continue;
+        }
+        match client.status() {
+            Ok(now) => *status.lock().unwrap_or_else(PoisonError::into_inner) = now,
+            Err(error @ ClientError::Refused(_)) => tracing::error!(%error, "connection lost"),
+            Err(error) => {
+                tracing::error!(%error, "the keeper is lost, and with it the relayed connections");
+                return;
+            }
         }
     }
     if let Err(error) = client.stop() {

@@ -186,6 +186,9 @@ impl Course {
                 Ok(())
             }
             Fault::KillAgentAfterTakeover => {
+                let restored = self.takeovers.last().map_or(0, |takeover| takeover.restored);
+                let has_all = |status: &Status| status.kept() >= restored;
+                self.wait_for_role(stage, 1, has_all, "give what it restored to its keeper")?;
                 self.second_at = Some(kill_agent(stage, 1)?);
                 std::thread::sleep(RESTARTED_AFTER);
                 stage.start_agent(1)?;

@@ -418,6 +418,16 @@ impl Status {
         self.services.iter().any(|service| service.role == "primary")
     }
 
+    /// Connections that its keeper has got so far.
+    #[must_use]
+    pub fn kept(&self) -> u64 {
+        let counters = self.services.first().map(|service| &service.counters);
+        counters
+            .and_then(|counters| counters.get("relayed_adopted"))
+            .copied()
+            .unwrap_or(0)
+    }
+
     /// The takeovers of the lab's service, in order of time.
     #[must_use]
     pub fn takeovers(&self) -> &[Takeover] {

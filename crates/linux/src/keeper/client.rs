@@ -1,11 +1,13 @@
 //! The agent's end.
 
+use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
 use socket2::SockRef;
 use thiserror::Error;
 
@@ -13,8 +15,12 @@ use super::channel;
 use super::message::{Adoption, Answer, Request};
 use super::status::Status;
 
-/// The keeper answers at once; if not, it is stopped or broken.
+/// The keeper answers soon; if not, it is stopped or broken.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Room for messages that the keeper has not read yet: what is there survives the agent.
+const UNREAD_BYTES: usize = 8 << 20;
+/// Answers that may be due: as many as fit into the keeper's send buffer, with room to spare.
+const DUE_MAX: usize = 64;
 
 /// What went wrong with the keeper.
 #[derive(Debug, Error)]
@@ -39,6 +45,8 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
+    /// Clients whose adoption the keeper has not answered yet, in order.
+    due: VecDeque<SocketAddr>,
 }
 
 impl Client {
@@ -66,7 +74,12 @@ impl Client {
                 step: "setting a timeout",
                 source,
             })?;
-        Ok(Self { socket })
+        // Without the right to more than the system's bound there is less room; then a hand-over may wait.
+        let _ = setsockopt(&socket, sockopt::SndBufForce, &UNREAD_BYTES);
+        Ok(Self {
+            socket,
+            due: VecDeque::new(),
+        })
     }
 
     /// The same for a keeper that has just been started: tries for `patience`.
@@ -84,11 +97,12 @@ impl Client {
     }
 
     /// Gives a connection to the keeper: `client`, its live socket; `replica`, the replica's socket if the plan has one;
-    /// `input`, the logged bytes that the application is to get before what is read from the socket. Once this returns,
-    /// the keeper owns the connection, and the caller closes its own descriptors.
+    /// `input`, the logged bytes that the application is to get before what is read from the socket. Once this returns, the
+    /// connection is on its way, whatever becomes of the caller, who closes its own descriptors. Whether the keeper took it,
+    /// [`settle`](Self::settle) tells.
     ///
     /// # Errors
-    /// The keeper did not take it; the sockets are unchanged.
+    /// It could not be sent; the sockets are unchanged. Or an earlier connection was not taken.
     pub fn adopt(
         &mut self,
         adoption: Adoption,
@@ -97,9 +111,33 @@ impl Client {
         input: &[&[u8]],
     ) -> Result<(), ClientError> {
         let sockets: Vec<_> = [Some(client), replica].into_iter().flatten().collect();
-        match self.ask(&Request::Adopt(Box::new(adoption)), &sockets, input)? {
+        let address = adoption.client;
+        self.tell(&Request::Adopt(Box::new(adoption)), &sockets, input)?;
+        self.due.push_back(address);
+        if self.due.len() > DUE_MAX {
+            self.answered()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the keeper has answered for all that was given to it.
+    ///
+    /// # Errors
+    /// It refused one, which is lost; call again for the others. Or the channel failed.
+    pub fn settle(&mut self) -> Result<(), ClientError> {
+        while !self.due.is_empty() {
+            self.answered()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the answer for the first that is due.
+    fn answered(&mut self) -> Result<(), ClientError> {
+        let client = self.due.pop_front().expect("one is due");
+        let answer = self.hear().inspect_err(|_| self.due.clear());
+        match answer? {
             Answer::Adopted => Ok(()),
-            Answer::Refused(reason) => Err(ClientError::Refused(reason)),
+            Answer::Refused(reason) => Err(ClientError::Refused(format!("{client}: {reason}"))),
             Answer::Status(_) | Answer::Stopping => Err(ClientError::Unexpected("adopt")),
         }
     }
@@ -134,13 +172,26 @@ impl Client {
         sockets: &[BorrowedFd<'_>],
         blob: &[&[u8]],
     ) -> Result<Answer, ClientError> {
-        let step = |step| move |source| ClientError::Channel { step, source };
-        channel::send(self.socket.as_fd(), request, sockets, blob).map_err(step("asking"))?;
-        match channel::receive(self.socket.as_fd()).map_err(step("waiting for an answer"))? {
+        self.settle()?; // answers come in the order of questions
+        self.tell(request, sockets, blob)?;
+        self.hear()
+    }
+
+    fn tell(&self, request: &Request, sockets: &[BorrowedFd<'_>], blob: &[&[u8]]) -> Result<(), ClientError> {
+        channel::send(self.socket.as_fd(), request, sockets, blob).map_err(|source| ClientError::Channel {
+            step: "asking",
+            source,
+        })
+    }
+
+    fn hear(&self) -> Result<Answer, ClientError> {
+        let step = |source| ClientError::Channel {
+            step: "waiting for an answer",
+            source,
+        };
+        match channel::receive(self.socket.as_fd()).map_err(step)? {
             Some(answer) => Ok(answer.message),
-            None => Err(step("waiting for an answer")(
-                io::ErrorKind::ConnectionReset.into(),
-            )),
+            None => Err(step(io::ErrorKind::ConnectionReset.into())),
         }
     }
 }

@@ -58,6 +58,7 @@ enum Down {
 impl Relay {
     /// Relays until the end, whatever it is.
     pub async fn run(mut self) {
+        reset_on_close(&self.client); // until it has ended well
         let mut stop = self.keeper.stop.subscribe();
         let outcome = tokio::select! {
             outcome = self.live() => outcome,
@@ -67,8 +68,8 @@ impl Relay {
         if self.output == OutputEnd::FinAcknowledged {
             // The kernel does not know that its FIN is out, and would say another one. Fails only without the right to it.
             let _ = setsockopt(&self.client, sockopt::TcpRepair, &1);
-        } else if ending.is_reset() {
-            reset_on_close(&self.client);
+        } else if !ending.is_reset() {
+            close_in_order(&self.client);
         }
         let Self {
             keeper, kept, client, ..
@@ -417,7 +418,13 @@ fn shut_down(socket: &TcpStream) -> io::Result<()> {
 /// A FIN would make what was said look complete.
 fn reset_on_close(socket: &TcpStream) {
     if let Err(error) = SockRef::from(socket).set_linger(Some(Duration::ZERO)) {
-        tracing::error!(%error, "a connection that failed ends without a reset");
+        tracing::error!(%error, "a connection that fails will end without a reset");
+    }
+}
+
+fn close_in_order(socket: &TcpStream) {
+    if let Err(error) = SockRef::from(socket).set_linger(None) {
+        tracing::error!(%error, "a connection that ended well is reset");
     }
 }
 

@@ -157,7 +157,7 @@ fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
 
-/// Answers one agent until it goes.
+/// Answers one agent until it goes. What it asked before it went is done, though nobody hears the answers.
 async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
     loop {
         let received = agent
@@ -167,18 +167,16 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
             Ok(Some(request)) => on_request(&keeper, request),
             Ok(None) => break,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Answer::Refused(error.to_string()),
-            Err(_) => break, // it died
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue, // told once, before what is left of it
+            Err(_) => break,
         };
-        let sent = agent
+        let _ = agent
             .async_io(Interest::WRITABLE, |agent| {
                 channel::send(agent.as_fd(), &answer, &[], &[])
             })
             .await;
         if matches!(answer, Answer::Stopping) {
             keeper.stop.send_replace(true);
-        }
-        if sent.is_err() {
-            break;
         }
     }
     keeper.agents.set(keeper.agents.get() - 1);

@@ -1,7 +1,8 @@
 //! Agents come and go.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::lab::*;
 use crate::keeper::Options;
@@ -61,14 +62,34 @@ fn what_does_not_fit_is_refused_and_stays_with_the_agent() {
         (None, "there is a connection 1 already"),
         (Some(restored), "the sockets do not fit the plan"),
     ] {
-        let refused = lab.agent().adopt(plan.clone(), restored, replica, &[]);
+        lab.agent().adopt(plan.clone(), restored, replica, &[]).unwrap();
+        let refused = lab.agent().settle();
         assert!(
-            matches!(&refused, Err(ClientError::Refused(why)) if why == reason),
+            matches!(&refused, Err(ClientError::Refused(why)) if why.ends_with(reason)),
             "{refused:?}"
         );
     }
     let connections = lab.status().connections;
     assert_eq!((connections.len(), connections[0].id), (1, 1));
+}
+
+#[test]
+fn what_an_agent_gave_before_it_died_is_kept() {
+    let mut lab = Lab::new();
+    let connections: Vec<_> = (0..40).map(|_| connection()).collect();
+    let mut agent = Client::connect(&lab.path()).unwrap();
+    for (id, connection) in (1..).zip(&connections) {
+        let adoption = adoption(id, connection, nobody(), idle());
+        agent
+            .adopt(adoption, connection.restored.as_fd(), None, &[])
+            .unwrap();
+    }
+    drop(agent); // it has read no answer
+    let deadline = Instant::now() + PATIENCE;
+    while lab.status().connections.len() < connections.len() {
+        assert!(Instant::now() < deadline, "{:?}", lab.status().connections.len());
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 #[test]
