@@ -24,8 +24,8 @@ static __always_inline int dropped(__u32 service, enum reason reason) {
 	return TC_ACT_SHOT;
 }
 
-/* Send on to the primary: same interface, other MAC addresses. */
-static __always_inline int release_to_primary(struct __sk_buff *skb, struct service_state *state) {
+/* Send on to the other node: same interface, other MAC addresses. */
+static __always_inline int release_to_peer(struct __sk_buff *skb, struct service_state *state) {
 	__u8 macs[12];
 	__builtin_memcpy(macs, state->peer_mac, 6);
 	__builtin_memcpy(macs + 6, state->own_mac, 6);
@@ -43,7 +43,7 @@ static __always_inline int release_to_client(struct __sk_buff *skb, struct servi
 
 static __always_inline int release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (packet->direction == DIRECTION_IN)
-		return release_to_primary(skb, state);
+		return release_to_peer(skb, state);
 	return release_to_client(skb, state);
 }
 
@@ -212,7 +212,7 @@ static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, st
 	bpf_map_delete_elem(&held, &client);
 	int outcome = log_into_ring_open(skb, packet, state);
 	count(packet->service, outcome);
-	return outcome == REASON_LOGGED_IN ? release_to_primary(skb, state) : TC_ACT_SHOT;
+	return outcome == REASON_LOGGED_IN ? release_to_peer(skb, state) : TC_ACT_SHOT;
 }
 
 /* Whether the agent is away for so long that it must not keep others from going on: the primary treats this node as dead. */
@@ -260,7 +260,7 @@ static __always_inline int pass_icmp(struct __sk_buff *skb, __u32 service, struc
 	if (mode != MODE_WIRE && mode != MODE_FORWARD)
 		return TC_ACT_OK;
 	count(service, REASON_ICMP_FORWARDED);
-	return release_to_primary(skb, state);
+	return release_to_peer(skb, state);
 }
 
 SEC("tc")
@@ -297,7 +297,11 @@ int wire(struct __sk_buff *skb) {
 	default: /* MODE_PRIMARY */
 		if (packet.direction == DIRECTION_OUT)
 			return dropped(service, REASON_FOREIGN_VOICE);
-		return TC_ACT_OK;
+		if (from_peer(skb, state))
+			return TC_ACT_OK;
+		/* Of a neighbour that has not heard yet where the wire is. What the wire does not know must not be accepted. */
+		count(service, REASON_LED_TO_WIRE);
+		return release_to_peer(skb, state);
 	}
 }
 
@@ -330,6 +334,12 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 	return TC_ACT_OK;
 }
 
+/* The lease, and the word of the arbiter that it gives time for (DESIGN.md, section 4). */
+static __always_inline _Bool may_speak_alone(struct service_state *state) {
+	__u64 until = *(volatile __u64 *)&state->until_ns;
+	return !until || bpf_ktime_get_ns() < until;
+}
+
 SEC("tc")
 int guard(struct __sk_buff *skb) {
 	struct parsed packet = {};
@@ -356,7 +366,10 @@ int guard(struct __sk_buff *skb) {
 		return silence_death(skb, &packet, state);
 	case MODE_MUTE:
 		return dropped(service, REASON_EGRESS_MUTE);
-	default: /* MODE_OFF, MODE_TAKEOVER, MODE_SOLE */
+	case MODE_TAKEOVER:
+	case MODE_SOLE:
+		return may_speak_alone(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
+	default: /* MODE_OFF */
 		return TC_ACT_OK;
 	}
 }

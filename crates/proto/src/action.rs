@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
+use crate::Instant;
 use crate::orphans::Orphans;
 use crate::role::Role;
 use crate::table::ConnectionId;
@@ -31,7 +32,8 @@ pub enum Gate {
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Sets up the network for a role, before the gate opens for it: addresses, routes, guards. Not on a takeover's way.
+    /// Sets up the network for a role, before the gate opens for it: addresses, routes, guards. Of a node that speaks already
+    /// nothing is lost meanwhile. Not on a takeover's way.
     Assume {
         /// For this service.
         service: ServiceIndex,
@@ -47,6 +49,15 @@ pub enum Action {
         /// To this.
         gate: Gate,
         /// The epoch in which it holds, for the agent that may have to go on from there.
+        epoch: u64,
+        /// Of a node that speaks alone: what it says after this moment is dropped by the kernel, packet by packet. `None`: no end.
+        until: Option<Instant>,
+    },
+    /// Ask the arbiter for the right to speak alone in this epoch; then call `handle_verdict`.
+    Confirm {
+        /// For this service.
+        service: ServiceIndex,
+        /// The epoch.
         epoch: u64,
     },
     /// The connections of these clients are being decided: their SYNs wait. While the gate is [`Gate::Wire`] it is closed to the
@@ -69,11 +80,6 @@ pub enum Action {
     },
     /// Tell the neighbours that the VIP is here, and ask outside hosts from it; when one answers, call `handle_reached`.
     Announce {
-        /// Of this service.
-        service: ServiceIndex,
-    },
-    /// The VIP is the wire's again: undo `TakeAddress`.
-    YieldAddress {
         /// Of this service.
         service: ServiceIndex,
     },
@@ -208,8 +214,21 @@ pub struct Heartbeat {
     pub incarnation: u64,
     /// Counts up from 1.
     pub sequence: u64,
+    /// When it was made, by the sender's clock, in nanoseconds.
+    pub sent: u64,
+    /// The receiver's last heartbeat that the sender has heard.
+    pub echo: Option<Echo>,
     /// Its services.
     pub services: Vec<ServiceBeat>,
+}
+
+/// Names a heartbeat to its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Echo {
+    /// Its [`Heartbeat::incarnation`].
+    pub incarnation: u64,
+    /// Its [`Heartbeat::sent`].
+    pub sent: u64,
 }
 
 /// One service in a [`Heartbeat`].
@@ -227,8 +246,10 @@ pub struct ServiceBeat {
     pub mac: [u8; 6],
     /// How the application on the sender's node is.
     pub server: Server,
-    /// The sender will stop: take over from it, or go on without it.
+    /// The sender gives up its part: take over from it, or go on without it.
     pub leaves: bool,
+    /// The sender, a primary that is well, wants to be the backup.
+    pub hands_over: bool,
     /// Connections that have lost their process on the sender's node.
     pub orphans: Orphans,
     /// Of the receiver's orphans the sender has taken so many.

@@ -43,6 +43,16 @@ impl Claim {
         }
     }
 
+    /// Nothing to be claimed, for the VIP is here: the neighbours are told, a few times.
+    pub(crate) fn announcing(now: Instant) -> Self {
+        Self {
+            due: now,
+            wait: WAIT,
+            is_begun: true,
+            left: Some(AFTERWARDS),
+        }
+    }
+
     /// Announces, when it is time to.
     pub(crate) fn on_timeout(&mut self, now: Instant, service: ServiceIndex, actions: &mut VecDeque<Action>) {
         if now < self.due || self.left == Some(0) {
@@ -62,11 +72,6 @@ impl Claim {
         self.left = Some(AFTERWARDS);
         self.wait = WAIT;
         self.due = now + WAIT;
-    }
-
-    /// When it may begin, while it has not.
-    pub(crate) fn begins_at(&self) -> Option<Instant> {
-        (!self.is_begun).then_some(self.due)
     }
 
     /// Whether the VIP has come here.

@@ -26,6 +26,7 @@ pub mod restart;
 pub mod role;
 pub mod seq;
 mod slots;
+pub mod standing;
 pub mod stream;
 pub mod table;
 pub mod takeover;

@@ -1,19 +1,20 @@
 //! Who does what for a service: the role table (DESIGN.md §3, §4).
 //!
 //! ```text
-//!              paired as primary            peer silent, peer leaves
-//!   Joining ───────────────────────▶ Primary ──────────────────────▶ Claiming ─────────────▶ Sole
-//!      │                                ▲                              │  ▲      outside hosts  ▲
-//!      │                                └──────────────────────────────┘  │      reach it here  │
-//!      ├─────────────────────────────────────── peer is back ─ alone ─────┘                     │
-//!      │ paired as backup             peer silent, peer yields                  all decided     │
-//!      └────────────────────▶ Backup ─────────────────────────▶ TakingOver ─────────────────────┘
-//!
-//!   any role but Standby ── peer speaks ──▶ Standby
+//!            begins                       peer silent, leaves                  outside hosts
+//!  Joining ─────────▶ Primary ◀─────────────────────────────────▶ Claiming ─── reach it here ──▶ Sole
+//!     │                  ▲              peer is back                 ▲ alone                      │ ▲
+//!     │                  └──────────────────────── peer returns ─────┼────────────────────────────┘ │
+//!     ├──────────────────────────────────────────────────────────────┘                              │
+//!     │ peer serves             consented            peer silent, yields            all decided     │
+//!     └────────────▶ Returning ───────────▶ Backup ─────────────────────▶ TakingOver ───────────────┘
+//!                       ▲  │ peer silent
+//!           peer serves │  ▼
+//!                      Standby ◀── peer speaks ── any role
 //! ```
 //!
-//! Only `Primary` and `Claiming` (through the peer's wire), `TakingOver` and `Sole` have the right to speak for the VIP. When a peer
-//! speaks is decided by epochs ([`crate::node`]): the later one wins.
+//! Only `Primary` and `Claiming` (through the peer's wire), `TakingOver` and `Sole` have the right to speak for the VIP. What an event
+//! is, and whether it may happen now, is decided by epochs, leases and the arbiter ([`crate::standing`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,8 @@ pub enum Role {
     Primary,
     /// The same, but the wire is gone: waits for the right to speak without it.
     Claiming,
+    /// Sets up to be the wire of a peer that speaks: passes on what comes, and waits for its consent.
+    Returning,
     /// Is the wire.
     Backup,
     /// The primary is declared dead; connections are being decided.
@@ -40,14 +43,18 @@ pub enum Role {
 /// What changes a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Both nodes are there and neither speaks alone; the configuration makes this one the primary.
-    PairedAsPrimary,
-    /// The same, and this one is the backup.
-    PairedAsBackup,
+    /// Nobody serves, and it is for this node to begin.
+    Begins,
     /// There is no peer, and the operator wants the service all the same.
     Alone,
     /// The peer speaks for the service in a later epoch.
     PeerSpeaks,
+    /// The peer serves and has no wire: this node can be it.
+    PeerServes,
+    /// The peer is ready to be the wire.
+    PeerReturns,
+    /// The peer lets all that it says pass through this node.
+    Consented,
     /// The peer is declared dead.
     PeerSilent,
     /// The peer, which was silent, is the wire as before.
@@ -68,6 +75,7 @@ impl std::fmt::Display for Role {
             Self::Joining => "joining",
             Self::Primary => "primary",
             Self::Claiming => "claiming",
+            Self::Returning => "returning",
             Self::Backup => "backup",
             Self::TakingOver => "taking over",
             Self::Sole => "sole",
@@ -78,10 +86,11 @@ impl std::fmt::Display for Role {
 
 impl Role {
     /// All roles, for tables.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Joining,
         Self::Primary,
         Self::Claiming,
+        Self::Returning,
         Self::Backup,
         Self::TakingOver,
         Self::Sole,
@@ -91,58 +100,74 @@ impl Role {
     /// The role after `event`; `None` if it changes nothing.
     pub fn after(self, event: Event) -> Option<Self> {
         use Event::{
-            Alone, Decided, PairedAsBackup, PairedAsPrimary, PeerBack, PeerLeaves, PeerSilent, PeerSpeaks,
-            PeerYields, Reached,
+            Alone, Begins, Consented, Decided, PeerBack, PeerLeaves, PeerReturns, PeerServes, PeerSilent,
+            PeerSpeaks, PeerYields, Reached,
         };
         match (self, event) {
-            (Self::Joining, PairedAsPrimary) => Some(Self::Primary),
-            (Self::Joining, PairedAsBackup) => Some(Self::Backup),
+            (Self::Joining, Begins) => Some(Self::Primary),
             (Self::Joining, Alone) => Some(Self::Claiming),
+            (Self::Joining, PeerServes) => Some(Self::Returning),
             (Self::Joining, PeerSpeaks) => Some(Self::Standby),
-            (Self::Joining, PeerSilent | PeerBack | PeerYields | PeerLeaves | Reached | Decided) => None,
+            (
+                Self::Joining,
+                PeerReturns | Consented | PeerSilent | PeerBack | PeerYields | PeerLeaves | Reached | Decided,
+            ) => None,
 
             // Until it has claimed the VIP its output is held to the wire by the egress guard.
             (Self::Primary, PeerSilent | PeerLeaves) => Some(Self::Claiming),
+            (Self::Primary, PeerReturns) => Some(Self::Primary),
             (Self::Primary, PeerSpeaks) => Some(Self::Standby),
             (
                 Self::Primary,
-                PairedAsPrimary | PairedAsBackup | Alone | PeerBack | PeerYields | Reached | Decided,
+                Begins | Alone | PeerServes | Consented | PeerBack | PeerYields | Reached | Decided,
             ) => None,
 
-            (Self::Claiming, PeerBack) => Some(Self::Primary),
+            (Self::Claiming, PeerBack | PeerReturns) => Some(Self::Primary),
             (Self::Claiming, Reached) => Some(Self::Sole),
             (Self::Claiming, PeerSpeaks) => Some(Self::Standby),
             (
                 Self::Claiming,
-                PairedAsPrimary | PairedAsBackup | Alone | PeerSilent | PeerYields | PeerLeaves | Decided,
+                Begins | Alone | PeerServes | Consented | PeerSilent | PeerYields | PeerLeaves | Decided,
+            ) => None,
+
+            // It has seen nothing that it could go on from.
+            (Self::Returning, PeerSilent | PeerSpeaks) => Some(Self::Standby),
+            (Self::Returning, Consented) => Some(Self::Backup),
+            (
+                Self::Returning,
+                Begins | Alone | PeerServes | PeerReturns | PeerBack | PeerYields | PeerLeaves | Reached
+                | Decided,
             ) => None,
 
             (Self::Backup, PeerSilent | PeerYields) => Some(Self::TakingOver),
             (Self::Backup, PeerSpeaks) => Some(Self::Standby),
             (
                 Self::Backup,
-                PairedAsPrimary | PairedAsBackup | Alone | PeerBack | PeerLeaves | Reached | Decided,
+                Begins | Alone | PeerServes | PeerReturns | Consented | PeerBack | PeerLeaves | Reached
+                | Decided,
             ) => None,
 
             (Self::TakingOver, Decided) => Some(Self::Sole),
             (Self::TakingOver, PeerSpeaks) => Some(Self::Standby),
             (
                 Self::TakingOver,
-                PairedAsPrimary | PairedAsBackup | Alone | PeerSilent | PeerBack | PeerYields | PeerLeaves
-                | Reached,
+                Begins | Alone | PeerServes | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
+                | PeerLeaves | Reached,
             ) => None,
 
+            (Self::Sole, PeerReturns) => Some(Self::Primary),
             (Self::Sole, PeerSpeaks) => Some(Self::Standby),
             (
                 Self::Sole,
-                PairedAsPrimary | PairedAsBackup | Alone | PeerSilent | PeerBack | PeerYields | PeerLeaves
+                Begins | Alone | PeerServes | Consented | PeerSilent | PeerBack | PeerYields | PeerLeaves
                 | Reached | Decided,
             ) => None,
 
             // What the peer holds alone is not this node's to speak for, also when the peer falls silent.
+            (Self::Standby, PeerServes) => Some(Self::Returning),
             (
                 Self::Standby,
-                PairedAsPrimary | PairedAsBackup | Alone | PeerSpeaks | PeerSilent | PeerBack | PeerYields
+                Begins | Alone | PeerSpeaks | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
                 | PeerLeaves | Reached | Decided,
             ) => None,
         }
@@ -152,7 +177,7 @@ impl Role {
     pub fn may_speak(self) -> bool {
         match self {
             Self::Primary | Self::Claiming | Self::TakingOver | Self::Sole => true,
-            Self::Joining | Self::Backup | Self::Standby => false,
+            Self::Joining | Self::Returning | Self::Backup | Self::Standby => false,
         }
     }
 
@@ -164,11 +189,13 @@ impl Role {
 
 impl Event {
     /// All events, for tables.
-    pub const ALL: [Self; 10] = [
-        Self::PairedAsPrimary,
-        Self::PairedAsBackup,
+    pub const ALL: [Self; 12] = [
+        Self::Begins,
         Self::Alone,
         Self::PeerSpeaks,
+        Self::PeerServes,
+        Self::PeerReturns,
+        Self::Consented,
         Self::PeerSilent,
         Self::PeerBack,
         Self::PeerYields,
@@ -194,22 +221,29 @@ mod tests {
             }
         }
         insta::assert_snapshot!(table, @r"
-        Joining -- PairedAsPrimary --> Primary
-        Joining -- PairedAsBackup --> Backup
+        Joining -- Begins --> Primary
         Joining -- Alone --> Claiming
         Joining -- PeerSpeaks --> Standby
+        Joining -- PeerServes --> Returning
         Primary -- PeerSpeaks --> Standby
+        Primary -- PeerReturns --> Primary
         Primary -- PeerSilent --> Claiming
         Primary -- PeerLeaves --> Claiming
         Claiming -- PeerSpeaks --> Standby
+        Claiming -- PeerReturns --> Primary
         Claiming -- PeerBack --> Primary
         Claiming -- Reached --> Sole
+        Returning -- PeerSpeaks --> Standby
+        Returning -- Consented --> Backup
+        Returning -- PeerSilent --> Standby
         Backup -- PeerSpeaks --> Standby
         Backup -- PeerSilent --> TakingOver
         Backup -- PeerYields --> TakingOver
         TakingOver -- PeerSpeaks --> Standby
         TakingOver -- Decided --> Sole
         Sole -- PeerSpeaks --> Standby
+        Sole -- PeerReturns --> Primary
+        Standby -- PeerServes --> Returning
         ");
     }
 

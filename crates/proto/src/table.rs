@@ -126,6 +126,19 @@ impl Table {
         }
     }
 
+    /// Forgets all: what the log tells from now on has nothing to do with what it told before. Names stay for ever.
+    pub fn clear(&mut self) {
+        let ids: Vec<ConnectionId> = self.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.remove(id);
+        }
+        let slots = std::mem::take(&mut self.slots);
+        *self = Self {
+            slots,
+            ..Self::new(self.config)
+        };
+    }
+
     /// What the table was made with.
     pub fn config(&self) -> &TableConfig {
         &self.config

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::action::{Action, Gate, Report, ServiceIndex};
+use crate::action::{Action, Report, ServiceIndex};
 use crate::connection::{Connection, Opening};
 use crate::follower::Policy;
 use crate::packet::{Flags, Options, Segment, Timestamps};
@@ -75,18 +75,8 @@ pub(crate) struct Takeover {
 }
 
 impl Takeover {
-    /// Closes the gate and asks for the log.
-    pub(crate) fn begin(
-        now: Instant,
-        service: ServiceIndex,
-        epoch: u64,
-        actions: &mut VecDeque<Action>,
-    ) -> Self {
-        actions.push_back(Action::SetGate {
-            service,
-            gate: Gate::Takeover,
-            epoch,
-        });
+    /// The gate is closed: asks for the log.
+    pub(crate) fn begin(now: Instant, service: ServiceIndex, actions: &mut VecDeque<Action>) -> Self {
         actions.push_back(Action::Drain { service });
         Self::declared(now, Scope::Service)
     }
@@ -474,7 +464,7 @@ mod tests {
         (100..100 + flood).for_each(|port| begin_handshake(&mut table, port));
 
         let (now, mut actions) = (Instant::from_nanos(1), VecDeque::new());
-        let mut takeover = Takeover::begin(now, 0, 2, &mut actions);
+        let mut takeover = Takeover::begin(now, 0, &mut actions);
         takeover.on_drained(now, 0, &mut table, &mut actions);
         let restored: Vec<_> = actions
             .iter()

@@ -20,7 +20,6 @@ use std::time::Duration;
 use proto::restart::http::Reexecute;
 use serde::{Deserialize, Serialize};
 
-pub use linux::network::Role;
 pub use places::Places;
 pub use problem::{ConfigError, Problem};
 
@@ -156,6 +155,25 @@ pub struct Health {
     pub send: String,
     /// `expect`: how the answer begins. Default: nothing, so an accepted connection is enough.
     pub expect: String,
+}
+
+/// A node's part for a service when the pair meets for the first time, and in the operator's words ever after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Runs the application.
+    Primary,
+    /// Is the wire, and takes over.
+    Backup,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Primary => "primary",
+            Self::Backup => "backup",
+        })
+    }
 }
 
 /// How the application starts again after a takeover (`policy`).

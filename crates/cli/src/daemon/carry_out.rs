@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use linux::network::{Announcer, Interface, Network};
+use linux::network::{Interface, Network, Part};
 use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{FilterWatch, Mode, Rings, Wire};
@@ -45,7 +45,6 @@ pub struct Executor {
     servers: Servers,
     filters: FilterWatch,
     verified: Instant,
-    raised: bool,
 }
 
 pub(super) struct Service {
@@ -82,7 +81,6 @@ impl Executor {
         }
         let interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
         let filters = FilterWatch::open(&interfaces)?;
-        let raised = network.is_raised();
         Ok(Self {
             wire,
             network,
@@ -95,7 +93,6 @@ impl Executor {
             servers,
             filters,
             verified: Instant::now(),
-            raised,
         })
     }
 
@@ -206,6 +203,7 @@ impl Executor {
                 Role::Joining
                 | Role::Primary
                 | Role::Claiming
+                | Role::Returning
                 | Role::TakingOver
                 | Role::Sole
                 | Role::Standby => 0,
@@ -233,15 +231,23 @@ impl Executor {
                 role,
                 peer_mac,
             } => return self.assume(service, role, peer_mac),
-            Action::SetGate { service, gate, epoch } => {
+            Action::SetGate {
+                service,
+                gate,
+                epoch,
+                until,
+            } => {
                 self.wire.set_epoch(service, epoch);
+                // An end at the beginning of time is one; 0 would be none.
+                let until = until.map_or(0, |until| until.as_nanos().max(1));
+                self.wire.set_until(service, until);
                 self.wire.set_mode(service, mode_of(gate));
             }
+            Action::Confirm { .. } => {}
             Action::Hold { service, clients } => self.hold(service, clients),
             Action::Settle { service } => self.settle(service),
             Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
             Action::Announce { service } => self.claims.announce(service),
-            Action::YieldAddress { service } => self.claims.end(service, &mut self.network)?,
             Action::StandDown { service } => self.stand_down(service),
             Action::Drain { service } => {
                 rings.drain(usize::MAX, true, &mut Reader(node));
@@ -277,18 +283,29 @@ impl Executor {
         Ok(())
     }
 
-    /// Puts up the VIP, behind closed doors: the gate opens next.
+    /// Makes the network what the role needs; the gate is set next. Of a node that has no part yet it is closed meanwhile; one that
+    /// speaks goes on.
     fn assume(&mut self, service: ServiceIndex, role: Role, peer_mac: [u8; 6]) -> anyhow::Result<()> {
+        if self.wire.gate(service).0 == Mode::Off {
+            self.wire.set_mode(service, Mode::Mute);
+        }
         self.wire.set_peer_mac(service, peer_mac);
-        self.wire.set_mode(service, Mode::Mute);
-        if matches!(role, Role::Primary | Role::Claiming) {
+        let vip = self.services[usize::from(service)].vip.ip();
+        let part = match role {
+            Role::Primary | Role::Claiming => Part::Behind,
+            Role::Joining
+            | Role::Returning
+            | Role::Backup
+            | Role::TakingOver
+            | Role::Sole
+            | Role::Standby => Part::Wire,
+        };
+        self.claims.end(service);
+        self.network
+            .assume(vip, part)
+            .with_context(|| format!("putting up {vip}"))?;
+        if part == Part::Behind {
             self.set_speak(service, true);
-        }
-        if !std::mem::replace(&mut self.raised, true) {
-            self.network.raise().context("putting up the VIPs")?;
-        }
-        if role == Role::Backup {
-            self.announce(service);
         }
         Ok(())
     }
@@ -319,24 +336,12 @@ impl Executor {
             Ok(sockets) => tracing::info!(%vip, sockets, "deposed: connections ended silently"),
             Err(error) => tracing::error!(%error, %vip, "deposed, but connections are left; they are mute"),
         }
-        let gone = self
-            .claims
-            .end(index, &mut self.network)
-            .and_then(|()| Ok(self.network.lower_vip(vip.ip())?));
-        if let Err(error) = gone {
-            tracing::error!(error = format!("{error:#}"), %vip, "deposed, but the VIP is still here");
+        self.claims.end(index);
+        if let Err(error) = self.network.lower_vip(vip.ip()) {
+            tracing::error!(%error, %vip, "deposed, but the VIP is still here");
         }
         let service = &self.services[usize::from(index)];
         hook::run(&service.name, &service.on_deposed);
-    }
-
-    /// Says that the VIP is here now. Neighbours that miss it ask when their entry has grown old.
-    fn announce(&self, service: ServiceIndex) {
-        let Service { vip, interface, .. } = &self.services[usize::from(service)];
-        let announced = Announcer::open(interface).and_then(|announcer| announcer.announce(vip.ip()));
-        if let Err(error) = announced {
-            tracing::warn!(%error, %vip, "the VIP is not announced");
-        }
     }
 
     fn set_speak(&self, service: ServiceIndex, may: bool) {
@@ -419,6 +424,16 @@ fn mode_of(gate: Gate) -> Mode {
         Gate::Sole => Mode::Sole,
         Gate::Primary => Mode::Primary,
         Gate::Mute => Mode::Mute,
+    }
+}
+
+/// What the network is for a gate, if it is anything.
+pub fn part_behind(gate: Gate) -> Option<Part> {
+    match gate {
+        Gate::Off | Gate::Mute => None,
+        Gate::Wire | Gate::Takeover => Some(Part::Wire),
+        Gate::Primary => Some(Part::Behind),
+        Gate::Sole => Some(Part::Alone),
     }
 }
 

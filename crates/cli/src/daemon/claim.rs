@@ -1,9 +1,9 @@
-//! Claiming a VIP whose wire is gone: the neighbours are told, and outside hosts asked, from the VIP.
+//! Telling the neighbours where a VIP is; of one that is claimed also asking outside hosts, from the VIP.
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
-use linux::network::{self, Announcer, Interface, Network};
+use linux::network::{self, Announcer, Interface, Network, Part};
 use linux::probe::OutsideHosts;
 use proto::action::ServiceIndex;
 use proto::node::Node;
@@ -20,11 +20,7 @@ struct Service {
     interface: Interface,
     /// As configured.
     hosts: Vec<IpAddr>,
-    under_way: Option<UnderWay>,
-}
-
-struct UnderWay {
-    announcer: Announcer,
+    is_begun: bool,
     /// `None`: there is nobody to be asked.
     outside: Option<OutsideHosts>,
 }
@@ -42,7 +38,8 @@ impl Claims {
                 vip: (service.address, service.port).into(),
                 interface,
                 hosts: service.claim_ping.clone(),
-                under_way: None,
+                is_begun: false,
+                outside: None,
             })
         };
         let services = config.services.iter().map(service).collect::<Result<_, _>>()?;
@@ -56,7 +53,9 @@ impl Claims {
     pub fn begin(&mut self, index: ServiceIndex, network: &mut Network) -> anyhow::Result<()> {
         let service = &mut self.services[usize::from(index)];
         let vip = service.vip.ip();
-        network.claim(vip).with_context(|| format!("claiming {vip}"))?;
+        network
+            .assume(vip, Part::Alone)
+            .with_context(|| format!("claiming {vip}"))?;
         let hosts = if service.hosts.is_empty() {
             network::gateways(&service.interface.name).context("looking for gateways")?
         } else {
@@ -73,21 +72,20 @@ impl Claims {
                 None
             }
         };
-        let announcer = Announcer::open(&service.interface)?;
-        service.under_way = Some(UnderWay { announcer, outside });
+        service.outside = outside;
+        service.is_begun = true;
         Ok(())
     }
 
-    /// Announces the VIP and asks.
+    /// Announces the VIP, and asks if it is claimed. Neighbours that miss it ask when their entry has grown old.
     pub fn announce(&self, index: ServiceIndex) {
         let service = &self.services[usize::from(index)];
-        let (vip, Some(under_way)) = (service.vip.ip(), &service.under_way) else {
-            return;
-        };
-        if let Err(error) = under_way.announcer.announce(vip) {
+        let announced =
+            Announcer::open(&service.interface).and_then(|announcer| announcer.announce(service.vip.ip()));
+        if let Err(error) = announced {
             tracing::debug!(%error, "the VIP is not announced"); // it is tried again
         }
-        if let Some(Err(error)) = under_way.outside.as_ref().map(OutsideHosts::ask) {
+        if let Some(Err(error)) = service.outside.as_ref().map(OutsideHosts::ask) {
             tracing::debug!(%error, "no outside host can be asked"); // a link that is down is no error
         }
     }
@@ -95,24 +93,15 @@ impl Claims {
     /// Tells the node which claims outside hosts have confirmed.
     pub fn look(&self, now: proto::Instant, node: &mut Node) {
         for (index, service) in (0..).zip(&self.services) {
-            if let Some(UnderWay { outside, .. }) = &service.under_way
-                && outside.as_ref().is_none_or(OutsideHosts::is_answered)
-            {
+            if service.is_begun && service.outside.as_ref().is_none_or(OutsideHosts::is_answered) {
                 node.handle_reached(now, index);
             }
         }
     }
 
     /// The VIP is the wire's again, or the peer's.
-    ///
-    /// # Errors
-    /// The step that failed.
-    pub fn end(&mut self, index: ServiceIndex, network: &mut Network) -> anyhow::Result<()> {
+    pub fn end(&mut self, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
-        service.under_way = None;
-        let vip = service.vip.ip();
-        network
-            .rejoin(vip)
-            .with_context(|| format!("giving {vip} back to the wire"))
+        (service.is_begun, service.outside) = (false, None);
     }
 }

@@ -213,8 +213,14 @@ fn go_on(config: &Config, mut wire: Wire) -> anyhow::Result<(Wire, Network)> {
         tracing::warn!("{left_out}");
     }
     let journal = network::journal(&config.node.state_dir);
-    let network = Network::adopt(&plan(config), &journal)?
+    let mut network = Network::adopt(&plan(config), &journal)?
         .with_context(|| format!("{} is missing; run `steadfast cleanup` first", journal.display()))?;
+    // That agent may have died between two parts: what the gate says holds.
+    for (index, service) in (0..).zip(&config.services) {
+        if let Some(part) = carry_out::part_behind(carry_out::gate_of(wire.gate(index).0)) {
+            network.assume(service.address, part)?;
+        }
+    }
     Ok((wire, network))
 }
 
@@ -268,7 +274,6 @@ fn plan(config: &Config) -> network::Plan {
         .map(|service| network::Service {
             address: (service.address, service.port).into(),
             interface: service.interface.clone(),
-            role: service.role,
             peer: service.peer_address,
             application: service.application,
         })
@@ -318,6 +323,7 @@ fn node_config(
         without_peer,
         detector,
         lease: config.detector.lease,
+        has_arbiter: false,
         services,
     }
 }
@@ -362,7 +368,7 @@ impl Agent {
             None if is_told => {
                 tracing::info!("told to stop: the peer is to go on");
                 self.leaves_by = Some(linux::clock::now() + STOP_MAX);
-                self.node.handle_stop();
+                self.node.handle_stop(linux::clock::now());
                 false
             }
             None => false,

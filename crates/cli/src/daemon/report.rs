@@ -116,7 +116,7 @@ fn service(
 fn role_of(role: Role, is_primary: bool) -> config::Role {
     match role {
         Role::Primary | Role::Claiming | Role::TakingOver | Role::Sole => config::Role::Primary,
-        Role::Backup | Role::Standby => config::Role::Backup,
+        Role::Returning | Role::Backup | Role::Standby => config::Role::Backup,
         Role::Joining if is_primary => config::Role::Primary,
         Role::Joining => config::Role::Backup,
     }

@@ -52,7 +52,7 @@ impl Servers {
             orphans.entry(service).or_default().extend(client);
         }
         for (service, clients) in orphans {
-            node.handle_orphans(service, clients);
+            node.handle_orphans(linux::clock::now(), service, clients);
         }
         for index in 0..ServiceIndex::try_from(self.addresses.len()).expect("few") {
             let server = match (wire.server_dead(index), self.watch.is_hung(index)) {
@@ -60,7 +60,7 @@ impl Servers {
                 (false, true) => Server::Hung,
                 (false, false) => Server::Alive,
             };
-            node.handle_server(index, server);
+            node.handle_server(linux::clock::now(), index, server);
         }
     }
 

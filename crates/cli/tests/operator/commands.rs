@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::lan::{Lan, Outcome, steadfast};
-use linux::network::{self, Network, Plan, Role};
+use linux::network::{self, Network, Part, Plan};
 use steadfast::control::{Call, Connections, PeerStatus, RingsStatus, Server, Status};
 use steadfast::lock::{self, Lock};
 
@@ -340,7 +340,6 @@ fn killed(lan: &Lan) {
     let service = network::Service {
         address: "10.0.0.100:80".parse().unwrap(),
         interface: "eth0".to_owned(),
-        role: Role::Backup,
         peer: "10.0.0.3".parse().unwrap(),
         application: "127.0.0.1:80".parse().unwrap(),
     };
@@ -349,8 +348,10 @@ fn killed(lan: &Lan) {
         services: vec![service],
     };
     let journal = network::journal(&lan.state_dir());
-    lan.node
-        .run(|| Network::prepare(&plan, &journal).unwrap().raise().unwrap());
+    lan.node.run(|| {
+        let mut network = Network::prepare(&plan, &journal).unwrap();
+        network.assume(plan.services[0].address.ip(), Part::Wire).unwrap();
+    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The network as a node needs it, and as it was found.
 //!
-//! [`Network::prepare`] and [`Network::raise`] carry out a [`Plan`] step by step; every step is written to a journal
+//! [`Network::prepare`] and [`Network::assume`] carry out a [`Plan`] step by step; every step is written to a journal
 //! before it is done, so [`Network::remove`], or [`undo`] after the daemon was killed, restores the network as it was
 //! found. Nothing is undone by dropping a [`Network`]: if the daemon dies, forwarding goes on, and the next one takes
 //! over from the same journal.
@@ -8,16 +8,16 @@
 //! | for | what | why |
 //! |---|---|---|
 //! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak |
-//! | backup | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
-//! | primary | VIP on `lo`, `arp_ignore`, `arp_announce` | its sockets have the VIP, its ARP does not |
-//! | primary | rule `from VIP`, route via the backup | every packet of the VIP leaves through the wire |
-//! | primary alone | VIP on the service interface too, no such rule | clients' packets come here, replies go straight ([`Network::claim`]) |
-//! | backup | rule for the application's replies, local route | relayed connections have their clients' addresses |
-//! | backup | `tcp_fwmark_accept` | who answers a SYN bears its mark: a relayed connection's, or that of a takeover |
+//! | every node | `arp_ignore`, `arp_announce` | an address on `lo` is its sockets' only, not its ARP's |
+//! | every node | rule for the application's replies, local route | relayed connections have their clients' addresses |
+//! | every node | `tcp_fwmark_accept` | who answers a SYN bears its mark: a relayed connection's, or that of a takeover |
+//! | [`Part::Wire`] | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
+//! | [`Part::Behind`] | VIP on `lo` | its sockets have the VIP, its ARP does not |
+//! | [`Part::Behind`] | rule `from VIP`, route via the peer | every packet of the VIP leaves through the wire |
+//! | [`Part::Alone`] | VIP on both | clients' packets come here, replies go straight |
 //!
 //! Everything works on the network namespace of the calling thread.
 
-mod claim;
 mod error;
 mod gateways;
 mod guard;
@@ -28,6 +28,7 @@ pub(crate) mod message;
 mod neighbour;
 mod netlink;
 pub(crate) mod packet;
+mod part;
 mod plan;
 pub mod sockets;
 mod step;
@@ -37,7 +38,6 @@ mod tests;
 mod verify;
 mod voice;
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -51,6 +51,7 @@ pub use guard::available as nftables_available;
 pub use interface::{Interface, addresses, interfaces};
 pub use listeners::listeners;
 pub use neighbour::{Announcer, Mac, claimants, resolve};
+pub use part::Part;
 
 use journal::Journal;
 use netlink::Netlink;
@@ -75,25 +76,6 @@ pub const PROTOCOL: u8 = 95;
 /// its replies to relayed connections from its replies to others.
 pub const RELAY_MARK: u32 = 0x5fad_0001;
 
-/// A node's part for a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Runs the application.
-    Primary,
-    /// Is the wire, and takes over.
-    Backup,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Primary => "primary",
-            Self::Backup => "backup",
-        })
-    }
-}
-
 /// What a node's network must provide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -110,8 +92,6 @@ pub struct Service {
     pub address: SocketAddr,
     /// The interface on which the VIP and the peer are.
     pub interface: String,
-    /// This node's role.
-    pub role: Role,
     /// The peer's address on the interface, of the VIP's family.
     pub peer: IpAddr,
     /// Where the local application listens, of the VIP's family.
@@ -129,7 +109,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Does everything of `plan` but the VIPs: from here on the guard stands, and a VIP may come up once the wire is
+    /// Does everything of `plan` that every part needs: from here on the guard stands, and a VIP may come up once the wire is
     /// there. If `journal` is of a daemon that died with the same plan, goes on from it; with another plan, that one
     /// is undone first.
     ///
@@ -145,15 +125,36 @@ impl Network {
             }
         };
         let mut network = Self::of(netlink, voice, journal)?;
-        if let Err(error) = network.advance(Step::is_lasting) {
+        let prepared = network
+            .look_for_strangers()
+            .and_then(|()| network.advance(Step::is_lasting));
+        if let Err(error) = prepared {
             give_up(network.remove());
             return Err(error);
         }
         Ok(network)
     }
 
+    /// A VIP that somebody else has put up here.
+    fn look_for_strangers(&self) -> Result<(), Error> {
+        let there = self
+            .netlink
+            .addresses()
+            .map_err(Error::at("look for", "addresses"))?;
+        for step in self.journal.steps() {
+            let Step::Address { address, .. } = step else {
+                continue;
+            };
+            let is_ours = self.is_begun(|step| step.switched() == Some(*address));
+            if !is_ours && step.is_on_interface() && there.iter().any(|(_, found)| found == address) {
+                return Err(Error::new("add", step.to_string(), step::not_ours()));
+            }
+        }
+        Ok(())
+    }
+
     /// Goes on with the network of a daemon that died, from its `journal`; nothing if there is none. What that daemon had put
-    /// up is there as if it had been put up now: the VIPs if it had raised them, claims, the right to speak. Unlike
+    /// up is there as if it had been put up now: the VIPs, the right to speak. Unlike
     /// [`Network::prepare`], undoes nothing: not what an unfinished daemon left, not after an error.
     ///
     /// # Errors
@@ -168,9 +169,7 @@ impl Network {
         }
         let mut network = Self::of(Netlink::open()?, Voice::open()?, old)?;
         network.advance(Step::is_lasting)?;
-        if network.is_raised() {
-            network.put_up()?;
-        }
+        network.again()?;
         Ok(Some(network))
     }
 
@@ -191,35 +190,19 @@ impl Network {
         })
     }
 
-    /// Puts up the VIPs.
-    ///
-    /// # Errors
-    /// The step that failed; the VIPs that were put up are taken down again.
-    pub fn raise(&mut self) -> Result<(), Error> {
-        let raised = self.put_up();
-        if raised.is_err() {
-            give_up(self.lower());
-        }
-        raised
+    /// Does once more what was begun.
+    fn again(&self) -> Result<(), Error> {
+        let steps = self.journal.steps().iter().enumerate();
+        let begun = steps.filter(|(index, _)| self.journal.begun(*index));
+        begun.map(|(_, step)| step.apply(&self.netlink)).collect()
     }
 
-    fn put_up(&mut self) -> Result<(), Error> {
-        self.advance(|step| step.is_address() || step.leads_away().is_some())?;
-        self.finish_claims()
-    }
-
-    /// Whether a VIP was put up, by this daemon or by one that died before it.
-    pub fn is_raised(&self) -> bool {
-        let mut steps = self.journal.steps().iter().enumerate();
-        steps.any(|(index, step)| step.is_address() && self.journal.begun(index))
-    }
-
-    /// Takes down the VIPs, also claimed ones; the rest stays.
+    /// Takes down the VIPs; the rest stays.
     ///
     /// # Errors
     /// All that could not be taken down.
     pub fn lower(&mut self) -> Result<(), UndoError> {
-        self.retreat(|step| step.is_address() || step.claims().is_some())
+        self.retreat(|step| step.switched().is_some())
     }
 
     /// Takes down one VIP, for all services at that address; the rest stays.
@@ -227,7 +210,7 @@ impl Network {
     /// # Errors
     /// If it could not be taken down.
     pub fn lower_vip(&mut self, vip: IpAddr) -> Result<(), UndoError> {
-        self.retreat(|step| step.vip() == Some(vip) || step.claims() == Some(vip))
+        self.retreat(|step| step.switched() == Some(vip))
     }
 
     /// Grants or withdraws the right to speak: without it nothing that this node says itself leaves from `service`, but
@@ -267,7 +250,7 @@ impl Network {
     fn advance(&mut self, which: impl Fn(&Step) -> bool) -> Result<(), Error> {
         for index in 0..self.journal.steps().len() {
             let step = self.journal.steps()[index].clone();
-            if !which(&step) || self.is_held_back(&step) {
+            if !which(&step) {
                 continue;
             }
             if !self.journal.begun(index) {
@@ -325,11 +308,14 @@ pub fn raised(journal: &Path) -> Result<Vec<IpAddr>, Error> {
     let Some(journal) = Journal::load(journal)? else {
         return Ok(Vec::new());
     };
-    let address = |(index, step): (usize, &Step)| match step {
-        Step::Address { address, .. } if journal.begun(index) => Some(*address),
-        _ => None,
-    };
-    Ok(journal.steps().iter().enumerate().filter_map(address).collect())
+    let begun = journal
+        .steps()
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| journal.begun(*index));
+    let mut vips: Vec<IpAddr> = begun.filter_map(|(_, step)| step.vip()).collect();
+    vips.dedup();
+    Ok(vips)
 }
 
 /// The plan that the daemon with `journal`, alive or dead, has begun to carry out; nothing if there is no journal.

@@ -4,13 +4,10 @@ use std::collections::HashMap;
 use std::io;
 
 use super::netlink::Netlink;
-use super::step::{Rule, Step, Way};
-use super::{
-    Error, PRIORITY_FROM_VIP, PRIORITY_RELAY, Plan, RELAY_MARK, Role, Service, TABLES, guard, sysctl,
-};
+use super::step::{LOOPBACK, Rule, Step, Way};
+use super::{Error, PRIORITY_FROM_VIP, PRIORITY_RELAY, Plan, RELAY_MARK, Service, TABLES, guard, sysctl};
 
-/// The steps of `plan`, in the order in which they are done: the guard first, the VIPs last. Behind them stands what is
-/// done only if it is needed.
+/// The steps of `plan`, in the order in which they are done: the guard first, the VIPs last.
 pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> {
     let mut tables = Tables {
         netlink,
@@ -22,33 +19,21 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
         services: plan.services.iter().map(|service| service.address).collect(),
     }];
     for service in &plan.services {
-        let of_service = match service.role {
-            Role::Primary => primary(&mut tables, service)?,
-            Role::Backup => backup(&mut tables, service)?,
-        };
-        steps.extend(of_service);
+        steps.extend(behind(&mut tables, service)?);
+        steps.extend(relaying(&mut tables, service)?);
     }
-    steps.extend(plan.services.iter().map(|service| Step::Address {
-        address: service.address.ip(),
-        interface: match service.role {
-            Role::Primary => "lo".to_owned(),
-            Role::Backup => service.interface.clone(),
-        },
-    }));
-    let primaries = plan
-        .services
-        .iter()
-        .filter(|service| service.role == Role::Primary);
-    steps.extend(primaries.map(|service| Step::Claim {
-        address: service.address.ip(),
-        interface: service.interface.clone(),
-    }));
+    for service in &plan.services {
+        steps.extend([LOOPBACK, &service.interface].map(|interface| Step::Address {
+            address: service.address.ip(),
+            interface: interface.to_owned(),
+        }));
+    }
     Ok(without_repetition(steps))
 }
 
-/// Silent in ARP about the VIP, and all that it sends goes by the backup, neighbours' packets too: what reached a
+/// Silent in ARP about a VIP on `lo`, and all that it sends goes by the peer, neighbours' packets too: what reached a
 /// neighbour directly would not be in the log.
-fn primary(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
+fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
     if service.address.is_ipv4() {
         // arp_ignore 4 to 7 are reserved and do nothing; of 1, 2, 3 and 8 each keeps silent about an address on lo, but 8
@@ -101,7 +86,7 @@ fn arp(interface: &str, key: &str, value: &str, enough: &[&str]) -> Result<Optio
 }
 
 /// The application's replies to relayed connections, which are to clients' addresses, stay on this machine.
-fn backup(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
+fn relaying(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
     let way = Way::Local {
         ipv6: service.address.is_ipv6(),
     };

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::netlink::Netlink;
 use super::voice::Voice;
-use super::{Error, PRIORITY_FROM_VIP, guard, sysctl};
+use super::{Error, PRIORITY_FROM_VIP, Part, guard, sysctl};
 
 /// One change. Doing it twice is as good as once, and so is undoing it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,10 +27,10 @@ pub(super) enum Step {
     Rule(Rule),
     /// A VIP.
     Address { address: IpAddr, interface: String },
-    /// A primary's VIP on the service interface too, in place of the way through the backup. Not begun by the plan, but
-    /// by a claim.
-    Claim { address: IpAddr, interface: String },
 }
+
+/// Where an address is its sockets' only.
+pub(super) const LOOPBACK: &str = "lo";
 
 /// What is restored of what was there already: nothing is done.
 const FOUND: &str = "there";
@@ -59,14 +59,9 @@ pub(super) struct Rule {
 }
 
 impl Step {
-    /// Whether this is a VIP: those come up last and go first.
-    pub(super) fn is_address(&self) -> bool {
-        matches!(self, Self::Address { .. })
-    }
-
-    /// Whether this stands as long as the daemon's part does, whoever has the VIPs.
+    /// Whether every part needs this.
     pub(super) fn is_lasting(&self) -> bool {
-        !self.is_address() && self.claims().is_none()
+        self.switched().is_none()
     }
 
     /// The VIP that this puts up.
@@ -77,19 +72,25 @@ impl Step {
         }
     }
 
-    /// The VIP that this claims.
-    pub(super) fn claims(&self) -> Option<IpAddr> {
+    /// The VIP for which this is done or undone with this node's part.
+    pub(super) fn switched(&self) -> Option<IpAddr> {
         match self {
-            Self::Claim { address, .. } => Some(*address),
-            _ => None,
+            Self::Rule(rule) if rule.priority == PRIORITY_FROM_VIP => Some(rule.from),
+            _ => self.vip(),
         }
     }
 
-    /// The VIP whose packets this leads through the backup.
-    pub(super) fn leads_away(&self) -> Option<IpAddr> {
+    /// Whether a VIP comes to where neighbours can ask for it.
+    pub(super) fn is_on_interface(&self) -> bool {
+        matches!(self, Self::Address { interface, .. } if interface != LOOPBACK)
+    }
+
+    /// Of what is switched: whether it belongs to `part`.
+    pub(super) fn serves(&self, part: Part) -> bool {
         match self {
-            Self::Rule(rule) if rule.priority == PRIORITY_FROM_VIP => Some(rule.from),
-            _ => None,
+            Self::Address { .. } if self.is_on_interface() => matches!(part, Part::Wire | Part::Alone),
+            Self::Address { .. } => matches!(part, Part::Behind | Part::Alone),
+            _ => part == Part::Behind,
         }
     }
 
@@ -108,13 +109,8 @@ impl Step {
                 .table_in_use(*table, way.is_ipv6())
                 .map_err(Error::at("look for", &object))?,
             Self::Rule(rule) => netlink.has_rule(rule).map_err(Error::at("look for", &object))?,
-            Self::Address { address, .. } => netlink
-                .addresses()
-                .map_err(Error::at("look for", &object))?
-                .iter()
-                .any(|(_, found)| found == address),
             // Whoever put it there before: what matters is that it is there.
-            Self::Claim { address, interface } => {
+            Self::Address { address, interface } => {
                 let there = netlink.has_address(*address, interface);
                 return there
                     .map(|there| there.then(|| FOUND.to_owned()))
@@ -122,11 +118,7 @@ impl Step {
             }
         };
         if there {
-            let answer = io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "it is there already, and not by this node's steadfast",
-            );
-            return Err(Error::new("add", object, answer));
+            return Err(Error::new("add", object, not_ours()));
         }
         Ok(None)
     }
@@ -143,9 +135,7 @@ impl Step {
             Self::Sysctl { key, value } => Ok(sysctl::read(key)? == *value),
             Self::Route { table, way } => netlink.table_in_use(*table, way.is_ipv6()),
             Self::Rule(rule) => netlink.has_rule(rule),
-            Self::Address { address, interface } | Self::Claim { address, interface } => {
-                netlink.has_address(*address, interface)
-            }
+            Self::Address { address, interface } => netlink.has_address(*address, interface),
         }
     }
 
@@ -155,9 +145,7 @@ impl Step {
             Self::Sysctl { key, value } => sysctl::write(key, value),
             Self::Route { table, way } => netlink.add_route(*table, way),
             Self::Rule(rule) => netlink.add_rule(rule),
-            Self::Address { address, interface } | Self::Claim { address, interface } => {
-                netlink.add_address(*address, interface)
-            }
+            Self::Address { address, interface } => netlink.add_address(*address, interface),
         };
         match done {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -172,16 +160,22 @@ impl Step {
             Self::Sysctl { key, value } => restore(key, value, found),
             Self::Route { table, way } => netlink.remove_route(*table, way),
             Self::Rule(rule) => netlink.remove_rule(rule),
-            Self::Claim { .. } if found == Some(FOUND) => Ok(()),
-            Self::Address { address, interface } | Self::Claim { address, interface } => {
-                netlink.remove_address(*address, interface)
-            }
+            Self::Address { .. } if found == Some(FOUND) => Ok(()),
+            Self::Address { address, interface } => netlink.remove_address(*address, interface),
         };
         match undone {
             Err(error) if is_gone(&error) => Ok(()),
             undone => undone.map_err(Error::at("remove", self)),
         }
     }
+}
+
+/// Of what is there already.
+pub(super) fn not_ours() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        "it is there already, and not by this node's steadfast",
+    )
 }
 
 /// Restores a value, unless somebody else has changed it since: then theirs stands.
@@ -244,7 +238,7 @@ impl fmt::Display for Step {
                 mark.map_or(Ok(()), |mark| write!(f, " mark {mark:#x}"))?;
                 write!(f, " to table {table}")
             }
-            Self::Address { address, interface } | Self::Claim { address, interface } => {
+            Self::Address { address, interface } => {
                 write!(f, "address {address} on {interface}")
             }
         }

@@ -43,7 +43,7 @@ impl Network {
     fn missing(&self) -> Result<Vec<Step>, Error> {
         let mut missing = Vec::new();
         for (index, step) in self.journal.steps().iter().enumerate() {
-            if self.journal.begun(index) && !self.is_held_back(step) && !self.stands(step)? {
+            if self.journal.begun(index) && !self.stands(step)? {
                 missing.push(step.clone());
             }
         }

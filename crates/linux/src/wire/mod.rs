@@ -286,6 +286,7 @@ impl Wire {
             peer_seen_ns: 0,
             epoch: 0,
             unlogged: 0,
+            until_ns: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };

@@ -87,6 +87,13 @@ impl Wire {
             .store(epoch, Ordering::SeqCst);
     }
 
+    /// When the right to speak alone ends: nanoseconds of the monotonic clock; 0: it does not end.
+    pub fn set_until(&self, index: u16, until_ns: u64) {
+        // SAFETY: within the mapping, aligned; the programs read it as one word.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).until_ns) }
+            .store(until_ns, Ordering::SeqCst);
+    }
+
     /// How many packets have passed unlogged since this was asked last.
     pub fn take_unlogged(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.

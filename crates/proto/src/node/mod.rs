@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
-use crate::action::{Action, Gate, Report, Server, ServiceBeat, ServiceIndex};
+use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
 use crate::connection::{Cause, Connection};
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::{Policy, follow_replica};
 use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
-use crate::role::{Event, Role};
+use crate::role::Role;
+use crate::standing::{Standing, StandingConfig};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
@@ -37,8 +38,10 @@ pub struct NodeConfig {
     pub without_peer: bool,
     /// When the peer counts as dead; also the rhythm of our own heartbeats.
     pub detector: DetectorConfig,
-    /// So long after the wire is declared dead it may still be taking over: only then may the VIP be claimed.
+    /// So long after the backup was heard it may take over without having asked: only then may the VIP be claimed.
     pub lease: Duration,
+    /// Who speaks alone asks an arbiter ([`Action::Confirm`]). Without one, silence counts as death.
+    pub has_arbiter: bool,
     /// The services; an index into this list names one.
     pub services: Vec<ServiceConfig>,
 }
@@ -67,8 +70,8 @@ pub struct Unfollowed {
 
 pub(crate) struct Service {
     pub(crate) config: ServiceConfig,
-    pub(crate) role: Role,
-    pub(crate) epoch: u64,
+    standing: Standing,
+    gate: Gate,
     pub(crate) table: Table,
     pub(crate) takeover: Option<Takeover>,
     pub(crate) reports: Vec<TakeoverReport>,
@@ -85,19 +88,20 @@ pub(crate) struct Service {
     /// Clients whose last connection was taken over, while the service was not.
     taken: HashSet<SocketAddr, FxSeededState>,
     unfollowed: Unfollowed,
+    hands_over: bool,
     is_contradicted: bool,
     is_alarmed: bool,
 }
 
 impl Service {
-    fn new(config: &ServiceConfig) -> Self {
-        let (role, epoch) = config.found.map_or((Role::Joining, 0), |(gate, epoch)| {
-            (roles::behind(gate, epoch), epoch)
-        });
+    fn new(config: &ServiceConfig, standing: StandingConfig, now: Instant) -> Self {
+        let found = config
+            .found
+            .map(|(gate, epoch)| (roles::behind(gate, epoch), epoch));
         Self {
             config: config.clone(),
-            role,
-            epoch,
+            standing: Standing::new(standing, found, now),
+            gate: config.found.map_or(Gate::Off, |(gate, _)| gate),
             table: Table::new(config.table),
             takeover: None,
             reports: Vec::new(),
@@ -111,14 +115,24 @@ impl Service {
             orphans: Vec::new(),
             taken: HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed)),
             unfollowed: Unfollowed::default(),
+            hands_over: false,
             is_contradicted: false,
             is_alarmed: false,
         }
     }
 
+    fn role(&self) -> Role {
+        self.standing.role()
+    }
+
+    /// Whether the connections of a dead worker are being taken over: then nothing else is.
+    fn is_busy(&self) -> bool {
+        self.takeover.is_some() && self.role() == Role::Backup
+    }
+
     /// Whether it is for this node to answer a segment of no connection.
     fn answers(&self, direction: Direction, segment: &Segment<'_>) -> bool {
-        direction == Direction::In && (self.role.speaks_alone() || self.taken.contains(&segment.source))
+        direction == Direction::In && (self.role().speaks_alone() || self.taken.contains(&segment.source))
     }
 }
 
@@ -129,7 +143,10 @@ pub struct Node {
     since: Instant,
     beat_due: Instant,
     beat_sequence: u64,
-    leaves: bool,
+    /// The peer's last heartbeat, to be named to it.
+    echo: Option<Echo>,
+    /// Its number.
+    heard: u64,
     services: Vec<Service>,
     actions: VecDeque<Action>,
 }
@@ -137,7 +154,15 @@ pub struct Node {
 impl Node {
     /// A node that has not yet heard of its peer.
     pub fn new(config: NodeConfig, now: Instant) -> Self {
-        let services = config.services.iter().map(Service::new).collect();
+        let service = |service: &ServiceConfig| {
+            let standing = StandingConfig {
+                is_primary: service.is_primary,
+                has_arbiter: config.has_arbiter,
+                lease: config.lease,
+            };
+            Service::new(service, standing, now)
+        };
+        let services = config.services.iter().map(service).collect();
         let detector = Detector::new(config.detector, now);
         Self {
             config,
@@ -145,7 +170,8 @@ impl Node {
             since: now,
             beat_due: now,
             beat_sequence: 0,
-            leaves: false,
+            echo: None,
+            heard: 0,
             services,
             actions: VecDeque::new(),
         }
@@ -308,7 +334,8 @@ impl Node {
             self.actions
                 .push_back(Action::Report(Report::TakenOver { service: index }));
             if is_whole {
-                self.transition(now, index, Event::Decided);
+                let change = self.services[usize::from(index)].standing.on_decided(now);
+                self.follow(now, index, change);
             }
             self.adopt_orphans(now, index);
         }
@@ -317,7 +344,7 @@ impl Node {
     /// Connections of `clients` have lost their process on the primary: takes them over, after those that are being decided.
     fn adopt_orphans(&mut self, now: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
-        if service.role != Role::Backup || service.takeover.is_some() {
+        if service.role() != Role::Backup || service.takeover.is_some() {
             return;
         }
         let clients = std::mem::take(&mut service.orphans);

@@ -1,13 +1,14 @@
 //! Who does what: heartbeats, time, the health of the application, and what changes of role bring about.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use super::{Node, Service};
+use super::view::Simplex;
+use super::{Node, Service, Unfollowed};
 use crate::Instant;
-use crate::action::{Action, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
+use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
-use crate::role::{Event, Role};
+use crate::role::Role;
+use crate::standing::{Change, Verdict, Word};
 use crate::takeover::Takeover;
 
 /// The role of an agent that left `gate` behind. One that died while it decided connections has lost those; it speaks alone.
@@ -25,8 +26,20 @@ pub(super) fn behind(gate: Gate, epoch: u64) -> Role {
 impl Node {
     /// The peer's sign of life.
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
-        self.detector.on_heartbeat(now);
         let incarnation = heartbeat.incarnation;
+        let is_known = self.echo.is_some_and(|last| last.incarnation == incarnation);
+        if is_known && heartbeat.sequence < self.heard {
+            return; // overtaken on its way
+        }
+        self.detector.on_heartbeat(now);
+        self.heard = heartbeat.sequence;
+        let sent = heartbeat.sent;
+        self.echo = Some(Echo { incarnation, sent });
+        let echo = heartbeat
+            .echo
+            .filter(|echo| echo.incarnation == self.config.incarnation)
+            .map(|echo| Instant::from_nanos(echo.sent))
+            .filter(|sent| *sent <= now);
         for beat in heartbeat.services {
             let Some(index) = self
                 .indices()
@@ -41,11 +54,21 @@ impl Node {
             self.look_for_two_voices(index, &beat);
             self.hear_of_orphans(now, index, incarnation, &beat);
             let service = &mut self.services[usize::from(index)];
-            let event = event_of(service, &beat);
+            // A server that is no better would not help.
+            let is_worse = beat.server != Server::Alive && service.server == Server::Alive;
+            let word = Word {
+                role: beat.role,
+                epoch: beat.epoch,
+                leaves: beat.leaves,
+                yields: beat.leaves || beat.hands_over || is_worse,
+                echo,
+            };
             service.peer = Some(beat);
-            if let Some(event) = event {
-                self.transition(now, index, event);
+            if service.is_busy() && word.yields {
+                continue; // a few connections first; it is said again
             }
+            let change = service.standing.on_word(now, &word);
+            self.follow(now, index, change);
         }
     }
 
@@ -62,9 +85,9 @@ impl Node {
 
     fn look_for_two_voices(&mut self, index: ServiceIndex, beat: &ServiceBeat) {
         let service = &mut self.services[usize::from(index)];
-        let are_two = service.role.speaks_alone() && beat.role.speaks_alone() && beat.epoch == service.epoch;
+        let epoch = service.standing.epoch();
+        let are_two = service.role().speaks_alone() && beat.role.speaks_alone() && beat.epoch == epoch;
         if are_two && !std::mem::replace(&mut service.is_alarmed, true) {
-            let epoch = service.epoch;
             let report = Report::TwoVoices {
                 service: index,
                 epoch,
@@ -76,14 +99,14 @@ impl Node {
     fn hear_of_orphans(&mut self, now: Instant, index: ServiceIndex, incarnation: u64, beat: &ServiceBeat) {
         let service = &mut self.services[usize::from(index)];
         let mut answers = service.telling.on_adopted(beat.adopted);
-        if service.role == Role::Backup && beat.role == Role::Primary {
+        if service.role() == Role::Backup && beat.role == Role::Primary {
             let new = service.hearing.take(incarnation, &beat.orphans);
             answers |= !new.is_empty();
             service.orphans.extend(new);
         }
         self.adopt_orphans(now, index);
         if answers {
-            self.send_heartbeat();
+            self.send_heartbeat(now);
         }
     }
 
@@ -94,35 +117,85 @@ impl Node {
 
     /// An outside host answered what [`Action::Announce`] asked.
     pub fn handle_reached(&mut self, now: Instant, index: ServiceIndex) {
-        self.transition(now, index, Event::Reached);
+        let service = &mut self.services[usize::from(index)];
+        if service.claim.as_ref().is_some_and(Claim::is_begun) {
+            let change = service.standing.on_reached(now);
+            self.follow(now, index, change);
+        }
+    }
+
+    /// The arbiter's answer to [`Action::Confirm`].
+    pub fn handle_verdict(&mut self, now: Instant, index: ServiceIndex, epoch: u64, verdict: Verdict) {
+        let service = &mut self.services[usize::from(index)];
+        let had_end = service.standing.until().is_some();
+        let change = service.standing.on_verdict(now, epoch, verdict);
+        if change.is_none() && had_end && service.standing.until().is_none() {
+            let gate = service.gate;
+            self.set_gate(index, gate);
+        }
+        self.follow(now, index, change);
+    }
+
+    /// The operator wants this node to become the backup of a service of which it is the primary, or the other way round.
+    ///
+    /// # Errors
+    /// Why that cannot be.
+    pub fn handle_handover(&mut self, now: Instant, index: ServiceIndex) -> Result<(), Simplex> {
+        if let Some(why) = self.simplex(now, index) {
+            return Err(why);
+        }
+        let service = &mut self.services[usize::from(index)];
+        if service.role() == Role::Primary {
+            service.hands_over = true;
+            self.send_heartbeat(now);
+        } else if !service.is_busy() {
+            let change = service.standing.on_handover(now);
+            self.follow(now, index, change);
+        }
+        Ok(())
+    }
+
+    /// The operator wants this node to have no part in a service, or to have one again.
+    pub fn handle_leave(&mut self, now: Instant, index: ServiceIndex, leaves: bool) {
+        self.services[usize::from(index)].standing.set_leaves(leaves);
+        self.send_heartbeat(now);
     }
 
     /// Time has passed: heartbeats are sent and missed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.beat_due {
             self.beat_due = now + self.config.detector.interval;
-            self.send_heartbeat();
+            self.send_heartbeat(now);
         }
         for (index, service) in (0..).zip(&mut self.services) {
             service.repeats.on_timeout(now, &mut self.actions);
-            if let Some(claim) = &mut service.claim {
+            if let Some(epoch) = service.standing.ask(now) {
+                let service = index;
+                self.actions.push_back(Action::Confirm { service, epoch });
+            }
+            let may_claim = service.standing.may_claim(now);
+            if let Some(claim) = service
+                .claim
+                .as_mut()
+                .filter(|claim| may_claim || claim.is_begun())
+            {
                 claim.on_timeout(now, index, &mut self.actions);
             }
         }
         if self.detector.wants_probe(now) {
             self.actions.push_back(Action::Probe);
         }
-        let event = if self.detector.is_silent(now) {
-            Event::PeerSilent
-        } else if self.is_alone(now) {
-            Event::Alone
-        } else {
-            return;
-        };
+        let (is_silent, is_alone) = (self.detector.is_silent(now), self.is_alone(now));
         for index in self.indices() {
-            if event != Event::Alone || self.service(index).config.is_primary {
-                self.transition(now, index, event);
-            }
+            let service = &mut self.services[usize::from(index)];
+            let change = if is_silent && service.has_link && !service.is_busy() {
+                service.standing.on_silent(now)
+            } else if is_alone && service.config.is_primary {
+                service.standing.on_alone(now)
+            } else {
+                continue;
+            };
+            self.follow(now, index, change);
         }
     }
 
@@ -137,7 +210,16 @@ impl Node {
     pub fn poll_timeout(&self) -> Instant {
         let of_service = |service: &Service| {
             let claim = service.claim.as_ref().and_then(Claim::poll_timeout);
-            [service.repeats.poll_timeout(), claim]
+            let free = service
+                .standing
+                .granted_until()
+                .filter(|_| service.role() == Role::Claiming);
+            let claim = claim.map(|due| free.map_or(due, |free| due.max(free)));
+            [
+                service.repeats.poll_timeout(),
+                claim,
+                service.standing.poll_timeout(),
+            ]
         };
         let services = self.services.iter().flat_map(of_service).flatten();
         services.fold(self.beat_due.min(self.detector.poll_timeout()), Instant::min)
@@ -159,17 +241,22 @@ impl Node {
     }
 
     /// How the application on this node is now.
-    pub fn handle_server(&mut self, index: ServiceIndex, server: Server) {
+    pub fn handle_server(&mut self, now: Instant, index: ServiceIndex, server: Server) {
         let service = &mut self.services[usize::from(index)];
         if std::mem::replace(&mut service.server, server) != server {
-            self.send_heartbeat(); // at once, not in the usual rhythm
+            self.send_heartbeat(now); // at once, not in the usual rhythm
         }
     }
 
     /// The processes of these clients' connections died on this node, but the service lives.
-    pub fn handle_orphans(&mut self, index: ServiceIndex, clients: impl IntoIterator<Item = SocketAddr>) {
+    pub fn handle_orphans(
+        &mut self,
+        now: Instant,
+        index: ServiceIndex,
+        clients: impl IntoIterator<Item = SocketAddr>,
+    ) {
         let service = &mut self.services[usize::from(index)];
-        if service.role != Role::Primary {
+        if service.role() != Role::Primary {
             return; // there is no wire that knows them
         }
         let told = clients
@@ -177,39 +264,42 @@ impl Node {
             .filter(|&client| service.telling.add(client))
             .count();
         if told > 0 {
-            self.send_heartbeat();
+            self.send_heartbeat(now);
         }
     }
 
     /// The operator wants this node to stop: the peer is to go on without it. See [`is_free`](Self::is_free).
-    pub fn handle_stop(&mut self) {
-        self.leaves = true;
-        self.send_heartbeat();
+    pub fn handle_stop(&mut self, now: Instant) {
+        for service in &mut self.services {
+            service.standing.set_leaves(true);
+        }
+        self.send_heartbeat(now);
     }
 
     /// Whether nothing is lost by stopping now that could be kept by waiting.
     pub fn is_free(&self, now: Instant) -> bool {
         let alive = self.detector.is_alive(now);
-        self.services.iter().all(|service| match service.role {
-            Role::Joining | Role::Standby | Role::Sole => true,
+        self.services.iter().all(|service| match service.role() {
+            Role::Joining | Role::Returning | Role::Standby | Role::Sole => true,
             Role::Primary | Role::Claiming | Role::Backup => !alive,
             Role::TakingOver => false,
         })
     }
 
-    pub(super) fn send_heartbeat(&mut self) {
+    pub(super) fn send_heartbeat(&mut self, now: Instant) {
         self.beat_sequence += 1;
         let services = self
             .services
             .iter()
             .map(|service| ServiceBeat {
                 vip: service.table.config().vip,
-                role: service.role,
-                epoch: service.epoch,
+                role: service.role(),
+                epoch: service.standing.epoch(),
                 configured_primary: service.config.is_primary,
                 mac: service.config.mac,
                 server: service.server,
-                leaves: self.leaves,
+                leaves: service.standing.leaves(),
+                hands_over: service.hands_over,
                 orphans: service.telling.told(),
                 adopted: service.hearing.adopted(),
             })
@@ -218,34 +308,33 @@ impl Node {
             node: self.config.name.clone(),
             incarnation: self.config.incarnation,
             sequence: self.beat_sequence,
+            sent: now.as_nanos(),
+            echo: self.echo,
             services,
         };
         self.actions.push_back(Action::Send(heartbeat));
     }
 
-    pub(super) fn transition(&mut self, now: Instant, index: ServiceIndex, event: Event) {
+    /// Does what a change of role brings about.
+    pub(super) fn follow(&mut self, now: Instant, index: ServiceIndex, change: Option<Change>) {
+        let Some(Change { from, to }) = change else { return };
         let service = &mut self.services[usize::from(index)];
-        let from = service.role;
-        if event == Event::PeerSilent && !service.has_link {
-            return;
-        }
-        let Some(role) = from.after(event) else { return };
-        let wants_takeover = role == Role::TakingOver;
-        if wants_takeover && (self.leaves || service.takeover.is_some()) {
-            return; // it has promised not to; or a few connections first, then it is asked again
-        }
-        service.role = role;
-        match role {
-            Role::Primary | Role::Backup => self.pair(index, from),
-            Role::Claiming => self.claim(now, index, from, event),
+        service.hands_over = false;
+        match to {
+            Role::Primary => self.serve(index),
+            Role::Returning => self.offer(index),
+            Role::Backup => {
+                service.claim = Some(Claim::announcing(now));
+                self.set_gate(index, Gate::Wire);
+            }
+            Role::Claiming => self.claim(now, index, from),
             Role::TakingOver => {
-                service.epoch += 1;
                 service.taken.clear(); // from now on it answers for all
-                let takeover = Takeover::begin(now, index, service.epoch, &mut self.actions);
-                service.takeover = Some(takeover);
+                self.set_gate(index, Gate::Takeover);
+                let takeover = Takeover::begin(now, index, &mut self.actions);
+                self.services[usize::from(index)].takeover = Some(takeover);
             }
             Role::Sole if from == Role::Claiming => {
-                service.epoch += 1;
                 if let Some(claim) = &mut service.claim {
                     claim.on_reached(now);
                 }
@@ -254,60 +343,60 @@ impl Node {
             Role::Standby => self.stand_down(index),
             Role::Sole | Role::Joining => {}
         }
-        let epoch = self.service(index).epoch;
-        let service = index;
         let report = Report::Role {
-            service,
+            service: index,
             from,
-            to: role,
-            epoch,
+            to,
+            epoch: self.service(index).standing.epoch(),
         };
         self.actions.push_back(Action::Report(report));
-        self.send_heartbeat(); // the peer should know at once
+        self.send_heartbeat(now); // the peer should know at once
     }
 
     fn set_gate(&mut self, index: ServiceIndex, gate: Gate) {
-        let (service, epoch) = (index, self.service(index).epoch);
-        self.actions.push_back(Action::SetGate { service, gate, epoch });
+        let service = &mut self.services[usize::from(index)];
+        service.gate = gate;
+        let (epoch, until) = (service.standing.epoch(), service.standing.until());
+        self.actions.push_back(Action::SetGate {
+            service: index,
+            gate,
+            epoch,
+            until,
+        });
     }
 
-    /// The pair is whole: network first, then the gate.
-    fn pair(&mut self, index: ServiceIndex, from: Role) {
-        let service = &mut self.services[usize::from(index)];
-        let peer_mac = service.peer.as_ref().expect("paired by its heartbeat").mac;
-        let (role, gate) = match service.role {
-            Role::Primary => (Role::Primary, Gate::Primary),
-            _ => (Role::Backup, Gate::Wire),
-        };
-        if service.claim.take().is_some_and(|claim| claim.is_begun()) {
-            self.actions.push_back(Action::YieldAddress { service: index });
-        }
-        if from == Role::Joining {
-            service.epoch = 1;
-        }
-        let service = index;
+    fn assume(&mut self, index: ServiceIndex) {
+        let service = self.service(index);
+        let peer_mac = service.peer.as_ref().map_or([0; 6], |peer| peer.mac);
+        let role = service.role();
         self.actions.push_back(Action::Assume {
-            service,
+            service: index,
             role,
             peer_mac,
         });
-        self.set_gate(index, gate);
     }
 
-    /// The wire is gone, or never was. Its lease may still run: it may be deciding connections at this moment, unless it said
-    /// that it will not.
-    fn claim(&mut self, now: Instant, index: ServiceIndex, from: Role, event: Event) {
-        let lease = match event {
-            Event::PeerSilent => self.config.lease,
-            _ => Duration::ZERO,
-        };
-        self.services[usize::from(index)].claim = Some(Claim::new(now + lease));
+    /// What is said goes through the peer's wire from now on: network first, then the gate.
+    fn serve(&mut self, index: ServiceIndex) {
+        self.services[usize::from(index)].claim = None;
+        self.assume(index);
+        self.set_gate(index, Gate::Primary);
+    }
+
+    /// Becomes a wire that nobody has been told of yet. What it logs concerns what the peer says from now on.
+    fn offer(&mut self, index: ServiceIndex) {
+        let service = &mut self.services[usize::from(index)];
+        service.table.clear();
+        service.unfollowed = Unfollowed::default();
+        self.assume(index);
+        self.set_gate(index, Gate::Wire);
+    }
+
+    /// The wire is gone, or never was. Its lease may still run: it may be deciding connections at this moment.
+    fn claim(&mut self, now: Instant, index: ServiceIndex, from: Role) {
+        self.services[usize::from(index)].claim = Some(Claim::new(now));
         if from == Role::Joining {
-            self.actions.push_back(Action::Assume {
-                service: index,
-                role: Role::Claiming,
-                peer_mac: [0; 6],
-            });
+            self.assume(index);
             self.set_gate(index, Gate::Primary);
         }
     }
@@ -315,7 +404,6 @@ impl Node {
     /// The peer speaks alone: whatever was under way here is void.
     fn stand_down(&mut self, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
-        service.epoch = service.peer.as_ref().map_or(service.epoch, |peer| peer.epoch);
         service.claim = None;
         service.takeover = None;
         service.orphans.clear();
@@ -329,29 +417,5 @@ impl Node {
         });
         self.set_gate(index, Gate::Mute);
         self.actions.push_back(Action::StandDown { service: index });
-    }
-}
-
-/// What the peer's word about a service means for this node's role.
-fn event_of(service: &Service, beat: &ServiceBeat) -> Option<Event> {
-    let (role, peer) = (service.role, beat.role);
-    if peer.speaks_alone() {
-        // Of two that speak in the same epoch the configured primary goes on.
-        let yields = role.speaks_alone() && beat.epoch == service.epoch && !service.config.is_primary;
-        let is_later = beat.epoch > service.epoch || role == Role::Joining;
-        return (is_later || yields).then_some(Event::PeerSpeaks);
-    }
-    match (role, peer) {
-        (Role::Joining, Role::Standby) => None, // it held its tongue for someone who spoke alone: not for us to guess
-        (Role::Joining, _) if service.config.is_primary => Some(Event::PairedAsPrimary),
-        (Role::Joining, _) => Some(Event::PairedAsBackup),
-        (Role::Claiming, Role::Backup) if !beat.leaves => Some(Event::PeerBack),
-        (Role::Primary, Role::Backup) if beat.leaves => Some(Event::PeerLeaves),
-        (Role::Backup, Role::Primary) if beat.leaves => Some(Event::PeerYields),
-        // A server that is no better would not help.
-        (Role::Backup, Role::Primary) if beat.server != Server::Alive && service.server == Server::Alive => {
-            Some(Event::PeerYields)
-        }
-        _ => None,
     }
 }

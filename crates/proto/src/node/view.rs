@@ -29,6 +29,8 @@ pub enum Simplex {
     Sole,
     /// The peer serves alone.
     Standby,
+    /// The peer serves alone, and this node is about to be its wire.
+    Returning,
 }
 
 impl std::fmt::Display for Simplex {
@@ -43,6 +45,7 @@ impl std::fmt::Display for Simplex {
             Self::Claiming => "the backup is gone; this node claims the VIP",
             Self::Sole => "this node serves alone",
             Self::Standby => "the peer serves alone",
+            Self::Returning => "this node is about to be the peer's wire",
         })
     }
 }
@@ -61,7 +64,7 @@ impl Node {
     /// Role and epoch of a service.
     pub fn role(&self, service: ServiceIndex) -> (Role, u64) {
         let service = self.service(service);
-        (service.role, service.epoch)
+        (service.role(), service.standing.epoch())
     }
 
     /// What the peer said last about a service.
@@ -77,7 +80,7 @@ impl Node {
     /// Why not both nodes do their part for a service; nothing if they do.
     pub fn simplex(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
         let service = self.service(index);
-        let complement = match service.role {
+        let complement = match service.role() {
             Role::Joining if service.is_contradicted => return Some(Simplex::Contradiction),
             Role::Joining if !self.detector.has_heard() => return Some(Simplex::NotHeard),
             Role::Joining => return Some(Simplex::NotAgreed),
@@ -85,6 +88,7 @@ impl Node {
             Role::TakingOver => return Some(Simplex::TakingOver),
             Role::Sole => return Some(Simplex::Sole),
             Role::Standby => return Some(Simplex::Standby),
+            Role::Returning => return Some(Simplex::Returning),
             Role::Primary => Role::Backup,
             Role::Backup => Role::Primary,
         };
@@ -107,17 +111,26 @@ impl Node {
     /// its lease has run out. Nothing if the VIP is not this node's to claim, or claimed already.
     pub fn may_claim_at(&self, index: ServiceIndex) -> Option<Instant> {
         let service = self.service(index);
-        match service.role {
-            Role::Primary => self.detector.overdue_at().map(|at| at + self.config.lease),
-            Role::Claiming => service.claim.as_ref().and_then(Claim::begins_at),
-            Role::Joining | Role::Backup | Role::TakingOver | Role::Sole | Role::Standby => None,
+        match service.role() {
+            Role::Primary => {
+                let overdue = self.detector.overdue_at();
+                overdue.map(|at| service.standing.granted_until().map_or(at, |free| at.max(free)))
+            }
+            Role::Claiming if service.claim.as_ref().is_some_and(Claim::is_begun) => None,
+            Role::Claiming => service.standing.granted_until(),
+            Role::Joining
+            | Role::Returning
+            | Role::Backup
+            | Role::TakingOver
+            | Role::Sole
+            | Role::Standby => None,
         }
     }
 
     /// Clients of a service whose connections this node, being its wire, passes on without knowing their beginning.
     pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = SocketAddr> {
         let service = self.service(index);
-        let is_wire = service.role == Role::Backup;
+        let is_wire = service.role() == Role::Backup;
         service.table.older(now).filter(move |_| is_wire)
     }
 }
@@ -158,6 +171,7 @@ mod tests {
                 agent_timeout: Duration::from_millis(500),
             },
             lease: Duration::from_millis(300),
+            has_arbiter: false,
             services: vec![ServiceConfig {
                 table,
                 is_primary: true,
@@ -168,15 +182,16 @@ mod tests {
         Node::new(config, at(0))
     }
 
-    fn hear(node: &mut Node, millis: u64, role: Role, configured_primary: bool) {
+    fn hear(node: &mut Node, millis: u64, (role, epoch): (Role, u64), configured_primary: bool) {
         let beat = ServiceBeat {
             vip: node.vip(0),
             role,
-            epoch: 0,
+            epoch,
             configured_primary,
             mac: [0; 6],
             server: Server::Alive,
             leaves: false,
+            hands_over: false,
             orphans: Orphans::default(),
             adopted: 0,
         };
@@ -184,6 +199,8 @@ mod tests {
             node: "beta".to_owned(),
             incarnation: 1,
             sequence: millis,
+            sent: 0,
+            echo: None,
             services: vec![beat],
         };
         node.handle_heartbeat(at(millis), heartbeat);
@@ -193,30 +210,34 @@ mod tests {
     fn a_simplex_service_says_why() {
         let mut node = node();
         assert_eq!(node.simplex(at(1), 0), Some(Simplex::NotHeard));
-        hear(&mut node, 10, Role::Joining, true);
+        hear(&mut node, 10, (Role::Joining, 0), true);
         assert_eq!(node.simplex(at(10), 0), Some(Simplex::Contradiction));
 
         let mut node = self::node();
-        hear(&mut node, 10, Role::Joining, false);
+        hear(&mut node, 10, (Role::Joining, 0), false);
         assert_eq!(node.simplex(at(10), 0), Some(Simplex::PeerIs(Role::Joining)));
-        hear(&mut node, 20, Role::Backup, false);
+        hear(&mut node, 15, (Role::Returning, 1), false);
+        hear(&mut node, 20, (Role::Backup, 2), false);
         assert_eq!(node.simplex(at(20), 0), None);
         assert_eq!(node.last_heartbeat(), Some(at(20)));
         assert_eq!(node.simplex(at(100), 0), Some(Simplex::PeerSilent));
     }
 
     #[test]
-    fn the_lease_runs_from_the_moment_of_the_declaration() {
+    fn the_lease_runs_from_the_last_word_of_the_wire() {
         let mut node = node();
         assert_eq!(node.may_claim_at(0), None, "there is nothing to claim");
-        hear(&mut node, 20, Role::Backup, false);
-        assert_eq!(node.may_claim_at(0), Some(at(20 + 80 + 300)));
+        hear(&mut node, 10, (Role::Joining, 0), false);
+        hear(&mut node, 15, (Role::Returning, 1), false);
+        hear(&mut node, 20, (Role::Backup, 2), false);
+        let free = at(20) + Duration::from_millis(300) * 17 / 16;
+        assert_eq!(node.may_claim_at(0), Some(free));
         for millis in (30..=100).step_by(10) {
             node.handle_timeout(at(millis));
         }
         assert_eq!(node.simplex(at(100), 0), Some(Simplex::Claiming));
-        assert_eq!(node.may_claim_at(0), Some(at(400)));
-        node.handle_timeout(at(400));
+        assert_eq!(node.may_claim_at(0), Some(free));
+        node.handle_timeout(free);
         assert_eq!(node.may_claim_at(0), None, "it is being claimed");
     }
 }

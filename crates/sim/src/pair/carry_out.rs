@@ -37,7 +37,7 @@ impl Backup {
             Action::Assume { .. }
             | Action::TakeAddress { .. }
             | Action::Announce { .. }
-            | Action::YieldAddress { .. }
+            | Action::Confirm { .. }
             | Action::StandDown { .. }
             | Action::Report(_) => {}
             Action::SetGate { gate, .. } => {

@@ -74,7 +74,7 @@ impl Primary {
             let nobody = Box::new(|_: Instant, _: &mut Endpoint| None);
             let id = self.host.adopt(now, endpoint, nobody);
             self.host.with(now, id, Endpoint::shutdown);
-            self.core.handle_orphans(0, [client]);
+            self.core.handle_orphans(now, 0, [client]);
         }
         self.carry_out();
     }

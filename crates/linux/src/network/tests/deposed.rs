@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::claim::{Conversation, SERVICES, vips};
+use super::part::{Conversation, SERVICES, vips};
 use super::*;
 use crate::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
@@ -126,9 +126,9 @@ fn connections_in_any_state_end_in_silence() {
     };
     let dir = tempfile::tempdir().unwrap();
     let primary = &world.primary;
-    let plan = plan(Role::Primary, 2, &SERVICES);
+    let plan = plan(2, &SERVICES);
     let mut network = primary.run(|| set_up(&plan, &journal(dir.path())));
-    primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+    primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
     let services = SERVICES.map(|service| service.parse().unwrap());
     for service in services {
         let listener = primary.run(|| TcpListener::bind(service).unwrap());

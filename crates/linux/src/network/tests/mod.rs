@@ -1,7 +1,7 @@
 //! Against the kernel, in network namespaces of their own.
 
-mod claim;
 mod deposed;
+mod part;
 mod relay;
 mod set_up;
 
@@ -14,7 +14,7 @@ use super::*;
 use world::{World, assert_same, assert_same_soon};
 
 /// A plan of the node with services at `vips`, of which the other node has the address that ends in `peer`.
-fn plan(role: Role, peer: u8, vips: &[&str]) -> Plan {
+fn plan(peer: u8, vips: &[&str]) -> Plan {
     let service = |vip: &&str| {
         let address: SocketAddr = vip.parse().unwrap();
         let (peer, application) = match address {
@@ -24,7 +24,6 @@ fn plan(role: Role, peer: u8, vips: &[&str]) -> Plan {
         Service {
             address,
             interface: "eth0".to_owned(),
-            role,
             peer: peer.parse().unwrap(),
             application: application.parse().unwrap(),
         }
@@ -38,15 +37,26 @@ fn plan(role: Role, peer: u8, vips: &[&str]) -> Plan {
 const VIPS: &[&str] = &["10.0.0.100:80", "10.0.0.100:443", "[2001:db8::100]:80"];
 
 fn backup_plan() -> Plan {
-    plan(Role::Backup, 3, VIPS)
+    plan(3, VIPS)
 }
 
 fn primary_plan() -> Plan {
-    plan(Role::Primary, 2, VIPS)
+    plan(2, VIPS)
+}
+
+/// The part of the node of a plan: the backup has the address that ends in 2.
+fn part_of(plan: &Plan) -> Part {
+    let is_behind = plan.services[0].peer.to_string().ends_with('2');
+    if is_behind { Part::Behind } else { Part::Wire }
 }
 
 fn set_up(plan: &Plan, journal: &Path) -> Network {
     let mut network = Network::prepare(plan, journal).unwrap();
-    network.raise().unwrap();
+    raise(&mut network, plan).unwrap();
     network
+}
+
+fn raise(network: &mut Network, plan: &Plan) -> Result<(), Error> {
+    let vips = plan.services.iter().map(|service| service.address.ip());
+    vips.map(|vip| network.assume(vip, part_of(plan))).collect()
 }

@@ -43,7 +43,7 @@ fn check(client: &str, vip: &str, application: &str, reachable: bool) {
     let dir = tempfile::tempdir().unwrap();
     let (client, application): (SocketAddr, SocketAddr) =
         (client.parse().unwrap(), application.parse().unwrap());
-    let mut plan = plan(Role::Backup, 3, &[vip]);
+    let mut plan = plan(3, &[vip]);
     plan.services[0].application = application;
     let before = world.backup.dump();
     let journal = journal(dir.path());

@@ -101,11 +101,10 @@ fn a_node_can_be_backup_and_primary() {
     let Some(world) = World::new("a_node_can_be_backup_and_primary") else {
         return;
     };
-    let mut both = plan(Role::Backup, 3, &["10.0.0.100:80"]);
+    let mut both = plan(3, &["10.0.0.100:80"]);
     both.services
-        .extend(plan(Role::Primary, 3, &["10.0.0.101:80", "[2001:db8::101]:80"]).services);
-    both.services
-        .extend(plan(Role::Backup, 3, &["[2001:db8::100]:80"]).services);
+        .extend(plan(3, &["10.0.0.101:80", "[2001:db8::101]:80"]).services);
+    both.services.extend(plan(3, &["[2001:db8::100]:80"]).services);
     around(&world.backup, &both, |node| {
         assert_eq!(node.ip("rule").matches("lookup 53").count(), 2);
         assert_eq!(node.ip("-6 rule").matches("lookup 53").count(), 2);
@@ -149,7 +148,7 @@ fn assert_refused(node: &world::Namespace, plan: &Plan, expected: &str) {
         let failed = match Network::prepare(plan, &journal) {
             Err(error) => error,
             Ok(mut network) => {
-                let error = network.raise().unwrap_err();
+                let error = raise(&mut network, plan).unwrap_err();
                 network.remove().unwrap();
                 error
             }
@@ -186,7 +185,7 @@ fn what_is_there_already_is_not_ours() {
     node.run(|| remove_guard("test-node").unwrap());
     node.ip("rule add pref 5310 from 10.0.0.100 iif lo lookup 5300");
     // The table that the strange rule leads to is left to it, so the rules differ, and both can be.
-    around(node, &plan(Role::Primary, 3, VIPS), |node| {
+    around(node, &plan(3, VIPS), |node| {
         assert!(node.ip("rule").contains("from 10.0.0.100 iif lo lookup 5301"));
     });
 }
@@ -196,7 +195,7 @@ fn an_interface_that_is_missing_is_named() {
     let Some(world) = World::new("an_interface_that_is_missing_is_named") else {
         return;
     };
-    let mut plan = plan(Role::Backup, 3, &["10.0.0.100:80"]);
+    let mut plan = plan(3, &["10.0.0.100:80"]);
     plan.services[0].interface = "eth7".to_owned();
     assert_refused(
         &world.backup,

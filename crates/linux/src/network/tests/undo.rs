@@ -16,10 +16,8 @@ fn killed_at(index: usize, done: bool, plan: &Plan, journal: &Path) {
     }
 }
 
-/// Without the claims, which are not done here.
 fn number_of_steps(plan: &Plan) -> usize {
-    let steps = plan::steps(&Netlink::open().unwrap(), plan).unwrap();
-    steps.iter().filter(|step| step.claims().is_none()).count()
+    plan::steps(&Netlink::open().unwrap(), plan).unwrap().len()
 }
 
 #[test]
@@ -77,19 +75,15 @@ fn a_daemon_killed_at_any_step_is_gone_on_with() {
     let (node, plan) = (&world.primary, primary_plan());
     node.run(|| drop(set_up(&plan, &journal)));
     let raised = node.settled();
-    node.run(|| set_up(&plan, &journal).lower().unwrap());
-    let lowered = node.settled();
     node.run(|| undo(&journal).unwrap());
     let adopt = || Network::adopt(&plan, &journal).unwrap();
     assert!(node.run(adopt).is_none(), "there is no journal");
     let steps = node.run(|| number_of_steps(&plan));
-    let lasting = steps - 2; // the VIPs come last
     for (index, done) in (0..steps).flat_map(|index| [(index, false), (index, true)]) {
         node.run(|| killed_at(index, done, &plan, &journal));
-        let network = node.run(adopt).expect("it died");
-        let expected = if index < lasting { &lowered } else { &raised };
-        assert_same_soon(expected, || node.dump());
-        assert_eq!(network.is_raised(), index >= lasting);
+        let mut network = node.run(adopt).expect("it died");
+        node.run(|| raise(&mut network, &plan).unwrap());
+        assert_same_soon(&raised, || node.dump());
         node.run(|| network.remove().unwrap());
     }
 }
@@ -106,11 +100,11 @@ fn a_claim_and_the_right_to_speak_are_gone_on_with() {
     node.run(|| {
         let mut network = set_up(&plan, &journal);
         network.set_speak(vip, true).unwrap();
-        network.claim(vip.ip()).unwrap();
+        network.assume(vip.ip(), Part::Alone).unwrap();
     });
     let claimed = node.settled();
     let network = node.run(|| Network::adopt(&plan, &journal).unwrap().unwrap());
-    assert!(network.is_claimed(vip.ip()));
+    assert_eq!(network.part(vip.ip()), Some(Part::Alone));
     assert_same(&claimed, &node.settled());
     node.command("nft flush ruleset");
     let mut network = network;
@@ -128,7 +122,7 @@ fn a_network_for_another_plan_is_not_gone_on_with() {
     let node = &world.backup;
     node.run(|| drop(set_up(&backup_plan(), &path)));
     let there = node.settled();
-    let other = plan(Role::Backup, 3, &["10.0.0.200:80"]);
+    let other = plan(3, &["10.0.0.200:80"]);
     let error = node.run(|| Network::adopt(&other, &path).unwrap_err().to_string());
     assert!(
         error.ends_with("it is of another configuration; run `steadfast cleanup` first"),
@@ -166,7 +160,7 @@ fn another_plan_begins_from_the_network_as_found() {
     let journal = journal(dir.path());
     let node = &world.backup;
     let before = node.dump();
-    node.run(|| drop(set_up(&plan(Role::Backup, 3, &["10.0.0.200:80"]), &journal)));
+    node.run(|| drop(set_up(&plan(3, &["10.0.0.200:80"]), &journal)));
     node.run(|| {
         assert_eq!(
             raised(&journal).unwrap(),

@@ -105,9 +105,13 @@ fn a_claimed_vip_is_put_up_again_without_the_way_through_the_backup() {
     };
     let dir = tempfile::tempdir().unwrap();
     let node = &world.primary;
-    let plan = plan(Role::Primary, 2, &["10.0.0.100:80"]);
+    let plan = plan(2, &["10.0.0.100:80"]);
     let mut network = node.run(|| set_up(&plan, &journal(dir.path())));
-    node.run(|| network.claim(plan.services[0].address.ip()).unwrap());
+    node.run(|| {
+        network
+            .assume(plan.services[0].address.ip(), Part::Alone)
+            .unwrap()
+    });
     let claimed = dump(node);
     assert_eq!(node.run(|| network.verify().unwrap()), [] as [String; 0]);
     node.ip("addr del 10.0.0.100/32 dev eth0");

@@ -1,4 +1,4 @@
-//! A primary takes its VIP over from a dead backup and gives it back; its connections do not notice.
+//! A node's part changes; its connections do not notice.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -98,7 +98,7 @@ fn a_claimed_vip_is_served_without_the_backup_and_given_back() {
     };
     let dir = tempfile::tempdir().unwrap();
     let journal = journal(dir.path());
-    let plan = plan(Role::Primary, 2, &SERVICES);
+    let plan = plan(2, &SERVICES);
     forward(&world);
     lead_to(&world, &world.backup);
     let primary = &world.primary;
@@ -113,32 +113,32 @@ fn a_claimed_vip_is_served_without_the_backup_and_given_back() {
     for _ in 0..2 {
         conversations.iter_mut().for_each(Conversation::go_on);
         world.router.ip("link set port2 down");
-        primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+        primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
         announce(&world, primary);
         conversations.iter_mut().for_each(Conversation::go_on);
         listeners
             .iter()
             .for_each(|at| Conversation::begin(&world, at).go_on());
         for vip in vips() {
-            assert!(network.is_claimed(vip));
+            assert_eq!(network.part(vip), Some(Part::Alone));
             assert_eq!(claimants_of(&world, vip), [mac(primary)], "{vip}");
         }
         let claimed = primary.settled();
-        primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+        primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
         assert_same(&claimed, &primary.settled());
 
         world.router.ip("link set port2 up");
-        primary.run(|| vips().map(|vip| network.rejoin(vip).unwrap()));
+        primary.run(|| vips().map(|vip| network.assume(vip, Part::Behind).unwrap()));
         assert_same_soon(&planned, || primary.dump());
-        primary.run(|| vips().map(|vip| network.rejoin(vip).unwrap()));
+        primary.run(|| vips().map(|vip| network.assume(vip, Part::Behind).unwrap()));
         for vip in vips() {
-            assert!(!network.is_claimed(vip));
+            assert_eq!(network.part(vip), Some(Part::Behind));
             assert_eq!(claimants_of(&world, vip), [], "{vip}");
         }
         lead_to(&world, &world.backup);
     }
     conversations.iter_mut().for_each(Conversation::go_on);
-    primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+    primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
     primary.run(|| network.remove().unwrap());
     assert_same_soon(&before, || primary.dump());
 }
@@ -162,7 +162,7 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let plan = plan(Role::Primary, 2, &SERVICES);
+    let plan = plan(2, &SERVICES);
     // Behind the router; the first one is away.
     world.router.ip("addr add 198.51.100.1/32 dev lo");
     world.router.ip("addr add 2001:db8:1::1/128 dev lo");
@@ -181,7 +181,7 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
     }
     let probers = primary.run(|| vips().map(|vip| OutsideHosts::open(vip, "eth0", &hosts).unwrap()));
     let mut network = primary.run(|| set_up(&plan, &journal(dir.path())));
-    primary.run(|| vips().map(|vip| network.claim(vip).unwrap()));
+    primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
     for prober in &probers {
         assert!(!is_answered(prober, MOMENT), "the router sends to the backup");
     }
@@ -193,40 +193,60 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
     primary.run(|| network.remove().unwrap());
 }
 
-/// Leaves what a daemon leaves that is killed in a claim: with `done` steps of it done.
-fn killed_in_claim(done: usize, plan: &Plan, path: &Path) {
+const PARTS: [Part; 3] = [Part::Wire, Part::Behind, Part::Alone];
+
+#[test]
+fn every_part_follows_every_other_and_is_the_same_each_time() {
+    let Some(world) = World::new("every_part_follows_every_other_and_is_the_same_each_time") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let node = &world.primary;
+    let plan = plan(2, &SERVICES);
+    let before = node.settled();
+    let mut network = node.run(|| Network::prepare(&plan, &journal(dir.path())).unwrap());
+    let mut seen: Vec<Option<std::collections::BTreeMap<String, String>>> = vec![None; PARTS.len()];
+    let pairs = (0..PARTS.len()).flat_map(|from| (0..PARTS.len()).map(move |to| [from, to]));
+    for index in pairs.flatten() {
+        node.run(|| vips().map(|vip| network.assume(vip, PARTS[index]).unwrap()));
+        assert!(vips().iter().all(|vip| network.part(*vip) == Some(PARTS[index])));
+        match &seen[index] {
+            Some(seen) => assert_same_soon(seen, || node.dump()),
+            None => seen[index] = Some(node.settled()),
+        }
+    }
+    node.run(|| network.remove().unwrap());
+    assert_same_soon(&before, || node.dump());
+}
+
+/// Leaves what a daemon leaves that is killed when it has begun, and done `done`, of what changes with its part.
+fn killed_between(part: Part, done: usize, plan: &Plan, path: &Path) {
     let mut network = set_up(plan, path);
     let steps = network.journal.steps().to_vec();
-    let (index, claim) = steps
-        .iter()
-        .enumerate()
-        .find(|(_, step)| step.claims().is_some())
-        .unwrap();
-    let found = claim.find(&network.netlink).unwrap();
-    network.journal.begin(index, found).unwrap();
-    if done > 0 {
-        claim.apply(&network.netlink).unwrap();
-    }
-    if done > 1 {
-        let rule = steps
-            .iter()
-            .find(|step| step.leads_away() == claim.claims())
-            .unwrap();
-        rule.undo(&network.netlink, None).unwrap();
+    let new = |step: &Step| step.switched().is_some() && step.serves(part);
+    for (count, (index, step)) in steps.iter().enumerate().filter(|(_, step)| new(step)).enumerate() {
+        if network.journal.begun(index) || count > done {
+            continue;
+        }
+        let found = step.find(&network.netlink).unwrap();
+        network.journal.begin(index, found).unwrap();
+        if count < done {
+            step.apply(&network.netlink).unwrap();
+        }
     }
 }
 
 #[test]
-fn a_daemon_killed_in_a_claim_is_succeeded_and_undone() {
-    let Some(world) = World::new("a_daemon_killed_in_a_claim_is_succeeded_and_undone") else {
+fn a_daemon_killed_between_two_parts_is_succeeded_and_undone() {
+    let Some(world) = World::new("a_daemon_killed_between_two_parts_is_succeeded_and_undone") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
     let journal = journal(dir.path());
     let node = &world.primary;
     let before = node.settled();
-    for service in SERVICES {
-        let plan = plan(Role::Primary, 2, &[service]);
+    for (service, part) in SERVICES.into_iter().flat_map(|at| PARTS.map(|part| (at, part))) {
+        let plan = plan(2, &[service]);
         let vip = plan.services[0].address.ip();
         let planned = node.run(|| {
             drop(set_up(&plan, &journal));
@@ -234,18 +254,13 @@ fn a_daemon_killed_in_a_claim_is_succeeded_and_undone() {
         });
         for done in 0..3 {
             node.run(|| {
-                killed_in_claim(done, &plan, &journal);
-                let mut network = set_up(&plan, &journal);
-                assert!(network.is_claimed(vip));
-                let family = if vip.is_ipv4() { "-4" } else { "-6" };
-                assert!(!node.ip(&format!("{family} rule")).contains("5310"), "{done}");
-                let there = node.ip(&format!("-o address show dev eth0 to {vip}"));
-                assert!(there.contains("noprefixroute"), "{done}: {there}");
-                network.rejoin(vip).unwrap();
+                killed_between(part, done, &plan, &journal);
+                let mut network = Network::adopt(&plan, &journal).unwrap().unwrap();
+                network.assume(vip, Part::Behind).unwrap();
             });
             assert_same_soon(&planned, || node.dump());
             node.run(|| {
-                killed_in_claim(done, &plan, &journal);
+                killed_between(part, done, &plan, &journal);
                 undo(&journal).unwrap();
             });
             assert_same_soon(&before, || node.dump());
@@ -263,31 +278,17 @@ fn a_claim_leaves_what_was_found() {
     };
     let dir = tempfile::tempdir().unwrap();
     let journal = journal(dir.path());
-    let plan = plan(Role::Primary, 2, &SERVICES[..1]);
+    let plan = plan(2, &SERVICES[..1]);
     let node = &world.primary;
     let mut network = node.run(|| set_up(&plan, &journal));
     node.ip("addr add 10.0.0.100/32 dev eth0");
-    node.run(|| network.claim(plan.services[0].address.ip()).unwrap());
+    node.run(|| {
+        network
+            .assume(plan.services[0].address.ip(), Part::Alone)
+            .unwrap()
+    });
     assert!(!node.ip("rule").contains("5310"));
     node.run(|| network.remove().unwrap());
     assert!(node.ip("addr show dev eth0").contains("10.0.0.100"));
     assert!(!node.ip("addr show dev lo").contains("10.0.0.100"));
-}
-
-#[test]
-fn only_a_primary_claims() {
-    let Some(world) = World::new("only_a_primary_claims") else {
-        return;
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let plan = plan(Role::Backup, 3, &SERVICES);
-    world.backup.run(|| {
-        let mut network = set_up(&plan, &journal(dir.path()));
-        for vip in vips() {
-            let error = network.claim(vip).unwrap_err().to_string();
-            assert_eq!(error, format!("claim {vip}: this node is not its primary"));
-            network.rejoin(vip).unwrap();
-        }
-        network.remove().unwrap();
-    });
 }

@@ -1,0 +1,360 @@
+//! One node's standing in one service: its role, the epoch, how long its lease runs, and whether its right to speak is confirmed
+//! (DESIGN.md §4). Whatever decides who speaks is here and in [`crate::role`], and is model-checked
+//! (`tests/speaking.rs`); [`crate::node`] does what follows from it.
+//!
+//! ```text
+//!   backup    sent ──▶ echoed by the primary ──▶ the lease runs until sent + lease: it may take over at once
+//!   primary                heard ──▶ the lease has surely ended at heard + lease + drift: it may claim
+//! ```
+//!
+//! The lease only covers the first words. To go on, or to begin without it, a node asks the arbiter (a witness, or a fence), which
+//! gives each epoch to one node. Without an arbiter silence counts as death (`fail-stop`), and everyone is confirmed.
+
+use std::time::Duration;
+
+use crate::Instant;
+use crate::role::{Event, Role};
+
+/// Between two questions to an arbiter that has not answered.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Two clocks differ by less than one part in so many.
+const DRIFT: u32 = 16;
+
+/// What a node says of itself in a heartbeat, as far as it concerns who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Word {
+    /// Its role.
+    pub role: Role,
+    /// The epoch of that role.
+    pub epoch: u64,
+    /// It gives up its part.
+    pub leaves: bool,
+    /// A primary that wants to be taken over: it leaves, hands over, or its application failed and the other's did not.
+    pub yields: bool,
+    /// When its peer sent the last heartbeat that it has heard, by that peer's clock.
+    pub echo: Option<Instant>,
+}
+
+/// What an arbiter says to a node that asks for an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// The epoch is this node's alone.
+    Granted,
+    /// Another node has this epoch, which is not an earlier one.
+    Refused {
+        /// That epoch.
+        epoch: u64,
+    },
+    /// No answer. The arbiter may have decided all the same; it is asked again.
+    Failed,
+}
+
+/// A change of role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The role before.
+    pub from: Role,
+    /// The role now.
+    pub to: Role,
+}
+
+/// What a standing is told at its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StandingConfig {
+    /// At the very first meeting this node becomes the primary.
+    pub is_primary: bool,
+    /// There is an arbiter.
+    pub has_arbiter: bool,
+    /// For so long the backup may speak without having asked.
+    pub lease: Duration,
+}
+
+/// Role, epoch, lease and right.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Standing {
+    config: StandingConfig,
+    role: Role,
+    epoch: u64,
+    /// A backup's own lease.
+    lease_until: Option<Instant>,
+    /// The lease that the other node may have from this one.
+    granted_until: Option<Instant>,
+    /// The epoch that the arbiter has given to this node.
+    confirmed: Option<u64>,
+    /// Nobody must be asked before.
+    ask_at: Instant,
+    /// The arbiter was asked in this role: it may have given an epoch without this node knowing.
+    has_asked: bool,
+    /// The primary is silent, and the lease was over: the arbiter decides.
+    is_wanted: bool,
+    leaves: bool,
+}
+
+impl Standing {
+    /// A node that knows nothing; or that goes on with `role` and `epoch` of an agent that died.
+    pub fn new(config: StandingConfig, found: Option<(Role, u64)>, now: Instant) -> Self {
+        let (role, epoch) = found.unwrap_or((Role::Joining, 0));
+        let mut standing = Self {
+            config,
+            role,
+            epoch,
+            lease_until: None,
+            granted_until: None,
+            confirmed: None,
+            ask_at: now,
+            has_asked: false,
+            is_wanted: false,
+            leaves: false,
+        };
+        standing.grant(now); // what the agent before has granted is not known
+        standing
+    }
+
+    /// The role.
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The epoch of the role.
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether this node gives up its part.
+    pub const fn leaves(&self) -> bool {
+        self.leaves
+    }
+
+    /// The operator wants this node to have no part in the service, or to have one again.
+    pub const fn set_leaves(&mut self, leaves: bool) {
+        self.leaves = leaves;
+    }
+
+    /// When the right to speak ends, of a node that speaks alone; nothing if it does not end.
+    pub fn until(&self) -> Option<Instant> {
+        let ends = self.role.speaks_alone() && !self.is_confirmed();
+        ends.then(|| self.lease_until.unwrap_or(Instant::ZERO))
+    }
+
+    /// Until when a backup may take over unasked.
+    pub const fn lease_until(&self) -> Option<Instant> {
+        self.lease_until
+    }
+
+    /// When a primary may claim, if the wire is silent from now on: the lease that it granted has ended.
+    pub const fn granted_until(&self) -> Option<Instant> {
+        self.granted_until
+    }
+
+    /// Whether a node that claims may bring the address here.
+    pub fn may_claim(&self, now: Instant) -> bool {
+        self.role == Role::Claiming && self.is_free(now) && self.is_confirmed()
+    }
+
+    /// Whether the arbiter has given the epoch, in which this node speaks or is going to, to it.
+    fn is_confirmed(&self) -> bool {
+        !self.config.has_arbiter || self.confirmed == self.wanted()
+    }
+
+    /// The epoch in which this node speaks alone or wants to.
+    fn wanted(&self) -> Option<u64> {
+        match self.role {
+            Role::TakingOver | Role::Sole => Some(self.epoch),
+            Role::Claiming | Role::Backup => Some(self.epoch + 1),
+            Role::Joining | Role::Primary | Role::Returning | Role::Standby => None,
+        }
+    }
+
+    fn is_free(&self, now: Instant) -> bool {
+        self.granted_until.is_none_or(|until| now >= until)
+    }
+
+    fn has_lease(&self, now: Instant) -> bool {
+        self.lease_until.is_some_and(|until| now < until)
+    }
+
+    /// The other node may count on a lease from now on.
+    fn grant(&mut self, now: Instant) {
+        if self.role == Role::Primary {
+            self.granted_until = Some(now + self.config.lease + self.config.lease / DRIFT);
+        }
+    }
+
+    /// The epoch for which the arbiter is to be asked now, if it is.
+    pub fn ask(&mut self, now: Instant) -> Option<u64> {
+        let wants = match self.role {
+            Role::TakingOver | Role::Sole => true,
+            Role::Claiming => self.is_free(now),
+            Role::Backup => self.is_wanted,
+            Role::Joining | Role::Primary | Role::Returning | Role::Standby => false,
+        };
+        if !wants || self.is_confirmed() || now < self.ask_at {
+            return None;
+        }
+        self.ask_at = now + ASK_AGAIN;
+        self.has_asked = true;
+        self.wanted()
+    }
+
+    /// When [`ask`](Self::ask) may have something to say, or a claim may begin.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let asks = match self.role {
+            Role::TakingOver | Role::Sole | Role::Claiming => true,
+            Role::Backup => self.is_wanted,
+            Role::Joining | Role::Primary | Role::Returning | Role::Standby => false,
+        };
+        (asks && !self.is_confirmed()).then(|| match self.role {
+            Role::Claiming => self.ask_at.max(self.granted_until.unwrap_or(self.ask_at)),
+            _ => self.ask_at,
+        })
+    }
+
+    /// The arbiter's answer for `epoch`.
+    pub fn on_verdict(&mut self, now: Instant, epoch: u64, verdict: Verdict) -> Option<Change> {
+        if self.wanted() != Some(epoch) {
+            return None; // what it was asked for is not wanted any more
+        }
+        match verdict {
+            Verdict::Failed => None,
+            Verdict::Granted => {
+                self.confirmed = Some(epoch);
+                if self.role == Role::Backup {
+                    // Nobody else can have this epoch any more, so the service would be lost if it did not go on here.
+                    return self.change(now, Event::PeerSilent, epoch);
+                }
+                None
+            }
+            Verdict::Refused { epoch } => self.change(now, Event::PeerSpeaks, epoch),
+        }
+    }
+
+    /// The peer's word.
+    pub fn on_word(&mut self, now: Instant, word: &Word) -> Option<Change> {
+        let change = self
+            .event_of(word)
+            .and_then(|event| self.change_if_allowed(now, event, word.epoch));
+        let is_in_lease = word.role == Role::Primary && word.epoch == self.epoch;
+        if self.role == Role::Backup && is_in_lease {
+            self.is_wanted &= self.has_asked; // the arbiter may have given the epoch, and then nobody else can go on
+            let until = word.echo.map(|sent| sent + self.config.lease);
+            self.lease_until = self.lease_until.max(until);
+        }
+        self.grant(now);
+        change
+    }
+
+    /// The peer is silent.
+    pub fn on_silent(&mut self, now: Instant) -> Option<Change> {
+        self.change_if_allowed(now, Event::PeerSilent, 0)
+    }
+
+    /// There is no peer, and the operator wants the service all the same.
+    pub fn on_alone(&mut self, now: Instant) -> Option<Change> {
+        self.change(now, Event::Alone, 0)
+    }
+
+    /// Outside hosts reach the VIP here.
+    pub fn on_reached(&mut self, now: Instant) -> Option<Change> {
+        if !self.may_claim(now) {
+            return None;
+        }
+        self.change(now, Event::Reached, 0)
+    }
+
+    /// All connections of a takeover are decided.
+    pub fn on_decided(&mut self, now: Instant) -> Option<Change> {
+        self.change(now, Event::Decided, 0)
+    }
+
+    /// The operator wants this backup to take over from a primary that is well.
+    pub fn on_handover(&mut self, now: Instant) -> Option<Change> {
+        self.change_if_allowed(now, Event::PeerYields, 0)
+    }
+
+    /// What the peer's word means for this node.
+    fn event_of(&self, word: &Word) -> Option<Event> {
+        if word.role.speaks_alone() {
+            return self.event_of_voice(word);
+        }
+        let same = word.epoch == self.epoch;
+        let may_serve_it = !word.leaves && !self.leaves;
+        match (self.role, word.role) {
+            (Role::Joining, Role::Joining) => self.config.is_primary.then_some(Event::Begins),
+            // It is mute for this node, which has forgotten why: nobody serves.
+            (Role::Joining, Role::Standby | Role::Returning) => Some(Event::Begins),
+            (Role::Joining, Role::Primary | Role::Claiming) => may_serve_it.then_some(Event::PeerServes),
+            (Role::Standby, Role::Primary | Role::Claiming) => {
+                (may_serve_it && word.epoch >= self.epoch).then_some(Event::PeerServes)
+            }
+            (Role::Primary | Role::Sole, Role::Returning) => {
+                (same && !word.leaves).then_some(Event::PeerReturns)
+            }
+            (Role::Claiming, Role::Returning) => {
+                (same && !word.leaves && !self.has_asked).then_some(Event::PeerReturns)
+            }
+            (Role::Claiming, Role::Backup) => {
+                (same && !word.leaves && !self.has_asked).then_some(Event::PeerBack)
+            }
+            (Role::Returning, Role::Primary) => (word.epoch > self.epoch).then_some(Event::Consented),
+            (Role::Primary, Role::Backup) => (same && word.leaves).then_some(Event::PeerLeaves),
+            (Role::Backup, Role::Primary) => (same && word.yields).then_some(Event::PeerYields),
+            // It was the primary of this epoch, and has begun anew: its connections are here only.
+            (Role::Backup, Role::Joining) => Some(Event::PeerYields),
+            _ => None,
+        }
+    }
+
+    /// The same for a peer that speaks alone.
+    fn event_of_voice(&self, word: &Word) -> Option<Event> {
+        let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
+        let yields = match self.role {
+            Role::Joining => true,
+            Role::Standby => {
+                let serves = word.role == Role::Sole && !word.leaves && !self.leaves;
+                return (serves && (later || same)).then_some(Event::PeerServes);
+            }
+            Role::Returning | Role::Primary | Role::Claiming => later,
+            Role::Backup => later || same, // the agent before this one may have been returning only
+            // Of two that speak in the same epoch the configured primary goes on.
+            Role::TakingOver | Role::Sole => later || same && !self.config.is_primary,
+        };
+        yields.then_some(Event::PeerSpeaks)
+    }
+
+    /// The change that `event` brings, if this node has the right to it.
+    fn change_if_allowed(&mut self, now: Instant, event: Event, epoch: u64) -> Option<Change> {
+        if self.role.after(event) == Some(Role::TakingOver) {
+            if self.leaves {
+                return None; // it has promised not to
+            }
+            if self.config.has_arbiter && !self.has_lease(now) && !self.is_confirmed() {
+                self.is_wanted = true;
+                return None;
+            }
+        }
+        self.change(now, event, epoch)
+    }
+
+    /// Carries out `event`, which the peer's word of `epoch` has brought about, if any.
+    fn change(&mut self, now: Instant, event: Event, epoch: u64) -> Option<Change> {
+        let from = self.role;
+        let to = from.after(event)?;
+        self.epoch = match (event, to) {
+            (Event::Begins | Event::PeerReturns, _) => self.epoch.max(epoch) + 1,
+            (Event::PeerServes | Event::Consented, _) => epoch,
+            (Event::PeerSpeaks, _) => self.epoch.max(epoch),
+            (_, Role::TakingOver) | (Event::Reached, _) => self.epoch + 1,
+            _ => self.epoch,
+        };
+        if event == Event::PeerLeaves {
+            self.granted_until = Some(now); // it has promised to take nothing over
+        }
+        if to != Role::TakingOver && to != Role::Sole {
+            self.lease_until = None;
+            (self.has_asked, self.is_wanted) = (false, false);
+        }
+        self.role = to;
+        self.grant(now);
+        Some(Change { from, to })
+    }
+}
