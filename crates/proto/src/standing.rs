@@ -126,8 +126,10 @@ impl Standing {
     }
 
     /// The operator wants this node to have no part in the service, or to have one again.
-    pub const fn set_leaves(&mut self, leaves: bool) {
+    pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
         self.leaves = leaves;
+        let offers = leaves && self.role == Role::Returning;
+        offers.then(|| self.change(now, Event::PeerSilent, 0)).flatten()
     }
 
     /// When the right to speak ends, of a node that speaks alone; nothing if it does not end.

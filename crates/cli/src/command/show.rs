@@ -35,7 +35,7 @@ pub(super) fn connections(node: &NodeOption, json: bool) -> Result<(), Failure> 
     })
 }
 
-fn choose(node: &NodeOption) -> Result<std::path::PathBuf, Failure> {
+pub(super) fn choose(node: &NodeOption) -> Result<std::path::PathBuf, Failure> {
     let root = Path::new(STATE_ROOT);
     let running = || {
         folders(root)
@@ -46,7 +46,7 @@ fn choose(node: &NodeOption) -> Result<std::path::PathBuf, Failure> {
     Ok(node.choose(running)?.state_dir)
 }
 
-fn no_answer(error: ClientError) -> Failure {
+pub(super) fn no_answer(error: ClientError) -> Failure {
     match error {
         ClientError::NoNode { .. } => Failure::Missing(vec![error.to_string()]),
         error => Failure::failed(error),

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Policy, Role};
 
-pub use client::{ClientError, connections, status};
+pub use client::{ClientError, connections, order, status};
 pub use server::{Asker, Call, Reply, Server, ServerError};
 
 /// The control socket of the node whose state directory is `state_dir`.
@@ -29,13 +29,33 @@ pub fn socket(state_dir: &Path) -> PathBuf {
 }
 
 /// What a client asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "lowercase", deny_unknown_fields)]
 enum Request {
     /// For a [`Status`].
     Status,
     /// For [`Connections`].
     Connections,
+    /// To do something.
+    Order(Order),
+}
+
+/// What the operator wants the node to do. Naming no service means all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Order {
+    /// Primary and backup are to change places.
+    Handover {
+        /// The service's name.
+        service: String,
+    },
+    /// To have no part in a service, or to have one again.
+    Leave {
+        /// The service's name.
+        service: Option<String>,
+        /// Whether to have none.
+        leaves: bool,
+    },
 }
 
 /// What a client gets.

@@ -98,6 +98,10 @@ fn with_node(work: impl FnOnce(&Path)) {
             match call {
                 Call::Status(reply) => reply.send(a_status()),
                 Call::Connections(reply) => reply.send(some_connections()),
+                Call::Order(Order::Handover { service }, reply) => {
+                    reply.send(Err(format!("service {service} cannot be handed over")));
+                }
+                Call::Order(_, reply) => reply.send(Ok(())),
             }
         }
     });

@@ -8,6 +8,7 @@ mod carry_out;
 mod claim;
 mod health;
 mod hook;
+mod orders;
 mod peer;
 mod relay;
 mod replicas;
@@ -393,7 +394,7 @@ impl Agent {
         Ok(())
     }
 
-    fn answer(&self, call: Call) {
+    fn answer(&mut self, call: Call) {
         match call {
             Call::Status(reply) => reply.send(report::status(
                 &self.node,
@@ -402,6 +403,7 @@ impl Agent {
                 &self.rings,
             )),
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
+            Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.executor, &order)),
         }
     }
 

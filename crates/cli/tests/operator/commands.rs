@@ -305,6 +305,7 @@ fn a_running_node_is_shown() {
                 Call::Connections(reply) => reply.send(Connections {
                     connections: Vec::new(),
                 }),
+                Call::Order(_, reply) => reply.send(Err("not now".to_owned())),
             }
         }
     });

@@ -5,6 +5,8 @@
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm.
 
 mod roles;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::collections::{HashSet, VecDeque};

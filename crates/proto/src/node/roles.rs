@@ -157,7 +157,9 @@ impl Node {
 
     /// The operator wants this node to have no part in a service, or to have one again.
     pub fn handle_leave(&mut self, now: Instant, index: ServiceIndex, leaves: bool) {
-        self.services[usize::from(index)].standing.set_leaves(leaves);
+        let standing = &mut self.services[usize::from(index)].standing;
+        let change = standing.set_leaves(now, leaves);
+        self.follow(now, index, change);
         self.send_heartbeat(now);
     }
 
@@ -270,10 +272,9 @@ impl Node {
 
     /// The operator wants this node to stop: the peer is to go on without it. See [`is_free`](Self::is_free).
     pub fn handle_stop(&mut self, now: Instant) {
-        for service in &mut self.services {
-            service.standing.set_leaves(true);
+        for index in self.indices() {
+            self.handle_leave(now, index, true);
         }
-        self.send_heartbeat(now);
     }
 
     /// Whether nothing is lost by stopping now that could be kept by waiting.

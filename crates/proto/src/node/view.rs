@@ -29,6 +29,8 @@ pub enum Simplex {
     Sole,
     /// The peer serves alone.
     Standby,
+    /// The operator wants this node to have no part in the service.
+    Left,
     /// The peer serves alone, and this node is about to be its wire.
     Returning,
 }
@@ -45,6 +47,9 @@ impl std::fmt::Display for Simplex {
             Self::Claiming => "the backup is gone; this node claims the VIP",
             Self::Sole => "this node serves alone",
             Self::Standby => "the peer serves alone",
+            Self::Left => {
+                "this node has no part in it until `steadfast drain --off` or `steadfast bypass --off`"
+            }
             Self::Returning => "this node is about to be the peer's wire",
         })
     }
@@ -87,6 +92,7 @@ impl Node {
             Role::Claiming => return Some(Simplex::Claiming),
             Role::TakingOver => return Some(Simplex::TakingOver),
             Role::Sole => return Some(Simplex::Sole),
+            Role::Standby if service.standing.leaves() => return Some(Simplex::Left),
             Role::Standby => return Some(Simplex::Standby),
             Role::Returning => return Some(Simplex::Returning),
             Role::Primary => Role::Backup,
@@ -100,6 +106,12 @@ impl Node {
             Some(role) => Some(Simplex::PeerIs(role)),
             None => Some(Simplex::NotAgreed),
         }
+    }
+
+    /// Why nobody would serve if this node had no part in a service any more; nothing if the peer would.
+    pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
+        let serves = self.service(index).role().may_speak();
+        self.simplex(now, index).filter(|_| serves)
     }
 
     /// Whether both nodes do their part for a service.
