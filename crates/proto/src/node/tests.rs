@@ -164,13 +164,15 @@ fn a_backup_that_dies_and_comes_back_is_the_wire_again() {
 fn a_primary_that_begins_anew_is_taken_over_from_at_once() {
     let mut two = Two::new(false);
     two.pass(SHORT);
-    two.start(0).pass(BEAT);
     assert_eq!(
-        two.nodes[1].role(0).0,
-        Role::Sole,
+        two.start(0).pass(BEAT * 2).roles(),
+        [(Role::Backup, 4), (Role::Primary, 4)]
+    );
+    assert_eq!(
+        two.nodes[1].takeovers(0).len(),
+        1,
         "its connections are here only"
     );
-    assert_eq!(two.pass(SHORT).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
 
 #[test]
