@@ -6,6 +6,7 @@ use super::Node;
 use crate::Instant;
 use crate::action::{Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
+use crate::connection::Cause;
 use crate::role::Role;
 
 /// Why a service is simplex.
@@ -127,8 +128,9 @@ impl Node {
         }
     }
 
-    /// Clients of a service whose connections this node, being its wire, passes on without knowing their beginning.
-    pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = SocketAddr> {
+    /// Clients of a service whose connections this node, being its wire, passes on without knowing their beginning, and why they
+    /// are not protected.
+    pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = (SocketAddr, Cause)> {
         let service = self.service(index);
         let is_wire = service.role() == Role::Backup;
         service.table.older(now).filter(move |_| is_wire)
