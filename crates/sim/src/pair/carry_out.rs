@@ -72,7 +72,7 @@ impl Backup {
             // Agents are as old as their connections here: who seems to have an older one has none.
             Action::Ask { service, clients } => {
                 let told = clients.into_iter().map(|client| (client, None)).collect();
-                self.node.handle_told(now, service, told);
+                self.core.handle_told(now, service, told);
             }
             Action::Probe => {} // the simulated stack does not answer
             Action::Send(heartbeat) => self.outputs.push_back(send(&heartbeat, HEARTBEATS)),
