@@ -23,6 +23,7 @@ use steadfast_linux::wire::{self, Mode, Record, Rings, checksum_of};
 use support::lan::{Family, Host, Lan, accept, patient};
 use support::log::Reading;
 use support::scene::{Offer, say};
+use support::socket::tcp_info;
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
@@ -34,6 +35,7 @@ fn offer(client: &Host, offer: Offer) {
     ] {
         client.sysctl(&format!("ipv4/tcp_{name}"), if on { "1" } else { "0" });
     }
+    client.sysctl("ipv4/tcp_rmem", "4096 16384 200000"); // another window scale than the server's
 }
 
 fn offers() -> impl Iterator<Item = Offer> {
@@ -78,6 +80,7 @@ fn the_kernel_tells_what_the_handshake_agreed_on() {
             (&client).write_all(b"x").expect("write");
             (&server).read_exact(&mut [0]).expect("read");
             let logged = agreed(&reading.now().connection(address).1.endpoint());
+            assert!(logged.window_scale.is_none_or(|(theirs, ours)| theirs != ours));
             assert_eq!(
                 terms(&lan, family, address),
                 Some(logged),
@@ -225,6 +228,12 @@ impl<'a> Late<'a> {
     }
 }
 
+/// Window scales, timestamps and SACK.
+fn in_use(socket: &TcpStream) -> (u8, u8) {
+    let info = tcp_info(socket);
+    (info.tcpi_snd_rcv_wscale, info.tcpi_options & 3)
+}
+
 #[test]
 fn what_was_learnt_goes_on() {
     for family in Family::BOTH {
@@ -260,9 +269,11 @@ fn what_was_learnt_goes_on() {
                 late.is_protected(address).then_some(())
             });
 
+            let before = in_use(&server);
             lan.power_off_primary();
             server.shutdown(Shutdown::Both).expect("shutdown");
             let survivor = late.take_over(address);
+            assert_eq!(in_use(&survivor), before, "{family:?} {offered:?}");
             let mut received = vec![0; reply.len() - 300_000];
             std::thread::scope(|scope| {
                 let rest = &reply[300_000..];
@@ -273,7 +284,6 @@ fn what_was_learnt_goes_on() {
             });
             assert_same_stream("the reply", &received, &reply[300_000..]);
             say(&client, &survivor, &stream(4, 500_000));
-            eprintln!("{family:?} {offered:?}");
         }
     }
 }
