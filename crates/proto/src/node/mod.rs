@@ -231,7 +231,7 @@ impl Node {
         let source = source
             .filter(|_| payload_at < packet.len())
             .map(|source| source.skip(payload_at));
-        service.table.set_wire(service.role == Role::Backup);
+        service.table.set_wire(service.role() == Role::Backup);
         let change = service.table.on_packet(now, direction, &segment, source);
         if service.config.table.policy == Policy::Replica {
             follow_replica(&mut service.table, index, change, &mut self.actions);
@@ -373,7 +373,7 @@ impl Node {
     /// Asks the primary about connections that are older than the log, if it is time to.
     fn ask_about_older(&mut self, now: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
-        service.table.set_wire(service.role == Role::Backup);
+        service.table.set_wire(service.role() == Role::Backup);
         if let Some(clients) = service.table.poll_question(now) {
             let service = index;
             self.actions.push_back(Action::Ask { service, clients });
@@ -382,8 +382,9 @@ impl Node {
 
     /// The primary's kernel knows these connections, as [`Action::Ask`] asked.
     pub fn handle_told(&mut self, now: Instant, index: ServiceIndex, told: Vec<Told>) {
-        let table = &mut self.services[usize::from(index)].table;
-        told.into_iter().for_each(|told| table.on_told(told));
+        let service = &mut self.services[usize::from(index)];
+        service.table.set_wire(service.role() == Role::Backup);
+        told.into_iter().for_each(|told| service.table.on_told(told));
         self.ask_about_older(now, index);
     }
 
