@@ -132,17 +132,13 @@ fn connections_are_one_per_line() {
     let connections = Connections {
         connections: vec![
             connection("198.51.100.7:40000", Protection::Protected, ""),
-            connection(
-                "[2001:db8::9]:5",
-                Protection::Unprotected,
-                "older than this agent",
-            ),
+            connection("[2001:db8::9]:5", Protection::Unprotected, "older than the wire"),
         ],
     };
     let expected = "\
 SERVICE  CLIENT              PROTECTION    IN    OUT      LOG  UNFOLLOWED  UNACKED  RESTORED  REASON
 web      198.51.100.7:40000  protected    120  70000  2.0 KiB         7 B  1.0 KiB  yes
-web      [2001:db8::9]:5     UNPROTECTED  120  70000  2.0 KiB         7 B  1.0 KiB  -         older than this agent
+web      [2001:db8::9]:5     UNPROTECTED  120  70000  2.0 KiB         7 B  1.0 KiB  -         older than the wire
 
 2 connections
 ";

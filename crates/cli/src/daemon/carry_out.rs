@@ -11,6 +11,7 @@ use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{FilterWatch, Mode, Rings, Wire};
 use proto::action::{Action, Gate, Report, ServiceIndex};
+use proto::learn::{QUESTION_MAX, Told};
 use proto::node::Node;
 use proto::role::Role;
 use proto::table::ConnectionId;
@@ -119,6 +120,22 @@ impl Executor {
     /// A service's name.
     pub fn service_name(&self, service: ServiceIndex) -> &str {
         &self.services[usize::from(service)].name
+    }
+
+    /// The service at `vip`.
+    pub fn service_at(&self, vip: SocketAddr) -> Option<ServiceIndex> {
+        (0..)
+            .zip(&self.services)
+            .find_map(|(index, service)| (service.vip == vip).then_some(index))
+    }
+
+    /// What this node's kernel knows of the connections of `clients`, for the peer's wire.
+    pub fn look_up(&self, vip: SocketAddr, clients: &[SocketAddr]) -> Option<Vec<Told>> {
+        self.service_at(vip)?;
+        let clients = &clients[..clients.len().min(QUESTION_MAX)];
+        linux::network::sockets::terms(vip, clients)
+            .inspect_err(|error| tracing::warn!(%error, "the peer cannot be told of older connections"))
+            .ok()
     }
 
     /// Tells the wire whether a wake-up is needed.
@@ -267,7 +284,8 @@ impl Executor {
                     tracing::warn!(%error, "packet not sent");
                 }
             }
-            Action::Send(heartbeat) => peer.send(&heartbeat),
+            Action::Send(heartbeat) => peer.send(heartbeat),
+            Action::Ask { service, clients } => peer.ask(self.services[usize::from(service)].vip, clients),
             Action::Probe => peer.probe(),
             Action::OpenReplica {
                 service,

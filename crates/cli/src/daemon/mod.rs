@@ -40,7 +40,7 @@ use crate::control::{self, Call};
 use crate::metrics;
 use carry_out::Executor;
 use health::Watch;
-use peer::Peer;
+use peer::{About, Message, Peer};
 use servers::Servers;
 pub use servers::accepts;
 
@@ -336,8 +336,8 @@ impl Agent {
             let nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
             let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
             self.carry_out()?;
-            for heartbeat in self.peer.receive() {
-                self.node.handle_heartbeat(linux::clock::now(), heartbeat);
+            for message in self.peer.receive() {
+                self.hear(message);
                 self.carry_out()?;
             }
             if self.peer.is_answered() {
@@ -360,6 +360,23 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    fn hear(&mut self, message: Message) {
+        let now = linux::clock::now();
+        match message {
+            Message::Heartbeat(heartbeat) => self.node.handle_heartbeat(now, heartbeat),
+            Message::Ask(About { vip, connections, .. }) => {
+                if let Some(told) = self.executor.look_up(vip, &connections) {
+                    self.peer.tell(vip, told);
+                }
+            }
+            Message::Told(About { vip, connections, .. }) => {
+                if let Some(service) = self.executor.service_at(vip) {
+                    self.node.handle_told(now, service, connections);
+                }
+            }
+        }
     }
 
     /// Whether the operator wants an end and the peer goes on, or cannot, or the operator has said it twice.

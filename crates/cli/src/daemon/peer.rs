@@ -1,6 +1,6 @@
-//! Heartbeats to and from the peer: one JSON object per UDP datagram.
+//! Messages to and from the peer: one JSON object per UDP datagram.
 //!
-//! They are sent by a thread of their own, in real time, so that neither a busy CPU nor a slow step of the agent (putting up an
+//! Heartbeats are sent by a thread of their own, in real time, so that neither a busy CPU nor a slow step of the agent (putting up an
 //! address) makes a living node look dead. An agent that hangs stops them all the same: what it said last goes out again
 //! only for so long.
 
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use linux::probe::Prober;
 use proto::action::Heartbeat;
+use proto::learn::Told;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 
@@ -20,12 +22,51 @@ const DATAGRAM_MAX: usize = 32 * 1024;
 /// Datagrams taken at a time: a flood of them must not keep the agent from its work.
 const RECEIVE_MAX: usize = 64;
 
+/// What nodes say to each other.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Message {
+    /// A sign of life, with what the sender is doing.
+    Heartbeat(Heartbeat),
+    /// What does the receiver's kernel know of the connections of these clients?
+    Ask(About<SocketAddr>),
+    /// The answer.
+    Told(About<Told>),
+}
+
+/// Something about connections of one service.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct About<T> {
+    /// The sender's name.
+    node: String,
+    /// The VIP and port.
+    pub vip: SocketAddr,
+    /// One for each connection.
+    pub connections: Vec<T>,
+}
+
+impl Message {
+    /// The sender's name.
+    fn node(&self) -> &str {
+        match self {
+            Self::Heartbeat(heartbeat) => &heartbeat.node,
+            Self::Ask(about) => &about.node,
+            Self::Told(about) => &about.node,
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a message has a JSON form")
+    }
+}
+
 /// The heartbeat socket. It takes datagrams of the peer's address and port only.
 pub struct Peer {
     /// `None` where the kernel allows no raw sockets.
     prober: Option<Prober>,
     socket: Arc<UdpSocket>,
     name: String,
+    own_name: String,
     said: Arc<Said>,
 }
 
@@ -73,19 +114,44 @@ impl Peer {
             prober,
             socket,
             name: config.peer.name.clone(),
+            own_name: config.node.name.clone(),
             said,
         })
     }
 
     /// Sends a heartbeat at once, and again in its rhythm.
-    pub fn send(&self, heartbeat: &Heartbeat) {
-        let bytes = serde_json::to_vec(heartbeat).expect("a heartbeat has a JSON form");
+    pub fn send(&self, heartbeat: Heartbeat) {
+        let bytes = Message::Heartbeat(heartbeat).bytes();
         let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
         // A repetition will do, unless there is something new in it.
         word.fresh |= meaning(&word.bytes) != meaning(&bytes);
         word.bytes = bytes;
         word.at = Some(Instant::now());
         self.said.changed.notify_one();
+    }
+
+    /// Asks what the peer's kernel knows of the connections of `clients`.
+    pub fn ask(&self, vip: SocketAddr, clients: Vec<SocketAddr>) {
+        self.send_once(&Message::Ask(self.about(vip, clients)));
+    }
+
+    /// Answers such a question.
+    pub fn tell(&self, vip: SocketAddr, told: Vec<Told>) {
+        self.send_once(&Message::Told(self.about(vip, told)));
+    }
+
+    fn about<T>(&self, vip: SocketAddr, connections: Vec<T>) -> About<T> {
+        About {
+            node: self.own_name.clone(),
+            vip,
+            connections,
+        }
+    }
+
+    fn send_once(&self, message: &Message) {
+        if let Err(error) = self.socket.send(&message.bytes()) {
+            tracing::trace!(%error, "message not sent"); // who waits for an answer asks again
+        }
     }
 
     /// Asks the peer's kernel whether it is there.
@@ -100,25 +166,25 @@ impl Peer {
         self.prober.as_ref().is_some_and(Prober::is_answered)
     }
 
-    /// The heartbeats that have arrived.
-    pub fn receive(&self) -> Vec<Heartbeat> {
-        let mut heartbeats = Vec::new();
+    /// The messages that have arrived.
+    pub fn receive(&self) -> Vec<Message> {
+        let mut messages = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX];
         // Each error that a UDP socket reports (the peer's port is closed) is taken once; then it goes on.
         for _ in 0..RECEIVE_MAX {
             match self.socket.recv(&mut buffer) {
-                Ok(count) => match serde_json::from_slice::<Heartbeat>(&buffer[..count]) {
-                    Ok(heartbeat) if heartbeat.node == self.name => heartbeats.push(heartbeat),
-                    Ok(heartbeat) => {
-                        tracing::warn!(from = heartbeat.node, expected = self.name, "foreign heartbeat");
+                Ok(count) => match serde_json::from_slice::<Message>(&buffer[..count]) {
+                    Ok(message) if message.node() == self.name => messages.push(message),
+                    Ok(message) => {
+                        tracing::warn!(from = message.node(), expected = self.name, "foreign message");
                     }
-                    Err(error) => tracing::warn!(%error, "unreadable heartbeat"),
+                    Err(error) => tracing::warn!(%error, "unreadable message"),
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {}
             }
         }
-        heartbeats
+        messages
     }
 }
 

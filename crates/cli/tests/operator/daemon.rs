@@ -13,6 +13,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+/// Why a connection is not protected that began before the backup's agent did.
+const OLDER: &str = "older than the wire; protected once its next request is answered";
+
 fn spawn(namespace: &Namespace, config: &Path, log: &Path) -> Child {
     let config = config.to_str().unwrap();
     let mut command = steadfast(&["run", "--log-format", "json", "--config", config]);
@@ -207,7 +210,7 @@ fn metrics_say_what_the_status_says() {
     assert!(!backup.contains_key(&format!("steadfast_lease_left_seconds{service}")));
     assert!(backup["steadfast_peer_heartbeat_age_seconds"] < 2.0);
 
-    // An idle connection that outlives the backup's agent is shown all the same.
+    // A connection that outlives the backup's agent is shown all the same, and protected again after an exchange.
     lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
     let listener = lan.node.run(|| TcpListener::bind("10.0.0.100:80").unwrap());
     let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
@@ -219,20 +222,28 @@ fn metrics_say_what_the_status_says() {
     backup.process.wait().unwrap();
     backup.start_again();
     backup.wait_for(&["\"mode\":\"duplex\""]);
-    client.write_all(b"GET / HTTP/1.0\r\n").unwrap();
-    server.read_exact(&mut [0; 16]).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    server.read_exact(&mut [0; 18]).unwrap();
     backup.wait_for(&[
         "\"connections\":{\"protected\":0,\"unprotected\":1,\"ambiguous\":0}",
-        "\"reasons\":{\"older than this agent\":1}",
+        &format!("\"reasons\":{{\"{OLDER}\":1}}"),
     ]);
     let samples = assert_agree(&backup);
-    let reason = "steadfast_connections_not_protected{reason=\"older than this agent\",service=\"web\"}";
-    assert_eq!(samples.get(reason), Some(&1.0), "{samples:?}");
+    let reason = format!("steadfast_connections_not_protected{{reason=\"{OLDER}\",service=\"web\"}}");
+    assert_eq!(samples.get(&reason), Some(&1.0), "{samples:?}");
     let address = client.local_addr().unwrap();
     let shown = backup.ask("connections").output;
     assert!(shown.contains(&format!("\"client\":\"{address}\"")), "{shown}");
+    server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    client.read_exact(&mut [0; 27]).unwrap();
+    backup.wait_for(&[
+        "\"connections\":{\"protected\":1,\"unprotected\":0,\"ambiguous\":0}",
+        "\"reasons\":{}",
+    ]);
+    let shown = backup.ask("connections").output;
+    assert!(shown.contains("\"in_offset\":18,\"out_offset\":27"), "{shown}");
     drop((client, server));
-    backup.wait_for(&["\"unprotected\":0", "\"reasons\":{}"]);
+    backup.wait_for(&["\"protected\":0,\"unprotected\":0", "\"reasons\":{}"]);
 }
 
 /// The primary and the backup of a pair, both running and protecting; `test` is a part of their names, because eBPF pins

@@ -412,6 +412,19 @@ impl Status {
         self.services.iter().all(|service| service.mode == "duplex")
     }
 
+    /// Whether there are connections, and each would be continued.
+    #[must_use]
+    pub fn protects_all(&self) -> bool {
+        let protects = |service: &Service| {
+            let mut others = service
+                .connections
+                .iter()
+                .filter(|(kind, _)| *kind != "protected");
+            service.connections.get("protected") > Some(&0) && others.all(|(_, count)| *count == 0)
+        };
+        self.services.iter().all(protects)
+    }
+
     /// Whether the node claims to speak for the lab's service.
     #[must_use]
     pub fn speaks(&self) -> bool {

@@ -20,6 +20,7 @@ use crate::claim::Claim;
 use crate::connection::{Cause, Connection};
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::{Policy, follow_replica};
+use crate::learn::Told;
 use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
 use crate::role::Role;
@@ -232,6 +233,7 @@ impl Node {
         let source = source
             .filter(|_| payload_at < packet.len())
             .map(|source| source.skip(payload_at));
+        service.table.set_wire(service.role() == Role::Backup);
         let change = service.table.on_packet(now, direction, &segment, source);
         if service.config.table.policy == Policy::Replica {
             follow_replica(&mut service.table, index, change, &mut self.actions);
@@ -243,6 +245,7 @@ impl Node {
                     self.actions
                         .extend(takeover::refuse(&segment).map(|reset| Action::Transmit(reset.emit())));
                 }
+                self.ask_about_older(now, index);
             }
             Change::Old if service.answers(direction, &segment) => {
                 let answer = service.table.answer_to_old(now, &segment);
@@ -366,6 +369,25 @@ impl Node {
             connection.unprotect(Cause::LogGap);
             table.account(id, before);
         }
+        table.forget_said();
+    }
+
+    /// Asks the primary about connections that are older than the log, if it is time to.
+    fn ask_about_older(&mut self, now: Instant, index: ServiceIndex) {
+        let service = &mut self.services[usize::from(index)];
+        service.table.set_wire(service.role() == Role::Backup);
+        if let Some(clients) = service.table.poll_question(now) {
+            let service = index;
+            self.actions.push_back(Action::Ask { service, clients });
+        }
+    }
+
+    /// The primary's kernel knows these connections, as [`Action::Ask`] asked.
+    pub fn handle_told(&mut self, now: Instant, index: ServiceIndex, told: Vec<Told>) {
+        let service = &mut self.services[usize::from(index)];
+        service.table.set_wire(service.role() == Role::Backup);
+        told.into_iter().for_each(|told| service.table.on_told(told));
+        self.ask_about_older(now, index);
     }
 
     /// A connection's replica was given the input up to `to`, and the end of input too if `ended`.

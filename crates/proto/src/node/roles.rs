@@ -169,6 +169,10 @@ impl Node {
             self.beat_due = now + self.config.detector.interval;
             self.send_heartbeat(now);
         }
+        for index in self.indices() {
+            self.services[usize::from(index)].table.prove(now);
+            self.ask_about_older(now, index);
+        }
         for (index, service) in (0..).zip(&mut self.services) {
             service.repeats.on_timeout(now, &mut self.actions);
             if let Some(epoch) = service.standing.ask(now) {

@@ -69,6 +69,11 @@ impl Backup {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
+            // Agents are as old as their connections here: who seems to have an older one has none.
+            Action::Ask { service, clients } => {
+                let told = clients.into_iter().map(|client| (client, None)).collect();
+                self.core.handle_told(now, service, told);
+            }
             Action::Probe => {} // the simulated stack does not answer
             Action::Send(heartbeat) => self.outputs.push_back(send(&heartbeat, HEARTBEATS)),
             Action::OpenReplica {

@@ -75,6 +75,8 @@ pub struct Tracker {
     replying: Replying,
     /// How many interim replies of which status the first of them has got.
     interim: Vec<(u16, u32)>,
+    /// A request and its reply were complete.
+    has_exchanged: bool,
     mode: Mode,
 }
 
@@ -132,6 +134,14 @@ impl Tracker {
         Self {
             reexecute,
             ..Self::default()
+        }
+    }
+
+    /// A tracker that begins between two exchanges, where the input is at `input`.
+    pub fn between(reexecute: Reexecute, input: Offset) -> Self {
+        Self {
+            input,
+            ..Self::new(reexecute)
         }
     }
 
@@ -277,6 +287,19 @@ impl Tracker {
         }
     }
 
+    /// Whether a request and its reply were complete since the tracker began.
+    pub fn has_exchanged(&self) -> bool {
+        self.has_exchanged
+    }
+
+    /// Why the streams cannot be followed, for good.
+    pub fn refusal(&self) -> Option<&Reason> {
+        match &self.mode {
+            Mode::Refused(reason) => Some(reason),
+            Mode::Following | Mode::Finished => None,
+        }
+    }
+
     /// How many requests have no complete reply.
     pub fn unanswered(&self) -> usize {
         self.unanswered.len()
@@ -304,6 +327,7 @@ impl Tracker {
                 reexecute: self.reexecute,
                 input: self.input,
                 input_ended: self.input_ended,
+                has_exchanged: self.has_exchanged,
                 mode,
                 ..Self::default()
             };
@@ -372,6 +396,7 @@ impl Tracker {
 
     fn forget_first(&mut self) {
         self.unanswered.pop_front();
+        self.has_exchanged = true;
         if self.unanswered.is_empty() && self.unanswered.capacity() > UNANSWERED_KEPT {
             self.unanswered = VecDeque::new();
         }
