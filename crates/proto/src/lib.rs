@@ -22,6 +22,7 @@ pub mod orphans;
 pub mod packet;
 pub mod protection;
 pub mod rate;
+pub mod replay;
 pub mod restart;
 pub mod role;
 pub mod seq;

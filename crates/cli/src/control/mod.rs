@@ -88,6 +88,21 @@ pub struct PeerStatus {
     pub alive: bool,
     /// Time since the last heartbeat, in nanoseconds; nothing before the first.
     pub heartbeat_age_ns: Option<u64>,
+    /// Whether what it says is authenticated.
+    pub authenticated: bool,
+    /// Its addresses.
+    pub links: Vec<LinkStatus>,
+    /// Datagrams from these addresses that did not count, by reason. `a copy` is usual where there are several links.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// One way to the other node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// The other node's address there.
+    pub address: IpAddr,
+    /// Time since it was heard there, in nanoseconds; nothing before the first time.
+    pub heard_age_ns: Option<u64>,
 }
 
 /// Whether both nodes do their part for a service.

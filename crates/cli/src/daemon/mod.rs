@@ -6,6 +6,7 @@
 
 mod carry_out;
 mod claim;
+mod frame;
 mod health;
 mod hook;
 mod peer;
@@ -15,6 +16,7 @@ mod report;
 mod restore;
 mod servers;
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -136,6 +138,9 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         address: config.peer.address,
         alive: false,
         heartbeat_age_ns: None,
+        authenticated: false,
+        links: Vec::new(),
+        refused: BTreeMap::new(),
     };
     let mut agent = Agent {
         node,
@@ -395,12 +400,11 @@ impl Agent {
 
     fn answer(&self, call: Call) {
         match call {
-            Call::Status(reply) => reply.send(report::status(
-                &self.node,
-                &self.executor,
-                &self.peer_status,
-                &self.rings,
-            )),
+            Call::Status(reply) => {
+                let mut peer = self.peer_status.clone();
+                self.peer.describe(&mut peer);
+                reply.send(report::status(&self.node, &self.executor, peer, &self.rings));
+            }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
         }
     }
@@ -409,26 +413,23 @@ impl Agent {
     fn rest(&mut self, handled: usize, nap: Duration) {
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
+        let mut fds: Vec<_> = self.peer.fds().collect();
+        fds.extend([
+            self.wakeups.as_fd(),
+            self.executor.deaths_fd(),
+            self.executor.filters_fd(),
+        ]);
         if self.idle_naps <= NAPS_MAX {
-            let others = [
-                self.peer.as_fd(),
-                self.wakeups.as_fd(),
-                self.executor.deaths_fd(),
-                self.executor.filters_fd(),
-            ];
-            wait(&others, nap.min(due));
+            wait(&fds, nap.min(due));
         } else {
             self.executor.set_asleep(true);
             if self.rings.fill() == 0 {
-                let rings = [self.rings.connections.as_fd(), self.rings.opening.as_fd()];
-                let others = [
-                    self.peer.as_fd(),
-                    self.wakeups.as_fd(),
-                    self.executor.deaths_fd(),
-                    self.executor.filters_fd(),
+                fds.extend([
+                    self.rings.connections.as_fd(),
+                    self.rings.opening.as_fd(),
                     self.executor.replicas_fd(),
-                ];
-                wait(&[rings.as_slice(), &others].concat(), SLEEP_MAX.min(due));
+                ]);
+                wait(&fds, SLEEP_MAX.min(due));
             }
             self.executor.set_asleep(false);
         }
