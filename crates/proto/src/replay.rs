@@ -163,12 +163,24 @@ mod tests {
         assert_eq!(replay.on_datagram(1, 2, 7), Freshness::Proved);
         replay.set_nonce(8);
         assert_eq!(replay.on_datagram(1, 2, 7), Freshness::Current(Seen::Again));
-        assert_eq!(replay.on_datagram(1, 1, 0), Freshness::Current(Seen::Again), "before the proof");
+        assert_eq!(
+            replay.on_datagram(1, 1, 0),
+            Freshness::Current(Seen::Again),
+            "before the proof"
+        );
         assert_eq!(replay.on_datagram(1, 3, 0), Freshness::Current(Seen::Newest));
-        assert_eq!(replay.on_datagram(2, 9, 7), Freshness::Unproved, "an echo of the old nonce");
+        assert_eq!(
+            replay.on_datagram(2, 9, 7),
+            Freshness::Unproved,
+            "an echo of the old nonce"
+        );
         assert_eq!(replay.on_datagram(2, 9, 8), Freshness::Proved);
         replay.set_nonce(9);
-        assert_eq!(replay.on_datagram(1, 4, 8), Freshness::Unproved, "the old life is over");
+        assert_eq!(
+            replay.on_datagram(1, 4, 8),
+            Freshness::Unproved,
+            "the old life is over"
+        );
     }
 
     proptest! {

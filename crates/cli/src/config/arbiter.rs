@@ -113,8 +113,13 @@ fn witness(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Witne
     let are_private = endpoints.as_ref().map(|all| all[0].starts_with(HTTPS));
     let has_files = ca.is_some() || cert.is_some();
     match are_private {
-        Some(true) if ca.is_none() => table.problem("ca", "is missing; allowed: a PEM file, with https:// endpoints"),
-        Some(false) if has_files => table.problem("endpoints", "are http://, without certificates; allowed: https:// with ca"),
+        Some(true) if ca.is_none() => {
+            table.problem("ca", "is missing; allowed: a PEM file, with https:// endpoints")
+        }
+        Some(false) if has_files => table.problem(
+            "endpoints",
+            "are http://, without certificates; allowed: https:// with ca",
+        ),
         _ => {}
     }
     table.end();
@@ -132,7 +137,11 @@ fn witness(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Witne
 /// Notes that one of two keys that belong together is missing.
 fn both(table: &mut Table<'_, '_>, (first, has_first): (&str, bool), (second, has_second): (&str, bool)) {
     if has_first != has_second {
-        let (missing, there) = if has_first { (second, first) } else { (first, second) };
+        let (missing, there) = if has_first {
+            (second, first)
+        } else {
+            (first, second)
+        };
         table.problem(missing, format!("is missing; {there} is of no use without it"));
     }
 }
@@ -182,7 +191,9 @@ fn endpoint(url: &str) -> Option<String> {
 
 /// Reads the path of a file.
 pub(super) fn file(value: &DeValue<'_>) -> Result<PathBuf, String> {
-    text("an absolute path", |path| path.starts_with('/').then(|| path.into()))(value)
+    text("an absolute path", |path| {
+        path.starts_with('/').then(|| path.into())
+    })(value)
 }
 
 #[allow(clippy::unnecessary_wraps)] // as `text` wants it

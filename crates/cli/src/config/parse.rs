@@ -128,7 +128,10 @@ fn peer(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Peer> {
     let name = table.required("name", NAME, name);
     let addresses = if table.has("addresses") {
         if table.has("address") {
-            table.problem("addresses", "cannot be together with address; allowed: one of the two");
+            table.problem(
+                "addresses",
+                "cannot be together with address; allowed: one of the two",
+            );
         }
         table.optional("address", address);
         table.optional("addresses", links)

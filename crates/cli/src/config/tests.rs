@@ -230,7 +230,7 @@ port = 1
         "16: service[0].port: is missing; allowed: an integer from 1 to 65535",
         "16: service[0].primary: is missing; allowed: the name of this node or of its peer",
         r#"18: service[0].policy: is "best"; allowed: "http" or "replica""#,
-        "20: statistics: unknown key; allowed here: node, peer, detector, log, metrics, service",
+        "20: statistics: unknown key; allowed here: assume, node, peer, witness, fence, detector, log, metrics, service",
     ];
     assert_eq!(wrong(text), expected.map(|line| format!("steadfast.toml:{line}")));
 }

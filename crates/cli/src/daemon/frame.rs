@@ -212,7 +212,12 @@ impl Opener {
     }
 
     /// The contents, if the peer has written them.
-    fn verify<'a>(&self, header: &[u8; HEADER], rest: &'a [u8], datagram: &[u8]) -> Result<&'a [u8], Refused> {
+    fn verify<'a>(
+        &self,
+        header: &[u8; HEADER],
+        rest: &'a [u8],
+        datagram: &[u8],
+    ) -> Result<&'a [u8], Refused> {
         let has_tag = match header[4..8] {
             [flags, 0, 0, 0] if flags & !HAS_TAG == 0 => flags == HAS_TAG,
             _ => return Err(Refused::Malformed),

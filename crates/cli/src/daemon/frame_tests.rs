@@ -117,7 +117,12 @@ fn a_recording_is_not_heard_after_either_end_was_started_anew() {
 
 #[test]
 fn both_speak_the_highest_version_that_both_speak() {
-    let cases = [(1..=1, 1..=1, Some(1)), (1..=3, 2..=5, Some(3)), (2..=5, 1..=3, Some(3)), (1..=2, 3..=4, None)];
+    let cases = [
+        (1..=1, 1..=1, Some(1)),
+        (1..=3, 2..=5, Some(3)),
+        (2..=5, 1..=3, Some(3)),
+        (1..=2, 3..=4, None),
+    ];
     for (ours, theirs, expected) in cases {
         assert_eq!(common(&ours, &theirs), expected, "{ours:?} and {theirs:?}");
     }
@@ -138,7 +143,10 @@ fn both_speak_the_highest_version_that_both_speak() {
 fn what_is_no_frame_is_refused() {
     let mut b = end("b", "a", None);
     assert_eq!(b.hear(b""), Err(Refused::Malformed));
-    assert_eq!(b.hear(br#"{"node":"a","incarnation":1,"sequence":1,"services":[]}"#), Err(Refused::Malformed));
+    assert_eq!(
+        b.hear(br#"{"node":"a","incarnation":1,"sequence":1,"services":[]}"#),
+        Err(Refused::Malformed)
+    );
     let mut a = end("a", "b", None);
     let _ = a.hear(&b.say(""));
     let mut strange = a.say("");

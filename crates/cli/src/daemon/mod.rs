@@ -36,6 +36,7 @@ use proto::node::{Node, NodeConfig, ServiceConfig};
 use proto::stream::{OnShelf, Shelf};
 use proto::table::{Direction, TableConfig};
 
+use crate::arbiter::Arbiter;
 use crate::config::{self, Config, Policy, Role};
 use crate::control::{self, Call};
 use crate::metrics;
@@ -68,6 +69,7 @@ struct Agent {
     executor: Executor,
     rings: Rings,
     peer: Peer,
+    arbiter: Arbiter,
     calls: Receiver<Call>,
     wakeups: UnixStream,
     stop: Arc<AtomicBool>,
@@ -127,7 +129,8 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     } = set_up(config, wake.clone())?;
     let node = node_config(config, without_peer, &executor, found.as_deref());
     let node = Node::new(node, linux::clock::now());
-    let peer = Peer::open(config).context("opening the heartbeat socket")?;
+    let peer = Peer::open(config).context("opening the links to the peer")?;
+    let arbiter = Arbiter::open(config, wake.clone()).context("asking for the right to speak")?;
     let (server, asker, calls) = control::Server::open(&config.node.state_dir, wake)?;
     if let Some(metrics) = &config.metrics {
         metrics::serve(metrics.listen, asker)?;
@@ -147,6 +150,7 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         executor,
         rings,
         peer,
+        arbiter,
         calls,
         wakeups,
         stop,
@@ -403,7 +407,14 @@ impl Agent {
             Call::Status(reply) => {
                 let mut peer = self.peer_status.clone();
                 self.peer.describe(&mut peer);
-                reply.send(report::status(&self.node, &self.executor, peer, &self.rings));
+                let Self {
+                    node,
+                    executor,
+                    rings,
+                    arbiter,
+                    ..
+                } = self;
+                reply.send(report::status(node, executor, peer, rings, arbiter));
             }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
         }

@@ -11,6 +11,7 @@ use proto::role::Role;
 
 use super::carry_out::Executor;
 use super::relay::RELAYED;
+use crate::arbiter::Arbiter;
 use crate::config::{self, Policy};
 use crate::control::{
     self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, RingStatus, RingsStatus,
@@ -25,7 +26,13 @@ const OTHERS: &str = "other reasons";
 const AMBIGUOUS: &str = "conflicting copies were seen";
 
 /// The whole node.
-pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings: &Rings) -> Status {
+pub fn status(
+    node: &Node,
+    executor: &Executor,
+    peer: control::PeerStatus,
+    rings: &Rings,
+    arbiter: &Arbiter,
+) -> Status {
     let now = linux::clock::now();
     let services = (0..).take(node.config().services.len());
     let age = node.last_heartbeat().map(|at| nanos(now.since(at)));
@@ -43,6 +50,8 @@ pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings
             connections: ring(&rings.connections),
             opening: ring(&rings.opening),
         },
+        arbiter: arbiter.kind(),
+        witness: arbiter.witness(),
     }
 }
 

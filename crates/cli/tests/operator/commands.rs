@@ -1,12 +1,13 @@
 //! The commands, as an operator types them.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::lan::{Lan, Outcome, steadfast};
 use linux::network::{self, Network, Part, Plan};
-use steadfast::control::{Call, Connections, PeerStatus, RingsStatus, Server, Status};
+use steadfast::control::{ArbiterKind, Call, Connections, PeerStatus, RingsStatus, Server, Status};
 use steadfast::lock::{self, Lock};
 
 /// Expects `check-config` and `run` to refuse the usual configuration with `old` replaced by `new`: exit code 2, these
@@ -290,6 +291,9 @@ fn a_running_node_is_shown() {
         address: "10.0.0.3".parse().unwrap(),
         alive: true,
         heartbeat_age_ns: None,
+        authenticated: false,
+        links: Vec::new(),
+        refused: BTreeMap::new(),
     };
     let node = std::thread::spawn(move || {
         for call in calls {
@@ -300,6 +304,8 @@ fn a_running_node_is_shown() {
                         peer: peer.clone(),
                         services: Vec::new(),
                         rings: RingsStatus::default(),
+                        arbiter: ArbiterKind::FailStop,
+                        witness: None,
                     });
                 }
                 Call::Connections(reply) => reply.send(Connections {
@@ -315,13 +321,12 @@ fn a_running_node_is_shown() {
         assert_eq!((outcome.code, outcome.errors.as_str()), (0, ""));
         outcome.output
     };
-    assert!(
-        ask("status", &[])
-            .starts_with("node sf-test-node, peer sf-test-peer at 10.0.0.3: alive, never heard of\n")
-    );
+    assert!(ask("status", &[]).starts_with(
+        "node sf-test-node, peer sf-test-peer at 10.0.0.3: alive, never heard of, not authenticated\n"
+    ));
     let json = "{\"node\":\"sf-test-node\",\"peer\":{\"name\":\"sf-test-peer\",\"address\":\"10.0.0.3\",\"alive\":true,\
-                \"heartbeat_age_ns\":null},\"services\":[],\"rings\":{\"connections\":{\"fill_bytes\":0,\"size_bytes\":0},\
-                \"opening\":{\"fill_bytes\":0,\"size_bytes\":0}}}\n";
+                \"heartbeat_age_ns\":null,\"authenticated\":false,\"links\":[],\"refused\":{}},\"services\":[],\"rings\":{\"connections\":{\"fill_bytes\":0,\"size_bytes\":0},\
+                \"opening\":{\"fill_bytes\":0,\"size_bytes\":0}},\"arbiter\":\"fail-stop\",\"witness\":null}\n";
     assert_eq!(ask("status", &["--json"]), json);
     assert!(ask("connections", &[]).ends_with("\n0 connections\n"));
     assert_eq!(ask("connections", &["--json"]), "{\"connections\":[]}\n");
