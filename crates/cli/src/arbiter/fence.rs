@@ -1,6 +1,8 @@
 //! The fence: the operator's command that makes sure that the peer is off.
 
-use super::{Names, Outbox, Question, Verdict};
+use proto::standing::Verdict;
+
+use super::{Names, Outbox, Question};
 use crate::bounded::{self, Late, Outcome};
 use crate::config;
 

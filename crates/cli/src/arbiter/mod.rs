@@ -15,35 +15,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use proto::action::ServiceIndex;
+use proto::standing::Verdict;
 
 use crate::config::{self, Config};
 use crate::control::{ArbiterKind, WitnessStatus};
 use fence::Fence;
 use witness::Witness;
 
-/// What becomes of a wish to speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The node may speak in this epoch, and nobody else may.
-    Granted,
-    /// Another node has this epoch.
-    Refused {
-        /// What is known to be given away.
-        epoch: u64,
-    },
-    /// Nobody knows. It can be asked again.
-    Failed,
-}
-
-/// The wish to speak for `service` in `epoch`. The node knows of epochs up to `known`.
+/// The wish to speak for `service` in `epoch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
     /// For this service.
     pub service: ServiceIndex,
     /// In this epoch.
     pub epoch: u64,
-    /// The latest epoch that the node has heard of.
-    pub known: u64,
 }
 
 /// A question and its outcome.
@@ -90,7 +75,7 @@ pub struct Arbiter {
     outbox: Outbox,
     answers: Receiver<Answer>,
     /// What is not answered yet.
-    asked: BTreeSet<(ServiceIndex, u64)>,
+    asked: BTreeSet<Question>,
 }
 
 impl Arbiter {
@@ -131,7 +116,7 @@ impl Arbiter {
 
     /// Asks, and does not wait. What is asked already is not asked again.
     pub fn confirm(&mut self, question: Question) {
-        if !self.asked.insert((question.service, question.epoch)) {
+        if !self.asked.insert(question) {
             return;
         }
         match &self.judge {
@@ -144,7 +129,7 @@ impl Arbiter {
     /// The next outcome.
     pub fn poll(&mut self) -> Option<Answer> {
         let (question, verdict) = self.answers.try_recv().ok()?;
-        self.asked.remove(&(question.service, question.epoch));
+        self.asked.remove(&question);
         Some((question, verdict))
     }
 

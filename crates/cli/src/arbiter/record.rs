@@ -1,8 +1,7 @@
 //! What the witness keeps of a service, and what follows from it.
 
+use proto::standing::Verdict;
 use serde::{Deserialize, Serialize};
-
-use super::Verdict;
 
 /// Who has the latest epoch that was given away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,17 +12,14 @@ pub struct Record {
     pub at: u64,
 }
 
-/// What `stored` says to `node`, which wants `epoch` and knows of epochs up to `known`. Nothing if it may try to take it.
+/// What `stored` says to `node`, which wants `epoch`. Nothing if it may try to take it.
 ///
-/// A node that has the epoch already is told so again: the first answer may have been lost. One that has not heard of what was given
-/// away since is refused, whatever it asks for: it is behind.
-pub fn judge(stored: Option<&Record>, node: &str, epoch: u64, known: u64) -> Option<Verdict> {
-    let stored = stored?;
+/// A node that has the epoch already is told so again: the first answer may have been lost.
+pub fn judge(stored: &Record, node: &str, epoch: u64) -> Option<Verdict> {
     if stored.epoch == epoch && stored.owner == node {
         return Some(Verdict::Granted);
     }
-    let is_given_away = stored.epoch >= epoch || stored.epoch > known;
-    is_given_away.then_some(Verdict::Refused { epoch: stored.epoch })
+    (stored.epoch >= epoch).then_some(Verdict::Refused { epoch: stored.epoch })
 }
 
 #[cfg(test)]
@@ -39,20 +35,16 @@ mod tests {
         };
         let refused = |epoch| Some(Verdict::Refused { epoch });
         let cases = [
-            (None, 5, 4, None),
-            (Some(record(4, "b")), 5, 4, None),
-            (Some(record(1, "b")), 5, 4, None),
-            (Some(record(4, "a")), 5, 4, None),
-            (Some(record(5, "a")), 5, 4, Some(Verdict::Granted)),
-            (Some(record(5, "b")), 5, 4, refused(5)),
-            (Some(record(6, "b")), 5, 4, refused(6)),
-            (Some(record(6, "a")), 5, 4, refused(6)),
-            (Some(record(5, "b")), 6, 4, refused(5)),
-            (Some(record(5, "b")), 6, 5, None),
+            (record(4, "b"), None),
+            (record(1, "b"), None),
+            (record(4, "a"), None),
+            (record(5, "a"), Some(Verdict::Granted)),
+            (record(5, "b"), refused(5)),
+            (record(6, "b"), refused(6)),
+            (record(6, "a"), refused(6)),
         ];
-        for (stored, epoch, known, expected) in cases {
-            let verdict = judge(stored.as_ref(), "a", epoch, known);
-            assert_eq!(verdict, expected, "{stored:?}, {epoch} after {known}");
+        for (stored, expected) in cases {
+            assert_eq!(judge(&stored, "a", 5), expected, "{stored:?}");
         }
     }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use etcd_client::{Client, Compare, CompareOp, Error, GetOptions, PutOptions, Txn, TxnOp};
+use proto::standing::Verdict;
 use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
@@ -24,7 +25,7 @@ use tokio::time::Instant;
 
 use super::members::Members;
 use super::record::{Record, judge};
-use super::{Names, Outbox, Question, Verdict};
+use super::{Names, Outbox, Question};
 use crate::config;
 use crate::control::{OwnerStatus, WitnessStatus};
 
@@ -169,14 +170,10 @@ struct Stored {
 impl Cluster {
     /// The verdict about `question`, within the time that a question may take.
     async fn decide(&self, question: Question) -> Verdict {
-        let Question {
-            service,
-            epoch,
-            known,
-        } = question;
+        let Question { service, epoch } = question;
         let service = self.names.services[usize::from(service)].as_str();
         let deadline = Instant::now() + self.timeout;
-        match self.take(service, epoch, known, deadline).await {
+        match self.take(service, epoch, deadline).await {
             Ok(verdict) => {
                 tracing::info!(service, epoch, ?verdict, "the witness has spoken");
                 verdict
@@ -189,19 +186,15 @@ impl Cluster {
     }
 
     /// Takes `epoch` if nobody has it. It says what is stored, never what it believes to have stored.
-    async fn take(
-        &self,
-        service: &str,
-        epoch: u64,
-        known: u64,
-        deadline: Instant,
-    ) -> Result<Verdict, String> {
+    async fn take(&self, service: &str, epoch: u64, deadline: Instant) -> Result<Verdict, String> {
         let key = format!("{}/services/{service}", self.prefix);
         let node = self.names.node.as_str();
         loop {
             let stored = self.read(&key, deadline).await?;
-            let record = stored.as_ref().map(|stored| &stored.record);
-            if let Some(verdict) = judge(record, node, epoch, known) {
+            let verdict = stored
+                .as_ref()
+                .and_then(|stored| judge(&stored.record, node, epoch));
+            if let Some(verdict) = verdict {
                 return Ok(verdict);
             }
             let revision = stored.map_or(0, |stored| stored.revision);

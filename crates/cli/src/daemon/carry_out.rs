@@ -23,6 +23,7 @@ use super::relay::Relay;
 use super::replicas::Replicas;
 use super::restore::Restoring;
 use super::servers::Servers;
+use crate::arbiter::{Arbiter, Question};
 use crate::config::Config;
 
 /// Sockets kept ready for a takeover, per service: enough for most, not so many that descriptors run out.
@@ -43,6 +44,7 @@ pub struct Executor {
     pub(super) replicas: Replicas,
     claims: Claims,
     servers: Servers,
+    arbiter: Arbiter,
     filters: FilterWatch,
     verified: Instant,
 }
@@ -60,7 +62,13 @@ pub(super) struct Service {
 
 impl Executor {
     /// An executor over what has been set up.
-    pub fn new(config: &Config, wire: Wire, network: Network, servers: Servers) -> anyhow::Result<Self> {
+    pub fn new(
+        config: &Config,
+        wire: Wire,
+        network: Network,
+        servers: Servers,
+        arbiter: Arbiter,
+    ) -> anyhow::Result<Self> {
         let mut services = Vec::new();
         for service in &config.services {
             let interface = Interface::find(&service.interface)?
@@ -91,6 +99,7 @@ impl Executor {
             replicas: Replicas::new(config)?,
             claims: Claims::new(config)?,
             servers,
+            arbiter,
             filters,
             verified: Instant::now(),
         })
@@ -136,8 +145,16 @@ impl Executor {
         self.replicas.serve(node);
     }
 
-    /// Tells the node how the applications are, and what outside hosts say.
+    /// Who gives the right to speak, to be asked how it is.
+    pub fn arbiter(&self) -> &Arbiter {
+        &self.arbiter
+    }
+
+    /// Tells the node how the applications are, and what outside hosts and the arbiter say.
     pub fn watch(&mut self, node: &mut Node) {
+        while let Some((Question { service, epoch }, verdict)) = self.arbiter.poll() {
+            node.handle_verdict(linux::clock::now(), service, epoch, verdict);
+        }
         self.servers.watch(&self.wire, node);
         self.claims.look(linux::clock::now(), node);
     }
@@ -243,7 +260,7 @@ impl Executor {
                 self.wire.set_until(service, until);
                 self.wire.set_mode(service, mode_of(gate));
             }
-            Action::Confirm { .. } => {}
+            Action::Confirm { service, epoch } => self.arbiter.confirm(Question { service, epoch }),
             Action::Hold { service, clients } => self.hold(service, clients),
             Action::Settle { service } => self.settle(service),
             Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,

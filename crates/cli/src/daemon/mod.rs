@@ -69,7 +69,6 @@ struct Agent {
     executor: Executor,
     rings: Rings,
     peer: Peer,
-    arbiter: Arbiter,
     calls: Receiver<Call>,
     wakeups: UnixStream,
     stop: Arc<AtomicBool>,
@@ -122,15 +121,15 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     let wake = move || {
         let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
     };
+    let arbiter = Arbiter::open(config, wake.clone()).context("opening the way to the arbiter")?;
     let SetUp {
         mut executor,
         rings,
         found,
-    } = set_up(config, wake.clone())?;
+    } = set_up(config, wake.clone(), arbiter)?;
     let node = node_config(config, without_peer, &executor, found.as_deref());
     let node = Node::new(node, linux::clock::now());
     let peer = Peer::open(config).context("opening the links to the peer")?;
-    let arbiter = Arbiter::open(config, wake.clone()).context("asking for the right to speak")?;
     let (server, asker, calls) = control::Server::open(&config.node.state_dir, wake)?;
     if let Some(metrics) = &config.metrics {
         metrics::serve(metrics.listen, asker)?;
@@ -150,7 +149,6 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         executor,
         rings,
         peer,
-        arbiter,
         calls,
         wakeups,
         stop,
@@ -176,7 +174,11 @@ struct SetUp {
 
 /// Goes on with what an agent that died has left; else begins: guard first, then the wire. The VIPs come up when the roles are
 /// agreed.
-fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::Result<SetUp> {
+fn set_up(
+    config: &Config,
+    wake: impl Fn() + Clone + Send + 'static,
+    arbiter: Arbiter,
+) -> anyhow::Result<SetUp> {
     let mut crash_exit_codes: Vec<u8> = config
         .services
         .iter()
@@ -206,7 +208,7 @@ fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::
     };
     let rings = wire.rings()?;
     let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
-    let executor = Executor::new(config, wire, network, servers)?;
+    let executor = Executor::new(config, wire, network, servers, arbiter)?;
     Ok(SetUp {
         executor,
         rings,
@@ -332,7 +334,7 @@ fn node_config(
         without_peer,
         detector,
         lease: config.detector.lease,
-        has_arbiter: false,
+        has_arbiter: config.arbiter != config::Arbiter::FailStop,
         services,
     }
 }
@@ -407,14 +409,7 @@ impl Agent {
             Call::Status(reply) => {
                 let mut peer = self.peer_status.clone();
                 self.peer.describe(&mut peer);
-                let Self {
-                    node,
-                    executor,
-                    rings,
-                    arbiter,
-                    ..
-                } = self;
-                reply.send(report::status(node, executor, peer, rings, arbiter));
+                reply.send(report::status(&self.node, &self.executor, peer, &self.rings));
             }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
         }

@@ -11,7 +11,6 @@ use proto::role::Role;
 
 use super::carry_out::Executor;
 use super::relay::RELAYED;
-use crate::arbiter::Arbiter;
 use crate::config::{self, Policy};
 use crate::control::{
     self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, RingStatus, RingsStatus,
@@ -26,13 +25,7 @@ const OTHERS: &str = "other reasons";
 const AMBIGUOUS: &str = "conflicting copies were seen";
 
 /// The whole node.
-pub fn status(
-    node: &Node,
-    executor: &Executor,
-    peer: control::PeerStatus,
-    rings: &Rings,
-    arbiter: &Arbiter,
-) -> Status {
+pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings: &Rings) -> Status {
     let now = linux::clock::now();
     let services = (0..).take(node.config().services.len());
     let age = node.last_heartbeat().map(|at| nanos(now.since(at)));
@@ -50,8 +43,8 @@ pub fn status(
             connections: ring(&rings.connections),
             opening: ring(&rings.opening),
         },
-        arbiter: arbiter.kind(),
-        witness: arbiter.witness(),
+        arbiter: executor.arbiter().kind(),
+        witness: executor.arbiter().witness(),
     }
 }
 

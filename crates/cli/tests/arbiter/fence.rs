@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use steadfast::arbiter::Verdict::{Failed, Granted};
+use proto::standing::Verdict::{Failed, Granted};
 
 use crate::node::Node;
 
@@ -42,7 +42,7 @@ fn what_is_asked_already_is_not_asked_again() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut node = fenced(&format!("echo once >>{}; sleep 1", file.path().display()), 60_000);
     for _ in 0..3 {
-        node.ask(7, 6);
+        node.ask(7);
     }
     assert_eq!(node.answer(), (7, Granted));
     assert_eq!(fs::read_to_string(file.path()).unwrap(), "once\n");

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use steadfast::arbiter::{Arbiter, Question, Verdict};
+use proto::standing::Verdict;
+use steadfast::arbiter::{Arbiter, Question};
 use steadfast::config::Config;
 
 /// Longer than any bound in these tests; who waits so long has been forgotten.
@@ -32,12 +33,8 @@ impl Node {
         Self { arbiter, wakeups }
     }
 
-    pub fn ask(&mut self, epoch: u64, known: u64) {
-        self.arbiter.confirm(Question {
-            service: 0,
-            epoch,
-            known,
-        });
+    pub fn ask(&mut self, epoch: u64) {
+        self.arbiter.confirm(Question { service: 0, epoch });
     }
 
     /// The next answer, of which it is woken.
@@ -48,9 +45,9 @@ impl Node {
         (question.epoch, verdict)
     }
 
-    /// Asks and waits. The node knows of every earlier epoch.
+    /// Asks and waits.
     pub fn take(&mut self, epoch: u64) -> Verdict {
-        self.ask(epoch, epoch - 1);
+        self.ask(epoch);
         let (answered, verdict) = self.answer();
         assert_eq!(answered, epoch);
         verdict
