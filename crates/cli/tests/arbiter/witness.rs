@@ -80,6 +80,35 @@ fn a_lost_answer_is_read_back() {
 }
 
 #[test]
+fn of_two_that_lose_their_answers_one_wins() {
+    let Some(etcd) = Etcd::start("of_two_that_lose_their_answers_one_wins", 1, false) else {
+        return;
+    };
+    let mut cuts = 0;
+    for epoch in 1..=30 {
+        let proxies = ["a", "b"].map(|name| (name, Proxy::start(etcd.address(0), 1)));
+        let mut nodes = proxies
+            .each_ref()
+            .map(|(name, proxy)| Node::open(name, &etcd.table_at(&[proxy.address])));
+        // Both have a connection, so that they are equally fast.
+        for node in &nodes {
+            while !node.arbiter.witness().unwrap().reachable {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        for node in &mut nodes {
+            node.ask(epoch);
+        }
+        let verdicts = nodes.each_mut().map(|node| node.answer().1);
+        let is_one = matches!(verdicts, [Granted, Refused { .. }] | [Refused { .. }, Granted]);
+        assert!(is_one, "epoch {epoch}: {verdicts:?}");
+        cuts += proxies.iter().filter(|(_, proxy)| proxy.left() == 0).count();
+    }
+    eprintln!("{cuts} transactions were cut in 30 rounds");
+    assert!(cuts >= 30);
+}
+
+#[test]
 fn a_member_may_be_gone_and_another_one_frozen_but_not_all() {
     let Some(mut etcd) = Etcd::start("a_member_may_be_gone_and_another_one_frozen_but_not_all", 3, true)
     else {
