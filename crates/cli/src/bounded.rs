@@ -142,7 +142,9 @@ mod tests {
         let child = std::fs::read_to_string(file.path()).unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
         // Whoever adopts it may take a moment to wait for it.
+        let begun = Instant::now();
         while state().is_ok_and(|state| !state.contains(") Z ")) {
+            assert!(begun.elapsed() < LONG, "process {child} is forgotten");
             std::thread::sleep(POLL);
         }
     }
