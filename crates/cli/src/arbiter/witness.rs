@@ -78,20 +78,15 @@ impl Witness {
             .context("starting the witness's thread")?;
         let (orders, received) = unbounded_channel();
         let view = Arc::<Mutex<View>>::default();
-        let (config, theirs) = (config.clone(), Arc::clone(&view));
-        Members::new(&config)?; // here, so that an error is the agent's
+        let cluster = Cluster {
+            members: Members::new(config)?,
+            prefix: format!("/{}", config.cluster),
+            timeout: config.timeout,
+            names,
+            view: Arc::clone(&view),
+        };
         let run = move || {
-            let members = match Members::new(&config) {
-                Ok(members) => members,
-                Err(error) => return tracing::error!("the witness is lost: {error:#}"),
-            };
-            let cluster = Rc::new(Cluster {
-                members,
-                prefix: format!("/{}", config.cluster),
-                timeout: config.timeout,
-                names,
-                view: theirs,
-            });
+            let cluster = Rc::new(cluster);
             let local = LocalSet::new();
             runtime.block_on(local.run_until(serve(cluster, outbox, received)));
         };
