@@ -5,21 +5,41 @@ use std::path::Path;
 
 use super::*;
 
+fn a_peer() -> PeerStatus {
+    PeerStatus {
+        name: "beta".to_owned(),
+        address: "10.0.0.3".parse().unwrap(),
+        alive: true,
+        heartbeat_age_ns: Some(20_000_000),
+        authenticated: true,
+        links: vec![LinkStatus {
+            address: "10.0.0.3".parse().unwrap(),
+            heard_age_ns: Some(20_000_000),
+        }],
+        refused: BTreeMap::from([("a copy".to_owned(), 4)]),
+    }
+}
+
+fn a_witness() -> WitnessStatus {
+    WitnessStatus {
+        reachable: true,
+        answer_age_ns: Some(1_500_000_000),
+        error: None,
+        owners: BTreeMap::from([(
+            "web".to_owned(),
+            OwnerStatus {
+                epoch: 7,
+                owner: "beta".to_owned(),
+            },
+        )]),
+        nodes: vec!["alpha".to_owned(), "beta".to_owned()],
+    }
+}
+
 fn a_status() -> Status {
     Status {
         node: "alpha".to_owned(),
-        peer: PeerStatus {
-            name: "beta".to_owned(),
-            address: "10.0.0.3".parse().unwrap(),
-            alive: true,
-            heartbeat_age_ns: Some(20_000_000),
-            authenticated: true,
-            links: vec![LinkStatus {
-                address: "10.0.0.3".parse().unwrap(),
-                heard_age_ns: Some(20_000_000),
-            }],
-            refused: BTreeMap::from([("a copy".to_owned(), 4)]),
-        },
+        peer: a_peer(),
         services: vec![ServiceStatus {
             name: "web".to_owned(),
             address: "10.0.0.100".parse().unwrap(),
@@ -76,19 +96,7 @@ fn a_status() -> Status {
             },
         },
         arbiter: ArbiterKind::Etcd,
-        witness: Some(WitnessStatus {
-            reachable: true,
-            answer_age_ns: Some(1_500_000_000),
-            error: None,
-            owners: BTreeMap::from([(
-                "web".to_owned(),
-                OwnerStatus {
-                    epoch: 7,
-                    owner: "beta".to_owned(),
-                },
-            )]),
-            nodes: vec!["alpha".to_owned(), "beta".to_owned()],
-        }),
+        witness: Some(a_witness()),
     }
 }
 

@@ -10,6 +10,37 @@ use crate::control::{
     RingStatus, RingsStatus, Server, ServiceStatus, Status, TakeoverReport, WitnessStatus,
 };
 
+fn a_peer() -> PeerStatus {
+    PeerStatus {
+        name: "beta".to_owned(),
+        address: "10.0.0.3".parse().unwrap(),
+        alive: true,
+        heartbeat_age_ns: Some(20_000_000),
+        authenticated: true,
+        links: vec![LinkStatus {
+            address: "192.0.2.3".parse().unwrap(),
+            heard_age_ns: Some(20_000_000),
+        }],
+        refused: BTreeMap::from([("a copy".to_owned(), 4)]),
+    }
+}
+
+fn a_witness() -> WitnessStatus {
+    WitnessStatus {
+        reachable: true,
+        answer_age_ns: Some(1_500_000_000),
+        error: None,
+        owners: BTreeMap::from([(
+            "web".to_owned(),
+            OwnerStatus {
+                epoch: 7,
+                owner: "beta".to_owned(),
+            },
+        )]),
+        nodes: vec!["alpha".to_owned(), "beta".to_owned()],
+    }
+}
+
 fn a_status() -> Status {
     let service = ServiceStatus {
         name: "web".to_owned(),
@@ -60,18 +91,7 @@ fn a_status() -> Status {
     };
     Status {
         node: "alpha".to_owned(),
-        peer: PeerStatus {
-            name: "beta".to_owned(),
-            address: "10.0.0.3".parse().unwrap(),
-            alive: true,
-            heartbeat_age_ns: Some(20_000_000),
-            authenticated: true,
-            links: vec![LinkStatus {
-                address: "192.0.2.3".parse().unwrap(),
-                heard_age_ns: Some(20_000_000),
-            }],
-            refused: BTreeMap::from([("a copy".to_owned(), 4)]),
-        },
+        peer: a_peer(),
         services: vec![service],
         rings: RingsStatus {
             connections: RingStatus {
@@ -84,19 +104,7 @@ fn a_status() -> Status {
             },
         },
         arbiter: ArbiterKind::Etcd,
-        witness: Some(WitnessStatus {
-            reachable: true,
-            answer_age_ns: Some(1_500_000_000),
-            error: None,
-            owners: BTreeMap::from([(
-                "web".to_owned(),
-                OwnerStatus {
-                    epoch: 7,
-                    owner: "beta".to_owned(),
-                },
-            )]),
-            nodes: vec!["alpha".to_owned(), "beta".to_owned()],
-        }),
+        witness: Some(a_witness()),
     }
 }
 
