@@ -24,6 +24,7 @@ pub mod packet;
 pub mod protection;
 pub mod rate;
 mod recent;
+pub mod replay;
 pub mod restart;
 pub mod role;
 pub mod seq;

@@ -77,6 +77,47 @@ pub struct Status {
     pub services: Vec<ServiceStatus>,
     /// The kernel's rings.
     pub rings: RingsStatus,
+    /// Who says that this node may speak beyond its lease.
+    pub arbiter: ArbiterKind,
+    /// The witness, if there is one.
+    pub witness: Option<WitnessStatus>,
+}
+
+/// Who says that a node may speak beyond its lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ArbiterKind {
+    /// Nobody: a node that is silent counts as dead.
+    #[default]
+    FailStop,
+    /// The witness, an etcd cluster.
+    Etcd,
+    /// The operator's command.
+    Fence,
+}
+
+/// The witness, as this node sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WitnessStatus {
+    /// Whether it answered the last question. Who speaks now does not depend on it.
+    pub reachable: bool,
+    /// Time since its last answer, in nanoseconds; nothing before the first.
+    pub answer_age_ns: Option<u64>,
+    /// Why it gives no answer; nothing if it does.
+    pub error: Option<String>,
+    /// By service, the latest epoch that was given away, and to whom.
+    pub owners: BTreeMap<String, OwnerStatus>,
+    /// The nodes that say that they are there.
+    pub nodes: Vec<String>,
+}
+
+/// Who has the latest epoch that the witness gave away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerStatus {
+    /// That epoch.
+    pub epoch: u64,
+    /// The node that has it.
+    pub owner: String,
 }
 
 /// The kernel's rings: what the wire has logged and the agent has not read yet.
@@ -108,6 +149,21 @@ pub struct PeerStatus {
     pub alive: bool,
     /// Time since the last heartbeat, in nanoseconds; nothing before the first.
     pub heartbeat_age_ns: Option<u64>,
+    /// Whether what it says is authenticated.
+    pub authenticated: bool,
+    /// Its addresses.
+    pub links: Vec<LinkStatus>,
+    /// Datagrams from these addresses that did not count, by reason. `a copy` is usual where there are several links.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// One way to the other node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// The other node's address there.
+    pub address: IpAddr,
+    /// Time since it was heard there, in nanoseconds; nothing before the first time.
+    pub heard_age_ns: Option<u64>,
 }
 
 /// Whether both nodes do their part for a service.

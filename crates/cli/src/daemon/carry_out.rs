@@ -24,6 +24,7 @@ use super::relay::Relay;
 use super::replicas::Replicas;
 use super::restore::Restoring;
 use super::servers::Servers;
+use crate::arbiter::{Arbiter, Question};
 use crate::config::Config;
 
 /// Sockets kept ready for a takeover, per service: enough for most, not so many that descriptors run out.
@@ -44,6 +45,7 @@ pub struct Executor {
     pub(super) replicas: Replicas,
     claims: Claims,
     servers: Servers,
+    arbiter: Arbiter,
     filters: FilterWatch,
     verified: Instant,
 }
@@ -61,7 +63,13 @@ pub(super) struct Service {
 
 impl Executor {
     /// An executor over what has been set up.
-    pub fn new(config: &Config, wire: Wire, network: Network, servers: Servers) -> anyhow::Result<Self> {
+    pub fn new(
+        config: &Config,
+        wire: Wire,
+        network: Network,
+        servers: Servers,
+        arbiter: Arbiter,
+    ) -> anyhow::Result<Self> {
         let mut services = Vec::new();
         for service in &config.services {
             let interface = Interface::find(&service.interface)?
@@ -92,6 +100,7 @@ impl Executor {
             replicas: Replicas::new(config)?,
             claims: Claims::new(config)?,
             servers,
+            arbiter,
             filters,
             verified: Instant::now(),
         })
@@ -153,8 +162,16 @@ impl Executor {
         self.replicas.serve(node);
     }
 
-    /// Tells the node how the applications are, and what outside hosts say.
+    /// Who gives the right to speak, to be asked how it is.
+    pub fn arbiter(&self) -> &Arbiter {
+        &self.arbiter
+    }
+
+    /// Tells the node how the applications are, and what outside hosts and the arbiter say.
     pub fn watch(&mut self, node: &mut Node) {
+        while let Some((Question { service, epoch }, verdict)) = self.arbiter.poll() {
+            node.handle_verdict(linux::clock::now(), service, epoch, verdict);
+        }
         self.servers.watch(&self.wire, node);
         self.claims.look(linux::clock::now(), node);
     }
@@ -260,7 +277,7 @@ impl Executor {
                 self.wire.set_until(service, until);
                 self.wire.set_mode(service, mode_of(gate));
             }
-            Action::Confirm { .. } => {}
+            Action::Confirm { service, epoch } => self.arbiter.confirm(Question { service, epoch }),
             Action::Hold { service, clients } => self.hold(service, clients),
             Action::Settle { service } => self.settle(service),
             Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
@@ -284,7 +301,7 @@ impl Executor {
                     tracing::warn!(%error, "packet not sent");
                 }
             }
-            Action::Send(heartbeat) => peer.send(heartbeat),
+            Action::Send(heartbeat) => peer.send(&heartbeat),
             Action::Ask { service, clients } => peer.ask(self.services[usize::from(service)].vip, clients),
             Action::Probe => peer.probe(),
             Action::OpenReplica {

@@ -6,6 +6,7 @@
 
 mod carry_out;
 mod claim;
+mod frame;
 mod health;
 mod hook;
 mod orders;
@@ -16,6 +17,7 @@ mod report;
 mod restore;
 mod servers;
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -35,6 +37,7 @@ use proto::node::{Node, NodeConfig, ServiceConfig};
 use proto::stream::{OnShelf, Shelf};
 use proto::table::{Direction, TableConfig};
 
+use crate::arbiter::Arbiter;
 use crate::config::{self, Config, Policy, Role};
 use crate::control::{self, Call};
 use crate::metrics;
@@ -119,14 +122,15 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     let wake = move || {
         let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
     };
+    let arbiter = Arbiter::open(config, wake.clone()).context("opening the way to the arbiter")?;
     let SetUp {
         mut executor,
         rings,
         found,
-    } = set_up(config, wake.clone())?;
+    } = set_up(config, wake.clone(), arbiter)?;
     let node = node_config(config, without_peer, &executor, found.as_deref());
     let node = Node::new(node, linux::clock::now());
-    let peer = Peer::open(config).context("opening the heartbeat socket")?;
+    let peer = Peer::open(config).context("opening the links to the peer")?;
     let (server, asker, calls) = control::Server::open(&config.node.state_dir, wake)?;
     if let Some(metrics) = &config.metrics {
         metrics::serve(metrics.listen, asker)?;
@@ -137,6 +141,9 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         address: config.peer.address,
         alive: false,
         heartbeat_age_ns: None,
+        authenticated: false,
+        links: Vec::new(),
+        refused: BTreeMap::new(),
     };
     let mut agent = Agent {
         node,
@@ -168,7 +175,11 @@ struct SetUp {
 
 /// Goes on with what an agent that died has left; else begins: guard first, then the wire. The VIPs come up when the roles are
 /// agreed.
-fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::Result<SetUp> {
+fn set_up(
+    config: &Config,
+    wake: impl Fn() + Clone + Send + 'static,
+    arbiter: Arbiter,
+) -> anyhow::Result<SetUp> {
     let mut crash_exit_codes: Vec<u8> = config
         .services
         .iter()
@@ -198,7 +209,7 @@ fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::
     };
     let rings = wire.rings()?;
     let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
-    let executor = Executor::new(config, wire, network, servers)?;
+    let executor = Executor::new(config, wire, network, servers, arbiter)?;
     Ok(SetUp {
         executor,
         rings,
@@ -324,7 +335,7 @@ fn node_config(
         without_peer,
         detector,
         lease: config.detector.lease,
-        has_arbiter: false,
+        has_arbiter: config.arbiter != config::Arbiter::FailStop,
         services,
     }
 }
@@ -413,12 +424,11 @@ impl Agent {
 
     fn answer(&mut self, call: Call) {
         match call {
-            Call::Status(reply) => reply.send(report::status(
-                &self.node,
-                &self.executor,
-                &self.peer_status,
-                &self.rings,
-            )),
+            Call::Status(reply) => {
+                let mut peer = self.peer_status.clone();
+                self.peer.describe(&mut peer);
+                reply.send(report::status(&self.node, &self.executor, peer, &self.rings));
+            }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
             Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.executor, &order)),
         }
@@ -428,26 +438,23 @@ impl Agent {
     fn rest(&mut self, handled: usize, nap: Duration) {
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
+        let mut fds: Vec<_> = self.peer.fds().collect();
+        fds.extend([
+            self.wakeups.as_fd(),
+            self.executor.deaths_fd(),
+            self.executor.filters_fd(),
+        ]);
         if self.idle_naps <= NAPS_MAX {
-            let others = [
-                self.peer.as_fd(),
-                self.wakeups.as_fd(),
-                self.executor.deaths_fd(),
-                self.executor.filters_fd(),
-            ];
-            wait(&others, nap.min(due));
+            wait(&fds, nap.min(due));
         } else {
             self.executor.set_asleep(true);
             if self.rings.fill() == 0 {
-                let rings = [self.rings.connections.as_fd(), self.rings.opening.as_fd()];
-                let others = [
-                    self.peer.as_fd(),
-                    self.wakeups.as_fd(),
-                    self.executor.deaths_fd(),
-                    self.executor.filters_fd(),
+                fds.extend([
+                    self.rings.connections.as_fd(),
+                    self.rings.opening.as_fd(),
                     self.executor.replicas_fd(),
-                ];
-                wait(&[rings.as_slice(), &others].concat(), SLEEP_MAX.min(due));
+                ]);
+                wait(&fds, SLEEP_MAX.min(due));
             }
             self.executor.set_asleep(false);
         }

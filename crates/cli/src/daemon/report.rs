@@ -26,7 +26,7 @@ const OTHERS: &str = "other reasons";
 const AMBIGUOUS: &str = "conflicting copies were seen";
 
 /// The whole node.
-pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, rings: &Rings) -> Status {
+pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings: &Rings) -> Status {
     let now = linux::clock::now();
     let services = (0..).take(node.config().services.len());
     let age = node.last_heartbeat().map(|at| nanos(now.since(at)));
@@ -35,7 +35,7 @@ pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, ring
         peer: control::PeerStatus {
             alive: node.peer_is_alive(now),
             heartbeat_age_ns: age,
-            ..peer.clone()
+            ..peer
         },
         services: services
             .map(|index| service(node, executor, now, index, rings.fill()))
@@ -44,6 +44,8 @@ pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, ring
             connections: ring(&rings.connections),
             opening: ring(&rings.opening),
         },
+        arbiter: executor.arbiter().kind(),
+        witness: executor.arbiter().witness(),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Two nodes run, are shown, and leave the network as they found it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -34,9 +35,20 @@ struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
-    /// Starts the node `own` of the pair that `primary` is the primary of.
-    fn start(namespace: &'a Namespace, dir: &Path, name: &str, peer: (&str, u8), primary: &str) -> Self {
-        let (peer_name, peer) = peer;
+    /// Starts the node `name` of the pair that `primary` is the primary of. `peer` is the other one and its last byte on every
+    /// link, each a network of `links`.
+    fn start(
+        namespace: &'a Namespace,
+        dir: &Path,
+        name: &str,
+        (peer_name, peer): (&str, u8),
+        primary: &str,
+        links: &[&str],
+    ) -> Self {
+        let addresses: Vec<String> = links.iter().map(|link| format!("{link}.{peer}")).collect();
+        let key = dir.join("key");
+        std::fs::write(&key, "5".repeat(64)).unwrap();
+        std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
         let state_dir = dir.join(name);
         let config = dir.join(format!("{name}.toml"));
         let text = format!(
@@ -47,7 +59,8 @@ impl<'a> Daemon<'a> {
             agent_timeout_ms = 2000
             [peer]
             name = "{peer_name}"
-            address = "10.0.0.{peer}"
+            addresses = {addresses:?}
+            key_file = {key:?}
             [detector]
             heartbeat_ms = 50
             missed = 40
@@ -249,12 +262,62 @@ fn metrics_say_what_the_status_says() {
 /// The primary and the backup of a pair, both running and protecting; `test` is a part of their names, because eBPF pins
 /// are the whole machine's.
 fn pair<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
+    linked(lan, dir, test, &["10.0.0"])
+}
+
+/// The same with these links.
+fn linked<'a>(lan: &'a Lan, dir: &Path, test: &str, links: &[&str]) -> [Daemon<'a>; 2] {
     let [one, two] = ["one", "two"].map(|which| format!("sf-test-{test}-{which}"));
-    let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one);
-    let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one);
+    let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one, links);
+    let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one, links);
     primary.wait_for(&["\"alive\":true", "\"role\":\"primary\"", "\"mode\":\"duplex\""]);
     backup.wait_for(&["\"alive\":true", "\"role\":\"backup\"", "\"mode\":\"duplex\""]);
     [primary, backup]
+}
+
+/// What the node says of its peer's links: the time since each was heard.
+fn link_ages(status: &Value) -> Vec<Option<u64>> {
+    let links = status["peer"]["links"].as_array().unwrap();
+    links.iter().map(|link| link["heard_age_ns"].as_u64()).collect()
+}
+
+#[test]
+fn a_link_may_fail() {
+    let Some(lan) = Lan::new("a_link_may_fail") else {
+        return;
+    };
+    for (last, namespace) in [(2, &lan.node), (3, &lan.peer)] {
+        namespace.ip(&format!("addr add 10.9.0.{last}/24 dev eth0"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = linked(&lan, dir.path(), "links", &["10.0.0", "10.9.0"]);
+    for node in &nodes {
+        node.wait_for(&["\"authenticated\":true"]);
+    }
+    let ask = || -> Value { serde_json::from_str(&nodes[0].ask("status").output).unwrap() };
+    let epoch = ask()["services"][0]["epoch"].clone();
+    // The heartbeats of the first link are lost for longer than it takes to declare a death.
+    let mut nft = Command::new("nft");
+    nft.arg("table inet lost { chain in { type filter hook input priority 0; ip saddr 10.0.0.0/24 udp dport 7400 drop; }; }");
+    assert!(lan.node.run(|| nft.status().unwrap()).success());
+    let status = loop {
+        let status = ask();
+        let ages = link_ages(&status);
+        assert!(ages[1].is_some(), "{status}");
+        if ages[0].is_some_and(|age| age > 4_000_000_000) {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(
+        (&status["peer"]["alive"], &status["services"][0]["mode"]),
+        (&true.into(), &"duplex".into())
+    );
+    assert!(link_ages(&status)[1] < link_ages(&status)[0], "{status}");
+    assert_eq!(
+        status["services"][0]["epoch"], epoch,
+        "nobody has moved: {status}"
+    );
 }
 
 #[test]
