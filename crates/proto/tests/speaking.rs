@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use proto::Instant;
 use proto::role::Role;
-use proto::standing::{Change, Standing, StandingConfig, Verdict, Word};
+use proto::standing::{Arbiter, Change, Standing, StandingConfig, Verdict, Word};
 use stateright::{Checker, Model, Property};
 use steadfast_proto as proto;
 
@@ -31,7 +31,7 @@ struct Bounds {
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     bounds: Bounds,
-    has_arbiter: bool,
+    arbiter: Arbiter,
     /// Rules that are broken, to see the checker notice.
     defect: Option<Defect>,
 }
@@ -96,7 +96,7 @@ impl Pair {
     fn config(&self, node: usize) -> StandingConfig {
         StandingConfig {
             is_primary: node == 0,
-            has_arbiter: self.has_arbiter,
+            arbiter: self.arbiter,
             lease: LEASE,
         }
     }
@@ -316,7 +316,7 @@ fn bounds() -> Bounds {
 fn pair() -> Pair {
     Pair {
         bounds: bounds(),
-        has_arbiter: true,
+        arbiter: Arbiter::Witness,
         defect: None,
     }
 }
@@ -353,7 +353,7 @@ fn a_broken_rule_is_noticed() {
 #[test]
 fn without_an_arbiter_a_false_alarm_makes_two_voices() {
     let pair = Pair {
-        has_arbiter: false,
+        arbiter: Arbiter::FailStop,
         ..pair()
     };
     let checker = pair.checker().threads(2).spawn_bfs().join();

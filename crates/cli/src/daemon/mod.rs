@@ -335,7 +335,11 @@ fn node_config(
         without_peer,
         detector,
         lease: config.detector.lease,
-        has_arbiter: config.arbiter != config::Arbiter::FailStop,
+        arbiter: match config.arbiter {
+            config::Arbiter::FailStop => proto::standing::Arbiter::FailStop,
+            config::Arbiter::Fence(_) => proto::standing::Arbiter::Fence,
+            config::Arbiter::Witness(_) => proto::standing::Arbiter::Witness,
+        },
         services,
     }
 }

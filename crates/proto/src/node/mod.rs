@@ -24,7 +24,7 @@ use crate::learn::Told;
 use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
 use crate::role::Role;
-use crate::standing::{Standing, StandingConfig};
+use crate::standing::{Arbiter, Standing, StandingConfig};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
@@ -43,8 +43,8 @@ pub struct NodeConfig {
     pub detector: DetectorConfig,
     /// So long after the backup was heard it may take over without having asked: only then may the VIP be claimed.
     pub lease: Duration,
-    /// Who speaks alone asks an arbiter ([`Action::Confirm`]). Without one, silence counts as death.
-    pub has_arbiter: bool,
+    /// Whom a node asks that speaks alone ([`Action::Confirm`]).
+    pub arbiter: Arbiter,
     /// The services; an index into this list names one.
     pub services: Vec<ServiceConfig>,
 }
@@ -160,7 +160,7 @@ impl Node {
         let service = |service: &ServiceConfig| {
             let standing = StandingConfig {
                 is_primary: service.is_primary,
-                has_arbiter: config.has_arbiter,
+                arbiter: config.arbiter,
                 lease: config.lease,
             };
             Service::new(service, standing, now)

@@ -25,11 +25,11 @@ struct Two {
 }
 
 impl Two {
-    fn new(has_arbiter: bool) -> Self {
+    fn new(arbiter: Arbiter) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         Self {
             now,
-            nodes: [true, false].map(|is_primary| node(is_primary, has_arbiter, 1, now)),
+            nodes: [true, false].map(|is_primary| node(is_primary, arbiter, 1, now)),
             runs: [true; 2],
             hears: true,
             outside: true,
@@ -92,14 +92,14 @@ impl Two {
     /// A machine that has forgotten everything.
     fn start(&mut self, index: usize) -> &mut Self {
         self.incarnations += 1;
-        let has_arbiter = self.nodes[index].config.has_arbiter;
-        self.nodes[index] = node(index == 0, has_arbiter, self.incarnations, self.now);
+        let arbiter = self.nodes[index].config.arbiter;
+        self.nodes[index] = node(index == 0, arbiter, self.incarnations, self.now);
         self.runs[index] = true;
         self
     }
 }
 
-fn node(is_primary: bool, has_arbiter: bool, incarnation: u64, now: Instant) -> Node {
+fn node(is_primary: bool, arbiter: Arbiter, incarnation: u64, now: Instant) -> Node {
     let table = TableConfig {
         vip: "10.0.0.100:80".parse().unwrap(),
         policy: Policy::Http,
@@ -118,7 +118,7 @@ fn node(is_primary: bool, has_arbiter: bool, incarnation: u64, now: Instant) -> 
             agent_timeout: Duration::from_millis(500),
         },
         lease: Duration::from_millis(300),
-        has_arbiter,
+        arbiter,
         services: vec![ServiceConfig {
             table,
             is_primary,
@@ -134,7 +134,7 @@ const LONG: Duration = Duration::from_secs(1);
 
 #[test]
 fn whoever_comes_back_becomes_the_wire_in_turn() {
-    let mut two = Two::new(false);
+    let mut two = Two::new(Arbiter::FailStop);
     assert_eq!(two.pass(SHORT).roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
     let mut epoch = 2;
     for round in 0..6 {
@@ -153,7 +153,7 @@ fn whoever_comes_back_becomes_the_wire_in_turn() {
 
 #[test]
 fn a_backup_that_dies_and_comes_back_is_the_wire_again() {
-    let mut two = Two::new(false);
+    let mut two = Two::new(Arbiter::FailStop);
     two.pass(SHORT).kill(1).pass(LONG);
     assert_eq!(two.nodes[0].role(0), (Role::Sole, 3));
     two.start(1).pass(SHORT);
@@ -162,7 +162,7 @@ fn a_backup_that_dies_and_comes_back_is_the_wire_again() {
 
 #[test]
 fn a_primary_that_begins_anew_is_taken_over_from_at_once() {
-    let mut two = Two::new(false);
+    let mut two = Two::new(Arbiter::FailStop);
     two.pass(SHORT);
     assert_eq!(
         two.start(0).pass(BEAT * 2).roles(),
@@ -178,7 +178,7 @@ fn a_primary_that_begins_anew_is_taken_over_from_at_once() {
 #[test]
 fn a_handover_makes_both_change_places() {
     for asked in [0, 1] {
-        let mut two = Two::new(false);
+        let mut two = Two::new(Arbiter::FailStop);
         two.pass(SHORT);
         let now = two.now;
         two.nodes[asked].handle_handover(now, 0).unwrap();
@@ -195,7 +195,7 @@ fn a_handover_makes_both_change_places() {
 #[test]
 fn who_leaves_has_no_part_until_told_so() {
     for (leaves, stays) in [(0, 1), (1, 0)] {
-        let mut two = Two::new(false);
+        let mut two = Two::new(Arbiter::FailStop);
         two.pass(SHORT);
         assert_eq!(two.nodes[leaves].would_be_lost(two.now, 0), None);
         let now = two.now;
@@ -220,7 +220,7 @@ fn who_leaves_has_no_part_until_told_so() {
 
 #[test]
 fn cut_apart_with_an_arbiter_only_one_speaks() {
-    let mut two = Two::new(true);
+    let mut two = Two::new(Arbiter::Witness);
     two.pass(SHORT);
     two.hears = false;
     two.verdict = None; // slow
@@ -246,7 +246,7 @@ fn cut_apart_with_an_arbiter_only_one_speaks() {
 
 #[test]
 fn a_backup_without_a_lease_asks_before_it_speaks() {
-    let mut two = Two::new(true);
+    let mut two = Two::new(Arbiter::Witness);
     two.pass(SHORT);
     // It was away for longer than its lease, and so was the primary.
     two.runs = [false; 2];

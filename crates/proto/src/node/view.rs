@@ -159,6 +159,7 @@ mod tests {
     use crate::follower::Policy;
     use crate::node::{NodeConfig, ServiceConfig};
     use crate::orphans::Orphans;
+    use crate::standing::Arbiter;
     use crate::table::{Direction, TableConfig};
 
     fn at(millis: u64) -> Instant {
@@ -185,7 +186,7 @@ mod tests {
                 agent_timeout: Duration::from_millis(500),
             },
             lease: Duration::from_millis(300),
-            has_arbiter: false,
+            arbiter: Arbiter::FailStop,
             services: vec![ServiceConfig {
                 table,
                 is_primary: true,

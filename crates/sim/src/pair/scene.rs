@@ -111,7 +111,7 @@ impl SceneConfig {
             without_peer: false,
             detector: self.detector,
             lease: Duration::from_millis(300),
-            has_arbiter: false,
+            arbiter: proto::standing::Arbiter::FailStop,
             services: vec![ServiceConfig {
                 table,
                 is_primary,
