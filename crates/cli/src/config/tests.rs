@@ -671,6 +671,18 @@ fn a_state_directory_leaves_room_for_the_socket() {
 }
 
 #[test]
+fn the_examples_other_choices_are_right_too() {
+    let example = include_str!("../../steadfast.toml");
+    for table in ["[witness]", "[fence]"] {
+        let begin = example.find(&format!("# {table}")).unwrap();
+        let lines = example[begin..].lines();
+        let chosen: Vec<&str> = lines.map_while(|line| line.strip_prefix("# ")).collect();
+        let text = format!("{}\n{SMALLEST}", chosen.join("\n"));
+        assert_ne!(parse(&text).unwrap().arbiter, Arbiter::FailStop, "{table}");
+    }
+}
+
+#[test]
 fn the_example_shows_every_field_with_its_default() {
     let example = include_str!("../../steadfast.toml");
     let config = parse(example).unwrap();
@@ -692,6 +704,7 @@ fn the_example_shows_every_field_with_its_default() {
         config
     );
     for key in [
+        "assume",
         "state_dir",
         "agent_timeout_ms",
         "peer_address",
