@@ -1,7 +1,7 @@
 //! Carrying out what the node wants, on the kernel.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -343,6 +343,15 @@ impl Executor {
             self.set_speak(service, true);
         }
         Ok(())
+    }
+
+    /// The peer is heard again: it should hear this node as soon.
+    pub fn ask_again_for(&self, peer: &[IpAddr]) {
+        for address in peer {
+            if let Err(error) = self.network.ask_again_for(*address) {
+                tracing::debug!(%error, "the kernel will ask for the peer by itself");
+            }
+        }
     }
 
     fn hold(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {

@@ -77,6 +77,7 @@ struct Agent {
     peer_status: control::PeerStatus,
     /// It is to stop, by then at the latest.
     leaves_by: Option<proto::Instant>,
+    peer_addresses: Vec<std::net::IpAddr>,
 }
 
 /// Reads the log for the node.
@@ -156,6 +157,7 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         idle_naps: 0,
         peer_status,
         leaves_by: None,
+        peer_addresses: config.peer.addresses.clone(),
     };
     tracing::info!(node = config.node.name, peer = config.peer.name, "ready");
     let outcome = agent.run();
@@ -379,6 +381,9 @@ impl Agent {
 
     fn hear(&mut self, message: Message) {
         let now = linux::clock::now();
+        if !self.node.peer_is_alive(now) {
+            self.executor.ask_again_for(&self.peer_addresses);
+        }
         match message {
             Message::Heartbeat(heartbeat) => self.node.handle_heartbeat(now, heartbeat),
             Message::Ask(About { vip, connections, .. }) => {
