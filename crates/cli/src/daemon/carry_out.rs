@@ -208,14 +208,15 @@ impl Executor {
         self.servers.fd()
     }
 
-    /// Says that the agent is there, and tells the node what passed while it was not.
-    pub fn check_in(&self, node: &mut Node) {
+    /// Says that the agent is there, and tells the node what passed while it was not. Returns whether a cable has come back.
+    pub fn check_in(&self, node: &mut Node) -> bool {
+        let mut is_back = false;
         self.wire.set_agent_seen(linux::clock::now().as_nanos());
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let now = linux::clock::now();
             if node.wants_link(now) {
                 let has_link = self.services[usize::from(index)].interface.has_link();
-                node.handle_link(now, index, has_link);
+                is_back |= node.handle_link(now, index, has_link);
             }
             let packets = self.wire.take_unlogged(index);
             if packets > 0 {
@@ -227,6 +228,7 @@ impl Executor {
                 node.handle_log_gap(index);
             }
         }
+        is_back
     }
 
     /// Makes sockets for connections that may have to be taken over.

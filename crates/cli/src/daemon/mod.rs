@@ -349,7 +349,9 @@ fn node_config(
 impl Agent {
     fn run(&mut self) -> anyhow::Result<()> {
         while !self.may_stop() {
-            self.executor.check_in(&mut self.node);
+            if self.executor.check_in(&mut self.node) {
+                self.executor.ask_again_for(&self.peer_addresses);
+            }
             let nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
             let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
             self.carry_out()?;

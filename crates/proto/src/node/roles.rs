@@ -237,13 +237,15 @@ impl Node {
     }
 
     /// Whether this node's cable for a service carries a signal. Without one it hears nobody, and that is not the others' fault:
-    /// it declares nobody dead until it has had the time to hear of them again.
-    pub fn handle_link(&mut self, now: Instant, index: ServiceIndex, has_link: bool) {
+    /// it declares nobody dead until it has had the time to hear of them again. Returns whether it has just come back.
+    pub fn handle_link(&mut self, now: Instant, index: ServiceIndex, has_link: bool) -> bool {
         let service = &mut self.services[usize::from(index)];
         let had_link = std::mem::replace(&mut service.has_link, has_link);
-        if has_link && !had_link {
+        let is_back = has_link && !had_link;
+        if is_back {
             self.detector.excuse(now);
         }
+        is_back
     }
 
     /// How the application on this node is now.
