@@ -13,6 +13,7 @@ mod continued;
 mod feed;
 mod head;
 mod lines;
+mod reason;
 mod reexecute;
 mod resume;
 mod resumer;
