@@ -143,7 +143,8 @@ mod tests {
     fn an_answer_is_what_begins_as_expected() {
         ask(server(b"+PONG\r\n"), &health()).unwrap();
         let error = ask(server(b"-LOADING"), &health()).unwrap_err();
-        assert_eq!(error.to_string(), "it said \"-LOADING\", not \"+PONG\"");
+        let said = error.to_string(); // as much of it as had come
+        assert!(said.starts_with("it said \"-LOAD") && said.ends_with("not \"+PONG\""), "{said}");
         ask(server(b"+PO"), &health()).unwrap_err();
     }
 
