@@ -1,16 +1,19 @@
 //! Carrying out what the core wants, in the simulated world: the daemon's `carry_out` and `relay`, step for step.
 
 use proto::Instant;
-use proto::action::{Action, Gate, Report};
+use proto::action::{Action, Gate, Heartbeat, Report};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
+use proto::role::Role;
 use proto::table::ConnectionId;
 use proto::takeover::{self, timestamp_at};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
-use super::backup::{Backup, Defect, HEARTBEATS, Replica, Restoring};
-use super::primary::send;
+use super::defect::Defect;
+use super::neighbours::PING;
 use super::relay::{Adoption, Plan, Relay};
+use super::station::{AGENTS, Address, CLIENTS, PROBE, Replica, Restoring, Station};
 use super::wire::End;
 use crate::host::EndpointId;
 use crate::tcp::{Endpoint, Restore, RestoreWindow, WindowScale};
@@ -20,7 +23,7 @@ use crate::world::Output;
 const AHEAD_MAX: usize = 1 << 20;
 const READ_SIZE: usize = 16 * 1024;
 
-impl Backup {
+impl Station {
     /// Does one thing; `end` is how far the log reached when it was begun.
     pub(super) fn carry_out(&mut self, now: Instant, action: Action, end: End) {
         if !matches!(
@@ -31,25 +34,33 @@ impl Backup {
         }
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
-            Action::Hold { clients, .. } => self.wire.hold(&clients),
-            Action::Settle { .. } => self.wire.settle(),
-            // The simulated network has one way to each node, and addresses do not move.
-            Action::Assume { .. }
-            | Action::TakeAddress { .. }
-            | Action::Announce { .. }
-            | Action::Confirm { .. }
-            | Action::StandDown { .. }
-            | Action::Report(_) => {}
-            Action::SetGate { gate, .. } => {
+            Action::Report(_) => {}
+            Action::Assume { role, .. } => self.assume(role),
+            Action::SetGate { gate, epoch, .. } => {
                 if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
-                    self.set_gate(gate);
+                    self.set_gate(gate, epoch);
                 }
             }
+            Action::Hold { clients, .. } => self.wire.hold(&clients),
+            Action::Settle { .. } => self.wire.settle(),
+            Action::TakeAddress { .. } => {
+                self.address = Address::Interface;
+                self.is_claiming = true;
+            }
+            Action::Announce { .. } => {
+                self.announce();
+                self.send(CLIENTS, PING);
+                self.is_reached |= self.is(Defect::IgnorePing);
+            }
+            Action::YieldAddress { .. } => self.yield_address(Address::Loopback),
+            Action::StandDown { .. } => self.stand_down(),
             Action::Drain { .. } => {
-                if !self.is(Defect::SkipSecondDrain) || self.restoring.is_empty() {
+                let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();
+                if !skips && !self.is(Defect::SkipDrains) {
                     self.read_log(end);
                 }
-                self.core.handle_drained(now, 0);
+                let local = self.agent.clock.read(now);
+                self.core.handle_drained(local, 0);
             }
             Action::Restore { connection, .. } => self.restore(now, connection),
             Action::MakeReady { connection, .. } => {
@@ -59,30 +70,19 @@ impl Backup {
             }
             Action::Activate { connection, .. } => self.activate(now, connection),
             Action::HandOver { connection, .. } => self.hand_over(now, connection),
-            Action::AllowSpeech { .. } => {
-                self.may_reset = true;
-                if self.is(Defect::GateLast) {
-                    self.set_gate(Gate::Takeover);
-                }
-            }
+            Action::AllowSpeech { .. } => self.allow_speech(),
             Action::Transmit(packet) => {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
-            Action::Probe => {} // the simulated stack does not answer
-            Action::Send(heartbeat) => self.outputs.push_back(send(&heartbeat, HEARTBEATS)),
+            Action::Probe => self.send(AGENTS, PROBE),
+            Action::Send(heartbeat) => {
+                let packet = serde_json::to_vec(&heartbeat).expect("a heartbeat has a JSON form");
+                self.outputs.push_back(Output::Transmit { port: AGENTS, packet });
+            }
             Action::OpenReplica {
                 connection, client, ..
-            } => {
-                let application = (self.config.program)(client);
-                self.replicas.insert(
-                    connection,
-                    Replica {
-                        application,
-                        ended: false,
-                    },
-                );
-            }
+            } => self.open_replica(connection, client),
             Action::FeedReplica { connection, .. } => self.feed_replica(now, connection),
             Action::CloseReplica { connection, .. } => {
                 self.replicas.remove(&connection);
@@ -90,13 +90,73 @@ impl Backup {
         }
     }
 
-    fn is(&self, defect: Defect) -> bool {
-        self.config.defect == Some(defect)
+    /// Puts up the VIP, behind closed doors: the gate opens next.
+    fn assume(&mut self, role: Role) {
+        self.wire.set_gate(Gate::Mute, self.wire.gate().1);
+        if matches!(role, Role::Primary | Role::Claiming) {
+            self.may_speak = true;
+            self.address = Address::Loopback;
+        } else {
+            self.address = Address::Interface;
+        }
+        if role == Role::Backup {
+            self.announce();
+        }
     }
 
-    fn set_gate(&mut self, gate: Gate) {
-        self.wire.set_gate(gate);
-        self.judge.borrow_mut().on_gate(gate);
+    fn set_gate(&mut self, gate: Gate, epoch: u64) {
+        if self.is(Defect::StayOpen) && gate == Gate::Mute {
+            return;
+        }
+        self.wire.set_gate(gate, epoch);
+        if !matches!(gate, Gate::Wire | Gate::Takeover) {
+            self.judge.borrow_mut().on_log_lost(self.config.number);
+        }
+    }
+
+    /// The VIP is the wire's again, or the peer's.
+    fn yield_address(&mut self, address: Address) {
+        self.address = address;
+        (self.is_claiming, self.is_reached) = (false, false);
+    }
+
+    /// The peer speaks alone. The gate is closed, so what ends here ends without a word.
+    fn stand_down(&mut self) {
+        if self.is(Defect::StayOpen) {
+            return;
+        }
+        self.may_speak = false;
+        self.yield_address(Address::Nowhere);
+        self.destroy_sockets();
+    }
+
+    fn allow_speech(&mut self) {
+        self.may_speak = true;
+        if self.is(Defect::GateLast) {
+            let epoch = self.core.role(0).1;
+            self.set_gate(Gate::Takeover, epoch);
+        }
+    }
+
+    /// What a node with a defect makes of its peer's words.
+    pub(super) fn distort_heartbeat(&mut self, mut heartbeat: Heartbeat) -> Heartbeat {
+        let (role, epoch) = self.core.role(0);
+        for beat in &mut heartbeat.services {
+            if self.is(Defect::IgnoreEpoch) && role.may_speak() {
+                beat.epoch = epoch.saturating_sub(1);
+            }
+            if self.is(Defect::OrphansTwice) {
+                let told = std::mem::take(&mut beat.orphans.clients);
+                beat.orphans.clients = told.iter().chain(&told).copied().collect();
+            }
+        }
+        heartbeat
+    }
+
+    fn open_replica(&mut self, connection: ConnectionId, client: SocketAddr) {
+        let application = (self.config.program)(client);
+        let ended = false;
+        self.replicas.insert(connection, Replica { application, ended });
     }
 
     fn restore(&mut self, now: Instant, id: ConnectionId) {
@@ -110,7 +170,8 @@ impl Backup {
             .flatten()
             .copied()
             .collect();
-        let restore = self.distort(restore_of(&endpoint, sent, now));
+        let local = self.agent.clock.read(now);
+        let restore = self.distort(restore_of(&endpoint, sent, local));
         let made = if self.host.find(self.vip, endpoint.client).is_some() {
             Err("the address is in use".to_owned())
         } else {
@@ -124,7 +185,7 @@ impl Backup {
                     .adopt(now, made, Box::new(|_: Instant, _: &mut Endpoint| None));
                 self.restoring.insert(id, Restoring { endpoint, socket });
             }
-            Err(reason) => self.core.handle_unrestorable(now, 0, id, reason),
+            Err(reason) => self.core.handle_unrestorable(local, 0, id, reason),
         }
     }
 
@@ -167,14 +228,17 @@ impl Backup {
                 socket.probe();
             }
         });
-        self.judge.borrow_mut().on_live(endpoint.client);
+        self.judge
+            .borrow_mut()
+            .on_live(self.config.number, endpoint.client);
+        let local = self.agent.clock.read(now);
         let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
         if let Some(connection) = self.core.table(0).get(id).filter(|_| !is_quiet) {
-            let wake = takeover::wake(connection, offered, now).emit();
+            let wake = takeover::wake(connection, offered, local).emit();
             let output = self.speak(now, wake, true);
             self.outputs.extend(output);
         }
-        self.core.handle_live(now, 0, id);
+        self.core.handle_live(local, 0, id);
         if self.is(Defect::ReadyLast) {
             self.deaf.remove(&endpoint.client);
         }
@@ -206,7 +270,7 @@ impl Backup {
             return;
         };
         let replica = self.replicas.remove(&id);
-        let Some(connection) = self.core.hand_over(now, 0, id) else {
+        let Some(connection) = self.core.hand_over(self.agent.clock.read(now), 0, id) else {
             self.host.with(now, socket, Endpoint::shutdown); // it ended meanwhile: its socket is closed
             return;
         };

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use proto::action::Gate;
 use proto::packet::{Checksum, Segment};
 use proto::table::Direction;
 use proto::{Instant, Seq};
@@ -19,17 +18,32 @@ const VIOLATIONS_MAX: usize = 20;
 /// | input commit | an acknowledgement reaches the client for a byte that the backup has not logged |
 /// | output commit | a byte reaches the client that the backup has neither logged nor said |
 /// | one stream | two different bytes are said for the same place, or two ends |
-/// | one voice | something is released behind a closed gate, or for a client to whom the survivor has spoken |
+/// | open commit | a SYN-ACK reaches the client though no node has its SYN |
+/// | one voice | two nodes speak alone in one epoch, one speaks in an epoch before another's, or a connection's voice goes back |
 /// | no step back | the survivor's acknowledgement, right edge or timestamp is behind what was released |
 /// | no leap | the survivor numbers a segment beyond the output that is known |
 /// | nothing asked twice | a live connection's acknowledgement is behind what was logged before its socket was ready |
 #[derive(Debug)]
 pub struct Judge {
     vip: SocketAddr,
-    gate: Gate,
+    /// The latest epoch in which a node spoke alone, and which one.
+    alone: Option<(u64, usize)>,
+    /// How often two nodes spoke where one may.
+    two_voices: u64,
     flows: BTreeMap<SocketAddr, Flow>,
     violations: Vec<String>,
     resets: Vec<(Instant, SocketAddr)>,
+}
+
+/// Who says something, and by what right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Voice {
+    /// 0 or 1.
+    pub node: usize,
+    /// Of the gate that lets it out.
+    pub epoch: u64,
+    /// That gate is for a node without a wire before it.
+    pub is_alone: bool,
 }
 
 /// One connection, from its SYN on.
@@ -47,11 +61,17 @@ struct Flow {
     output: Known,
     released: Most,
     spoken: Most,
-    /// The survivor has said something.
-    is_spoken_for: bool,
+    /// Who spoke last, and who had before in the same epoch.
+    voice: Option<Voice>,
+    silenced: Option<usize>,
     /// What was logged when its socket became ready.
     logged_before_ready: u64,
-    is_live: bool,
+    /// The node on which it was restored last.
+    live_at: Option<usize>,
+    /// Some node has its SYN.
+    is_opened: bool,
+    /// The nodes whose logs hold it from its beginning on.
+    logged_by: [bool; 2],
 }
 
 /// The bytes of a stream that were seen.
@@ -124,9 +144,12 @@ impl Flow {
             output: Known::default(),
             released: Most::default(),
             spoken: Most::default(),
-            is_spoken_for: false,
+            voice: None,
+            silenced: None,
             logged_before_ready: 0,
-            is_live: false,
+            live_at: None,
+            is_opened: false,
+            logged_by: [false; 2],
         }
     }
 
@@ -198,7 +221,8 @@ impl Judge {
     pub const fn new(vip: SocketAddr) -> Self {
         Self {
             vip,
-            gate: Gate::Off,
+            alone: None,
+            two_voices: 0,
             flows: BTreeMap::new(),
             violations: Vec::new(),
             resets: Vec::new(),
@@ -253,6 +277,10 @@ impl Judge {
             return;
         };
         if segment.flags.syn {
+            if !flow.is_opened {
+                self.violation(now, client, "open commit: a SYN-ACK for a SYN that no node has");
+                return;
+            }
             if flow.output_first.is_none() && segment.ack == flow.input_first {
                 flow.output_first = Some(segment.seq + 1);
                 flow.shift = segment.options.window_scale.unwrap_or(0);
@@ -278,8 +306,43 @@ impl Judge {
         }
     }
 
-    /// The backup has logged a packet, or its stack has taken one of a client.
-    pub fn on_logged(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
+    /// The wire of a node has logged a packet.
+    pub(super) fn on_logged(&mut self, now: Instant, node: usize, direction: Direction, packet: &[u8]) {
+        if let Some(flow) = self.opening(direction, packet) {
+            flow.is_opened = true;
+            flow.logged_by[node] = true;
+        }
+        self.note(now, direction, packet);
+    }
+
+    /// The stack of a node that has the right to speak alone has taken a packet of a client.
+    pub(super) fn on_taken(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
+        if let Some(flow) = self.opening(direction, packet) {
+            flow.is_opened = true;
+        }
+        self.note(now, direction, packet);
+    }
+
+    /// What the log of a node held is gone, or has a gap.
+    pub(super) fn on_log_lost(&mut self, node: usize) {
+        self.flows
+            .values_mut()
+            .for_each(|flow| flow.logged_by[node] = false);
+    }
+
+    /// Whether the log of a node holds a connection from its beginning on.
+    pub(super) fn has_log(&self, node: usize, client: SocketAddr) -> bool {
+        self.flows.get(&client).is_some_and(|flow| flow.logged_by[node])
+    }
+
+    /// The flow that a packet opens, if it is a client's SYN.
+    fn opening(&mut self, direction: Direction, packet: &[u8]) -> Option<&mut Flow> {
+        let segment = self.parse(packet)?;
+        let opens = direction == Direction::In && segment.flags.syn;
+        self.flows.get_mut(&segment.source).filter(|_| opens)
+    }
+
+    fn note(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
         if segment.flags.syn || segment.flags.rst {
             return;
@@ -313,22 +376,15 @@ impl Judge {
         }
     }
 
-    /// The wire has sent a packet on.
-    pub fn on_released(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
-        let Some(segment) = self.parse(packet) else { return };
-        let client = if direction == Direction::In {
-            segment.source
-        } else {
-            segment.destination
-        };
-        if self.gate != Gate::Wire {
-            self.violation(now, client, "one voice: released behind a closed gate");
+    /// The wire has sent a packet on; `voice` is the primary's, if it is one of those.
+    pub(super) fn on_released(&mut self, now: Instant, voice: Voice, direction: Direction, packet: &[u8]) {
+        if direction == Direction::In {
+            return;
         }
-        let Some(flow) = self
-            .flows
-            .get_mut(&client)
-            .filter(|_| direction == Direction::Out)
-        else {
+        let Some(segment) = self.parse(packet) else { return };
+        let client = segment.destination;
+        self.on_voice(now, client, voice);
+        let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };
         let place = flow
@@ -337,23 +393,61 @@ impl Judge {
         if let Some(place) = place {
             flow.released = flow.released.or(Most::of(&segment, place, flow.shift));
         }
-        if flow.is_spoken_for {
-            self.violation(
-                now,
-                client,
-                "one voice: the old primary speaks after the survivor",
-            );
-        }
     }
 
-    /// The backup itself says something; `is_raw`: not through its stack.
-    pub fn on_spoken(&mut self, now: Instant, packet: &[u8], is_raw: bool) {
-        let Some(segment) = self.parse(packet) else { return };
-        let client = segment.destination;
+    /// Somebody says something to a client.
+    fn on_voice(&mut self, now: Instant, client: SocketAddr, voice: Voice) {
+        let Voice {
+            node,
+            epoch,
+            is_alone,
+        } = voice;
+        let before = self.alone;
+        if before.is_some_and(|(latest, who)| who != node && epoch <= latest) {
+            self.two_voices(now, client, &format!("{voice:?} after {before:?}"));
+            return;
+        }
+        if is_alone {
+            self.alone = self.alone.max(Some((epoch, node)));
+        }
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };
-        flow.is_spoken_for = true;
+        let last = flow.voice.replace(voice);
+        match last {
+            Some(last) if last.node != node && last.epoch == epoch => {
+                if flow.silenced == Some(node) {
+                    self.two_voices(now, client, &format!("{voice:?} after {last:?}"));
+                } else {
+                    flow.silenced = Some(last.node);
+                }
+            }
+            Some(last) if last.epoch > epoch && last.node != node => {
+                self.two_voices(now, client, &format!("{voice:?} after {last:?}"));
+            }
+            Some(last) if last.epoch != epoch => flow.silenced = None,
+            _ => {}
+        }
+    }
+
+    fn two_voices(&mut self, now: Instant, client: SocketAddr, what: &str) {
+        self.two_voices += 1;
+        self.violation(now, client, &format!("one voice: {what}"));
+    }
+
+    /// How often two nodes spoke where one may.
+    pub const fn voices_too_many(&self) -> u64 {
+        self.two_voices
+    }
+
+    /// A node itself says something, past any wire; `is_raw`: not through its stack.
+    pub(super) fn on_spoken(&mut self, now: Instant, voice: Voice, packet: &[u8], is_raw: bool) {
+        let Some(segment) = self.parse(packet) else { return };
+        let client = segment.destination;
+        self.on_voice(now, client, voice);
+        let Some(flow) = self.flows.get_mut(&client) else {
+            return;
+        };
         let Some(place) = flow
             .place(&segment)
             .filter(|_| !segment.flags.syn && !segment.flags.rst)
@@ -373,7 +467,9 @@ impl Judge {
         let mut wrong: Vec<String> = behind.into_iter().collect();
         flow.spoken = flow.spoken.or(said);
         let known = flow.output.end();
-        if u64::try_from(place.at).is_ok_and(|at| at > known) {
+        // What a stack that was there from the beginning has said, and nobody logged, is known to it alone.
+        let is_restored = is_raw || flow.live_at == Some(voice.node);
+        if is_restored && u64::try_from(place.at).is_ok_and(|at| at > known) {
             wrong.push(format!(
                 "no leap: a segment at {}, known is output up to {known}",
                 place.at
@@ -383,7 +479,7 @@ impl Judge {
             wrong.push(format!("one stream: the survivor says something else at {at}"));
         }
         let logged = i64::try_from(flow.logged_before_ready).expect("small");
-        if flow.is_live && place.acknowledges < logged {
+        if flow.live_at == Some(voice.node) && place.acknowledges < logged {
             wrong.push(format!(
                 "nothing asked twice: acknowledges {}, {logged} was logged",
                 place.acknowledges
@@ -392,22 +488,17 @@ impl Judge {
         wrong.iter().for_each(|what| self.violation(now, client, what));
     }
 
-    /// The gate is set.
-    pub const fn on_gate(&mut self, gate: Gate) {
-        self.gate = gate;
-    }
-
     /// A client's packets go to its restored socket from now on.
-    pub fn on_ready(&mut self, client: SocketAddr) {
+    pub(super) fn on_ready(&mut self, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.logged_before_ready = flow.input_in_time.contiguous as u64;
         }
     }
 
-    /// A restored socket speaks from now on.
-    pub fn on_live(&mut self, client: SocketAddr) {
+    /// A socket that was restored on a node speaks from now on.
+    pub(super) fn on_live(&mut self, node: usize, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.is_live = true;
+            flow.live_at = Some(node);
         }
     }
 

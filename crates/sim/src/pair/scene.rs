@@ -12,15 +12,16 @@ use proto::node::{NodeConfig, ServiceConfig};
 use proto::restart::http::Reexecute;
 use proto::table::TableConfig;
 
-use super::application::{Application, Pace, Program, Served};
-use super::backup::{Backup, BackupConfig, Costs, Defect};
+use super::agent::Costs;
+use super::application::{Application, Pace, Program};
+use super::defect::Defect;
 use super::judge::Judge;
-use super::primary::Primary;
+use super::neighbours::Neighbours;
 use super::relay::Ending;
+use super::station::{Station, StationConfig};
 use super::{echo, http};
 use crate::host::{App, EndpointId, Host, HostConfig};
 use crate::link::LinkConfig;
-use crate::router::{Pass, Tap};
 use crate::tcp::{Config, Endpoint, Failure, Initial, State};
 use crate::world::{CableId, NodeId, Port, World};
 
@@ -33,6 +34,8 @@ pub struct SceneConfig {
     pub policy: Policy,
     /// Between the clients and the backup.
     pub path: LinkConfig,
+    /// Between the clients and the primary; `None`: the primary cannot claim the VIP.
+    pub own_path: Option<LinkConfig>,
     /// Between the backup and the primary.
     pub lan: LinkConfig,
     /// The clients' endpoints.
@@ -76,6 +79,7 @@ impl SceneConfig {
             seed,
             policy,
             path,
+            own_path: None,
             lan,
             client_tcp: Config::default(),
             server_tcp: Config::default(),
@@ -126,6 +130,22 @@ impl SceneConfig {
             addresses: vec![address],
             tcp: tcp.clone(),
             initial: self.initial,
+        }
+    }
+
+    fn station(&self, node: usize, is_primary: bool, ledger: &Rc<RefCell<http::Ledger>>) -> StationConfig {
+        StationConfig {
+            number: node - 1,
+            core: self.core(is_primary),
+            host: self.host(vip().ip(), &self.server_tcp),
+            ring_bytes: self.ring_bytes,
+            opening_bytes: 64 << 10,
+            nap: self.nap,
+            costs: self.costs,
+            program: self.program(node as u64, ledger),
+            pace: self.pace.filter(|_| is_primary),
+            ahead: Duration::from_secs(100 * node as u64),
+            defect: self.defect,
         }
     }
 
@@ -221,6 +241,8 @@ pub struct Scene {
     pub primary: NodeId,
     /// Between the clients and the backup.
     pub path: CableId,
+    /// Between the clients and the primary.
+    pub own_path: CableId,
     /// Between the two nodes' stacks.
     pub lan: CableId,
     /// Between the two nodes' agents.
@@ -242,35 +264,13 @@ impl Scene {
         let seeds = [world.random(), world.random(), world.random()];
         let client = Host::new(config.host(client_address(), &config.client_tcp), seeds[0]);
         let client = world.add("client", Box::new(client));
-        let watching = Rc::clone(&judge);
-        let tap = Tap::new(move |now, port, packet| {
-            match port {
-                Port(0) => watching.borrow_mut().on_sent(packet),
-                _ => watching.borrow_mut().on_delivered(now, packet),
-            }
-            Pass::Forward
+        let neighbours = Neighbours::new(Port(2), Rc::clone(&judge));
+        let neighbours = world.add("neighbours", Box::new(neighbours));
+        let [primary, backup] = [(1, true), (2, false)].map(|(node, is_primary)| {
+            let station = config.station(node, is_primary, &ledger);
+            let station = Station::new(world.now(), station, seeds[node], Rc::clone(&judge));
+            world.add(if is_primary { "primary" } else { "backup" }, Box::new(station))
         });
-        let tap = world.add("tap", Box::new(tap));
-        let server = config.host(vip().ip(), &config.server_tcp);
-        let backup = BackupConfig {
-            core: config.core(false),
-            host: server.clone(),
-            ring_bytes: config.ring_bytes,
-            opening_bytes: 64 << 10,
-            nap: config.nap,
-            costs: config.costs,
-            program: config.program(2, &ledger),
-            defect: config.defect,
-        };
-        let backup = Backup::new(world.now(), backup, seeds[1], Rc::clone(&judge));
-        let backup = world.add("backup", Box::new(backup));
-        let (program, pace) = (config.program(1, &ledger), config.pace);
-        let primary = Primary::new(world.now(), config.core(true), server, seeds[2], |host| {
-            host.listen(vip().port(), move |client| {
-                Box::new(Served::new(program(client), pace))
-            });
-        });
-        let primary = world.add("primary", Box::new(primary));
         let beats = LinkConfig {
             delay: Duration::from_micros(100),
             ..LinkConfig::default()
@@ -280,11 +280,16 @@ impl Scene {
                 .connect(a, b, link)
                 .expect("the caller has checked the links")
         };
-        let none = LinkConfig::default();
-        plug(client, tap, &none);
-        let path = plug(tap, backup, &config.path);
+        plug(client, neighbours, &LinkConfig::default());
+        let own_path = plug(
+            neighbours,
+            primary,
+            config.own_path.as_ref().unwrap_or(&config.path),
+        );
+        let path = plug(neighbours, backup, &config.path);
         let lan = plug(backup, primary, &config.lan);
         let heartbeats = plug(backup, primary, &beats);
+        world.set_up(own_path, config.own_path.is_some());
         let connections = Rc::default();
         Self {
             world,
@@ -292,6 +297,7 @@ impl Scene {
             backup,
             primary,
             path,
+            own_path,
             lan,
             heartbeats,
             judge,
@@ -325,7 +331,7 @@ impl Scene {
         let clients: Vec<_> = connections.into_iter().map(client_of).collect();
         let primary = self.primary;
         self.world.at(at, move |world| {
-            world.with(primary, |primary: &mut Primary, now| {
+            world.with(primary, |primary: &mut Station, now| {
                 primary.kill_worker(now, &clients)
             })
         });
@@ -341,7 +347,7 @@ impl Scene {
     pub fn pause_agent(&mut self, at: Instant, time: Duration) {
         let backup = self.backup;
         self.world.at(at, move |world| {
-            world.with(backup, |backup: &mut Backup, _| backup.pause(at + time))
+            world.with(backup, |backup: &mut Station, _| backup.pause(at + time))
         });
     }
 
@@ -356,7 +362,7 @@ impl Scene {
     }
 
     /// The backup.
-    pub fn backup(&self) -> &Backup {
+    pub fn backup(&self) -> &Station {
         self.world.node(self.backup)
     }
 
