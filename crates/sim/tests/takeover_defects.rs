@@ -1,12 +1,12 @@
 //! A judge that sees nothing would let every takeover pass: each way to break one must be noticed.
-mod swarm;
+mod seeds;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use proto::follower::Policy;
 use steadfast_sim::pair::{Costs, Defect};
-use swarm::*;
+use seeds::*;
 
 /// A defect that so many takeovers do not show is hidden from the judge.
 const SEEDS: u64 = 400;

@@ -1,6 +1,6 @@
 //! What many seeds have found in the core, one scene each, with as little chance as it takes.
 
-mod swarm;
+mod seeds;
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use proto::packet::{Checksum, Segment};
 use steadfast_sim::exchange::Stream;
 use steadfast_sim::pair::http::{self, Request};
 use steadfast_sim::pair::{Costs, Scene, SceneConfig, Talk, echo};
-use swarm::{LIMIT, MS, at};
+use seeds::{LIMIT, MS, at};
 
 /// One request, for a reply of `len` bytes.
 fn get(len: u64) -> Talk {

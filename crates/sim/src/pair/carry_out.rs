@@ -208,7 +208,9 @@ impl Station {
             return;
         };
         self.deaf.remove(&endpoint.client);
-        self.judge.borrow_mut().on_ready(endpoint.client);
+        let mut judge = self.judge.borrow_mut();
+        judge.on_ready(endpoint.client);
+        judge.on_socket(self.config.number, endpoint.client);
     }
 
     fn activate(&mut self, now: Instant, id: ConnectionId) {

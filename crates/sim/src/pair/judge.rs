@@ -30,6 +30,8 @@ pub struct Judge {
     alone: Option<(u64, usize)>,
     /// How often two nodes spoke where one may.
     two_voices: u64,
+    /// Clients whose SYN is not answered yet, or whose answer to that has not come.
+    half_open: u64,
     flows: BTreeMap<SocketAddr, Flow>,
     violations: Vec<String>,
     resets: Vec<(Instant, SocketAddr)>,
@@ -70,8 +72,13 @@ struct Flow {
     live_at: Option<usize>,
     /// Some node has its SYN.
     is_opened: bool,
-    /// The nodes whose logs hold it from its beginning on.
-    logged_by: [bool; 2],
+    /// The client has answered the SYN-ACK.
+    is_established: bool,
+    /// The nodes that can go on with it: by their logs, from its beginning on, and by their sockets.
+    logs: [bool; 2],
+    sockets: [bool; 2],
+    /// At some time nobody could.
+    is_orphaned: bool,
 }
 
 /// The bytes of a stream that were seen.
@@ -149,7 +156,10 @@ impl Flow {
             logged_before_ready: 0,
             live_at: None,
             is_opened: false,
-            logged_by: [false; 2],
+            is_established: false,
+            logs: [false; 2],
+            sockets: [false; 2],
+            is_orphaned: false,
         }
     }
 
@@ -164,6 +174,12 @@ impl Flow {
             *latest = value;
         }
         is_in_time
+    }
+
+    /// While there is no SYN-ACK for it, nothing is lost: the client begins anew.
+    fn look_for_holders(&mut self) {
+        let is_held = self.logs.iter().chain(&self.sockets).any(|holds| *holds);
+        self.is_orphaned |= !is_held && self.output_first.is_some();
     }
 
     /// Of a segment of the server; `None` before the client has got a SYN-ACK.
@@ -223,6 +239,7 @@ impl Judge {
             vip,
             alone: None,
             two_voices: 0,
+            half_open: 0,
             flows: BTreeMap::new(),
             violations: Vec::new(),
             resets: Vec::new(),
@@ -251,22 +268,24 @@ impl Judge {
     }
 
     /// A client sends a packet.
-    pub fn on_sent(&mut self, packet: &[u8]) {
+    pub(super) fn on_sent(&mut self, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
         if segment.flags.syn {
             let first = segment.seq + 1;
-            let flow = self
-                .flows
-                .entry(segment.source)
-                .or_insert_with(|| Flow::new(first));
-            if flow.input_first != first {
-                *flow = Flow::new(first);
+            let known = self.flows.get(&segment.source);
+            if known.is_none_or(|flow| flow.input_first != first) {
+                self.half_open += 1;
+                self.flows.insert(segment.source, Flow::new(first));
             }
+        } else if let Some(flow) = self.flows.get_mut(&segment.source)
+            && !std::mem::replace(&mut flow.is_established, true)
+        {
+            self.half_open -= 1;
         }
     }
 
     /// A packet has reached a client.
-    pub fn on_delivered(&mut self, now: Instant, packet: &[u8]) {
+    pub(super) fn on_delivered(&mut self, now: Instant, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
         if segment.flags.rst {
@@ -310,7 +329,7 @@ impl Judge {
     pub(super) fn on_logged(&mut self, now: Instant, node: usize, direction: Direction, packet: &[u8]) {
         if let Some(flow) = self.opening(direction, packet) {
             flow.is_opened = true;
-            flow.logged_by[node] = true;
+            flow.logs[node] = true;
         }
         self.note(now, direction, packet);
     }
@@ -323,16 +342,45 @@ impl Judge {
         self.note(now, direction, packet);
     }
 
-    /// What the log of a node held is gone, or has a gap.
-    pub(super) fn on_log_lost(&mut self, node: usize) {
-        self.flows
-            .values_mut()
-            .for_each(|flow| flow.logged_by[node] = false);
+    /// A node has a socket of a client's connection, which is accepted or restored.
+    pub(super) fn on_socket(&mut self, node: usize, client: SocketAddr) {
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.sockets[node] = true;
+        }
     }
 
-    /// Whether the log of a node holds a connection from its beginning on.
-    pub(super) fn has_log(&self, node: usize, client: SocketAddr) -> bool {
-        self.flows.get(&client).is_some_and(|flow| flow.logged_by[node])
+    /// What the log of a node held is gone, or has a gap.
+    pub(super) fn on_log_lost(&mut self, node: usize) {
+        for flow in self.flows.values_mut() {
+            flow.logs[node] = false;
+            flow.look_for_holders();
+        }
+    }
+
+    /// Sockets of a node are gone: all, or those of these clients.
+    pub(super) fn on_sockets_lost(&mut self, node: usize, clients: Option<&[SocketAddr]>) {
+        for (client, flow) in &mut self.flows {
+            if clients.is_none_or(|clients| clients.contains(client)) {
+                flow.sockets[node] = false;
+                flow.look_for_holders();
+            }
+        }
+    }
+
+    /// A node has lost its power.
+    pub(crate) fn on_power_lost(&mut self, node: usize) {
+        self.on_log_lost(node);
+        self.on_sockets_lost(node, None);
+    }
+
+    /// Whether at some time no node could go on with a client's connection.
+    pub fn is_orphaned(&self, client: SocketAddr) -> bool {
+        self.flows.get(&client).is_some_and(|flow| flow.is_orphaned)
+    }
+
+    /// Whether a client waits for the end of a handshake.
+    pub const fn has_handshakes(&self) -> bool {
+        self.half_open > 0
     }
 
     /// The flow that a packet opens, if it is a client's SYN.

@@ -1,6 +1,6 @@
 //! A pair in a world, with clients that talk to it, and what happens to it.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Ref, RefCell, RefMut};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -176,11 +176,6 @@ pub fn vip() -> SocketAddr {
     SocketAddr::from(([10, 2, 0, 100], 80))
 }
 
-fn client_of(connection: usize) -> SocketAddr {
-    let port = 40_000 + u16::try_from(connection).expect("few connections");
-    SocketAddr::new(client_address(), port)
-}
-
 fn client_address() -> IpAddr {
     IpAddr::from([10, 1, 0, 2])
 }
@@ -247,6 +242,8 @@ pub struct Scene {
     pub lan: CableId,
     /// Between the two nodes' agents.
     pub heartbeats: CableId,
+    /// What these are like when nothing is wrong.
+    links: Vec<(CableId, LinkConfig)>,
     judge: Rc<RefCell<Judge>>,
     ledger: Rc<RefCell<http::Ledger>>,
     connections: Rc<RefCell<Vec<Option<EndpointId>>>>,
@@ -290,6 +287,12 @@ impl Scene {
         let lan = plug(backup, primary, &config.lan);
         let heartbeats = plug(backup, primary, &beats);
         world.set_up(own_path, config.own_path.is_some());
+        let links = vec![
+            (own_path, config.own_path.clone().unwrap_or_default()),
+            (path, config.path.clone()),
+            (lan, config.lan.clone()),
+            (heartbeats, beats),
+        ];
         let connections = Rc::default();
         Self {
             world,
@@ -300,6 +303,7 @@ impl Scene {
             own_path,
             lan,
             heartbeats,
+            links,
             judge,
             ledger,
             connections,
@@ -311,7 +315,7 @@ impl Scene {
         let (client, connections) = (self.client, Rc::clone(&self.connections));
         let index = connections.borrow().len();
         connections.borrow_mut().push(None);
-        let local = client_of(index);
+        let local = Self::client_of(index);
         self.world.at(at, move |world| {
             let id = world.with(client, |host: &mut Host, now| {
                 host.connect(now, local, vip(), Box::new(talk))
@@ -328,7 +332,7 @@ impl Scene {
 
     /// On the primary a worker is killed at `at`, that with the connections of these numbers.
     pub fn kill_worker(&mut self, at: Instant, connections: impl IntoIterator<Item = usize>) {
-        let clients: Vec<_> = connections.into_iter().map(client_of).collect();
+        let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
         let primary = self.primary;
         self.world.at(at, move |world| {
             world.with(primary, |primary: &mut Station, now| {
@@ -349,6 +353,52 @@ impl Scene {
         self.world.at(at, move |world| {
             world.with(backup, |backup: &mut Station, _| backup.pause(at + time))
         });
+    }
+
+    /// The client of the connection of this number.
+    ///
+    /// # Panics
+    /// If there are not so many ports.
+    pub fn client_of(connection: usize) -> SocketAddr {
+        let port = 40_000 + u16::try_from(connection).expect("few connections");
+        SocketAddr::new(client_address(), port)
+    }
+
+    /// How many connections there are.
+    pub fn count(&self) -> usize {
+        self.connections.borrow().len()
+    }
+
+    /// What is to happen, and who watches.
+    pub(crate) fn world_and_judge(&mut self) -> (&mut World, &RefCell<Judge>) {
+        (&mut self.world, &self.judge)
+    }
+
+    /// The judge, to be told something.
+    pub(crate) fn judge_mut(&self) -> RefMut<'_, Judge> {
+        self.judge.borrow_mut()
+    }
+
+    /// A node's number.
+    pub(crate) fn number_of(&self, id: NodeId) -> usize {
+        usize::from(id == self.backup)
+    }
+
+    /// The cables of a node: to the clients, to the peer's stack, to its agent.
+    pub(crate) fn cables_of(&self, id: NodeId) -> [CableId; 3] {
+        let path = if id == self.backup { self.path } else { self.own_path };
+        [path, self.lan, self.heartbeats]
+    }
+
+    /// What a cable is like when nothing is wrong.
+    pub(crate) fn link_of(&self, cable: CableId) -> LinkConfig {
+        let link = self.links.iter().find(|(one, _)| *one == cable);
+        link.map(|(_, link)| link.clone()).unwrap_or_default()
+    }
+
+    /// Both nodes.
+    pub fn stations(&self) -> impl Iterator<Item = &Station> {
+        [self.primary, self.backup].into_iter().map(|id| self.world.node(id))
     }
 
     /// The judge.
@@ -447,6 +497,6 @@ impl Scene {
 }
 
 /// Whether a connection may be lost for this reason, as long as its client sees it.
-fn is_excused(reason: &str) -> bool {
+pub(crate) fn is_excused(reason: &str) -> bool {
     reason.starts_with("the client may ") || reason.ends_with("must not be executed again")
 }

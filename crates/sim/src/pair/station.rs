@@ -11,6 +11,7 @@ use proto::action::{Gate, Server};
 use proto::connection::Endpoint;
 use proto::node::{Node as Core, NodeConfig};
 use proto::packet::{Checksum, Flags, Segment};
+use proto::role::Role;
 use proto::table::{ConnectionId, Direction};
 
 use super::agent::{Agent, Costs};
@@ -173,7 +174,12 @@ impl Station {
         self.agent.clock = clock;
         self.core = Core::new(self.config.core.clone(), clock.read(now));
         (self.lost, self.has_carrier) = (lost, has_carrier);
-        self.judge.borrow_mut().on_log_lost(self.config.number);
+        self.judge.borrow_mut().on_power_lost(self.config.number);
+    }
+
+    /// Whether connections are being decided: all, or those of a dead worker.
+    pub fn is_deciding(&self) -> bool {
+        self.core.role(0).0 == Role::TakingOver || self.wire.is_deciding()
     }
 
     /// The core, to be asked how it is.
@@ -228,6 +234,7 @@ impl Station {
     /// A worker with the connections of `clients` is killed: its kernel closes them, as the program `death` sees.
     pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
         let vip = self.vip;
+        let number = self.config.number;
         for &client in clients {
             let id = self.host.find(vip, client).filter(|&id| {
                 let state = self.host.endpoint(id).map(tcp::Endpoint::state);
@@ -237,6 +244,7 @@ impl Station {
             let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
                 continue;
             };
+            self.judge.borrow_mut().on_sockets_lost(number, Some(&[client]));
             if !self.is(Defect::DeathSpeaks) {
                 self.dying.insert(client);
             }
@@ -359,6 +367,9 @@ impl Station {
                 if gate != Gate::Primary {
                     judge.on_taken(now, direction, &packet);
                 }
+                if segment.flags.syn && !self.is_server_dead {
+                    judge.on_socket(number, segment.source);
+                }
                 drop(judge);
                 self.host.handle(now, Port(0), packet);
                 return;
@@ -422,6 +433,8 @@ impl Station {
         }
         self.relayed.clear();
         self.dying.clear();
+        let number = self.config.number;
+        self.judge.borrow_mut().on_sockets_lost(number, None);
     }
 }
 

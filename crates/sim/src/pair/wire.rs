@@ -175,6 +175,11 @@ impl Wire {
         self.is_told = true;
     }
 
+    /// Whether any are.
+    pub fn is_deciding(&self) -> bool {
+        self.held.values().any(|held| *held == Held::Undecided)
+    }
+
     /// They are decided.
     pub fn settle(&mut self) {
         self.held.values_mut().for_each(|held| *held = Held::Decided);
