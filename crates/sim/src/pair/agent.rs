@@ -7,9 +7,11 @@ use proto::Instant;
 use proto::action::{Action, Heartbeat};
 use proto::node::Node as Core;
 use proto::packet::Checksum;
+use proto::standing::Verdict;
 use proto::stream::{OnShelf, Shelf};
 
 use super::clock::Clock;
+use super::defect::Defect;
 use super::station::Station;
 use super::wire::{End, Record};
 
@@ -145,6 +147,7 @@ impl Station {
     /// The agent is killed, and started again then. What the kernel and the keeper hold stays.
     pub fn kill_agent(&mut self, now: Instant, restart: Instant) {
         self.drop_unfinished();
+        self.verdicts.clear();
         self.judge.borrow_mut().on_log_lost(self.config.number);
         self.start_agent(now);
         self.agent.is_dead = true;
@@ -198,7 +201,7 @@ impl Station {
         }
         self.read_log(end);
         while let Some(heartbeat) = self.agent.heartbeats.pop_front() {
-            let heartbeat = self.distort_heartbeat(heartbeat);
+            let heartbeat = self.distort_heartbeat(local, heartbeat);
             self.core.handle_heartbeat(local, heartbeat);
         }
         if std::mem::take(&mut self.agent.is_answered) {
@@ -206,6 +209,14 @@ impl Station {
         }
         if self.is_reached {
             self.core.handle_reached(local, 0);
+        }
+        while let Some(answer) = self.verdicts.pop_front_if(|answer| answer.at <= now) {
+            let verdict = if self.is(Defect::IgnoreVerdict) {
+                Verdict::Granted
+            } else {
+                answer.verdict
+            };
+            self.core.handle_verdict(local, 0, answer.epoch, verdict);
         }
         if local >= self.core.poll_timeout() {
             self.core.handle_timeout(local);
@@ -221,7 +232,8 @@ impl Station {
             .values()
             .filter_map(|replica| replica.application.wakes_at());
         let timeout = self.agent.clock.when(now, self.core.poll_timeout());
-        let due = replicas.filter(|at| *at > now).fold(timeout, Instant::min);
+        let answers = self.verdicts.front().map(|answer| answer.at);
+        let due = replicas.filter(|at| *at > now).chain(answers).fold(timeout, Instant::min);
         self.agent.is_asleep = self.wire.is_empty();
         let due = if self.agent.is_asleep {
             due

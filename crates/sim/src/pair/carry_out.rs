@@ -5,11 +5,13 @@ use proto::action::{Action, Gate, Heartbeat, Report};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
 use proto::role::Role;
+use proto::standing::Verdict;
 use proto::table::ConnectionId;
 use proto::takeover::{self, timestamp_at};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use super::arbiter::{Answer, Question};
 use super::defect::Defect;
 use super::neighbours::PING;
 use super::relay::{Adoption, Plan, Relay};
@@ -36,11 +38,15 @@ impl Station {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
             Action::Report(_) => {}
             Action::Assume { role, .. } => self.assume(role),
-            Action::SetGate { gate, epoch, .. } => {
+            Action::SetGate {
+                gate, epoch, until, ..
+            } => {
+                self.until = until.filter(|_| !self.is(Defect::SpeakOn));
                 if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
                     self.set_gate(gate, epoch);
                 }
             }
+            Action::Confirm { epoch, .. } => self.confirm(now, epoch),
             Action::Hold { clients, .. } => self.wire.hold(&clients),
             Action::Settle { .. } => self.wire.settle(),
             Action::TakeAddress { .. } => {
@@ -49,10 +55,11 @@ impl Station {
             }
             Action::Announce { .. } => {
                 self.announce();
-                self.send(CLIENTS, PING);
-                self.is_reached |= self.is(Defect::IgnorePing);
+                if self.is_claiming {
+                    self.send(CLIENTS, PING);
+                    self.is_reached |= self.is(Defect::IgnorePing);
+                }
             }
-            Action::YieldAddress { .. } => self.yield_address(Address::Loopback),
             Action::StandDown { .. } => self.stand_down(),
             Action::Drain { .. } => {
                 let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();
@@ -90,17 +97,18 @@ impl Station {
         }
     }
 
-    /// Puts up the VIP, behind closed doors: the gate opens next.
+    /// Makes the network what the role needs. Of a node that has no part yet the gate is closed meanwhile; one that speaks goes on.
     fn assume(&mut self, role: Role) {
-        self.wire.set_gate(Gate::Mute, self.wire.gate().1);
+        let (gate, epoch) = self.wire.gate();
+        if gate == Gate::Off {
+            self.wire.set_gate(Gate::Mute, epoch);
+        }
+        (self.is_claiming, self.is_reached) = (false, false);
         if matches!(role, Role::Primary | Role::Claiming) {
-            self.may_speak = true;
             self.address = Address::Loopback;
+            self.may_speak = true;
         } else {
             self.address = Address::Interface;
-        }
-        if role == Role::Backup {
-            self.announce();
         }
     }
 
@@ -114,20 +122,30 @@ impl Station {
         }
     }
 
-    /// The VIP is the wire's again, or the peer's.
-    fn yield_address(&mut self, address: Address) {
-        self.address = address;
-        (self.is_claiming, self.is_reached) = (false, false);
-    }
-
     /// The peer speaks alone. The gate is closed, so what ends here ends without a word.
     fn stand_down(&mut self) {
         if self.is(Defect::StayOpen) {
             return;
         }
         self.may_speak = false;
-        self.yield_address(Address::Nowhere);
+        (self.is_claiming, self.is_reached) = (false, false);
+        self.address = Address::Nowhere;
         self.destroy_sockets();
+    }
+
+    /// Asks the arbiter, whose answer comes later.
+    fn confirm(&mut self, now: Instant, epoch: u64) {
+        let Some(arbiter) = &self.config.arbiter else {
+            return;
+        };
+        let (node, at) = (self.config.number, now);
+        if self.has_carrier {
+            let question = Question { node, epoch };
+            self.verdicts.extend(arbiter.borrow_mut().ask(now, question));
+        } else {
+            let verdict = Verdict::Failed;
+            self.verdicts.push_back(Answer { at, epoch, verdict });
+        }
     }
 
     fn allow_speech(&mut self) {
@@ -139,15 +157,19 @@ impl Station {
     }
 
     /// What a node with a defect makes of its peer's words.
-    pub(super) fn distort_heartbeat(&mut self, mut heartbeat: Heartbeat) -> Heartbeat {
+    pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
         let (role, epoch) = self.core.role(0);
+        if self.is(Defect::LeaseFromHearing)
+            && let Some(echo) = &mut heartbeat.echo
+        {
+            echo.sent = now.as_nanos();
+        }
         for beat in &mut heartbeat.services {
             if self.is(Defect::IgnoreEpoch) && role.may_speak() {
-                beat.epoch = epoch.saturating_sub(1);
+                beat.epoch = beat.epoch.min(epoch.saturating_sub(1));
             }
-            if self.is(Defect::OrphansTwice) {
-                let told = std::mem::take(&mut beat.orphans.clients);
-                beat.orphans.clients = told.iter().chain(&told).copied().collect();
+            if self.is(Defect::WithoutConsent) && role == Role::Returning && beat.role == Role::Sole {
+                (beat.role, beat.epoch) = (Role::Primary, beat.epoch + 1);
             }
         }
         heartbeat

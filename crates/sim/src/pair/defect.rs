@@ -32,20 +32,22 @@ pub enum Defect {
     ForgetSyn,
     /// What the primary says may pass beside the wire.
     BypassWire,
-    /// The VIP is claimed at once, though the wire's lease runs.
-    IgnoreLease,
     /// Outside hosts are not asked.
     IgnorePing,
-    /// The peer's later epoch is taken for one's own.
+    /// The peer's later epoch is taken for an earlier one.
     IgnoreEpoch,
-    /// A deposed node leaves its gate as it was.
+    /// Who is refused the right to speak speaks all the same.
+    IgnoreVerdict,
+    /// Who took over goes on to speak when its lease is over.
+    SpeakOn,
+    /// The lease runs from when the primary's answer was heard, not from when it was asked for.
+    LeaseFromHearing,
+    /// A node that comes back does not wait for the other one to become its primary.
+    WithoutConsent,
+    /// A deposed node leaves its gate and its sockets as they were.
     StayOpen,
-    /// Connections that have lost their process are told again under new numbers.
-    OrphansTwice,
     /// A dying process' FIN and RST go out.
     DeathSpeaks,
-    /// A primary that comes back goes on as if it had never been away.
-    WakeAsPrimary,
 }
 
 impl Defect {

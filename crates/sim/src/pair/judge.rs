@@ -79,6 +79,8 @@ struct Flow {
     sockets: [bool; 2],
     /// At some time nobody could.
     is_orphaned: bool,
+    /// Its program died where nobody could go on with it.
+    died_alone: bool,
 }
 
 /// The bytes of a stream that were seen.
@@ -160,6 +162,7 @@ impl Flow {
             logs: [false; 2],
             sockets: [false; 2],
             is_orphaned: false,
+            died_alone: false,
         }
     }
 
@@ -361,8 +364,10 @@ impl Judge {
     pub(super) fn on_sockets_lost(&mut self, node: usize, clients: Option<&[SocketAddr]>) {
         for (client, flow) in &mut self.flows {
             if clients.is_none_or(|clients| clients.contains(client)) {
+                let had_holders = !flow.is_orphaned;
                 flow.sockets[node] = false;
                 flow.look_for_holders();
+                flow.died_alone |= clients.is_some() && had_holders && flow.is_orphaned;
             }
         }
     }
@@ -376,6 +381,11 @@ impl Judge {
     /// Whether at some time no node could go on with a client's connection.
     pub fn is_orphaned(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.is_orphaned)
+    }
+
+    /// Whether a connection's program died where nobody could go on with it: its kernel may end the stream.
+    pub fn died_alone(&self, client: SocketAddr) -> bool {
+        self.flows.get(&client).is_some_and(|flow| flow.died_alone)
     }
 
     /// Whether a client waits for the end of a handshake.

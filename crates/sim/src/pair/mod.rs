@@ -15,6 +15,7 @@
 
 mod agent;
 pub mod application;
+pub(crate) mod arbiter;
 mod carry_out;
 mod clock;
 mod defect;
@@ -29,6 +30,7 @@ mod station;
 mod wire;
 
 pub use agent::Costs;
+pub use arbiter::ArbiterKind;
 pub use defect::Defect;
 pub use judge::Judge;
 pub use relay::{Ending, Relay};

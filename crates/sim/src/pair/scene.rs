@@ -13,6 +13,7 @@ use proto::restart::http::Reexecute;
 use proto::table::TableConfig;
 
 use super::agent::Costs;
+use super::arbiter::{Arbiter, ArbiterKind};
 use super::application::{Application, Pace, Program};
 use super::defect::Defect;
 use super::judge::Judge;
@@ -58,6 +59,8 @@ pub struct SceneConfig {
     pub think: Duration,
     /// Both nodes cut a chunked reply in the same places.
     pub same_chunks: bool,
+    /// Who decides when the nodes do not hear each other, and how long that takes.
+    pub arbiter: Option<(ArbiterKind, Duration)>,
     /// What is broken.
     pub defect: Option<Defect>,
 }
@@ -95,6 +98,7 @@ impl SceneConfig {
             pace: None,
             think: Duration::ZERO,
             same_chunks: false,
+            arbiter: None,
             defect: None,
         }
     }
@@ -115,7 +119,7 @@ impl SceneConfig {
             without_peer: false,
             detector: self.detector,
             lease: Duration::from_millis(300),
-            has_arbiter: false,
+            has_arbiter: self.arbiter.is_some(),
             services: vec![ServiceConfig {
                 table,
                 is_primary,
@@ -133,7 +137,13 @@ impl SceneConfig {
         }
     }
 
-    fn station(&self, node: usize, is_primary: bool, ledger: &Rc<RefCell<http::Ledger>>) -> StationConfig {
+    fn station(
+        &self,
+        node: usize,
+        is_primary: bool,
+        ledger: &Rc<RefCell<http::Ledger>>,
+        arbiter: Option<&Rc<RefCell<Arbiter>>>,
+    ) -> StationConfig {
         StationConfig {
             number: node - 1,
             core: self.core(is_primary),
@@ -145,6 +155,7 @@ impl SceneConfig {
             program: self.program(node as u64, ledger),
             pace: self.pace.filter(|_| is_primary),
             ahead: Duration::from_secs(100 * node as u64),
+            arbiter: arbiter.map(Rc::clone),
             defect: self.defect,
         }
     }
@@ -244,6 +255,7 @@ pub struct Scene {
     pub heartbeats: CableId,
     /// What these are like when nothing is wrong.
     links: Vec<(CableId, LinkConfig)>,
+    pub(crate) arbiter: Option<Rc<RefCell<Arbiter>>>,
     judge: Rc<RefCell<Judge>>,
     ledger: Rc<RefCell<http::Ledger>>,
     connections: Rc<RefCell<Vec<Option<EndpointId>>>>,
@@ -258,13 +270,16 @@ impl Scene {
         let mut world = World::new(config.seed);
         let judge = Rc::new(RefCell::new(Judge::new(vip())));
         let ledger = Rc::default();
+        let arbiter = config
+            .arbiter
+            .map(|(kind, delay)| Rc::new(RefCell::new(Arbiter::new(kind, delay))));
         let seeds = [world.random(), world.random(), world.random()];
         let client = Host::new(config.host(client_address(), &config.client_tcp), seeds[0]);
         let client = world.add("client", Box::new(client));
         let neighbours = Neighbours::new(Port(2), Rc::clone(&judge));
         let neighbours = world.add("neighbours", Box::new(neighbours));
         let [primary, backup] = [(1, true), (2, false)].map(|(node, is_primary)| {
-            let station = config.station(node, is_primary, &ledger);
+            let station = config.station(node, is_primary, &ledger, arbiter.as_ref());
             let station = Station::new(world.now(), station, seeds[node], Rc::clone(&judge));
             world.add(if is_primary { "primary" } else { "backup" }, Box::new(station))
         });
@@ -304,6 +319,7 @@ impl Scene {
             lan,
             heartbeats,
             links,
+            arbiter,
             judge,
             ledger,
             connections,

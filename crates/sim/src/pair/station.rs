@@ -15,6 +15,7 @@ use proto::role::Role;
 use proto::table::{ConnectionId, Direction};
 
 use super::agent::{Agent, Costs};
+use super::arbiter::{Answer, Arbiter};
 use super::application::{Application, Pace, Program, Served};
 use super::clock::Clock;
 use super::defect::Defect;
@@ -60,6 +61,8 @@ pub struct StationConfig {
     pub pace: Option<Pace>,
     /// How far its clock is ahead of the world's.
     pub ahead: Duration,
+    /// Who decides when the nodes do not hear each other, if anyone.
+    pub(crate) arbiter: Option<Rc<RefCell<Arbiter>>>,
     /// What is broken, in tests of the judge.
     pub defect: Option<Defect>,
 }
@@ -83,6 +86,10 @@ pub struct Station {
     pub(super) judge: Rc<RefCell<Judge>>,
     pub(super) outputs: VecDeque<Output>,
     pub(super) address: Address,
+    /// While it speaks alone: what it says after this, by its own clock, is dropped.
+    pub(super) until: Option<Instant>,
+    /// The arbiter's answers, which are on their way.
+    pub(super) verdicts: VecDeque<Answer>,
     /// It may say something of its own: the second guard lets RSTs out.
     pub(super) may_speak: bool,
     /// Outside hosts have answered what was asked from the VIP; they are asked at all.
@@ -145,6 +152,8 @@ impl Station {
             judge,
             outputs: VecDeque::new(),
             address: Address::Nowhere,
+            until: None,
+            verdicts: VecDeque::new(),
             may_speak: false,
             is_reached: false,
             is_claiming: false,
@@ -212,6 +221,12 @@ impl Station {
         self.agent.clock.read(now)
     }
 
+    /// The arbiter's answer is on its way.
+    pub(crate) fn expect_verdict(&mut self, answer: Answer) {
+        self.verdicts.push_back(answer);
+        self.agent.wake(answer.at);
+    }
+
     /// Its cable loses its signal, or has it again.
     pub const fn set_carrier(&mut self, has_carrier: bool) {
         self.has_carrier = has_carrier;
@@ -251,7 +266,8 @@ impl Station {
             let nobody = Box::new(|_: Instant, _: &mut tcp::Endpoint| None);
             let id = self.host.adopt(now, endpoint, nobody);
             self.host.with(now, id, tcp::Endpoint::shutdown);
-            self.core.handle_orphans(0, [client]);
+            let local = self.agent.clock.read(now);
+            self.core.handle_orphans(local, 0, [client]);
         }
         self.agent.wake(now);
     }
@@ -265,22 +281,16 @@ impl Station {
         };
         let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
         self.kill_worker(now, &clients);
-        self.core.handle_server(0, Server::Dead);
+        self.core.handle_server(self.agent.clock.read(now), 0, Server::Dead);
     }
 
     /// It is started again.
     pub fn start_server(&mut self, now: Instant) {
         if std::mem::take(&mut self.is_server_dead) {
             listen(&mut self.host, &self.config, self.vip);
-            self.core.handle_server(0, Server::Alive);
+            self.core.handle_server(self.agent.clock.read(now), 0, Server::Alive);
             self.agent.wake(now);
         }
-    }
-
-    /// The operator wants the node to stop: its peer is to go on without it.
-    pub fn stop(&mut self, now: Instant) {
-        self.core.handle_stop();
-        self.agent.wake(now);
     }
 
     /// What a dying socket says, without its FIN or RST: the egress guard's part. `None`: nothing is left.
@@ -319,6 +329,13 @@ impl Station {
                 return Some(Output::Transmit { port: PEER, packet });
             }
             Gate::Primary if !self.is(Defect::BypassWire) => return None,
+            Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| self.time(now) >= until) => {
+                return None;
+            }
+            // It is becoming a primary again: the wire is there, and hears this.
+            Gate::Takeover | Gate::Sole if self.address == Address::Loopback => {
+                return Some(Output::Transmit { port: PEER, packet });
+            }
             Gate::Primary | Gate::Takeover | Gate::Sole => CLIENTS,
         };
         let voice = Voice {

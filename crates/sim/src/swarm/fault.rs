@@ -44,11 +44,13 @@ pub enum Kind {
     Worker,
     /// The application is killed.
     Server,
+    /// The arbiter does not answer; or, where there is none, nothing.
+    Arbiter,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
@@ -63,6 +65,7 @@ impl Kind {
         Self::Duplicate,
         Self::Worker,
         Self::Server,
+        Self::Arbiter,
     ];
 
     /// Its name, as in a scenario.
@@ -82,6 +85,7 @@ impl Kind {
             Self::Duplicate => "duplicate",
             Self::Worker => "worker",
             Self::Server => "server",
+            Self::Arbiter => "arbiter",
         }
     }
 
@@ -95,7 +99,8 @@ impl Kind {
             | Self::Reorder
             | Self::Duplicate
             | Self::Worker
-            | Self::Server => false,
+            | Self::Server
+            | Self::Arbiter => false,
         }
     }
 }
@@ -196,6 +201,12 @@ impl Fault {
             Kind::Server => {
                 with(scene, id, Station::kill_server);
                 vec![Mend::Server(id)]
+            }
+            Kind::Arbiter => {
+                if let Some(arbiter) = &scene.arbiter {
+                    arbiter.borrow_mut().fail(until);
+                }
+                Vec::new()
             }
         }
     }

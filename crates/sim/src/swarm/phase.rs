@@ -104,6 +104,8 @@ impl Observer {
             Phase::Takeover
         } else if has(Role::Claiming) {
             Phase::Claiming
+        } else if has(Role::Returning) {
+            Phase::Returning
         } else if has(Role::Sole) || has(Role::TakingOver) {
             Phase::Simplex
         } else if has(Role::Primary) || has(Role::Backup) {

@@ -11,10 +11,12 @@ use super::phase::{Observer, Phase};
 use super::scenario::Scenario;
 use super::verdict::{self, Violation};
 use crate::pair::draw::Draw;
-use crate::pair::{Scene, Talk};
+use crate::pair::{Scene, Station, Talk};
 
 /// A fault waits so long for its phase at most.
 const WAIT_MAX: Duration = Duration::from_millis(1_200);
+/// A node that was fenced is off for so long.
+const FENCED: Duration = Duration::from_millis(400);
 /// From the last fault to the mending of all.
 const AFTERMATH: Duration = Duration::from_millis(200);
 /// From then on to a new client's connection.
@@ -82,6 +84,9 @@ impl<'a> Run<'a> {
             );
             scene.connect(Instant::ZERO + Duration::from_micros(connection.at_us), talk);
         }
+        let late_start = Duration::from_micros(scenario.nodes.late_start_us);
+        let backup = scene.backup;
+        scene.world.with(backup, |station: &mut Station, now| station.freeze(now + late_start));
         Self {
             observer: Observer::new(&scene),
             scenario,
@@ -122,26 +127,64 @@ impl<'a> Run<'a> {
         loop {
             let due = self.mends.iter().map(|(at, _)| *at).min();
             let limit = due.map_or(until, |due| due.min(until));
-            let (observer, seen) = (&mut self.observer, &mut self.phase);
-            let (world, judge) = self.scene.world_and_judge();
-            let is_over = world.run_while(limit, |world| {
-                *seen = observer.look(world, judge.borrow().has_handshakes());
-                Some(*seen) != phase
-            });
-            if !is_over {
+            if !self.run_until(limit, phase) {
                 return;
             }
-            world.run_until(limit);
-            let now = limit;
+            let now = self.now();
             let (due, later) = std::mem::take(&mut self.mends)
                 .into_iter()
                 .partition(|(at, _)| *at <= now);
             self.mends = later;
             let due: Vec<(Instant, Mend)> = due;
             due.iter().for_each(|(_, mend)| mend.carry_out(&mut self.scene));
-            if limit == until {
+            if now >= until {
                 return;
             }
+        }
+    }
+
+    /// The same, without mending anything; false if the pair came to `phase`.
+    fn run_until(&mut self, until: Instant, phase: Option<Phase>) -> bool {
+        loop {
+            let (observer, seen, arbiter) = (&mut self.observer, &mut self.phase, self.scene.arbiter.clone());
+            let fences = || arbiter.as_ref().is_some_and(|arbiter| !arbiter.borrow().fences.is_empty());
+            let (world, judge) = self.scene.world_and_judge();
+            let is_over = world.run_while(until, |world| {
+                *seen = observer.look(world, judge.borrow().has_handshakes());
+                Some(*seen) != phase && !fences()
+            });
+            if is_over {
+                world.run_until(until);
+                return true;
+            }
+            if !fences() {
+                return false;
+            }
+            self.fence();
+        }
+    }
+
+    /// Switches off who is to be switched off, for some time, and says that it is done.
+    fn fence(&mut self) {
+        let now = self.now();
+        let Some(arbiter) = self.scene.arbiter.clone() else {
+            return;
+        };
+        let questions = std::mem::take(&mut arbiter.borrow_mut().fences);
+        for question in questions {
+            let nodes = [self.scene.primary, self.scene.backup];
+            let (asker, other) = (nodes[question.node], nodes[1 - question.node]);
+            if !self.scene.world.is_powered(asker) {
+                continue;
+            }
+            if self.scene.world.is_powered(other) {
+                self.scene.world.power_off(other);
+                self.scene.judge_mut().on_power_lost(1 - question.node);
+                self.mends.push((now + FENCED, Mend::Boot(other)));
+            }
+            let answer = arbiter.borrow().fenced(now, question);
+            let tell = |station: &mut Station, _| station.expect_verdict(answer);
+            self.scene.world.with(asker, tell);
         }
     }
 
@@ -161,7 +204,7 @@ impl<'a> Run<'a> {
         let mends = std::mem::take(&mut self.mends);
         mends.iter().for_each(|(_, mend)| mend.carry_out(&mut self.scene));
         let end = self.ends.iter().fold(self.now(), |end, one| end.max(*one));
-        self.scene.world.run_until(end);
+        self.advance(end, None);
     }
 
     /// Waits until all is as it should be, for some time.
@@ -175,13 +218,13 @@ impl<'a> Run<'a> {
         self.scene.connect(begin + SETTLING, talk);
         while self.now() < begin + RECOVERY_MAX {
             let next = self.now() + LOOK;
-            self.scene.world.run_until(next);
+            self.advance(next, None);
             if self.now() > begin + SETTLING && verdict::is_recovered(&self.scene) {
                 break;
             }
         }
         let last = self.now() + LOOK * 10; // what comes after the end
-        self.scene.world.run_until(last);
+        self.advance(last, None);
     }
 }
 

@@ -10,7 +10,7 @@ use super::fault::{Fault, Kind, Target};
 use super::phase::Phase;
 use crate::link::LinkConfig;
 use crate::pair::draw::Draw;
-use crate::pair::{Costs, Defect, SceneConfig};
+use crate::pair::{ArbiterKind, Costs, Defect, SceneConfig};
 use crate::tcp::Config;
 
 /// One run. Times are in microseconds.
@@ -23,6 +23,10 @@ pub struct Scenario {
     pub policy: Policy,
     /// What is broken on purpose.
     pub defect: Option<Defect>,
+    /// Who decides when the nodes do not hear each other.
+    pub arbiter: Option<ArbiterKind>,
+    /// How long that takes.
+    pub arbiter_delay_us: u64,
     /// The cables.
     pub network: Network,
     /// The nodes.
@@ -69,6 +73,8 @@ pub struct Nodes {
     pub ring_bytes: usize,
     /// How long a program thinks at most.
     pub think_us: u64,
+    /// The backup's machine starts so much later.
+    pub late_start_us: u64,
 }
 
 /// A TCP endpoint.
@@ -135,19 +141,23 @@ impl Scenario {
             slowness: draw.pick(&[1, 10, 50]),
             ring_bytes: draw.pick(&[60_000, 1_000_000]),
             think_us: draw.pick(&[0, 1_000, 20_000]),
+            late_start_us: draw.pick(&[0, 5_000, 60_000]),
         };
+        let faults = faults(&mut draw, &nodes);
         let count = CONNECTIONS_MIN + draw.below(8);
         let connections = (0..count).map(|_| Connection::draw(&mut draw)).collect();
         Self {
             seed,
             policy: draw.pick(&[Policy::Http, Policy::Http, Policy::Replica]),
             defect: None,
+            arbiter: draw.pick(&[None, Some(ArbiterKind::Witness), Some(ArbiterKind::Witness), Some(ArbiterKind::Fence)]),
+            arbiter_delay_us: draw.pick(&[1_000, 20_000, 150_000]),
             network,
             nodes,
             client: Endpoint::draw(&mut draw),
             server: Endpoint::draw(&mut draw),
             connections,
-            faults: faults(&mut draw),
+            faults,
         }
     }
 
@@ -167,6 +177,7 @@ impl Scenario {
             slowness: 1,
             ring_bytes: 1_000_000,
             think_us: 0,
+            late_start_us: 0,
         };
         let with = |change: &dyn Fn(&mut Self)| {
             let mut other = self.clone();
@@ -215,6 +226,7 @@ impl Scenario {
             costs: Costs::measured(self.nodes.slowness),
             ring_bytes: self.nodes.ring_bytes,
             think: micros(self.nodes.think_us),
+            arbiter: self.arbiter.map(|kind| (kind, micros(self.arbiter_delay_us))),
             defect: self.defect,
             ..SceneConfig::quiet(self.seed, self.policy)
         }
@@ -280,11 +292,11 @@ impl Connection {
 }
 
 /// A schedule that aims at one phase: what brings the pair there, what strikes then, and what strikes besides.
-fn faults(draw: &mut Draw) -> Vec<Fault> {
+fn faults(draw: &mut Draw, nodes: &Nodes) -> Vec<Fault> {
     let aim = draw.pick(&Phase::ALL);
     let mut faults = prelude(draw, aim);
     let mut aimed = fault(draw, Some(aim));
-    aimed.after_us = draw.below(dwell_us(aim));
+    aimed.after_us = draw.below(dwell_us(aim, nodes));
     faults.push(aimed);
     let count = FAULTS_MIN + draw.below(3);
     while (faults.len() as u64) < count {
@@ -324,15 +336,15 @@ fn prelude(draw: &mut Draw, aim: Phase) -> Vec<Fault> {
 }
 
 /// How long a phase lasts, about.
-const fn dwell_us(phase: Phase) -> u64 {
+const fn dwell_us(phase: Phase, nodes: &Nodes) -> u64 {
     match phase {
-        Phase::Pairing => 3_000,
+        Phase::Pairing => nodes.late_start_us + 100,
         Phase::Handshake => 2_000,
         Phase::Duplex | Phase::Simplex | Phase::DuplexAgain => 150_000,
         Phase::Detection => 40_000,
-        Phase::Takeover => 2_000,
+        Phase::Takeover => 200 * nodes.slowness as u64,
         Phase::Claiming => 300_000,
-        Phase::Returning => 5_000,
+        Phase::Returning => 100 * nodes.slowness as u64,
     }
 }
 

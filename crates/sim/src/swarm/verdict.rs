@@ -39,7 +39,7 @@ impl Violation {
 pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
     let judge = scene.judge();
     let is_no_fail_stop = scenario.faults.iter().any(|fault| fault.kind.is_no_fail_stop());
-    outcome.was_split = judge.voices_too_many() > 0 && is_no_fail_stop;
+    outcome.was_split = judge.voices_too_many() > 0 && is_no_fail_stop && scenario.arbiter.is_none();
     outcome.connections = scene.count();
     if !outcome.was_split {
         let broken = judge.violations().iter().map(|line| Violation::of_judge(line));
@@ -68,7 +68,7 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
             // it may be anything; or all is well
         } else if talk.wrong().is_some_and(|wrong| !wrong.starts_with("the stream ended")) {
             outcome.violations.push(Violation::new("bytes", what()));
-        } else if talk.wrong().is_some() && endpoint.failure() != Some(Failure::Reset) {
+        } else if talk.wrong().is_some() && endpoint.failure() != Some(Failure::Reset) && !judge.died_alone(client) {
             outcome.violations.push(Violation::new("a false end", what()));
         } else if !is_orphaned && !excused.contains(&client) && !talk.may_be_cut() {
             outcome.violations.push(Violation::new("survival", what()));
