@@ -376,6 +376,12 @@ impl Judge {
     pub(crate) fn on_power_lost(&mut self, node: usize) {
         self.on_log_lost(node);
         self.on_sockets_lost(node, None);
+        // What it said is said: a pair of which nobody remembers the epoch begins with a new one.
+        self.alone = self.alone.filter(|(_, who)| *who != node);
+        for flow in self.flows.values_mut() {
+            flow.voice = flow.voice.filter(|voice| voice.node != node);
+            flow.silenced = None;
+        }
     }
 
     /// Whether at some time no node could go on with a client's connection.

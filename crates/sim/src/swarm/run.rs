@@ -1,6 +1,7 @@
 //! Plays one scenario: a safety phase, in which the faults strike, then everything is mended, then a liveness phase.
 
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use proto::Instant;
@@ -46,10 +47,17 @@ pub struct Outcome {
     pub time: Duration,
 }
 
-/// Plays it.
+/// Plays it. What panics has broken a promise, too.
 pub fn play(scenario: &Scenario) -> Outcome {
-    let mut run = Run::new(scenario);
-    run.to_the_end()
+    let to_the_end = || Run::new(scenario).to_the_end();
+    catch_unwind(AssertUnwindSafe(to_the_end)).unwrap_or_else(|cause| {
+        let text = cause.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| cause.downcast_ref().copied()).unwrap_or("");
+        Outcome {
+            violations: vec![Violation::new("panic", text.to_owned())],
+            ..Outcome::default()
+        }
+    })
 }
 
 /// Plays it and returns the trace, too: one line per packet and per thing that the nodes do.

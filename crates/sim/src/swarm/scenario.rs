@@ -135,7 +135,7 @@ impl Scenario {
             reorder: now_and_then(&mut draw, 0.05),
             duplicate: now_and_then(&mut draw, 0.03),
         };
-        let nodes = Nodes {
+        let mut nodes = Nodes {
             heartbeat_us: draw.pick(&[10_000, 20_000, 20_000]),
             nap_us: draw.pick(&[500, 4_000]),
             slowness: draw.pick(&[1, 10, 50]),
@@ -143,7 +143,7 @@ impl Scenario {
             think_us: draw.pick(&[0, 1_000, 20_000]),
             late_start_us: draw.pick(&[0, 5_000, 60_000]),
         };
-        let faults = faults(&mut draw, &nodes);
+        let faults = faults(&mut draw, &mut nodes);
         let count = CONNECTIONS_MIN + draw.below(8);
         let connections = (0..count).map(|_| Connection::draw(&mut draw)).collect();
         Self {
@@ -292,8 +292,16 @@ impl Connection {
 }
 
 /// A schedule that aims at one phase: what brings the pair there, what strikes then, and what strikes besides.
-fn faults(draw: &mut Draw, nodes: &Nodes) -> Vec<Fault> {
-    let aim = draw.pick(&Phase::ALL);
+fn faults(draw: &mut Draw, nodes: &mut Nodes) -> Vec<Fault> {
+    const SHORT: [Phase; 4] = [Phase::Pairing, Phase::Detection, Phase::Takeover, Phase::Returning];
+    let aim = if draw.chance(0.4) {
+        draw.pick(&SHORT)
+    } else {
+        draw.pick(&Phase::ALL)
+    };
+    if matches!(aim, Phase::Takeover | Phase::Returning) {
+        nodes.slowness = nodes.slowness.max(10); // else it is over at once
+    }
     let mut faults = prelude(draw, aim);
     let mut aimed = fault(draw, Some(aim));
     aimed.after_us = draw.below(dwell_us(aim, nodes));
@@ -317,6 +325,7 @@ fn prelude(draw: &mut Draw, aim: Phase) -> Vec<Fault> {
         kind: draw.pick(kinds),
         target,
         length_us: 150_000 + draw.below(400_000),
+        after_us: draw.below(600_000),
         ..fault(draw, Some(Phase::Duplex))
     };
     match aim {
@@ -342,9 +351,9 @@ const fn dwell_us(phase: Phase, nodes: &Nodes) -> u64 {
         Phase::Handshake => 2_000,
         Phase::Duplex | Phase::Simplex | Phase::DuplexAgain => 150_000,
         Phase::Detection => 40_000,
-        Phase::Takeover => 200 * nodes.slowness as u64,
+        Phase::Takeover => 60 * nodes.slowness as u64,
         Phase::Claiming => 300_000,
-        Phase::Returning => 100 * nodes.slowness as u64,
+        Phase::Returning => 20 * nodes.slowness as u64,
     }
 }
 

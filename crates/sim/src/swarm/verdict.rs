@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use proto::role::Role;
 use serde::{Deserialize, Serialize};
 
 use super::run::{Outcome, clients};
@@ -49,6 +50,10 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
             .violations
             .extend(again.into_iter().map(|what| Violation::new("execution", what)));
     }
+    if !is_whole(scene) {
+        let what = format!("not duplex: {:?}", roles(scene));
+        outcome.violations.push(Violation::new("liveness", what));
+    }
     let excused = excused(scene);
     for (index, client, talk) in clients(scene) {
         let is_last = index + 1 == scene.count();
@@ -84,6 +89,17 @@ fn excused(scene: &Scene) -> BTreeSet<SocketAddr> {
         .collect()
 }
 
+fn roles(scene: &Scene) -> Vec<(Role, u64)> {
+    scene.stations().map(|station| station.core().role(0)).collect()
+}
+
+/// Whether both nodes do their part.
+fn is_whole(scene: &Scene) -> bool {
+    let roles = roles(scene);
+    let has = |role| roles.iter().any(|(one, _)| *one == role);
+    has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
+}
+
 /// Whether every connection has come to its end, but those that need not, and the pair is whole.
 pub(super) fn is_recovered(scene: &Scene) -> bool {
     let judge = scene.judge();
@@ -91,7 +107,7 @@ pub(super) fn is_recovered(scene: &Scene) -> bool {
     let is_over = |talk: &Talk, endpoint: &Endpoint| {
         talk.is_complete() || matches!(endpoint.state(), State::Closed | State::TimeWait)
     };
-    clients(scene).all(|(_, client, talk)| {
+    is_whole(scene) && clients(scene).all(|(_, client, talk)| {
         let is_done = talk.is_some_and(|(talk, endpoint)| is_over(talk, endpoint) || talk.may_be_cut());
         is_done || judge.is_orphaned(client) || excused.contains(&client)
     })
