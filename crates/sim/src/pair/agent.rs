@@ -10,7 +10,6 @@ use proto::packet::Checksum;
 use proto::standing::Verdict;
 use proto::stream::{OnShelf, Shelf};
 
-use super::clock::Clock;
 use super::defect::Defect;
 use super::station::Station;
 use super::wire::{End, Record};
@@ -72,7 +71,6 @@ impl Shelf for Batch<'_> {
 
 /// What the agent's thread is at.
 pub(super) struct Agent {
-    pub clock: Clock,
     /// When it goes on.
     pub due: Instant,
     /// What it is doing until then, and how far the log reached when it began.
@@ -96,9 +94,8 @@ pub(super) struct Agent {
 
 impl Agent {
     /// One that begins now.
-    pub fn new(now: Instant, clock: Clock, number: u64) -> Self {
+    pub fn new(now: Instant, number: u64) -> Self {
         Self {
-            clock,
             due: now,
             doing: None,
             has_looked: false,
@@ -130,18 +127,19 @@ impl Agent {
 impl Station {
     /// The agent's thread does not run until then; the wire does.
     pub fn pause(&mut self, until: Instant) {
+        let until = self.clock.read(until);
         self.agent.paused_until = self.agent.paused_until.max(until);
         self.agent.due = self.agent.due.max(until);
     }
 
     /// Until then everything takes the agent `times` as long.
     pub fn delay(&mut self, until: Instant, times: u32) {
-        self.agent.late = (until, times);
+        self.agent.late = (self.clock.read(until), times);
     }
 
-    /// From now on the agent's clock is faster by so many millionths.
+    /// From now on the node's clock is faster by so many millionths.
     pub fn set_drift(&mut self, now: Instant, drift: i32) {
-        self.agent.clock.set_drift(now, drift);
+        self.clock.set_drift(now, drift);
     }
 
     /// The agent is killed, and started again then. What the kernel and the keeper hold stays.
@@ -149,7 +147,7 @@ impl Station {
         self.drop_unfinished();
         self.verdicts.clear();
         self.judge.borrow_mut().on_log_lost(self.config.number);
-        self.start_agent(now);
+        self.start_agent(self.clock.read(now));
         self.agent.is_dead = true;
         self.pause(restart);
     }
@@ -160,8 +158,8 @@ impl Station {
         let number = self.agent.number + 1;
         config.incarnation = number;
         config.services[0].found = Some(self.wire.gate());
-        self.agent = Agent::new(now, self.agent.clock, number);
-        self.core = Core::new(config, self.agent.clock.read(now));
+        self.agent = Agent::new(now, number);
+        self.core = Core::new(config, now);
     }
 
     /// Goes on with the agent's work: finishes one thing, begins another.
@@ -192,23 +190,22 @@ impl Station {
 
     /// One look at everything.
     fn look(&mut self, now: Instant, end: End) {
-        let local = self.agent.clock.read(now);
-        if self.core.wants_link(local) {
-            self.core.handle_link(local, 0, self.has_carrier);
+        if self.core.wants_link(now) {
+            self.core.handle_link(now, 0, self.has_carrier);
         }
         if self.wire.check_in(now) > 0 {
             self.core.handle_log_gap(0);
         }
         self.read_log(end);
         while let Some(heartbeat) = self.agent.heartbeats.pop_front() {
-            let heartbeat = self.distort_heartbeat(local, heartbeat);
-            self.core.handle_heartbeat(local, heartbeat);
+            let heartbeat = self.distort_heartbeat(now, heartbeat);
+            self.core.handle_heartbeat(now, heartbeat);
         }
         if std::mem::take(&mut self.agent.is_answered) {
-            self.core.handle_answer(local);
+            self.core.handle_answer(now);
         }
         if self.is_reached {
-            self.core.handle_reached(local, 0);
+            self.core.handle_reached(now, 0);
         }
         while let Some(answer) = self.verdicts.pop_front_if(|answer| answer.at <= now) {
             let verdict = if self.is(Defect::IgnoreVerdict) {
@@ -216,10 +213,10 @@ impl Station {
             } else {
                 answer.verdict
             };
-            self.core.handle_verdict(local, 0, answer.epoch, verdict);
+            self.core.handle_verdict(now, 0, answer.epoch, verdict);
         }
-        if local >= self.core.poll_timeout() {
-            self.core.handle_timeout(local);
+        if now >= self.core.poll_timeout() {
+            self.core.handle_timeout(now);
         }
         self.serve_replicas(now);
     }
@@ -231,7 +228,7 @@ impl Station {
             .replicas
             .values()
             .filter_map(|replica| replica.application.wakes_at());
-        let timeout = self.agent.clock.when(now, self.core.poll_timeout());
+        let timeout = self.core.poll_timeout();
         let answers = self.verdicts.front().map(|answer| answer.at);
         let due = replicas.filter(|at| *at > now).chain(answers).fold(timeout, Instant::min);
         self.agent.is_asleep = self.wire.is_empty();
@@ -257,7 +254,7 @@ impl Station {
                     place: index << 32,
                 };
                 self.core.handle_packet(
-                    self.agent.clock.read(record.at),
+                    record.at,
                     0,
                     record.direction,
                     &record.packet,

@@ -66,8 +66,7 @@ impl Station {
                 if !skips && !self.is(Defect::SkipDrains) {
                     self.read_log(end);
                 }
-                let local = self.agent.clock.read(now);
-                self.core.handle_drained(local, 0);
+                self.core.handle_drained(now, 0);
             }
             Action::Restore { connection, .. } => self.restore(now, connection),
             Action::MakeReady { connection, .. } => {
@@ -117,6 +116,9 @@ impl Station {
             return;
         }
         self.wire.set_gate(gate, epoch);
+        if gate == Gate::Primary {
+            self.judge.borrow_mut().on_behind(self.config.number);
+        }
         if !matches!(gate, Gate::Wire | Gate::Takeover) {
             self.judge.borrow_mut().on_log_lost(self.config.number);
         }
@@ -135,16 +137,20 @@ impl Station {
 
     /// Asks the arbiter, whose answer comes later.
     fn confirm(&mut self, now: Instant, epoch: u64) {
-        let Some(arbiter) = &self.config.arbiter else {
+        let Some(arbiter) = self.config.arbiter.clone() else {
             return;
         };
-        let (node, at) = (self.config.number, now);
-        if self.has_carrier {
-            let question = Question { node, epoch };
-            self.verdicts.extend(arbiter.borrow_mut().ask(now, question));
+        let node = self.config.number;
+        let question = Question { node, epoch };
+        let at = self.clock.when(now);
+        let answer = if self.has_carrier {
+            arbiter.borrow_mut().ask(at, question)
         } else {
             let verdict = Verdict::Failed;
-            self.verdicts.push_back(Answer { at, epoch, verdict });
+            Some(Answer { at, epoch, verdict })
+        };
+        if let Some(answer) = answer {
+            self.expect_verdict(answer);
         }
     }
 
@@ -192,8 +198,7 @@ impl Station {
             .flatten()
             .copied()
             .collect();
-        let local = self.agent.clock.read(now);
-        let restore = self.distort(restore_of(&endpoint, sent, local));
+        let restore = self.distort(restore_of(&endpoint, sent, now));
         let made = if self.host.find(self.vip, endpoint.client).is_some() {
             Err("the address is in use".to_owned())
         } else {
@@ -207,7 +212,7 @@ impl Station {
                     .adopt(now, made, Box::new(|_: Instant, _: &mut Endpoint| None));
                 self.restoring.insert(id, Restoring { endpoint, socket });
             }
-            Err(reason) => self.core.handle_unrestorable(local, 0, id, reason),
+            Err(reason) => self.core.handle_unrestorable(now, 0, id, reason),
         }
     }
 
@@ -255,14 +260,13 @@ impl Station {
         self.judge
             .borrow_mut()
             .on_live(self.config.number, endpoint.client);
-        let local = self.agent.clock.read(now);
         let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
         if let Some(connection) = self.core.table(0).get(id).filter(|_| !is_quiet) {
-            let wake = takeover::wake(connection, offered, local).emit();
+            let wake = takeover::wake(connection, offered, now).emit();
             let output = self.speak(now, wake, true);
             self.outputs.extend(output);
         }
-        self.core.handle_live(local, 0, id);
+        self.core.handle_live(now, 0, id);
         if self.is(Defect::ReadyLast) {
             self.deaf.remove(&endpoint.client);
         }
@@ -294,7 +298,7 @@ impl Station {
             return;
         };
         let replica = self.replicas.remove(&id);
-        let Some(connection) = self.core.hand_over(self.agent.clock.read(now), 0, id) else {
+        let Some(connection) = self.core.hand_over(now, 0, id) else {
             self.host.with(now, socket, Endpoint::shutdown); // it ended meanwhile: its socket is closed
             return;
         };

@@ -43,12 +43,12 @@ impl Clock {
         Instant::from_nanos(u64::try_from(shown.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// The first time of the world, from `now` on, at which it shows `time` or more.
-    pub fn when(&self, now: Instant, time: Instant) -> Instant {
+    /// The first time of the world, since it was set, at which it shows `time` or more.
+    pub fn when(&self, time: Instant) -> Instant {
         let ahead = i128::from(time.as_nanos()) - i128::from(self.shown.as_nanos());
         let passed = (ahead * MILLION).div_euclid(MILLION + i128::from(self.drift));
         let at = i128::from(self.origin.as_nanos()) + passed;
-        let mut at = Instant::from_nanos(u64::try_from(at.max(0)).unwrap_or(u64::MAX)).max(now);
+        let mut at = Instant::from_nanos(u64::try_from(at.max(0)).unwrap_or(u64::MAX)).max(self.origin);
         while self.read(at) < time {
             at = at + Duration::from_nanos(1);
         }
@@ -68,7 +68,7 @@ mod tests {
             let begin = Instant::from_nanos(5_000);
             clock.set_drift(begin, drift);
             let time = Instant::from_nanos(time);
-            let at = clock.when(begin, time);
+            let at = clock.when(time);
             prop_assert!(clock.read(at) >= time);
             if at > begin {
                 prop_assert!(clock.read(Instant::from_nanos(at.as_nanos() - 1)) < time);

@@ -26,6 +26,8 @@ const VIOLATIONS_MAX: usize = 20;
 #[derive(Debug)]
 pub struct Judge {
     vip: SocketAddr,
+    /// The world's.
+    now: Instant,
     /// The latest epoch in which a node spoke alone, and which one.
     alone: Option<(u64, usize)>,
     /// How often two nodes spoke where one may.
@@ -240,6 +242,7 @@ impl Judge {
     pub const fn new(vip: SocketAddr) -> Self {
         Self {
             vip,
+            now: Instant::ZERO,
             alone: None,
             two_voices: 0,
             half_open: 0,
@@ -259,7 +262,8 @@ impl Judge {
         &self.resets
     }
 
-    fn violation(&mut self, now: Instant, client: SocketAddr, what: &str) {
+    fn violation(&mut self, client: SocketAddr, what: &str) {
+        let now = self.now;
         if self.violations.len() < VIOLATIONS_MAX {
             let micros = now.as_nanos() / 1000;
             self.violations.push(format!(
@@ -271,7 +275,8 @@ impl Judge {
     }
 
     /// A client sends a packet.
-    pub(super) fn on_sent(&mut self, packet: &[u8]) {
+    pub(super) fn on_sent(&mut self, now: Instant, packet: &[u8]) {
+        self.now = now;
         let Some(segment) = self.parse(packet) else { return };
         if segment.flags.syn {
             let first = segment.seq + 1;
@@ -289,6 +294,7 @@ impl Judge {
 
     /// A packet has reached a client.
     pub(super) fn on_delivered(&mut self, now: Instant, packet: &[u8]) {
+        self.now = now;
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
         if segment.flags.rst {
@@ -300,7 +306,7 @@ impl Judge {
         };
         if segment.flags.syn {
             if !flow.is_opened {
-                self.violation(now, client, "open commit: a SYN-ACK for a SYN that no node has");
+                self.violation(client, "open commit: a SYN-ACK for a SYN that no node has");
                 return;
             }
             if flow.output_first.is_none() && segment.ack == flow.input_first {
@@ -317,11 +323,10 @@ impl Judge {
                 "input commit: {} acknowledged, {logged} logged",
                 place.acknowledges
             );
-            self.violation(now, client, &what);
+            self.violation(client, &what);
         }
         if !is_committed {
             self.violation(
-                now,
                 client,
                 &format!("output commit: bytes at {} are not in the log", place.at),
             );
@@ -329,20 +334,20 @@ impl Judge {
     }
 
     /// The wire of a node has logged a packet.
-    pub(super) fn on_logged(&mut self, now: Instant, node: usize, direction: Direction, packet: &[u8]) {
+    pub(super) fn on_logged(&mut self, node: usize, direction: Direction, packet: &[u8]) {
         if let Some(flow) = self.opening(direction, packet) {
             flow.is_opened = true;
             flow.logs[node] = true;
         }
-        self.note(now, direction, packet);
+        self.note(direction, packet);
     }
 
     /// The stack of a node that has the right to speak alone has taken a packet of a client.
-    pub(super) fn on_taken(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
+    pub(super) fn on_taken(&mut self, direction: Direction, packet: &[u8]) {
         if let Some(flow) = self.opening(direction, packet) {
             flow.is_opened = true;
         }
-        self.note(now, direction, packet);
+        self.note(direction, packet);
     }
 
     /// A node has a socket of a client's connection, which is accepted or restored.
@@ -360,25 +365,39 @@ impl Judge {
         }
     }
 
-    /// Sockets of a node are gone: all, or those of these clients.
-    pub(super) fn on_sockets_lost(&mut self, node: usize, clients: Option<&[SocketAddr]>) {
-        for (client, flow) in &mut self.flows {
-            if clients.is_none_or(|clients| clients.contains(client)) {
-                let had_holders = !flow.is_orphaned;
+    /// A node's sockets of these clients are gone.
+    pub(super) fn on_sockets_lost(&mut self, node: usize, clients: &[SocketAddr]) {
+        for client in clients {
+            if let Some(flow) = self.flows.get_mut(client) {
                 flow.sockets[node] = false;
                 flow.look_for_holders();
-                flow.died_alone |= clients.is_some() && had_holders && flow.is_orphaned;
             }
+        }
+    }
+
+    /// The process that served a client on a node has died.
+    pub(super) fn on_process_lost(&mut self, node: usize, client: SocketAddr) {
+        self.on_sockets_lost(node, &[client]);
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.died_alone |= flow.is_orphaned;
+        }
+    }
+
+    /// A node speaks through the other one's wire from now on: what it says may be lost before it is logged.
+    pub(super) fn on_behind(&mut self, node: usize) {
+        for flow in self.flows.values_mut() {
+            flow.live_at = flow.live_at.filter(|at| *at != node);
         }
     }
 
     /// A node has lost its power.
     pub(crate) fn on_power_lost(&mut self, node: usize) {
         self.on_log_lost(node);
-        self.on_sockets_lost(node, None);
         // What it said is said: a pair of which nobody remembers the epoch begins with a new one.
         self.alone = self.alone.filter(|(_, who)| *who != node);
         for flow in self.flows.values_mut() {
+            flow.sockets[node] = false;
+            flow.look_for_holders();
             flow.voice = flow.voice.filter(|voice| voice.node != node);
             flow.silenced = None;
         }
@@ -406,7 +425,7 @@ impl Judge {
         self.flows.get_mut(&segment.source).filter(|_| opens)
     }
 
-    fn note(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
+    fn note(&mut self, direction: Direction, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
         if segment.flags.syn || segment.flags.rst {
             return;
@@ -433,7 +452,6 @@ impl Judge {
         };
         if let Err(at) = noted {
             self.violation(
-                now,
                 client,
                 &format!("one stream: {direction:?} contradicts itself at {at}"),
             );
@@ -441,13 +459,13 @@ impl Judge {
     }
 
     /// The wire has sent a packet on; `voice` is the primary's, if it is one of those.
-    pub(super) fn on_released(&mut self, now: Instant, voice: Voice, direction: Direction, packet: &[u8]) {
+    pub(super) fn on_released(&mut self, voice: Voice, direction: Direction, packet: &[u8]) {
         if direction == Direction::In {
             return;
         }
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
-        self.on_voice(now, client, voice);
+        self.on_voice(client, voice);
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };
@@ -460,7 +478,7 @@ impl Judge {
     }
 
     /// Somebody says something to a client.
-    fn on_voice(&mut self, now: Instant, client: SocketAddr, voice: Voice) {
+    fn on_voice(&mut self, client: SocketAddr, voice: Voice) {
         let Voice {
             node,
             epoch,
@@ -468,7 +486,7 @@ impl Judge {
         } = voice;
         let before = self.alone;
         if before.is_some_and(|(latest, who)| who != node && epoch <= latest) {
-            self.two_voices(now, client, &format!("{voice:?} after {before:?}"));
+            self.two_voices(client, &format!("{voice:?} after {before:?}"));
             return;
         }
         if is_alone {
@@ -481,22 +499,22 @@ impl Judge {
         match last {
             Some(last) if last.node != node && last.epoch == epoch => {
                 if flow.silenced == Some(node) {
-                    self.two_voices(now, client, &format!("{voice:?} after {last:?}"));
+                    self.two_voices(client, &format!("{voice:?} after {last:?}"));
                 } else {
                     flow.silenced = Some(last.node);
                 }
             }
             Some(last) if last.epoch > epoch && last.node != node => {
-                self.two_voices(now, client, &format!("{voice:?} after {last:?}"));
+                self.two_voices(client, &format!("{voice:?} after {last:?}"));
             }
             Some(last) if last.epoch != epoch => flow.silenced = None,
             _ => {}
         }
     }
 
-    fn two_voices(&mut self, now: Instant, client: SocketAddr, what: &str) {
+    fn two_voices(&mut self, client: SocketAddr, what: &str) {
         self.two_voices += 1;
-        self.violation(now, client, &format!("one voice: {what}"));
+        self.violation(client, &format!("one voice: {what}"));
     }
 
     /// How often two nodes spoke where one may.
@@ -505,10 +523,10 @@ impl Judge {
     }
 
     /// A node itself says something, past any wire; `is_raw`: not through its stack.
-    pub(super) fn on_spoken(&mut self, now: Instant, voice: Voice, packet: &[u8], is_raw: bool) {
+    pub(super) fn on_spoken(&mut self, voice: Voice, packet: &[u8], is_raw: bool) {
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
-        self.on_voice(now, client, voice);
+        self.on_voice(client, voice);
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };
@@ -549,7 +567,7 @@ impl Judge {
                 place.acknowledges
             ));
         }
-        wrong.iter().for_each(|what| self.violation(now, client, what));
+        wrong.iter().for_each(|what| self.violation(client, what));
     }
 
     /// A client's packets go to its restored socket from now on.

@@ -63,7 +63,7 @@ impl Neighbours {
 impl Node for Neighbours {
     fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
         if port == CLIENTS {
-            self.judge.borrow_mut().on_sent(&packet);
+            self.judge.borrow_mut().on_sent(now, &packet);
             self.ask_if_stale(now);
             self.send(self.vip_at, packet);
         } else if packet == ANNOUNCE {

@@ -107,6 +107,8 @@ pub struct Station {
     pub(super) relayed: Vec<EndpointId>,
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: Agent,
+    /// All times in here are this clock's; the world's are read on it where they come in.
+    pub(super) clock: Clock,
     /// Its cable carries a signal.
     pub(super) has_carrier: bool,
     /// The whole machine stands still until then; what comes in meanwhile waits.
@@ -134,8 +136,9 @@ impl Station {
     /// A node that has just started; `judge` is told what it does.
     pub fn new(now: Instant, config: StationConfig, seed: u64, judge: Rc<RefCell<Judge>>) -> Self {
         let clock = Clock::new(config.ahead);
-        let agent = Agent::new(now, clock, config.core.incarnation);
-        let core = Core::new(config.core.clone(), clock.read(now));
+        let now = clock.read(now);
+        let agent = Agent::new(now, config.core.incarnation);
+        let core = Core::new(config.core.clone(), now);
         let vip = core.vip(0);
         Self {
             wire: Wire::new(
@@ -166,6 +169,7 @@ impl Station {
             relayed: Vec::new(),
             lost: Vec::new(),
             agent,
+            clock,
             has_carrier: true,
             frozen_until: now,
             backlog: Vec::new(),
@@ -175,15 +179,17 @@ impl Station {
 
     /// Starts the node again after a loss of power: nothing is left of what it held.
     pub fn boot(&mut self, now: Instant) {
-        let mut config = self.config.clone();
-        config.core.incarnation = self.agent.number + 1;
-        let (lost, has_carrier, clock) = (std::mem::take(&mut self.lost), self.has_carrier, self.agent.clock);
+        self.config.core.incarnation = self.agent.number + 1;
         let judge = Rc::clone(&self.judge);
-        *self = Self::new(now, config, self.seed.wrapping_add(1), judge);
-        self.agent.clock = clock;
-        self.core = Core::new(self.config.core.clone(), clock.read(now));
-        (self.lost, self.has_carrier) = (lost, has_carrier);
-        self.judge.borrow_mut().on_power_lost(self.config.number);
+        let mut fresh = Self::new(now, self.config.clone(), self.seed.wrapping_add(1), judge);
+        let now = self.clock.read(now);
+        fresh.agent.due = now;
+        fresh.core = Core::new(fresh.config.core.clone(), now);
+        fresh.clock = self.clock;
+        fresh.frozen_until = now;
+        fresh.lost = std::mem::take(&mut self.lost);
+        fresh.has_carrier = self.has_carrier;
+        *self = fresh;
     }
 
     /// Whether connections are being decided: all, or those of a dead worker.
@@ -216,13 +222,15 @@ impl Station {
         self.wire.gate()
     }
 
-    /// The agent's time.
+    /// What its clock shows at a time of the world.
     pub fn time(&self, now: Instant) -> Instant {
-        self.agent.clock.read(now)
+        self.clock.read(now)
     }
 
     /// The arbiter's answer is on its way.
     pub(crate) fn expect_verdict(&mut self, answer: Answer) {
+        let at = self.clock.read(answer.at);
+        let answer = Answer { at, ..answer };
         self.verdicts.push_back(answer);
         self.agent.wake(answer.at);
     }
@@ -234,6 +242,7 @@ impl Station {
 
     /// The whole machine stands still until then.
     pub fn freeze(&mut self, until: Instant) {
+        let until = self.clock.read(until);
         self.frozen_until = self.frozen_until.max(until);
     }
 
@@ -248,6 +257,11 @@ impl Station {
 
     /// A worker with the connections of `clients` is killed: its kernel closes them, as the program `death` sees.
     pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
+        let now = self.clock.read(now);
+        self.kill_processes(now, clients);
+    }
+
+    fn kill_processes(&mut self, now: Instant, clients: &[SocketAddr]) {
         let vip = self.vip;
         let number = self.config.number;
         for &client in clients {
@@ -259,36 +273,37 @@ impl Station {
             let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
                 continue;
             };
-            self.judge.borrow_mut().on_sockets_lost(number, Some(&[client]));
+            self.judge.borrow_mut().on_process_lost(number, client);
             if !self.is(Defect::DeathSpeaks) {
                 self.dying.insert(client);
             }
             let nobody = Box::new(|_: Instant, _: &mut tcp::Endpoint| None);
             let id = self.host.adopt(now, endpoint, nobody);
             self.host.with(now, id, tcp::Endpoint::shutdown);
-            let local = self.agent.clock.read(now);
-            self.core.handle_orphans(local, 0, [client]);
+            self.core.handle_orphans(now, 0, [client]);
         }
         self.agent.wake(now);
     }
 
     /// The process that listens is killed, with all its connections.
     pub fn kill_server(&mut self, now: Instant) {
+        let now = self.clock.read(now);
         self.is_server_dead = true;
         self.host.unlisten(self.vip.port());
         let served = |(id, endpoint): (EndpointId, &tcp::Endpoint)| {
             self.host.app::<Served>(id).map(|_| endpoint.remote())
         };
         let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
-        self.kill_worker(now, &clients);
-        self.core.handle_server(self.agent.clock.read(now), 0, Server::Dead);
+        self.kill_processes(now, &clients);
+        self.core.handle_server(now, 0, Server::Dead);
     }
 
     /// It is started again.
     pub fn start_server(&mut self, now: Instant) {
         if std::mem::take(&mut self.is_server_dead) {
             listen(&mut self.host, &self.config, self.vip);
-            self.core.handle_server(self.agent.clock.read(now), 0, Server::Alive);
+            let now = self.clock.read(now);
+            self.core.handle_server(now, 0, Server::Alive);
             self.agent.wake(now);
         }
     }
@@ -329,7 +344,7 @@ impl Station {
                 return Some(Output::Transmit { port: PEER, packet });
             }
             Gate::Primary if !self.is(Defect::BypassWire) => return None,
-            Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| self.time(now) >= until) => {
+            Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
                 return None;
             }
             // It is becoming a primary again: the wire is there, and hears this.
@@ -343,7 +358,7 @@ impl Station {
             epoch,
             is_alone: matches!(gate, Gate::Takeover | Gate::Sole),
         };
-        self.judge.borrow_mut().on_spoken(now, voice, &packet, is_raw);
+        self.judge.borrow_mut().on_spoken(voice, &packet, is_raw);
         Some(Output::Transmit { port, packet })
     }
 
@@ -365,9 +380,9 @@ impl Station {
         match fate {
             Fate::Released | Fate::Unlogged => {
                 if fate == Fate::Released {
-                    judge.on_logged(now, number, direction, &packet);
+                    judge.on_logged(number, direction, &packet);
                 } else if self.config.defect.is_none() {
-                    judge.on_taken(now, direction, &packet); // nothing is promised any more
+                    judge.on_taken(direction, &packet); // nothing is promised any more
                     judge.on_log_lost(number);
                 }
                 let voice = Voice {
@@ -375,14 +390,14 @@ impl Station {
                     epoch,
                     is_alone: false,
                 };
-                judge.on_released(now, voice, direction, &packet);
+                judge.on_released(voice, direction, &packet);
                 self.outputs.push_back(Output::Transmit { port: out, packet });
             }
-            Fate::Held => judge.on_logged(now, number, direction, &packet),
+            Fate::Held => judge.on_logged(number, direction, &packet),
             Fate::Redirected => self.outputs.push_back(Output::Transmit { port: PEER, packet }),
             Fate::Local if self.address != Address::Nowhere => {
                 if gate != Gate::Primary {
-                    judge.on_taken(now, direction, &packet);
+                    judge.on_taken(direction, &packet);
                 }
                 if segment.flags.syn && !self.is_server_dead {
                     judge.on_socket(number, segment.source);
@@ -434,24 +449,30 @@ impl Station {
     /// The sockets that only the agent holds, and replicas, end with it; nobody hears of it.
     pub(super) fn drop_unfinished(&mut self) {
         let restoring = std::mem::take(&mut self.restoring).into_values();
-        for Restoring { endpoint, socket } in restoring.chain(std::mem::take(&mut self.live).into_values()) {
+        let unfinished = restoring.chain(std::mem::take(&mut self.live).into_values());
+        let mut clients = Vec::new();
+        for Restoring { endpoint, socket } in unfinished {
+            clients.push(endpoint.client);
             self.deaf.remove(&endpoint.client);
             self.host.take(socket);
         }
         self.replicas.clear();
+        let number = self.config.number;
+        self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 
     /// All its sockets end without a word.
     pub(super) fn destroy_sockets(&mut self) {
         self.drop_unfinished();
-        let sockets: Vec<_> = self.host.endpoints().map(|(id, _)| id).collect();
-        for id in sockets {
-            self.host.take(id);
+        let sockets: Vec<_> = self.host.endpoints().map(|(id, endpoint)| (id, endpoint.remote())).collect();
+        for (id, _) in &sockets {
+            self.host.take(*id);
         }
         self.relayed.clear();
         self.dying.clear();
+        let clients: Vec<_> = sockets.into_iter().map(|(_, client)| client).collect();
         let number = self.config.number;
-        self.judge.borrow_mut().on_sockets_lost(number, None);
+        self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 }
 
@@ -469,14 +490,8 @@ fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr) {
     });
 }
 
-impl Node for Station {
-    fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
-        if now < self.frozen_until {
-            if self.backlog.len() < BACKLOG_MAX {
-                self.backlog.push((port, packet));
-            }
-            return;
-        }
+impl Station {
+    fn receive(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
         let is_ip = packet.first().is_some_and(|first| first >> 4 == 4);
         match port {
             AGENTS => self.on_agents(now, &packet),
@@ -485,13 +500,25 @@ impl Node for Station {
             _ => self.on_packet(now, Side::Peer, packet),
         }
     }
+}
+
+impl Node for Station {
+    fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
+        let now = self.clock.read(now);
+        if now >= self.frozen_until {
+            self.receive(now, port, packet);
+        } else if self.backlog.len() < BACKLOG_MAX {
+            self.backlog.push((port, packet));
+        }
+    }
 
     fn handle_timeout(&mut self, now: Instant) {
+        let now = self.clock.read(now);
         if now < self.frozen_until {
             return;
         }
         for (port, packet) in std::mem::take(&mut self.backlog) {
-            self.handle(now, port, packet);
+            self.receive(now, port, packet);
         }
         self.host.handle_timeout(now);
         while self.agent.due <= now {
@@ -500,6 +527,7 @@ impl Node for Station {
     }
 
     fn poll_output(&mut self, now: Instant) -> Option<Output> {
+        let now = self.clock.read(now);
         if now < self.frozen_until {
             return None;
         }
@@ -521,7 +549,7 @@ impl Node for Station {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let due = self.host.poll_timeout().into_iter().chain([self.agent.due]).min();
-        due.map(|at| at.max(self.frozen_until))
+        let due = self.host.poll_timeout().into_iter().chain([self.agent.due]).min()?;
+        Some(self.clock.when(due.max(self.frozen_until)))
     }
 }
