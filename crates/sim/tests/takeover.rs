@@ -2,9 +2,9 @@
 mod seeds;
 
 use proto::follower::Policy;
+use seeds::*;
 use std::time::Duration;
 use steadfast_sim::pair::{Scene, SceneConfig};
-use seeds::*;
 
 /// Scenes of each kind. More can be asked for one by one: SEED=N.
 const SEEDS: u64 = 300;

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use proto::follower::Policy;
-use steadfast_sim::pair::{Costs, Defect};
 use seeds::*;
+use steadfast_sim::pair::{Costs, Defect};
 
 /// A defect that so many takeovers do not show is hidden from the judge.
 const SEEDS: u64 = 400;

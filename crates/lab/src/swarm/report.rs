@@ -60,7 +60,12 @@ impl Report {
     }
 
     fn count(&mut self, row: &'static str, phase: Phase) {
-        *self.coverage.entry(row).or_default().entry(phase.name()).or_default() += 1;
+        *self
+            .coverage
+            .entry(row)
+            .or_default()
+            .entry(phase.name())
+            .or_default() += 1;
     }
 
     /// Of a run that breaks several promises the first one counts.
@@ -122,7 +127,11 @@ impl fmt::Display for Report {
             self.runs_split
         )?;
         for broken in &self.violations {
-            writeln!(f, "seed {}: {}: {}\n  {}", broken.seed, broken.rule, broken.what, broken.replay)?;
+            writeln!(
+                f,
+                "seed {}: {}: {}\n  {}",
+                broken.seed, broken.rule, broken.what, broken.replay
+            )?;
         }
         writeln!(f, "{} violations", self.violations.len())
     }

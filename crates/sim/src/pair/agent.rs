@@ -7,6 +7,7 @@ use proto::Instant;
 use proto::action::{Action, Heartbeat};
 use proto::node::Node as Core;
 use proto::packet::Checksum;
+use proto::role::Role;
 use proto::standing::Verdict;
 use proto::stream::{OnShelf, Shelf};
 
@@ -198,8 +199,13 @@ impl Station {
         }
         self.read_log(end);
         while let Some(heartbeat) = self.agent.heartbeats.pop_front() {
+            let last = self.is(Defect::WithoutConsent).then(|| heartbeat.clone());
             let heartbeat = self.distort_heartbeat(now, heartbeat);
             self.core.handle_heartbeat(now, heartbeat);
+            if let Some(last) = last.filter(|_| self.core.role(0).0 == Role::Returning) {
+                let heartbeat = self.distort_heartbeat(now, last);
+                self.core.handle_heartbeat(now, heartbeat);
+            }
         }
         if std::mem::take(&mut self.agent.is_answered) {
             self.core.handle_answer(now);
@@ -230,7 +236,10 @@ impl Station {
             .filter_map(|replica| replica.application.wakes_at());
         let timeout = self.core.poll_timeout();
         let answers = self.verdicts.front().map(|answer| answer.at);
-        let due = replicas.filter(|at| *at > now).chain(answers).fold(timeout, Instant::min);
+        let due = replicas
+            .filter(|at| *at > now)
+            .chain(answers)
+            .fold(timeout, Instant::min);
         self.agent.is_asleep = self.wire.is_empty();
         let due = if self.agent.is_asleep {
             due

@@ -69,7 +69,7 @@ impl Arbiter {
         self.asked += 1;
         let is_out = now < self.out_until;
         let verdict = match self.kind {
-            _ if is_out && self.asked % 2 == 0 => Verdict::Failed,
+            _ if is_out && self.asked % 2 == 1 => Verdict::Failed,
             ArbiterKind::Witness => self.decide(question),
             ArbiterKind::Fence if is_out => Verdict::Failed,
             ArbiterKind::Fence => {
@@ -86,7 +86,10 @@ impl Arbiter {
 
     fn decide(&mut self, question: Question) -> Verdict {
         match self.held {
-            Some(held) if held.epoch > question.epoch || held.epoch == question.epoch && held.node != question.node => {
+            Some(held)
+                if held.epoch > question.epoch
+                    || held.epoch == question.epoch && held.node != question.node =>
+            {
                 Verdict::Refused { epoch: held.epoch }
             }
             _ => {

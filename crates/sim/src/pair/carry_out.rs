@@ -57,7 +57,6 @@ impl Station {
                 self.announce();
                 if self.is_claiming {
                     self.send(CLIENTS, PING);
-                    self.is_reached |= self.is(Defect::IgnorePing);
                 }
             }
             Action::StandDown { .. } => self.stand_down(),
@@ -112,9 +111,6 @@ impl Station {
     }
 
     fn set_gate(&mut self, gate: Gate, epoch: u64) {
-        if self.is(Defect::StayOpen) && gate == Gate::Mute {
-            return;
-        }
         self.wire.set_gate(gate, epoch);
         if gate == Gate::Primary {
             self.judge.borrow_mut().on_behind(self.config.number);
@@ -126,9 +122,6 @@ impl Station {
 
     /// The peer speaks alone. The gate is closed, so what ends here ends without a word.
     fn stand_down(&mut self) {
-        if self.is(Defect::StayOpen) {
-            return;
-        }
         self.may_speak = false;
         (self.is_claiming, self.is_reached) = (false, false);
         self.address = Address::Nowhere;
@@ -165,6 +158,12 @@ impl Station {
     /// What a node with a defect makes of its peer's words.
     pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
         let (role, epoch) = self.core.role(0);
+        if self.is(Defect::WithoutConsent) && role == Role::Returning {
+            // It hears what it wants to hear.
+            for beat in &mut heartbeat.services {
+                (beat.role, beat.epoch) = (Role::Primary, epoch + 1);
+            }
+        }
         if self.is(Defect::LeaseFromHearing)
             && let Some(echo) = &mut heartbeat.echo
         {
@@ -173,9 +172,6 @@ impl Station {
         for beat in &mut heartbeat.services {
             if self.is(Defect::IgnoreEpoch) && role.may_speak() {
                 beat.epoch = beat.epoch.min(epoch.saturating_sub(1));
-            }
-            if self.is(Defect::WithoutConsent) && role == Role::Returning && beat.role == Role::Sole {
-                (beat.role, beat.epoch) = (Role::Primary, beat.epoch + 1);
             }
         }
         heartbeat

@@ -32,8 +32,6 @@ pub enum Defect {
     ForgetSyn,
     /// What the primary says may pass beside the wire.
     BypassWire,
-    /// Outside hosts are not asked.
-    IgnorePing,
     /// The peer's later epoch is taken for an earlier one.
     IgnoreEpoch,
     /// Who is refused the right to speak speaks all the same.
@@ -44,8 +42,6 @@ pub enum Defect {
     LeaseFromHearing,
     /// A node that comes back does not wait for the other one to become its primary.
     WithoutConsent,
-    /// A deposed node leaves its gate and its sockets as they were.
-    StayOpen,
     /// A dying process' FIN and RST go out.
     DeathSpeaks,
 }
@@ -62,5 +58,19 @@ impl Defect {
         Self::ReadyLast,
         Self::TimestampBehind,
         Self::ForgetWindow,
+    ];
+
+    /// Those of a node, besides.
+    pub const NODE: [Self; 10] = [
+        Self::SkipDrains,
+        Self::ReleaseUnlogged,
+        Self::ForgetSyn,
+        Self::BypassWire,
+        Self::IgnoreEpoch,
+        Self::IgnoreVerdict,
+        Self::SpeakOn,
+        Self::LeaseFromHearing,
+        Self::WithoutConsent,
+        Self::DeathSpeaks,
     ];
 }

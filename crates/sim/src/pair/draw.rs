@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use proto::Seq;
 use proto::detector::DetectorConfig;
 use proto::follower::Policy;
-use proto::Seq;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 

@@ -81,8 +81,8 @@ struct Flow {
     sockets: [bool; 2],
     /// At some time nobody could.
     is_orphaned: bool,
-    /// Its program died where nobody could go on with it.
-    died_alone: bool,
+    /// The process that served it has died.
+    has_died: bool,
 }
 
 /// The bytes of a stream that were seen.
@@ -164,7 +164,7 @@ impl Flow {
             logs: [false; 2],
             sockets: [false; 2],
             is_orphaned: false,
-            died_alone: false,
+            has_died: false,
         }
     }
 
@@ -379,8 +379,13 @@ impl Judge {
     pub(super) fn on_process_lost(&mut self, node: usize, client: SocketAddr) {
         self.on_sockets_lost(node, &[client]);
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.died_alone |= flow.is_orphaned;
+            flow.has_died = true;
         }
+    }
+
+    /// A stack has said something that its guard did not let out: its numbers go on from there.
+    pub(super) fn on_muttered(&mut self, packet: &[u8]) {
+        self.note(Direction::Out, packet);
     }
 
     /// A node speaks through the other one's wire from now on: what it says may be lost before it is logged.
@@ -408,9 +413,11 @@ impl Judge {
         self.flows.get(&client).is_some_and(|flow| flow.is_orphaned)
     }
 
-    /// Whether a connection's program died where nobody could go on with it: its kernel may end the stream.
+    /// Whether a connection's program died and nobody went on with it: its kernel may end the stream.
     pub fn died_alone(&self, client: SocketAddr) -> bool {
-        self.flows.get(&client).is_some_and(|flow| flow.died_alone)
+        self.flows
+            .get(&client)
+            .is_some_and(|flow| flow.has_died && flow.is_orphaned)
     }
 
     /// Whether a client waits for the end of a handshake.
@@ -530,6 +537,9 @@ impl Judge {
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };
+        if !voice.is_alone && !is_raw && flow.live_at != Some(voice.node) {
+            return; // a primary beside its wire: nobody but itself knows what it says
+        }
         let Some(place) = flow
             .place(&segment)
             .filter(|_| !segment.flags.syn && !segment.flags.rst)

@@ -13,14 +13,15 @@ use proto::restart::http::Reexecute;
 use proto::table::TableConfig;
 
 use super::agent::Costs;
-use super::arbiter::{Arbiter, ArbiterKind};
 use super::application::{Application, Pace, Program};
+use super::arbiter::{Arbiter, ArbiterKind};
 use super::defect::Defect;
 use super::judge::Judge;
 use super::neighbours::Neighbours;
 use super::relay::Ending;
 use super::station::{Station, StationConfig};
 use super::{echo, http};
+use crate::exchange::Stream;
 use crate::host::{App, EndpointId, Host, HostConfig};
 use crate::link::LinkConfig;
 use crate::tcp::{Config, Endpoint, Failure, Initial, State};
@@ -201,6 +202,33 @@ pub enum Talk {
 }
 
 impl Talk {
+    /// One request for a reply of `len` bytes, and nothing special.
+    pub fn plain(policy: Policy, len: u32) -> Self {
+        let after = Duration::ZERO;
+        match policy {
+            Policy::Http => {
+                let request = http::Request::get(len.into(), Stream::new(1, len.into()));
+                let pipelined = false;
+                let planned = http::Planned {
+                    request,
+                    after,
+                    pipelined,
+                };
+                Self::Http(http::Client::new(vec![planned], false, None))
+            }
+            Policy::Replica => {
+                let message = echo::Message {
+                    upload: 0,
+                    download: len,
+                    seed: 1,
+                    echo: false,
+                    is_last: false,
+                };
+                Self::Echo(echo::Client::new(vec![(message, after)], false, None))
+            }
+        }
+    }
+
     /// Whether every reply came as it should, and nothing else.
     pub fn is_complete(&self) -> bool {
         match self {
@@ -402,7 +430,11 @@ impl Scene {
 
     /// The cables of a node: to the clients, to the peer's stack, to its agent.
     pub(crate) fn cables_of(&self, id: NodeId) -> [CableId; 3] {
-        let path = if id == self.backup { self.path } else { self.own_path };
+        let path = if id == self.backup {
+            self.path
+        } else {
+            self.own_path
+        };
         [path, self.lan, self.heartbeats]
     }
 
@@ -414,7 +446,9 @@ impl Scene {
 
     /// Both nodes.
     pub fn stations(&self) -> impl Iterator<Item = &Station> {
-        [self.primary, self.backup].into_iter().map(|id| self.world.node(id))
+        [self.primary, self.backup]
+            .into_iter()
+            .map(|id| self.world.node(id))
     }
 
     /// The judge.

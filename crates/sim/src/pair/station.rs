@@ -15,8 +15,8 @@ use proto::role::Role;
 use proto::table::{ConnectionId, Direction};
 
 use super::agent::{Agent, Costs};
-use super::arbiter::{Answer, Arbiter};
 use super::application::{Application, Pace, Program, Served};
+use super::arbiter::{Answer, Arbiter};
 use super::clock::Clock;
 use super::defect::Defect;
 use super::judge::{Judge, Voice};
@@ -345,6 +345,7 @@ impl Station {
             }
             Gate::Primary if !self.is(Defect::BypassWire) => return None,
             Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
+                self.judge.borrow_mut().on_muttered(&packet);
                 return None;
             }
             // It is becoming a primary again: the wire is there, and hears this.
@@ -381,7 +382,7 @@ impl Station {
             Fate::Released | Fate::Unlogged => {
                 if fate == Fate::Released {
                     judge.on_logged(number, direction, &packet);
-                } else if self.config.defect.is_none() {
+                } else if !self.is(Defect::ReleaseUnlogged) && !self.is(Defect::ForgetSyn) {
                     judge.on_taken(direction, &packet); // nothing is promised any more
                     judge.on_log_lost(number);
                 }
@@ -464,7 +465,11 @@ impl Station {
     /// All its sockets end without a word.
     pub(super) fn destroy_sockets(&mut self) {
         self.drop_unfinished();
-        let sockets: Vec<_> = self.host.endpoints().map(|(id, endpoint)| (id, endpoint.remote())).collect();
+        let sockets: Vec<_> = self
+            .host
+            .endpoints()
+            .map(|(id, endpoint)| (id, endpoint.remote()))
+            .collect();
         for (id, _) in &sockets {
             self.host.take(*id);
         }
@@ -549,7 +554,12 @@ impl Node for Station {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let due = self.host.poll_timeout().into_iter().chain([self.agent.due]).min()?;
+        let due = self
+            .host
+            .poll_timeout()
+            .into_iter()
+            .chain([self.agent.due])
+            .min()?;
         Some(self.clock.when(due.max(self.frozen_until)))
     }
 }

@@ -92,7 +92,13 @@ impl Kind {
     /// Whether a node may be silent after it and yet be alive: not what `assume = "fail-stop"` assumes.
     pub const fn is_no_fail_stop(self) -> bool {
         match self {
-            Self::Pause | Self::Freeze | Self::Late | Self::Cut | Self::Between | Self::OneWay | Self::Loss => true,
+            Self::Pause
+            | Self::Freeze
+            | Self::Late
+            | Self::Cut
+            | Self::Between
+            | Self::OneWay
+            | Self::Loss => true,
             Self::Crash
             | Self::Agent
             | Self::Drift
@@ -171,7 +177,11 @@ impl Fault {
                 with(scene, id, |station, _| station.set_carrier(false));
                 let cables = scene.cables_of(id);
                 cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
-                cables.map(Mend::Cable).into_iter().chain([Mend::Carrier(id)]).collect()
+                cables
+                    .map(Mend::Cable)
+                    .into_iter()
+                    .chain([Mend::Carrier(id)])
+                    .collect()
             }
             Kind::Between => {
                 let cables = [scene.lan, scene.heartbeats];

@@ -91,7 +91,9 @@ impl Observer {
         let phase = self.see(world, has_handshakes);
         match phase {
             Phase::Pairing | Phase::Returning => {}
-            Phase::Handshake | Phase::Duplex | Phase::Detection | Phase::DuplexAgain => self.was_paired = true,
+            Phase::Handshake | Phase::Duplex | Phase::Detection | Phase::DuplexAgain => {
+                self.was_paired = true
+            }
             Phase::Takeover | Phase::Claiming | Phase::Simplex => self.was_broken = self.was_paired,
         }
         phase

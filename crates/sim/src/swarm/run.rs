@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use proto::Instant;
-use proto::follower::Policy;
 
 use super::fault::{Fault, Kind, Mend};
 use super::phase::{Observer, Phase};
@@ -94,7 +93,9 @@ impl<'a> Run<'a> {
         }
         let late_start = Duration::from_micros(scenario.nodes.late_start_us);
         let backup = scene.backup;
-        scene.world.with(backup, |station: &mut Station, now| station.freeze(now + late_start));
+        scene.world.with(backup, |station: &mut Station, now| {
+            station.freeze(now + late_start)
+        });
         Self {
             observer: Observer::new(&scene),
             scenario,
@@ -155,7 +156,11 @@ impl<'a> Run<'a> {
     fn run_until(&mut self, until: Instant, phase: Option<Phase>) -> bool {
         loop {
             let (observer, seen, arbiter) = (&mut self.observer, &mut self.phase, self.scene.arbiter.clone());
-            let fences = || arbiter.as_ref().is_some_and(|arbiter| !arbiter.borrow().fences.is_empty());
+            let fences = || {
+                arbiter
+                    .as_ref()
+                    .is_some_and(|arbiter| !arbiter.borrow().fences.is_empty())
+            };
             let (world, judge) = self.scene.world_and_judge();
             let is_over = world.run_while(until, |world| {
                 *seen = observer.look(world, judge.borrow().has_handshakes());
@@ -218,11 +223,7 @@ impl<'a> Run<'a> {
     /// Waits until all is as it should be, for some time.
     fn recover(&mut self) {
         let begin = self.now();
-        let talk = Draw::new(self.scenario.seed).talk_of(Policy::Http, 1, 1_000, false);
-        let talk = match (self.scenario.policy, talk) {
-            (Policy::Http, talk) => talk,
-            (Policy::Replica, _) => Draw::new(self.scenario.seed).talk_of(Policy::Replica, 1, 1_000, false),
-        };
+        let talk = Talk::plain(self.scenario.policy, 1_000);
         self.scene.connect(begin + SETTLING, talk);
         while self.now() < begin + RECOVERY_MAX {
             let next = self.now() + LOOK;
@@ -237,6 +238,8 @@ impl<'a> Run<'a> {
 }
 
 /// The clients' addresses, in the order of the scenario's connections; one more follows, which connects when all is mended.
-pub(super) fn clients(scene: &Scene) -> impl Iterator<Item = (usize, SocketAddr, Option<(&Talk, &crate::tcp::Endpoint)>)> {
+pub(super) fn clients(
+    scene: &Scene,
+) -> impl Iterator<Item = (usize, SocketAddr, Option<(&Talk, &crate::tcp::Endpoint)>)> {
     (0..scene.count()).map(|index| (index, Scene::client_of(index), scene.talk(index)))
 }

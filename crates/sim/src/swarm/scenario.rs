@@ -139,7 +139,7 @@ impl Scenario {
             heartbeat_us: draw.pick(&[10_000, 20_000, 20_000]),
             nap_us: draw.pick(&[500, 4_000]),
             slowness: draw.pick(&[1, 10, 50]),
-            ring_bytes: draw.pick(&[60_000, 1_000_000]),
+            ring_bytes: draw.pick(&[6_000, 60_000, 1_000_000]),
             think_us: draw.pick(&[0, 1_000, 20_000]),
             late_start_us: draw.pick(&[0, 5_000, 60_000]),
         };
@@ -150,7 +150,12 @@ impl Scenario {
             seed,
             policy: draw.pick(&[Policy::Http, Policy::Http, Policy::Replica]),
             defect: None,
-            arbiter: draw.pick(&[None, Some(ArbiterKind::Witness), Some(ArbiterKind::Witness), Some(ArbiterKind::Fence)]),
+            arbiter: draw.pick(&[
+                None,
+                Some(ArbiterKind::Witness),
+                Some(ArbiterKind::Witness),
+                Some(ArbiterKind::Fence),
+            ]),
             arbiter_delay_us: draw.pick(&[1_000, 20_000, 150_000]),
             network,
             nodes,
@@ -293,7 +298,12 @@ impl Connection {
 
 /// A schedule that aims at one phase: what brings the pair there, what strikes then, and what strikes besides.
 fn faults(draw: &mut Draw, nodes: &mut Nodes) -> Vec<Fault> {
-    const SHORT: [Phase; 4] = [Phase::Pairing, Phase::Detection, Phase::Takeover, Phase::Returning];
+    const SHORT: [Phase; 4] = [
+        Phase::Pairing,
+        Phase::Detection,
+        Phase::Takeover,
+        Phase::Returning,
+    ];
     let aim = if draw.chance(0.4) {
         draw.pick(&SHORT)
     } else {
@@ -335,7 +345,11 @@ fn prelude(draw: &mut Draw, aim: Phase) -> Vec<Fault> {
             let target = draw.pick(&[Target::Speaker, Target::Other]);
             vec![begin(draw, &kinds, target)]
         }
-        Phase::Takeover => vec![begin(draw, &[Kind::Crash, Kind::Crash, Kind::Server], Target::Speaker)],
+        Phase::Takeover => vec![begin(
+            draw,
+            &[Kind::Crash, Kind::Crash, Kind::Server],
+            Target::Speaker,
+        )],
         Phase::Claiming => vec![begin(draw, &[Kind::Crash, Kind::Freeze], Target::Other)],
         Phase::Simplex | Phase::Returning | Phase::DuplexAgain => {
             let target = draw.pick(&[Target::Speaker, Target::Other]);

@@ -64,16 +64,28 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
             outcome.violations.push(Violation::new("liveness", what));
             continue;
         };
-        let what = || format!("connection {index} ({client}): {:?}, {:?}, {talk:?}", endpoint.state(), endpoint.failure());
+        let what = || {
+            format!(
+                "connection {index} ({client}): {:?}, {:?}, {talk:?}",
+                endpoint.state(),
+                endpoint.failure()
+            )
+        };
         if is_last {
             if !talk.is_complete() {
                 outcome.violations.push(Violation::new("liveness", what()));
             }
         } else if outcome.was_split || talk.is_complete() {
             // it may be anything; or all is well
-        } else if talk.wrong().is_some_and(|wrong| !wrong.starts_with("the stream ended")) {
+        } else if talk
+            .wrong()
+            .is_some_and(|wrong| !wrong.starts_with("the stream ended"))
+        {
             outcome.violations.push(Violation::new("bytes", what()));
-        } else if talk.wrong().is_some() && endpoint.failure() != Some(Failure::Reset) && !judge.died_alone(client) {
+        } else if talk.wrong().is_some()
+            && endpoint.failure() != Some(Failure::Reset)
+            && !judge.died_alone(client)
+        {
             outcome.violations.push(Violation::new("a false end", what()));
         } else if !is_orphaned && !excused.contains(&client) && !talk.may_be_cut() {
             outcome.violations.push(Violation::new("survival", what()));
@@ -107,8 +119,9 @@ pub(super) fn is_recovered(scene: &Scene) -> bool {
     let is_over = |talk: &Talk, endpoint: &Endpoint| {
         talk.is_complete() || matches!(endpoint.state(), State::Closed | State::TimeWait)
     };
-    is_whole(scene) && clients(scene).all(|(_, client, talk)| {
-        let is_done = talk.is_some_and(|(talk, endpoint)| is_over(talk, endpoint) || talk.may_be_cut());
-        is_done || judge.is_orphaned(client) || excused.contains(&client)
-    })
+    is_whole(scene)
+        && clients(scene).all(|(_, client, talk)| {
+            let is_done = talk.is_some_and(|(talk, endpoint)| is_over(talk, endpoint) || talk.may_be_cut());
+            is_done || judge.is_orphaned(client) || excused.contains(&client)
+        })
 }

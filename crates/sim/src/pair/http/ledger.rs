@@ -36,7 +36,10 @@ impl Ledger {
         let is_wrong = |executions: &&Vec<Execution>| {
             let unmarked = executions.iter().filter(|execution| !execution.is_marked).count();
             let is_again = executions.len() > 1;
-            unmarked > 1 || executions.iter().any(|execution| is_again && !execution.request.is_repeatable())
+            unmarked > 1
+                || executions
+                    .iter()
+                    .any(|execution| is_again && !execution.request.is_repeatable())
         };
         let wrong = self.0.values().filter(is_wrong);
         wrong
