@@ -1,6 +1,8 @@
 //! The operator's face of Steadfast, and the daemon behind it: configuration, commands, the control socket and the
 //! agent.
 
+pub mod arbiter;
+mod bounded;
 pub mod command;
 pub mod config;
 pub mod control;

@@ -140,8 +140,12 @@ fn every_mode_lets_through_what_it_says() {
                 ),
                 Mode::Sole => (vec![("dropped_gate_closed", 2)], &[], &[OWN]),
                 Mode::Primary => (
-                    vec![("dropped_foreign_voice", 2), ("dropped_egress_unguarded", 1)],
-                    &[],
+                    vec![
+                        ("dropped_foreign_voice", 2),
+                        ("dropped_egress_unguarded", 1),
+                        ("led_to_wire", 1),
+                    ],
+                    &[CLIENTS],
                     &[],
                 ),
                 Mode::Mute => (vec![("dropped_egress_mute", 4)], &[], &[]),

@@ -132,6 +132,13 @@ pub enum Action {
     Transmit(Vec<u8>),
     /// Send this to the peer.
     Send(Heartbeat),
+    /// Ask the primary what its kernel knows of the connections of these clients; when it answers, call `handle_told`.
+    Ask {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The clients, at most [`QUESTION_MAX`](crate::learn::QUESTION_MAX).
+        clients: Vec<SocketAddr>,
+    },
     /// Ask the peer's kernel whether it is there; when it answers, call `handle_answer`.
     Probe,
     /// Connect to the local application from the client's address, for a replica.

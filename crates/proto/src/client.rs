@@ -41,6 +41,21 @@ impl Client {
         }
     }
 
+    /// Of a connection that is learnt where the client's next number is `next`, with the segment size and the window shift of its
+    /// handshake. What it says first is the first that is known.
+    pub fn learnt(mss: u16, window_shift: u8, next: Seq) -> Self {
+        Self {
+            heard: false,
+            mss,
+            window_shift,
+            acknowledged: Offset::LEARNT,
+            window: 0,
+            window_max: 0,
+            window_seq: next,
+            timestamp: 0,
+        }
+    }
+
     /// Takes over what an accepted segment says besides data. It stands at `at`; the server has acknowledged input up to
     /// `input_acknowledged`.
     pub fn note(

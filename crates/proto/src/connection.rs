@@ -1,17 +1,22 @@
 //! One protected connection as the backup knows it: two logged streams, and what each side said last.
 
+mod learnt;
+mod position;
+
 use std::net::SocketAddr;
 
 use crate::accept::{self, Receiver, Verdict};
 use crate::client::{Client, MSS_DEFAULT};
 pub use crate::effect::Effect;
 pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
-use crate::follower::{Follower, Restart};
+use crate::follower::{Follower, Policy, Restart};
 pub use crate::opening::Opening;
 use crate::packet::{Options, Segment};
 pub use crate::protection::{Cause, Protection};
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
+pub(crate) use learnt::Middle;
+use learnt::Probation;
 
 /// The server's last words.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +64,8 @@ pub struct Connection {
     takes: Takes,
     /// There were more holes in the input than the server's selective acknowledgements can tell of, and there still are some.
     sack_overflow: bool,
+    /// While it was learnt in its middle and nothing has proved yet that this was right.
+    probation: Option<Probation>,
     /// Set once for all; what the follower says comes on top.
     spoiled: Option<Protection>,
 }
@@ -106,6 +113,7 @@ impl Connection {
             limit,
             takes: Takes::All,
             sack_overflow: false,
+            probation: None,
             spoiled: None,
         }
     }
@@ -169,6 +177,9 @@ impl Connection {
         if let Some(spoiled) = &self.spoiled {
             return spoiled.clone();
         }
+        if self.probation.is_some() {
+            return Protection::Unprotected(Cause::Older(Policy::Http));
+        }
         match self.follower.protection().and_then(|()| self.bridges_hole()) {
             Ok(()) => Protection::Protected,
             Err(reason) => Protection::Unprotected(Cause::Policy(reason)),
@@ -183,6 +194,9 @@ impl Connection {
     pub fn restart(&self) -> Result<Restart, String> {
         if let Some(spoiled) = &self.spoiled {
             return Err(spoiled.to_string());
+        }
+        if self.probation.is_some() {
+            return Err(Cause::Older(Policy::Http).to_string());
         }
         self.bridges_hole()?;
         self.follower.restart()
@@ -441,44 +455,6 @@ impl Connection {
         let restart = self.follower.restart_input(self.input.frontier());
         self.input.release(restart.min(self.server.acknowledged));
         self.output.release(self.client.acknowledged);
-    }
-
-    /// The server's end of the connection, as the client and the log know it.
-    pub fn endpoint(&self) -> Endpoint {
-        let frontier = self.output.frontier();
-        let acknowledged = self.client.acknowledged.min(frontier);
-        let output = match (self.output.is_complete(), self.client.acknowledged > frontier) {
-            (false, _) => OutputEnd::Open,
-            (true, false) => OutputEnd::FinSent,
-            (true, true) => OutputEnd::FinAcknowledged,
-        };
-        let fin = u32::from(output == OutputEnd::FinAcknowledged);
-        Endpoint {
-            client: self.client_address,
-            vip: self.vip,
-            send_unacknowledged: acknowledged.to_seq(self.output.first()) + fin,
-            unacknowledged: acknowledged..frontier,
-            receive_next: self.input.next_seq(),
-            input_frontier: self.input.frontier(),
-            mss: self.client.mss.min(self.server.mss),
-            window_scale: self
-                .agreed
-                .window_scale
-                .then_some((self.client.window_shift, self.server.window_shift)),
-            sack: self.agreed.sack,
-            timestamps: self.agreed.timestamps.then_some(EndpointTimestamps {
-                value: self.server.timestamp,
-                at: self.server.timestamp_at,
-                echo: self.client.timestamp,
-            }),
-            send_window: self.client.window,
-            send_window_max: self.client.window_max,
-            send_window_seq: self.client.window_seq,
-            receive_window: self.server.window,
-            receive_window_from: self.server.acknowledged.to_seq(self.input.first()),
-            input_ended: self.input.is_complete(),
-            output,
-        }
     }
 }
 

@@ -120,6 +120,19 @@ impl Follower {
         }
     }
 
+    /// The follower of a connection that is learnt between two exchanges, with policy `http`.
+    pub fn learnt(reexecute: Reexecute) -> Self {
+        Self::Http(Tracker::between(reexecute, Offset::LEARNT))
+    }
+
+    /// The tracker of policy `http`.
+    pub fn tracker(&self) -> Option<&Tracker> {
+        match self {
+            Self::Http(tracker) => Some(tracker),
+            Self::Replica(_) | Self::GivenUp => None,
+        }
+    }
+
     /// The replica, if the policy has one.
     pub fn replica(&self) -> Option<&Replica> {
         match self {

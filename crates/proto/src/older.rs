@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
-use crate::Instant;
 use crate::packet::Segment;
 use crate::table::Direction;
+use crate::{Instant, Seq};
 
 /// Clients remembered at a time; the one that was noted first is forgotten first.
 pub const OLDER_MAX: usize = 65_536;
@@ -25,8 +25,36 @@ struct Seen {
     heard: Instant,
     /// By direction.
     fins: [bool; 2],
+    /// What the server has said.
+    said: Option<Said>,
     /// A RST, or both FINs. It stays noted, so that what comes late does not note it anew.
     over: bool,
+}
+
+/// What a server said last, of all that was logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// Its acknowledgement (RCV.NXT).
+    pub acknowledged: Seq,
+    /// Behind its last byte (SND.NXT).
+    pub next: Seq,
+}
+
+impl Said {
+    fn of(segment: &Segment<'_>) -> Self {
+        Self {
+            acknowledged: segment.ack,
+            next: segment.seq + segment.seq_len(),
+        }
+    }
+
+    /// Later words, unless they come late.
+    fn hear(&mut self, segment: &Segment<'_>) {
+        let later = |new: Seq, old: Seq| if new.distance_from(old) > 0 { new } else { old };
+        let new = Self::of(segment);
+        self.acknowledged = later(new.acknowledged, self.acknowledged);
+        self.next = later(new.next, self.next);
+    }
 }
 
 impl Seen {
@@ -67,6 +95,9 @@ impl Older {
             seen.heard = now;
             seen.fins[usize::from(direction == Direction::Out)] |= segment.flags.fin;
             seen.over |= segment.flags.rst || seen.fins == [true; 2];
+            if direction == Direction::Out {
+                seen.said.get_or_insert_with(|| Said::of(segment)).hear(segment);
+            }
         }
     }
 
@@ -84,9 +115,20 @@ impl Older {
             noted: now,
             heard: now,
             fins: [false; 2],
+            said: None,
             over: false,
         };
         self.clients.insert(client, seen);
+    }
+
+    /// What the server has said to a client.
+    pub(crate) fn said(&self, client: SocketAddr) -> Option<Said> {
+        self.clients.get(&client).and_then(|seen| seen.said)
+    }
+
+    /// Packets passed unlogged: what was said last is not known any more.
+    pub(crate) fn forget_said(&mut self) {
+        self.clients.values_mut().for_each(|seen| seen.said = None);
     }
 
     /// The client begins a new connection.

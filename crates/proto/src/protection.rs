@@ -1,5 +1,7 @@
 //! Whether a connection would be continued, and if not, why.
 
+use crate::follower::Policy;
+
 /// Whether a takeover can continue a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protection {
@@ -20,8 +22,10 @@ pub enum Cause {
     LogLimit,
     /// Packets passed without being logged, because the agent was away for too long.
     LogGap,
-    /// It began before the agent did: nothing is logged of its beginning.
-    Older,
+    /// It began before the log did. Policy `http` learns it from its next exchange on ([`learn`](crate::learn)).
+    Older(Policy),
+    /// The same, but it cannot be learnt, for this reason.
+    NotLearnt(String),
     /// The restart policy says so.
     Policy(String),
 }
@@ -42,7 +46,14 @@ impl std::fmt::Display for Cause {
             Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
             Self::LogLimit => write!(f, "the log reached its limit"),
             Self::LogGap => write!(f, "packets passed unlogged while the agent was away"),
-            Self::Older => write!(f, "older than this agent"),
+            Self::Older(Policy::Http) => write!(
+                f,
+                "older than the wire; protected once its next request is answered"
+            ),
+            Self::Older(Policy::Replica) => {
+                write!(f, "older than the wire; replicas begin with their connections")
+            }
+            Self::NotLearnt(reason) => write!(f, "older than the wire, and not learnt: {reason}"),
             Self::Policy(reason) => write!(f, "{reason}"),
         }
     }

@@ -46,6 +46,10 @@ impl Offset {
     /// The first byte of the stream.
     pub const ZERO: Self = Self(0);
 
+    /// The first byte that is known of a stream learnt in its middle. So far from 0, whatever is said of bytes before it has an
+    /// offset; and it is a multiple of 2³², so [`to_seq`](Self::to_seq) gives `first`.
+    pub const LEARNT: Self = Self(1 << 32);
+
     /// The offset of the byte numbered `seq` in the stream whose byte 0 has the number `first`, taking the candidate
     /// nearest to `near`. `None` if that candidate lies before the stream's start.
     pub fn from_seq(seq: Seq, first: Seq, near: Self) -> Option<Self> {

@@ -58,13 +58,25 @@ pub struct Change {
     pub to: Role,
 }
 
+/// Who decides between two nodes that do not hear each other (DESIGN.md §4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Arbiter {
+    /// Nobody: silence counts as death.
+    #[default]
+    FailStop,
+    /// A command that makes sure that the other node is dead. It remembers nothing.
+    Fence,
+    /// It writes down who has which epoch, for ever.
+    Witness,
+}
+
 /// What a standing is told at its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StandingConfig {
     /// At the very first meeting this node becomes the primary.
     pub is_primary: bool,
-    /// There is an arbiter.
-    pub has_arbiter: bool,
+    /// Who decides.
+    pub arbiter: Arbiter,
     /// For so long the backup may speak without having asked.
     pub lease: Duration,
 }
@@ -87,6 +99,8 @@ pub struct Standing {
     has_asked: bool,
     /// The primary is silent, and the lease was over: the arbiter decides.
     is_wanted: bool,
+    /// It knows the last epoch that the witness has written down; a new pair must not begin behind it.
+    knows: bool,
     leaves: bool,
 }
 
@@ -104,6 +118,7 @@ impl Standing {
             ask_at: now,
             has_asked: false,
             is_wanted: false,
+            knows: found.is_some() || config.arbiter != Arbiter::Witness,
             leaves: false,
         };
         standing.grant(now); // what the agent before has granted is not known
@@ -126,8 +141,10 @@ impl Standing {
     }
 
     /// The operator wants this node to have no part in the service, or to have one again.
-    pub const fn set_leaves(&mut self, leaves: bool) {
+    pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
         self.leaves = leaves;
+        let offers = leaves && self.role == Role::Returning;
+        offers.then(|| self.change(now, Event::PeerSilent, 0)).flatten()
     }
 
     /// When the right to speak ends, of a node that speaks alone; nothing if it does not end.
@@ -153,15 +170,16 @@ impl Standing {
 
     /// Whether the arbiter has given the epoch, in which this node speaks or is going to, to it.
     fn is_confirmed(&self) -> bool {
-        !self.config.has_arbiter || self.confirmed == self.wanted()
+        self.config.arbiter == Arbiter::FailStop || self.confirmed == self.wanted()
     }
 
-    /// The epoch in which this node speaks alone or wants to.
+    /// The epoch in which this node speaks alone or wants to; 0 if it only wants to know what is written down.
     fn wanted(&self) -> Option<u64> {
         match self.role {
+            Role::Joining => (!self.knows).then_some(0),
             Role::TakingOver | Role::Sole => Some(self.epoch),
             Role::Claiming | Role::Backup => Some(self.epoch + 1),
-            Role::Joining | Role::Primary | Role::Returning | Role::Standby => None,
+            Role::Primary | Role::Returning | Role::Standby => None,
         }
     }
 
@@ -186,7 +204,8 @@ impl Standing {
             Role::TakingOver | Role::Sole => true,
             Role::Claiming => self.is_free(now),
             Role::Backup => self.is_wanted,
-            Role::Joining | Role::Primary | Role::Returning | Role::Standby => false,
+            Role::Joining => !self.knows,
+            Role::Primary | Role::Returning | Role::Standby => false,
         };
         if !wants || self.is_confirmed() || now < self.ask_at {
             return None;
@@ -201,7 +220,8 @@ impl Standing {
         let asks = match self.role {
             Role::TakingOver | Role::Sole | Role::Claiming => true,
             Role::Backup => self.is_wanted,
-            Role::Joining | Role::Primary | Role::Returning | Role::Standby => false,
+            Role::Joining => !self.knows,
+            Role::Primary | Role::Returning | Role::Standby => false,
         };
         (asks && !self.is_confirmed()).then(|| match self.role {
             Role::Claiming => self.ask_at.max(self.granted_until.unwrap_or(self.ask_at)),
@@ -216,6 +236,13 @@ impl Standing {
         }
         match verdict {
             Verdict::Failed => None,
+            Verdict::Granted | Verdict::Refused { .. } if self.role == Role::Joining => {
+                self.knows = true;
+                if let Verdict::Refused { epoch } = verdict {
+                    self.epoch = self.epoch.max(epoch);
+                }
+                None
+            }
             Verdict::Granted => {
                 self.confirmed = Some(epoch);
                 if self.role == Role::Backup {
@@ -250,6 +277,9 @@ impl Standing {
 
     /// There is no peer, and the operator wants the service all the same.
     pub fn on_alone(&mut self, now: Instant) -> Option<Change> {
+        if !self.knows {
+            return None;
+        }
         self.change(now, Event::Alone, 0)
     }
 
@@ -279,9 +309,9 @@ impl Standing {
         let same = word.epoch == self.epoch;
         let may_serve_it = !word.leaves && !self.leaves;
         match (self.role, word.role) {
-            (Role::Joining, Role::Joining) => self.config.is_primary.then_some(Event::Begins),
+            (Role::Joining, Role::Joining) => (self.knows && self.config.is_primary).then_some(Event::Begins),
             // It is mute for this node, which has forgotten why: nobody serves.
-            (Role::Joining, Role::Standby | Role::Returning) => Some(Event::Begins),
+            (Role::Joining, Role::Standby | Role::Returning) => self.knows.then_some(Event::Begins),
             (Role::Joining, Role::Primary | Role::Claiming) => may_serve_it.then_some(Event::PeerServes),
             (Role::Standby, Role::Primary | Role::Claiming) => {
                 (may_serve_it && word.epoch >= self.epoch).then_some(Event::PeerServes)
@@ -327,7 +357,7 @@ impl Standing {
             if self.leaves {
                 return None; // it has promised not to
             }
-            if self.config.has_arbiter && !self.has_lease(now) && !self.is_confirmed() {
+            if self.config.arbiter != Arbiter::FailStop && !self.has_lease(now) && !self.is_confirmed() {
                 self.is_wanted = true;
                 return None;
             }

@@ -75,6 +75,7 @@ pub enum Inserted {
 #[derive(Debug)]
 pub struct StreamLog {
     first: Seq,
+    start: Offset,
     base: Offset,
     frontier: Offset,
     /// Sorted, disjoint, not adjacent, all behind the frontier.
@@ -95,14 +96,25 @@ pub struct StreamLog {
 impl StreamLog {
     /// An empty log of the stream whose byte 0 has the number `first`; it will keep at most `reach` bytes.
     pub fn new(first: Seq, reach: u64) -> Self {
+        Self::starting(Offset::ZERO, first, reach)
+    }
+
+    /// The same of a stream that is learnt in its middle: `first` is the number of [`Offset::LEARNT`], and nothing before it is
+    /// known.
+    pub fn learnt(first: Seq, reach: u64) -> Self {
+        Self::starting(Offset::LEARNT, first, reach)
+    }
+
+    fn starting(start: Offset, first: Seq, reach: u64) -> Self {
         Self {
             first,
-            base: Offset::ZERO,
-            frontier: Offset::ZERO,
+            start,
+            base: start,
+            frontier: start,
             ahead: Vec::new(),
             fin: None,
             chunks: VecDeque::new(),
-            origin: Offset::ZERO,
+            origin: start,
             memory: 0,
             shelved: VecDeque::new(),
             spare: Vec::new(),
@@ -113,6 +125,11 @@ impl StreamLog {
     /// The number of byte 0.
     pub fn first(&self) -> Seq {
         self.first
+    }
+
+    /// The first byte that was ever to be logged: 0, or [`Offset::LEARNT`].
+    pub fn start(&self) -> Offset {
+        self.start
     }
 
     /// The first byte that is kept.

@@ -1,5 +1,7 @@
 //! The connections of one service: handshakes under way, open ones, and ones that ended not long ago.
 
+mod learning;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use rustc_hash::FxSeededState;
 
 use crate::connection::{Connection, Effect, EndpointTimestamps, Opening};
 use crate::follower::{Follower, Policy};
+use crate::learn::Learner;
 use crate::older::Older;
 use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::restart::http::Reexecute;
@@ -57,7 +60,7 @@ pub struct TableConfig {
 pub enum Change {
     /// It belongs to this connection.
     Connection(ConnectionId),
-    /// It completed this connection's handshake.
+    /// It completed this connection's handshake, or was the last that was needed to learn it.
     Opened(ConnectionId),
     /// It ended a connection, which is no longer in the table.
     Ended(ConnectionId),
@@ -102,6 +105,11 @@ pub struct Table {
     handed_over: Map<Option<EndpointTimestamps>>,
     ended_order: VecDeque<(SocketAddr, Instant)>,
     older: Older,
+    learner: Learner,
+    /// Learnt, and perhaps not proved yet.
+    on_probation: Vec<ConnectionId>,
+    /// All packets pass here, so what is older than the log can be learnt.
+    is_wire: bool,
 }
 
 /// By client address, with a seed: clients choose their addresses, but cannot choose collisions.
@@ -123,6 +131,9 @@ impl Table {
             handed_over: Map::with_hasher(map),
             ended_order: VecDeque::new(),
             older: Older::new(config.hash_seed),
+            learner: Learner::new(config.hash_seed),
+            on_probation: Vec::new(),
+            is_wire: false,
         }
     }
 
@@ -157,11 +168,6 @@ impl Table {
     /// How many handshakes are remembered.
     pub fn handshakes(&self) -> usize {
         self.handshakes.len()
-    }
-
-    /// Clients whose connections are older than the log ([`crate::older`]).
-    pub fn older(&self, now: Instant) -> impl Iterator<Item = SocketAddr> {
-        self.older.iter(now)
     }
 
     /// Memory held by the logs, in bytes.
@@ -216,11 +222,16 @@ impl Table {
             None if self.ended.contains_key(&client) => Change::Old,
             // An empty segment after the last word, when the socket is gone already: nobody needs a RST for it.
             None if segment.payload.is_empty() && self.handed_over.contains_key(&client) => Change::Old,
-            None => {
-                self.older.note(now, direction, client, segment);
-                Change::Unknown
-            }
+            None => self.on_unknown(now, direction, client, segment),
         }
+    }
+
+    fn insert(&mut self, connection: Connection) -> ConnectionId {
+        let client = connection.client();
+        self.memory += connection.memory() as u64;
+        let id = self.slots.insert(connection);
+        self.by_client.insert(client, id);
+        id
     }
 
     fn on_opening(
@@ -267,6 +278,7 @@ impl Table {
     /// is not true of the new one.
     fn disown(&mut self, client: SocketAddr) {
         self.handshakes.remove(&client);
+        self.learner.forget(client);
         if let Some(old) = self.find(client) {
             self.remove(old);
         }
@@ -310,6 +322,7 @@ impl Table {
         }
         self.ended.remove(&client);
         self.older.forget(client);
+        self.learner.forget(client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
         let follower = Follower::new(self.config.policy, self.config.reexecute, bound);
         let connection = Connection::new(
@@ -320,9 +333,7 @@ impl Table {
             follower,
             self.config.connection_bytes_max,
         );
-        let id = self.slots.insert(connection);
-        self.by_client.insert(client, id);
-        id
+        self.insert(connection)
     }
 
     /// Opens the connections whose SYN-ACK is out, but not known to have arrived; returns them with that SYN-ACK. Of a flood
@@ -371,6 +382,12 @@ impl Table {
             connection.hold_memory();
         }
         self.memory = self.memory + connection.memory() as u64 - before as u64;
+        connection.prove(now);
+        if let Some(reason) = connection.disproof() {
+            self.learner.bar(connection.client(), reason);
+            self.remove(id);
+            return Change::Ended(id);
+        }
         match effect {
             Effect::Taken | Effect::Rejected(_) => Change::Connection(id),
             Effect::Reset => {

@@ -5,6 +5,7 @@ mod cleanup;
 mod keeper;
 mod man;
 mod node;
+mod order;
 mod run;
 mod show;
 #[cfg(test)]
@@ -53,7 +54,7 @@ enum Command {
     },
     /// Show what the node protects, in which mode, and how far behind it is
     ///
-    /// For each service: the node's state (joining, primary, claiming, backup, taking over, sole, standby), why it is simplex,
+    /// For each service: the node's state (joining, primary, claiming, returning, backup, taking over, sole, standby), why it is simplex,
     /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease,
     /// takeovers and counters. The backup is the one that knows the connections. The configuration's [metrics] table gives the
     /// same to Prometheus.
@@ -75,6 +76,39 @@ enum Command {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
+    },
+    /// Let primary and backup of a service change places, without losing a connection
+    ///
+    /// Ask either node. Connections go on through the relay on the other node, as after a failure but without its detection; this
+    /// node comes back as the backup by itself. Returns when the other node serves.
+    Handover {
+        /// The service's name
+        service: String,
+        #[command(flatten)]
+        node: NodeOption,
+    },
+    /// Take the backup out of a service's path: the primary claims the VIP first
+    ///
+    /// Ask the backup. The service goes on unprotected, until `bypass --off` or the next start of the backup's daemon.
+    Bypass {
+        /// The service's name
+        service: String,
+        /// Be the backup again
+        #[arg(long)]
+        off: bool,
+        #[command(flatten)]
+        node: NodeOption,
+    },
+    /// Give up the node's part in all its services without losing a connection, for maintenance
+    ///
+    /// What it serves is handed over, what it is the backup of goes on without it; until `drain --off` or the next start of its
+    /// daemon. Refused if something would not be served then. Ask on the machine of the node.
+    Drain {
+        /// The node's name
+        name: String,
+        /// Take part again
+        #[arg(long)]
+        off: bool,
     },
     /// Remove everything that a dead daemon left behind, and restore the network as it found it
     Cleanup {
@@ -181,6 +215,9 @@ pub fn main(program: &Program) -> ExitCode {
         Command::CheckConfig { config, without_peer } => check::check(program, &config.config, without_peer),
         Command::Status { node, json } => show::status(&node, json),
         Command::Connections { node, json } => show::connections(&node, json),
+        Command::Handover { service, node } => order::handover(&node, service),
+        Command::Bypass { service, off, node } => order::bypass(&node, service, off),
+        Command::Drain { name, off } => order::drain(name, off),
         Command::Cleanup { node, all } => cleanup::cleanup(&node, all),
         Command::Keeper { socket, state_dir } => keeper::keep(socket, &state_dir),
         Command::Man { out } => man::write(&out),

@@ -13,7 +13,8 @@ use super::text::{Align, Table, bytes, milliseconds};
 use super::{Failure, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control::{
-    self, ClientError, Connections, Mode, PeerStatus, Protection, RingStatus, ServiceStatus, Status,
+    self, ArbiterKind, ClientError, Connections, LinkStatus, Mode, OwnerStatus, PeerStatus, Protection,
+    RingStatus, ServiceStatus, Status, WitnessStatus,
 };
 
 pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), Failure> {
@@ -35,7 +36,7 @@ pub(super) fn connections(node: &NodeOption, json: bool) -> Result<(), Failure> 
     })
 }
 
-fn choose(node: &NodeOption) -> Result<std::path::PathBuf, Failure> {
+pub(super) fn choose(node: &NodeOption) -> Result<std::path::PathBuf, Failure> {
     let root = Path::new(STATE_ROOT);
     let running = || {
         folders(root)
@@ -46,7 +47,7 @@ fn choose(node: &NodeOption) -> Result<std::path::PathBuf, Failure> {
     Ok(node.choose(running)?.state_dir)
 }
 
-fn no_answer(error: ClientError) -> Failure {
+pub(super) fn no_answer(error: ClientError) -> Failure {
     match error {
         ClientError::NoNode { .. } => Failure::Missing(vec![error.to_string()]),
         error => Failure::failed(error),
@@ -72,8 +73,12 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
         peer,
         services,
         rings,
+        arbiter,
+        witness,
     } = status;
     let mut text = format!("node {node}, {}\n", peer_text(peer));
+    text += &links_text(peer);
+    text += &arbiter_text(*arbiter, witness.as_ref());
     let _ = writeln!(
         text,
         "rings: connections {}, SYNs {}\n",
@@ -128,7 +133,58 @@ fn peer_text(peer: &PeerStatus) -> String {
         || "never heard of".to_owned(),
         |age| format!("last heartbeat {} ago", milliseconds(age)),
     );
-    format!("peer {} at {}: {alive}, {heard}", peer.name, peer.address)
+    let key = if peer.authenticated {
+        ""
+    } else {
+        ", not authenticated"
+    };
+    format!("peer {} at {}: {alive}, {heard}{key}", peer.name, peer.address)
+}
+
+/// Nothing if there is one link and every datagram counts.
+fn links_text(peer: &PeerStatus) -> String {
+    let mut text = String::new();
+    if peer.links.len() > 1 {
+        let link = |link: &LinkStatus| {
+            let heard = link.heard_age_ns.map_or_else(
+                || "never heard".to_owned(),
+                |age| format!("heard {} ago", milliseconds(age)),
+            );
+            format!("{} {heard}", link.address)
+        };
+        let links: Vec<_> = peer.links.iter().map(link).collect();
+        let _ = writeln!(text, "links: {}", links.join("; "));
+    }
+    if !peer.refused.is_empty() {
+        let refused = peer
+            .refused
+            .iter()
+            .map(|(reason, count)| format!("{reason} {count}"));
+        let _ = writeln!(text, "not counted: {}", refused.collect::<Vec<_>>().join(", "));
+    }
+    text
+}
+
+/// Who gives the right to speak; nothing if nobody does.
+fn arbiter_text(arbiter: ArbiterKind, witness: Option<&WitnessStatus>) -> String {
+    let Some(witness) = witness else {
+        return match arbiter {
+            ArbiterKind::Fence => "right to speak: the fence command\n".to_owned(),
+            ArbiterKind::FailStop | ArbiterKind::Etcd => String::new(),
+        };
+    };
+    let age = witness.answer_age_ns.map_or_else(
+        || "never heard".to_owned(),
+        |age| format!("last answer {} ago", milliseconds(age)),
+    );
+    let mut text = match &witness.error {
+        Some(error) => format!("witness: NOT REACHABLE, {age} ({error})\n"),
+        None => format!("witness: reachable, {age}; nodes: {}\n", witness.nodes.join(", ")),
+    };
+    for (service, OwnerStatus { epoch, owner }) in &witness.owners {
+        let _ = writeln!(text, "witness: {service}: epoch {epoch} is {owner}'s");
+    }
+    text
 }
 
 fn ring_text(ring: RingStatus) -> String {

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::CommandFactory;
 
@@ -6,8 +6,9 @@ use super::node::Node;
 use super::*;
 use crate::config::{Policy, Role};
 use crate::control::{
-    ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, Mode, PeerStatus, Protection,
-    RingStatus, RingsStatus, ServiceStatus, Status, TakeoverReport,
+    ArbiterKind, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus, Mode,
+    OwnerStatus, PeerStatus, Protection, RingStatus, RingsStatus, ServiceStatus, Status, TakeoverReport,
+    WitnessStatus,
 };
 
 #[test]
@@ -73,6 +74,14 @@ fn a_status_can_be_read_at_a_glance() {
             address: "10.0.0.3".parse().unwrap(),
             alive: false,
             heartbeat_age_ns: Some(12_500_000_000),
+            authenticated: true,
+            links: [("10.0.0.3", Some(12_500_000_000)), ("10.1.0.3", None)]
+                .map(|(address, heard_age_ns)| LinkStatus {
+                    address: address.parse().unwrap(),
+                    heard_age_ns,
+                })
+                .into(),
+            refused: BTreeMap::from([("a copy".to_owned(), 4)]),
         },
         services: vec![survivor()],
         rings: RingsStatus {
@@ -85,9 +94,27 @@ fn a_status_can_be_read_at_a_glance() {
                 size_bytes: 1 << 20,
             },
         },
+        arbiter: ArbiterKind::Etcd,
+        witness: Some(WitnessStatus {
+            reachable: true,
+            answer_age_ns: Some(1_500_000_000),
+            error: None,
+            owners: BTreeMap::from([(
+                "web".to_owned(),
+                OwnerStatus {
+                    epoch: 7,
+                    owner: "beta".to_owned(),
+                },
+            )]),
+            nodes: vec!["alpha".to_owned(), "beta".to_owned()],
+        }),
     };
     let expected = "\
 node alpha, peer beta at 10.0.0.3: SILENT, last heartbeat 12500.00 ms ago
+links: 10.0.0.3 heard 12500.00 ms ago; 10.1.0.3 never heard
+not counted: a copy 4
+witness: reachable, last answer 1500.00 ms ago; nodes: alpha, beta
+witness: web: epoch 7 is beta's
 rings: connections 20.0 MiB of 80.0 MiB (25 %), SYNs 0 B of 1.0 MiB (0 %)
 
 SERVICE  ADDRESS        POLICY  ROLE  MODE     EPOCH  APPLICATION  PROTECTED  UNPROTECTED  AMBIGUOUS      LOG  UNREAD
@@ -132,17 +159,13 @@ fn connections_are_one_per_line() {
     let connections = Connections {
         connections: vec![
             connection("198.51.100.7:40000", Protection::Protected, ""),
-            connection(
-                "[2001:db8::9]:5",
-                Protection::Unprotected,
-                "older than this agent",
-            ),
+            connection("[2001:db8::9]:5", Protection::Unprotected, "older than the wire"),
         ],
     };
     let expected = "\
 SERVICE  CLIENT              PROTECTION    IN    OUT      LOG  UNFOLLOWED  UNACKED  RESTORED  REASON
 web      198.51.100.7:40000  protected    120  70000  2.0 KiB         7 B  1.0 KiB  yes
-web      [2001:db8::9]:5     UNPROTECTED  120  70000  2.0 KiB         7 B  1.0 KiB  -         older than this agent
+web      [2001:db8::9]:5     UNPROTECTED  120  70000  2.0 KiB         7 B  1.0 KiB  -         older than the wire
 
 2 connections
 ";

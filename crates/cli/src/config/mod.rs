@@ -4,6 +4,8 @@
 //! reading, each as file, line, field, what is wrong and what is allowed. A [`Config`] that exists is consistent
 //! in itself; whether this machine and its network agree with it is the business of [`crate::environment`].
 
+mod arbiter;
+mod key;
 mod parse;
 mod places;
 mod problem;
@@ -20,6 +22,8 @@ use std::time::Duration;
 use proto::restart::http::Reexecute;
 use serde::{Deserialize, Serialize};
 
+pub use arbiter::{Arbiter, Fence, Witness};
+pub use key::{Key, private};
 pub use places::Places;
 pub use problem::{ConfigError, Problem};
 
@@ -33,6 +37,8 @@ pub struct Config {
     pub node: Node,
     /// The other node of the pair.
     pub peer: Peer,
+    /// Who says that this node may speak beyond its lease.
+    pub arbiter: Arbiter,
     /// When the peer is declared dead.
     pub detector: Detector,
     /// What the log may cost.
@@ -63,8 +69,14 @@ pub struct Node {
 pub struct Peer {
     /// `name`: as in the peer's own `[node] name`.
     pub name: String,
-    /// `address`: on the service interface; heartbeats go there.
+    /// `address`, or the first of `addresses`: on the service interface.
     pub address: IpAddr,
+    /// `addresses`: 1 to 8 addresses of the peer. Each is a link of its own: what is told to the peer goes to all of them, and what
+    /// arrives first counts. `address` is short for one.
+    pub addresses: Vec<IpAddr>,
+    /// `key_file`: a file with the secret that both nodes share, 32 bytes in hexadecimal digits. What is told to the peer is
+    /// authenticated with it. Default: it is not.
+    pub key_file: Option<PathBuf>,
     /// `port`: UDP, used by both nodes for heartbeats. Default 7400.
     pub port: u16,
 }

@@ -1,5 +1,6 @@
 //! From text to [`Config`]: one function per table of the file.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,13 +14,16 @@ use super::table::{
 };
 use super::{
     Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem, Role,
-    STATE_ROOT, Service, relations,
+    STATE_ROOT, Service, arbiter, relations,
 };
 
-/// The file's tables.
-const TABLES: &[&str] = &["node", "peer", "detector", "log", "metrics", "service"];
+/// The file's tables, and the one key outside of them.
+const TABLES: &[&str] = &[
+    "assume", "node", "peer", "witness", "fence", "detector", "log", "metrics", "service",
+];
 
 const PEER_PORT: u64 = 7400;
+const LINKS_MAX: usize = 8;
 
 const AGENT_TIMEOUT_MS: u64 = 1_000;
 
@@ -68,6 +72,7 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
     }
     let node = node(&mut reading, root);
     let peer = peer(&mut reading, root);
+    let arbiter = arbiter::arbiter(&mut reading, root);
     let detector = detector(&mut reading, root);
     let log = log(&mut reading, root);
     let metrics = metrics(&mut reading, root);
@@ -89,6 +94,7 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
     Ok(Config {
         node,
         peer,
+        arbiter,
         detector,
         log,
         metrics,
@@ -120,14 +126,42 @@ fn node(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Node> {
 fn peer(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Peer> {
     let mut table = Table::begin(reading, "peer".to_owned(), root.get("peer"));
     let name = table.required("name", NAME, name);
-    let address = table.required("address", ADDRESS, address);
+    let addresses = if table.has("addresses") {
+        if table.has("address") {
+            table.problem(
+                "addresses",
+                "cannot be together with address; allowed: one of the two",
+            );
+        }
+        table.optional("address", address);
+        table.optional("addresses", links)
+    } else {
+        let address = table.required("address", ADDRESS, address);
+        table.optional("addresses", links);
+        address.map(|address| vec![address])
+    };
     let port = table.optional("port", integer(1..=65_535)).unwrap_or(PEER_PORT);
+    let key_file = table.optional("key_file", arbiter::file);
     table.end();
+    let addresses = addresses?;
     Some(Peer {
         name: name?,
-        address: address?,
+        address: addresses[0],
+        addresses,
         port: narrow(port),
+        key_file,
     })
+}
+
+/// The peer's addresses, each once.
+fn links(value: &DeValue<'_>) -> Result<Vec<IpAddr>, String> {
+    let links = list(address)(value)?;
+    let each_once = links.iter().collect::<BTreeSet<_>>().len() == links.len();
+    if (1..=LINKS_MAX).contains(&links.len()) && each_once {
+        Ok(links)
+    } else {
+        Err(format!("allowed: 1 to {LINKS_MAX} addresses, each once"))
+    }
 }
 
 fn detector(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Detector {

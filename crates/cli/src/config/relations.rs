@@ -82,8 +82,8 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
             format!("{host} cannot answer a ping from {vip}; allowed: other hosts' addresses of its family");
         reading.problem(&field("claim_ping"), what);
     }
-    let nodes = [draft.peer_address, peer.map(|peer| peer.address)];
-    if nodes.contains(&Some(vip)) {
+    let is_a_link = peer.is_some_and(|peer| peer.addresses.contains(&vip));
+    if is_a_link || draft.peer_address == Some(vip) {
         reading.problem(
             &field("address"),
             format!("{vip} is the peer's own address; allowed: a free address"),

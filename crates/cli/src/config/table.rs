@@ -108,6 +108,11 @@ impl<'a, 't> Table<'a, 't> {
         read(value.get_ref()).map_err(|what| self.problem(key, what)).ok()
     }
 
+    /// Whether `key` is there.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.is_some_and(|entries| entries.contains_key(key))
+    }
+
     /// As [`Self::optional`], but the key must be there.
     pub(super) fn required<T>(
         &mut self,
@@ -115,7 +120,7 @@ impl<'a, 't> Table<'a, 't> {
         allowed: &str,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, String>,
     ) -> Option<T> {
-        if self.entries.is_none_or(|entries| !entries.contains_key(key)) {
+        if !self.has(key) {
             self.known.push(key);
             self.problem(key, format!("is missing; allowed: {allowed}"));
             return None;

@@ -26,6 +26,18 @@ agent_timeout_ms = 2_000
 name = "beta"
 address = "10.0.0.3"
 port = 7401
+key_file = "/etc/steadfast/key"
+
+[witness]
+kind = "etcd"
+endpoints = ["https://10.0.0.7:2379", "https://[2001:db8::7]:2379"]
+ca = "/etc/steadfast/ca.pem"
+cert = "/etc/steadfast/cert.pem"
+key = "/etc/steadfast/key.pem"
+user = "steadfast"
+password = "secret"
+cluster = "rack-7"
+timeout_ms = 500
 
 [detector]
 heartbeat_ms = 10
@@ -146,6 +158,21 @@ fn every_field_is_read() {
     let listen = "[::1]:9464".parse().unwrap();
     assert_eq!(config.metrics, Some(Metrics { listen }));
     assert_eq!(config.peer.port, 7401);
+    assert_eq!(config.peer.key_file, Some("/etc/steadfast/key".into()));
+    let witness = Witness {
+        endpoints: vec![
+            "https://10.0.0.7:2379".to_owned(),
+            "https://[2001:db8::7]:2379".to_owned(),
+        ],
+        ca: Some("/etc/steadfast/ca.pem".into()),
+        identity: Some(("/etc/steadfast/cert.pem".into(), "/etc/steadfast/key.pem".into())),
+        user: Some(("steadfast".to_owned(), "secret".to_owned())),
+        cluster: "rack-7".to_owned(),
+        timeout: Duration::from_millis(500),
+    };
+    let shown = format!("{witness:?}");
+    assert!(!shown.contains("secret"), "{shown}");
+    assert_eq!(config.arbiter, Arbiter::Witness(witness));
     assert_eq!(
         config.detector,
         Detector {
@@ -195,6 +222,133 @@ fn places_are_lines_of_the_file() {
 }
 
 #[test]
+fn a_peer_may_have_several_addresses() {
+    let links = SMALLEST.replace(
+        "address = \"10.0.0.3\"",
+        "addresses = [\"10.0.0.3\", \"10.1.0.3\"]",
+    );
+    let config = parse(&links).unwrap();
+    let expected: [IpAddr; 2] = ["10.0.0.3", "10.1.0.3"].map(|address| address.parse().unwrap());
+    assert_eq!(config.peer.addresses, expected);
+    assert_eq!(config.peer.address, expected[0]);
+    assert_eq!(config.services[0].peer_address, expected[0]);
+    assert_eq!(parse(SMALLEST).unwrap().peer.addresses, expected[..1]);
+    let both = "address = \"10.0.0.3\"\naddresses = [\"10.1.0.3\"]";
+    assert_one(
+        &with("address = \"10.0.0.3", both),
+        "7: peer.addresses: cannot be together with address; allowed: one of the two",
+    );
+    for links in ["[]", "[\"10.0.0.3\", \"10.0.0.3\"]"] {
+        assert_one(
+            &with("address = \"10.0.0.3", &format!("addresses = {links}")),
+            "6: peer.addresses: allowed: 1 to 8 addresses, each once",
+        );
+    }
+    assert_one(
+        &with(
+            "address = \"10.0.0.3",
+            "addresses = [\"10.0.0.3\", \"10.0.0.100\"]",
+        ),
+        "10: service[0].address: 10.0.0.100 is the peer's own address; allowed: a free address",
+    );
+}
+
+#[test]
+fn one_arbiter_at_most() {
+    let before = |text: &str| parse(&format!("{text}{SMALLEST}"));
+    for text in ["", "assume = \"fail-stop\"\n"] {
+        assert_eq!(before(text).unwrap().arbiter, Arbiter::FailStop);
+    }
+    let fence = "[fence]\ncommand = [\"ipmi-off\", \"beta\"]\n";
+    let expected = Fence {
+        command: vec!["ipmi-off".to_owned(), "beta".to_owned()],
+        timeout: Duration::from_secs(10),
+    };
+    assert_eq!(before(fence).unwrap().arbiter, Arbiter::Fence(expected));
+    let witness = "[witness]\nkind = \"etcd\"\nendpoints = [\"http://127.0.0.1:2379\"]\n";
+    match before(witness).unwrap().arbiter {
+        Arbiter::Witness(Witness { cluster, timeout, .. }) => {
+            assert_eq!((cluster.as_str(), timeout), ("steadfast", Duration::from_secs(1)));
+        }
+        other => panic!("{other:?}"),
+    }
+    let wrong = |text: &str| wrong(&format!("{text}{SMALLEST}"));
+    let alone = "allowed: one of assume, [witness] and [fence]";
+    assert_one(
+        &wrong(&format!("assume = \"fail-stop\"\n{fence}")),
+        &format!("2: fence: cannot be together with assume; {alone}"),
+    );
+    assert_one(
+        &wrong(&format!("{witness}{fence}")),
+        &format!("4: fence: cannot be together with witness; {alone}"),
+    );
+    assert_one(&wrong("assume = \"best\"\n"), "1: assume: allowed: \"fail-stop\"");
+    assert_one(
+        &wrong("[fence]\ncommand = []\n"),
+        "2: fence.command: names no program; allowed: an array of a program and its arguments",
+    );
+}
+
+#[test]
+fn a_witness_is_whole() {
+    let wrong = |keys: &str| wrong(&format!("[witness]\nkind = \"etcd\"\n{keys}{SMALLEST}"));
+    let urls = "an array of 1 to 9 URLs, all \"https://HOST:PORT\" or all \"http://HOST:PORT\"";
+    let one = "\"https://HOST:PORT\" or \"http://HOST:PORT\"";
+    let cases = [
+        ("", format!("1: witness.endpoints: is missing; allowed: {urls}")),
+        (
+            "endpoints = []\n",
+            format!("3: witness.endpoints: has 0 URLs; allowed: {urls}"),
+        ),
+        (
+            "endpoints = [\"http://a:1\", \"https://b:1\"]\n",
+            format!("3: witness.endpoints: has 2 URLs; allowed: {urls}"),
+        ),
+        (
+            "endpoints = [\"a:1\"]\n",
+            format!("3: witness.endpoints: element 0 is \"a:1\"; allowed: {one}"),
+        ),
+        (
+            "endpoints = [\"http://a\"]\n",
+            format!("3: witness.endpoints: element 0 is \"http://a\"; allowed: {one}"),
+        ),
+        (
+            "endpoints = [\"https://a:1\"]\n",
+            "1: witness.ca: is missing; allowed: a PEM file, with https:// endpoints".to_owned(),
+        ),
+        (
+            "endpoints = [\"http://a:1\"]\nca = \"/ca\"\n",
+            "3: witness.endpoints: are http://, without certificates; allowed: https:// with ca".to_owned(),
+        ),
+        (
+            "endpoints = [\"https://a:1\"]\nca = \"/ca\"\ncert = \"/cert\"\n",
+            "1: witness.key: is missing; cert is of no use without it".to_owned(),
+        ),
+        (
+            "endpoints = [\"http://a:1\"]\npassword = \"x\"\n",
+            "1: witness.user: is missing; password is of no use without it".to_owned(),
+        ),
+        (
+            "endpoints = [\"https://a:1\"]\nca = \"ca\"\n",
+            "4: witness.ca: is \"ca\"; allowed: an absolute path".to_owned(),
+        ),
+    ];
+    for (keys, expected) in cases {
+        assert!(
+            wrong(keys).contains(&format!("steadfast.toml:{expected}")),
+            "{keys}\n{:?}",
+            wrong(keys)
+        );
+    }
+    assert_one(
+        &super::tests::wrong(&format!(
+            "[witness]\nkind = \"raft\"\nendpoints = [\"http://a:1\"]\n{SMALLEST}"
+        )),
+        "2: witness.kind: is \"raft\"; allowed: \"etcd\"",
+    );
+}
+
+#[test]
 fn all_problems_are_listed_at_once_by_line() {
     let text = r#"[node]
 name = "9lives"
@@ -230,7 +384,7 @@ port = 1
         "16: service[0].port: is missing; allowed: an integer from 1 to 65535",
         "16: service[0].primary: is missing; allowed: the name of this node or of its peer",
         r#"18: service[0].policy: is "best"; allowed: "http" or "replica""#,
-        "20: statistics: unknown key; allowed here: node, peer, detector, log, metrics, service",
+        "20: statistics: unknown key; allowed here: assume, node, peer, witness, fence, detector, log, metrics, service",
     ];
     assert_eq!(wrong(text), expected.map(|line| format!("steadfast.toml:{line}")));
 }
@@ -517,6 +671,18 @@ fn a_state_directory_leaves_room_for_the_socket() {
 }
 
 #[test]
+fn the_examples_other_choices_are_right_too() {
+    let example = include_str!("../../steadfast.toml");
+    for table in ["[witness]", "[fence]"] {
+        let begin = example.find(&format!("# {table}")).unwrap();
+        let lines = example[begin..].lines();
+        let chosen: Vec<&str> = lines.map_while(|line| line.strip_prefix("# ")).collect();
+        let text = format!("{}\n{SMALLEST}", chosen.join("\n"));
+        assert_ne!(parse(&text).unwrap().arbiter, Arbiter::FailStop, "{table}");
+    }
+}
+
+#[test]
 fn the_example_shows_every_field_with_its_default() {
     let example = include_str!("../../steadfast.toml");
     let config = parse(example).unwrap();
@@ -538,6 +704,7 @@ fn the_example_shows_every_field_with_its_default() {
         config
     );
     for key in [
+        "assume",
         "state_dir",
         "agent_timeout_ms",
         "peer_address",

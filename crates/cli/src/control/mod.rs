@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Policy, Role};
 
-pub use client::{ClientError, connections, status};
+pub use client::{ClientError, connections, order, status};
 pub use server::{Asker, Call, Reply, Server, ServerError};
 
 /// The control socket of the node whose state directory is `state_dir`.
@@ -29,13 +29,33 @@ pub fn socket(state_dir: &Path) -> PathBuf {
 }
 
 /// What a client asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "lowercase", deny_unknown_fields)]
 enum Request {
     /// For a [`Status`].
     Status,
     /// For [`Connections`].
     Connections,
+    /// To do something.
+    Order(Order),
+}
+
+/// What the operator wants the node to do. Naming no service means all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Order {
+    /// Primary and backup are to change places.
+    Handover {
+        /// The service's name.
+        service: String,
+    },
+    /// To have no part in a service, or to have one again.
+    Leave {
+        /// The service's name.
+        service: Option<String>,
+        /// Whether to have none.
+        leaves: bool,
+    },
 }
 
 /// What a client gets.
@@ -57,6 +77,47 @@ pub struct Status {
     pub services: Vec<ServiceStatus>,
     /// The kernel's rings.
     pub rings: RingsStatus,
+    /// Who says that this node may speak beyond its lease.
+    pub arbiter: ArbiterKind,
+    /// The witness, if there is one.
+    pub witness: Option<WitnessStatus>,
+}
+
+/// Who says that a node may speak beyond its lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ArbiterKind {
+    /// Nobody: a node that is silent counts as dead.
+    #[default]
+    FailStop,
+    /// The witness, an etcd cluster.
+    Etcd,
+    /// The operator's command.
+    Fence,
+}
+
+/// The witness, as this node sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WitnessStatus {
+    /// Whether it answered the last question. Who speaks now does not depend on it.
+    pub reachable: bool,
+    /// Time since its last answer, in nanoseconds; nothing before the first.
+    pub answer_age_ns: Option<u64>,
+    /// Why it gives no answer; nothing if it does.
+    pub error: Option<String>,
+    /// By service, the latest epoch that was given away, and to whom.
+    pub owners: BTreeMap<String, OwnerStatus>,
+    /// The nodes that say that they are there.
+    pub nodes: Vec<String>,
+}
+
+/// Who has the latest epoch that the witness gave away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerStatus {
+    /// That epoch.
+    pub epoch: u64,
+    /// The node that has it.
+    pub owner: String,
 }
 
 /// The kernel's rings: what the wire has logged and the agent has not read yet.
@@ -88,6 +149,21 @@ pub struct PeerStatus {
     pub alive: bool,
     /// Time since the last heartbeat, in nanoseconds; nothing before the first.
     pub heartbeat_age_ns: Option<u64>,
+    /// Whether what it says is authenticated.
+    pub authenticated: bool,
+    /// Its addresses.
+    pub links: Vec<LinkStatus>,
+    /// Datagrams from these addresses that did not count, by reason. `a copy` is usual where there are several links.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// One way to the other node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// The other node's address there.
+    pub address: IpAddr,
+    /// Time since it was heard there, in nanoseconds; nothing before the first time.
+    pub heard_age_ns: Option<u64>,
 }
 
 /// Whether both nodes do their part for a service.

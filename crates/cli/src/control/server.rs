@@ -16,7 +16,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 use serde::Serialize;
 
 use super::line::LineStream;
-use super::{Connections, Request, Response, Status, socket};
+use super::{Connections, Order, Request, Response, Status, socket};
 
 /// So long a request and its answer may take on the socket.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -46,6 +46,8 @@ pub enum Call {
     Status(Reply<Status>),
     /// How are its connections?
     Connections(Reply<Connections>),
+    /// Do this; the answer says why not.
+    Order(Order, Reply<Result<(), String>>),
 }
 
 /// Where the answer of a [`Call`] goes.
@@ -89,7 +91,15 @@ impl Asker {
         self.ask(Call::Connections)
     }
 
-    fn ask<T>(&self, call: fn(Reply<T>) -> Call) -> Result<T, String> {
+    /// Has it do something. It has begun when this returns.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status), or why it does not.
+    pub fn order(&self, order: Order) -> Result<(), String> {
+        self.ask(|reply| Call::Order(order, reply))?
+    }
+
+    fn ask<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, String> {
         let (reply, answer) = sync_channel(1);
         let gone = || "the node is stopping".to_owned();
         self.calls.send(call(Reply(reply))).map_err(|_| gone())?;
@@ -200,6 +210,7 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
     let response = match serde_json::from_slice(&line) {
         Ok(Request::Status) => answer(asker.status()),
         Ok(Request::Connections) => answer(asker.connections()),
+        Ok(Request::Order(order)) => answer(asker.order(order)),
         Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
     };
     stream.write(response)

@@ -5,15 +5,41 @@ use std::path::Path;
 
 use super::*;
 
+fn a_peer() -> PeerStatus {
+    PeerStatus {
+        name: "beta".to_owned(),
+        address: "10.0.0.3".parse().unwrap(),
+        alive: true,
+        heartbeat_age_ns: Some(20_000_000),
+        authenticated: true,
+        links: vec![LinkStatus {
+            address: "10.0.0.3".parse().unwrap(),
+            heard_age_ns: Some(20_000_000),
+        }],
+        refused: BTreeMap::from([("a copy".to_owned(), 4)]),
+    }
+}
+
+fn a_witness() -> WitnessStatus {
+    WitnessStatus {
+        reachable: true,
+        answer_age_ns: Some(1_500_000_000),
+        error: None,
+        owners: BTreeMap::from([(
+            "web".to_owned(),
+            OwnerStatus {
+                epoch: 7,
+                owner: "beta".to_owned(),
+            },
+        )]),
+        nodes: vec!["alpha".to_owned(), "beta".to_owned()],
+    }
+}
+
 fn a_status() -> Status {
     Status {
         node: "alpha".to_owned(),
-        peer: PeerStatus {
-            name: "beta".to_owned(),
-            address: "10.0.0.3".parse().unwrap(),
-            alive: true,
-            heartbeat_age_ns: Some(20_000_000),
-        },
+        peer: a_peer(),
         services: vec![ServiceStatus {
             name: "web".to_owned(),
             address: "10.0.0.100".parse().unwrap(),
@@ -45,7 +71,7 @@ fn a_status() -> Status {
             simplex_reason: None,
             application: Application::Alive,
             peer_application: Some(Application::Hung),
-            reasons: [("older than this agent".to_owned(), 1)].into(),
+            reasons: [("older than the wire".to_owned(), 1)].into(),
             relayed: 0,
             lag: Lag {
                 unfollowed_bytes: 10,
@@ -69,6 +95,8 @@ fn a_status() -> Status {
                 size_bytes: 32,
             },
         },
+        arbiter: ArbiterKind::Etcd,
+        witness: Some(a_witness()),
     }
 }
 
@@ -98,6 +126,10 @@ fn with_node(work: impl FnOnce(&Path)) {
             match call {
                 Call::Status(reply) => reply.send(a_status()),
                 Call::Connections(reply) => reply.send(some_connections()),
+                Call::Order(Order::Handover { service }, reply) => {
+                    reply.send(Err(format!("service {service} cannot be handed over")));
+                }
+                Call::Order(_, reply) => reply.send(Ok(())),
             }
         }
     });
@@ -129,7 +161,7 @@ fn a_client_gets_what_the_node_answers() {
 
 #[test]
 fn the_json_is_the_documented_one() {
-    let status = r#"{"node":"alpha","peer":{"name":"beta","address":"10.0.0.3","alive":true,"heartbeat_age_ns":20000000},"services":[{"name":"web","address":"10.0.0.100","port":80,"policy":"http","role":"backup","mode":"duplex","epoch":3,"connections":{"protected":20,"unprotected":1,"ambiguous":0},"log_bytes":4096,"ring_fill_bytes":0,"takeovers":[{"declared_ns":1,"gate_closed_ns":2,"first_live_ns":3,"last_live_ns":null,"connections":4,"restored":5,"reset":6,"ended":7}],"counters":{"records":9},"state":"backup","peer_state":"primary","simplex_reason":null,"application":"alive","peer_application":"hung","reasons":{"older than this agent":1},"relayed":0,"lag":{"unfollowed_bytes":10,"unacknowledged_bytes":11},"log_limit_bytes":8192,"connection_log_bytes":2048,"connection_log_limit_bytes":4096,"lease":{"configured_ns":300,"left_ns":null}}],"rings":{"connections":{"fill_bytes":0,"size_bytes":64},"opening":{"fill_bytes":1,"size_bytes":32}}}"#;
+    let status = r#"{"node":"alpha","peer":{"name":"beta","address":"10.0.0.3","alive":true,"heartbeat_age_ns":20000000,"authenticated":true,"links":[{"address":"10.0.0.3","heard_age_ns":20000000}],"refused":{"a copy":4}},"services":[{"name":"web","address":"10.0.0.100","port":80,"policy":"http","role":"backup","mode":"duplex","epoch":3,"connections":{"protected":20,"unprotected":1,"ambiguous":0},"log_bytes":4096,"ring_fill_bytes":0,"takeovers":[{"declared_ns":1,"gate_closed_ns":2,"first_live_ns":3,"last_live_ns":null,"connections":4,"restored":5,"reset":6,"ended":7}],"counters":{"records":9},"state":"backup","peer_state":"primary","simplex_reason":null,"application":"alive","peer_application":"hung","reasons":{"older than the wire":1},"relayed":0,"lag":{"unfollowed_bytes":10,"unacknowledged_bytes":11},"log_limit_bytes":8192,"connection_log_bytes":2048,"connection_log_limit_bytes":4096,"lease":{"configured_ns":300,"left_ns":null}}],"rings":{"connections":{"fill_bytes":0,"size_bytes":64},"opening":{"fill_bytes":1,"size_bytes":32}},"arbiter":"etcd","witness":{"reachable":true,"answer_age_ns":1500000000,"error":null,"owners":{"web":{"epoch":7,"owner":"beta"}},"nodes":["alpha","beta"]}}"#;
     assert_eq!(serde_json::to_string(&a_status()).unwrap(), status);
     let connections = r#"{"connections":[{"service":"web","client":"[2001:db8::9]:4242","protection":"ambiguous","reason":"conflicting copies","in_offset":1,"out_offset":2,"log_bytes":3,"lag":{"unfollowed_bytes":0,"unacknowledged_bytes":0},"live_ns":null}]}"#;
     assert_eq!(serde_json::to_string(&some_connections()).unwrap(), connections);

@@ -1,7 +1,7 @@
 //! Carrying out what the node wants, on the kernel.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{FilterWatch, Mode, Rings, Wire};
 use proto::action::{Action, Gate, Report, ServiceIndex};
+use proto::learn::{QUESTION_MAX, Told};
 use proto::node::Node;
 use proto::role::Role;
 use proto::table::ConnectionId;
@@ -23,6 +24,7 @@ use super::relay::Relay;
 use super::replicas::Replicas;
 use super::restore::Restoring;
 use super::servers::Servers;
+use crate::arbiter::{Arbiter, Question};
 use crate::config::Config;
 
 /// Sockets kept ready for a takeover, per service: enough for most, not so many that descriptors run out.
@@ -43,6 +45,7 @@ pub struct Executor {
     pub(super) replicas: Replicas,
     claims: Claims,
     servers: Servers,
+    arbiter: Arbiter,
     filters: FilterWatch,
     verified: Instant,
 }
@@ -60,7 +63,13 @@ pub(super) struct Service {
 
 impl Executor {
     /// An executor over what has been set up.
-    pub fn new(config: &Config, wire: Wire, network: Network, servers: Servers) -> anyhow::Result<Self> {
+    pub fn new(
+        config: &Config,
+        wire: Wire,
+        network: Network,
+        servers: Servers,
+        arbiter: Arbiter,
+    ) -> anyhow::Result<Self> {
         let mut services = Vec::new();
         for service in &config.services {
             let interface = Interface::find(&service.interface)?
@@ -91,6 +100,7 @@ impl Executor {
             replicas: Replicas::new(config)?,
             claims: Claims::new(config)?,
             servers,
+            arbiter,
             filters,
             verified: Instant::now(),
         })
@@ -121,6 +131,22 @@ impl Executor {
         &self.services[usize::from(service)].name
     }
 
+    /// The service at `vip`.
+    pub fn service_at(&self, vip: SocketAddr) -> Option<ServiceIndex> {
+        (0..)
+            .zip(&self.services)
+            .find_map(|(index, service)| (service.vip == vip).then_some(index))
+    }
+
+    /// What this node's kernel knows of the connections of `clients`, for the peer's wire.
+    pub fn look_up(&self, vip: SocketAddr, clients: &[SocketAddr]) -> Option<Vec<Told>> {
+        self.service_at(vip)?;
+        let clients = &clients[..clients.len().min(QUESTION_MAX)];
+        linux::network::sockets::terms(vip, clients)
+            .inspect_err(|error| tracing::warn!(%error, "the peer cannot be told of older connections"))
+            .ok()
+    }
+
     /// Tells the wire whether a wake-up is needed.
     pub fn set_asleep(&self, asleep: bool) {
         self.wire.set_asleep(asleep);
@@ -136,8 +162,16 @@ impl Executor {
         self.replicas.serve(node);
     }
 
-    /// Tells the node how the applications are, and what outside hosts say.
+    /// Who gives the right to speak, to be asked how it is.
+    pub fn arbiter(&self) -> &Arbiter {
+        &self.arbiter
+    }
+
+    /// Tells the node how the applications are, and what outside hosts and the arbiter say.
     pub fn watch(&mut self, node: &mut Node) {
+        while let Some((Question { service, epoch }, verdict)) = self.arbiter.poll() {
+            node.handle_verdict(linux::clock::now(), service, epoch, verdict);
+        }
         self.servers.watch(&self.wire, node);
         self.claims.look(linux::clock::now(), node);
     }
@@ -174,14 +208,15 @@ impl Executor {
         self.servers.fd()
     }
 
-    /// Says that the agent is there, and tells the node what passed while it was not.
-    pub fn check_in(&self, node: &mut Node) {
+    /// Says that the agent is there, and tells the node what passed while it was not. Returns whether a cable has come back.
+    pub fn check_in(&self, node: &mut Node) -> bool {
+        let mut is_back = false;
         self.wire.set_agent_seen(linux::clock::now().as_nanos());
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let now = linux::clock::now();
             if node.wants_link(now) {
                 let has_link = self.services[usize::from(index)].interface.has_link();
-                node.handle_link(now, index, has_link);
+                is_back |= node.handle_link(now, index, has_link);
             }
             let packets = self.wire.take_unlogged(index);
             if packets > 0 {
@@ -193,6 +228,7 @@ impl Executor {
                 node.handle_log_gap(index);
             }
         }
+        is_back
     }
 
     /// Makes sockets for connections that may have to be taken over.
@@ -243,7 +279,7 @@ impl Executor {
                 self.wire.set_until(service, until);
                 self.wire.set_mode(service, mode_of(gate));
             }
-            Action::Confirm { .. } => {}
+            Action::Confirm { service, epoch } => self.arbiter.confirm(Question { service, epoch }),
             Action::Hold { service, clients } => self.hold(service, clients),
             Action::Settle { service } => self.settle(service),
             Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
@@ -268,6 +304,7 @@ impl Executor {
                 }
             }
             Action::Send(heartbeat) => peer.send(&heartbeat),
+            Action::Ask { service, clients } => peer.ask(self.services[usize::from(service)].vip, clients),
             Action::Probe => peer.probe(),
             Action::OpenReplica {
                 service,
@@ -308,6 +345,15 @@ impl Executor {
             self.set_speak(service, true);
         }
         Ok(())
+    }
+
+    /// The peer is heard again: it should hear this node as soon.
+    pub fn ask_again_for(&self, peer: &[IpAddr]) {
+        for address in peer {
+            if let Err(error) = self.network.ask_again_for(*address) {
+                tracing::debug!(%error, "the kernel will ask for the peer by itself");
+            }
+        }
     }
 
     fn hold(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {

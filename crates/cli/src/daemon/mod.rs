@@ -6,8 +6,10 @@
 
 mod carry_out;
 mod claim;
+mod frame;
 mod health;
 mod hook;
+mod orders;
 mod peer;
 mod relay;
 mod replicas;
@@ -15,6 +17,7 @@ mod report;
 mod restore;
 mod servers;
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -34,12 +37,13 @@ use proto::node::{Node, NodeConfig, ServiceConfig};
 use proto::stream::{OnShelf, Shelf};
 use proto::table::{Direction, TableConfig};
 
+use crate::arbiter::Arbiter;
 use crate::config::{self, Config, Policy, Role};
 use crate::control::{self, Call};
 use crate::metrics;
 use carry_out::Executor;
 use health::Watch;
-use peer::Peer;
+use peer::{About, Message, Peer};
 use servers::Servers;
 pub use servers::accepts;
 
@@ -73,6 +77,7 @@ struct Agent {
     peer_status: control::PeerStatus,
     /// It is to stop, by then at the latest.
     leaves_by: Option<proto::Instant>,
+    peer_addresses: Vec<std::net::IpAddr>,
 }
 
 /// Reads the log for the node.
@@ -118,14 +123,15 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     let wake = move || {
         let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
     };
+    let arbiter = Arbiter::open(config, wake.clone()).context("opening the way to the arbiter")?;
     let SetUp {
         mut executor,
         rings,
         found,
-    } = set_up(config, wake.clone())?;
+    } = set_up(config, wake.clone(), arbiter)?;
     let node = node_config(config, without_peer, &executor, found.as_deref());
     let node = Node::new(node, linux::clock::now());
-    let peer = Peer::open(config).context("opening the heartbeat socket")?;
+    let peer = Peer::open(config).context("opening the links to the peer")?;
     let (server, asker, calls) = control::Server::open(&config.node.state_dir, wake)?;
     if let Some(metrics) = &config.metrics {
         metrics::serve(metrics.listen, asker)?;
@@ -136,6 +142,9 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         address: config.peer.address,
         alive: false,
         heartbeat_age_ns: None,
+        authenticated: false,
+        links: Vec::new(),
+        refused: BTreeMap::new(),
     };
     let mut agent = Agent {
         node,
@@ -148,6 +157,7 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         idle_naps: 0,
         peer_status,
         leaves_by: None,
+        peer_addresses: config.peer.addresses.clone(),
     };
     tracing::info!(node = config.node.name, peer = config.peer.name, "ready");
     let outcome = agent.run();
@@ -167,7 +177,11 @@ struct SetUp {
 
 /// Goes on with what an agent that died has left; else begins: guard first, then the wire. The VIPs come up when the roles are
 /// agreed.
-fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::Result<SetUp> {
+fn set_up(
+    config: &Config,
+    wake: impl Fn() + Clone + Send + 'static,
+    arbiter: Arbiter,
+) -> anyhow::Result<SetUp> {
     let mut crash_exit_codes: Vec<u8> = config
         .services
         .iter()
@@ -197,7 +211,7 @@ fn set_up(config: &Config, wake: impl Fn() + Clone + Send + 'static) -> anyhow::
     };
     let rings = wire.rings()?;
     let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
-    let executor = Executor::new(config, wire, network, servers)?;
+    let executor = Executor::new(config, wire, network, servers, arbiter)?;
     Ok(SetUp {
         executor,
         rings,
@@ -323,7 +337,11 @@ fn node_config(
         without_peer,
         detector,
         lease: config.detector.lease,
-        has_arbiter: false,
+        arbiter: match config.arbiter {
+            config::Arbiter::FailStop => proto::standing::Arbiter::FailStop,
+            config::Arbiter::Fence(_) => proto::standing::Arbiter::Fence,
+            config::Arbiter::Witness(_) => proto::standing::Arbiter::Witness,
+        },
         services,
     }
 }
@@ -331,12 +349,14 @@ fn node_config(
 impl Agent {
     fn run(&mut self) -> anyhow::Result<()> {
         while !self.may_stop() {
-            self.executor.check_in(&mut self.node);
+            if self.executor.check_in(&mut self.node) {
+                self.executor.ask_again_for(&self.peer_addresses);
+            }
             let nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
             let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
             self.carry_out()?;
-            for heartbeat in self.peer.receive() {
-                self.node.handle_heartbeat(linux::clock::now(), heartbeat);
+            for message in self.peer.receive() {
+                self.hear(message);
                 self.carry_out()?;
             }
             if self.peer.is_answered() {
@@ -359,6 +379,26 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    fn hear(&mut self, message: Message) {
+        let now = linux::clock::now();
+        if !self.node.peer_is_alive(now) {
+            self.executor.ask_again_for(&self.peer_addresses);
+        }
+        match message {
+            Message::Heartbeat(heartbeat) => self.node.handle_heartbeat(now, heartbeat),
+            Message::Ask(About { vip, connections, .. }) => {
+                if let Some(told) = self.executor.look_up(vip, &connections) {
+                    self.peer.tell(vip, told);
+                }
+            }
+            Message::Told(About { vip, connections, .. }) => {
+                if let Some(service) = self.executor.service_at(vip) {
+                    self.node.handle_told(now, service, connections);
+                }
+            }
+        }
     }
 
     /// Whether the operator wants an end and the peer goes on, or cannot, or the operator has said it twice.
@@ -393,15 +433,15 @@ impl Agent {
         Ok(())
     }
 
-    fn answer(&self, call: Call) {
+    fn answer(&mut self, call: Call) {
         match call {
-            Call::Status(reply) => reply.send(report::status(
-                &self.node,
-                &self.executor,
-                &self.peer_status,
-                &self.rings,
-            )),
+            Call::Status(reply) => {
+                let mut peer = self.peer_status.clone();
+                self.peer.describe(&mut peer);
+                reply.send(report::status(&self.node, &self.executor, peer, &self.rings));
+            }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
+            Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.executor, &order)),
         }
     }
 
@@ -409,26 +449,23 @@ impl Agent {
     fn rest(&mut self, handled: usize, nap: Duration) {
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
+        let mut fds: Vec<_> = self.peer.fds().collect();
+        fds.extend([
+            self.wakeups.as_fd(),
+            self.executor.deaths_fd(),
+            self.executor.filters_fd(),
+        ]);
         if self.idle_naps <= NAPS_MAX {
-            let others = [
-                self.peer.as_fd(),
-                self.wakeups.as_fd(),
-                self.executor.deaths_fd(),
-                self.executor.filters_fd(),
-            ];
-            wait(&others, nap.min(due));
+            wait(&fds, nap.min(due));
         } else {
             self.executor.set_asleep(true);
             if self.rings.fill() == 0 {
-                let rings = [self.rings.connections.as_fd(), self.rings.opening.as_fd()];
-                let others = [
-                    self.peer.as_fd(),
-                    self.wakeups.as_fd(),
-                    self.executor.deaths_fd(),
-                    self.executor.filters_fd(),
+                fds.extend([
+                    self.rings.connections.as_fd(),
+                    self.rings.opening.as_fd(),
                     self.executor.replicas_fd(),
-                ];
-                wait(&[rings.as_slice(), &others].concat(), SLEEP_MAX.min(due));
+                ]);
+                wait(&fds, SLEEP_MAX.min(due));
             }
             self.executor.set_asleep(false);
         }

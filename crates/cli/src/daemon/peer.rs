@@ -1,63 +1,155 @@
-//! Heartbeats to and from the peer: one JSON object per UDP datagram.
+//! What is told to the peer and heard from it, over every link.
 //!
-//! They are sent by a thread of their own, in real time, so that neither a busy CPU nor a slow step of the agent (putting up an
+//! Each address of the peer is a link with a socket of its own. The same datagram goes over all of them; what arrives first counts,
+//! and the copies are dropped ([`super::frame`]). So a link that fails costs nothing while another one works.
+//!
+//! Heartbeats are sent by a thread of their own, in real time, so that neither a busy CPU nor a slow step of the agent (putting up an
 //! address) makes a living node look dead. An agent that hangs stops them all the same: what it said last goes out again
 //! only for so long.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use linux::probe::Prober;
 use proto::action::Heartbeat;
+use proto::learn::Told;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Socket, Type};
 
-use crate::config::Config;
+use super::frame::{self, Kind, Opener, Refused, Sealer};
+use crate::config::{Config, Key};
+use crate::control::{LinkStatus, PeerStatus};
 
 /// Larger than any heartbeat of 64 services.
 const DATAGRAM_MAX: usize = 32 * 1024;
-/// Datagrams taken at a time: a flood of them must not keep the agent from its work.
+/// Datagrams taken at a time and link: a flood of them must not keep the agent from its work.
 const RECEIVE_MAX: usize = 64;
+/// Between two warnings of the same kind.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
-/// The heartbeat socket. It takes datagrams of the peer's address and port only.
+/// What nodes say to each other.
+#[derive(Debug)]
+pub enum Message {
+    /// A sign of life, with what the sender is doing.
+    Heartbeat(Heartbeat),
+    /// What does the receiver's kernel know of the connections of these clients?
+    Ask(About<SocketAddr>),
+    /// The answer.
+    Told(About<Told>),
+}
+
+/// Something about connections of one service.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct About<T> {
+    /// The sender's name.
+    node: String,
+    /// The VIP and port.
+    pub vip: SocketAddr,
+    /// One for each connection.
+    pub connections: Vec<T>,
+}
+
+impl Message {
+    /// The message in a frame's `contents`.
+    fn read(kind: Kind, contents: &[u8]) -> Result<Self, Refused> {
+        fn json<T: DeserializeOwned>(contents: &[u8]) -> Result<T, Refused> {
+            serde_json::from_slice(contents).map_err(|_| Refused::Contents)
+        }
+        Ok(match kind {
+            Kind::Heartbeat => Self::Heartbeat(json(contents)?),
+            Kind::Ask => Self::Ask(json(contents)?),
+            Kind::Told => Self::Told(json(contents)?),
+        })
+    }
+
+    /// The sender's name.
+    fn node(&self) -> &str {
+        match self {
+            Self::Heartbeat(heartbeat) => &heartbeat.node,
+            Self::Ask(about) => &about.node,
+            Self::Told(about) => &about.node,
+        }
+    }
+}
+
+/// The peer, as far as its words reach this node. It takes datagrams of the peer's addresses and port only.
 pub struct Peer {
-    /// `None` where the kernel allows no raw sockets.
-    prober: Option<Prober>,
-    socket: Arc<UdpSocket>,
+    /// Empty where the kernel allows no raw sockets.
+    probers: Vec<Prober>,
+    links: Vec<Link>,
+    opener: Opener,
     name: String,
+    own_name: String,
+    is_authenticated: bool,
     said: Arc<Said>,
+    refused: BTreeMap<Refused, Count>,
+}
+
+/// One address of the peer.
+struct Link {
+    address: SocketAddr,
+    socket: Arc<UdpSocket>,
+    /// When something of the peer's agent of now came, a copy or not.
+    heard: Option<Instant>,
+}
+
+/// Datagrams that did not count, for one reason.
+#[derive(Default)]
+struct Count {
+    datagrams: u64,
+    warned: Option<Instant>,
 }
 
 /// What the agent said last.
-#[derive(Default)]
 struct Said {
     word: Mutex<Word>,
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct Word {
     bytes: Vec<u8>,
     at: Option<Instant>,
     /// The thread has not sent it yet.
     fresh: bool,
     over: bool,
+    sealer: Sealer,
 }
 
 impl Peer {
-    /// Opens the socket and starts the thread.
-    pub fn open(config: &Config) -> io::Result<Self> {
-        let any: IpAddr = match config.peer.address {
-            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = UdpSocket::bind(SocketAddr::new(any, config.peer.port))?;
-        socket.connect(SocketAddr::new(config.peer.address, config.peer.port))?;
-        socket.set_nonblocking(true)?;
-        let (socket, said) = (Arc::new(socket), Arc::<Said>::default());
+    /// Opens the sockets and starts the thread.
+    pub fn open(config: &Config) -> anyhow::Result<Self> {
+        let key = config.peer.key_file.as_deref().map(Key::read).transpose();
+        let key = key.map_err(anyhow::Error::msg).context("reading the key")?;
+        let names = (config.node.name.as_str(), config.peer.name.as_str());
+        let (sealer, opener) = frame::open(names, key.as_ref(), frame::VERSIONS, draw);
+        let is_shared = config.peer.addresses.len() > 1;
+        let links = config.peer.addresses.iter().map(|&address| {
+            let address = SocketAddr::new(address, config.peer.port);
+            Link::open(address, is_shared).with_context(|| format!("opening the link to {address}"))
+        });
+        let links = links.collect::<anyhow::Result<Vec<_>>>()?;
+        let said = Arc::new(Said {
+            word: Mutex::new(Word {
+                bytes: Vec::new(),
+                at: None,
+                fresh: false,
+                over: false,
+                sealer,
+            }),
+            changed: Condvar::new(),
+        });
         let (rhythm, patience) = (config.detector.heartbeat, config.node.agent_timeout);
-        let (theirs, heard) = (Arc::clone(&socket), Arc::clone(&said));
+        let theirs: Vec<_> = links
+            .iter()
+            .map(|link| (link.address, Arc::clone(&link.socket)))
+            .collect();
+        let heard = Arc::clone(&said);
         std::thread::Builder::new()
             .name("heartbeat".into())
             .spawn(move || {
@@ -66,20 +158,28 @@ impl Peer {
                 }
                 heard.repeat(&theirs, rhythm, patience);
             })?;
-        let prober = Prober::open(config.peer.address)
-            .inspect_err(|error| tracing::warn!(%error, "no probes: false alarms are more likely"))
-            .ok();
+        let prober = |&address: &IpAddr| {
+            Prober::open(address)
+                .inspect_err(
+                    |error| tracing::warn!(%error, %address, "no probes: false alarms are more likely"),
+                )
+                .ok()
+        };
         Ok(Self {
-            prober,
-            socket,
+            probers: config.peer.addresses.iter().filter_map(prober).collect(),
+            links,
+            opener,
             name: config.peer.name.clone(),
+            own_name: config.node.name.clone(),
+            is_authenticated: key.is_some(),
             said,
+            refused: BTreeMap::new(),
         })
     }
 
     /// Sends a heartbeat at once, and again in its rhythm.
     pub fn send(&self, heartbeat: &Heartbeat) {
-        let bytes = serde_json::to_vec(heartbeat).expect("a heartbeat has a JSON form");
+        let bytes = to_json(heartbeat);
         let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
         // A repetition will do, unless there is something new in it.
         word.fresh |= meaning(&word.bytes) != meaning(&bytes);
@@ -88,37 +188,147 @@ impl Peer {
         self.said.changed.notify_one();
     }
 
-    /// Asks the peer's kernel whether it is there.
+    /// Asks what the peer's kernel knows of the connections of `clients`.
+    pub fn ask(&self, vip: SocketAddr, clients: Vec<SocketAddr>) {
+        self.send_once(Kind::Ask, vip, clients);
+    }
+
+    /// Answers such a question.
+    pub fn tell(&self, vip: SocketAddr, told: Vec<Told>) {
+        self.send_once(Kind::Told, vip, told);
+    }
+
+    /// If it is lost, who waits for an answer asks again.
+    fn send_once<T: Serialize>(&self, kind: Kind, vip: SocketAddr, connections: Vec<T>) {
+        let about = About {
+            node: self.own_name.clone(),
+            vip,
+            connections,
+        };
+        let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
+        let datagram = word.sealer.seal(kind, &to_json(&about));
+        for link in &self.links {
+            send(link.address, &link.socket, &datagram);
+        }
+    }
+
+    /// Asks the peer's kernel whether it is there, over every link.
     pub fn probe(&self) {
-        if let Some(Err(error)) = self.prober.as_ref().map(Prober::ask) {
-            tracing::trace!(%error, "probe not sent"); // a peer that is away is no error
+        for prober in &self.probers {
+            if let Err(error) = prober.ask() {
+                tracing::trace!(%error, "probe not sent"); // a peer that is away is no error
+            }
         }
     }
 
     /// Whether the peer's kernel has answered.
     pub fn is_answered(&self) -> bool {
-        self.prober.as_ref().is_some_and(Prober::is_answered)
+        // Each is asked: what it has taken is taken.
+        self.probers.iter().filter(|prober| prober.is_answered()).count() > 0
     }
 
-    /// The heartbeats that have arrived.
-    pub fn receive(&self) -> Vec<Heartbeat> {
-        let mut heartbeats = Vec::new();
+    /// The messages that have arrived.
+    pub fn receive(&mut self) -> Vec<Message> {
+        let mut messages = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX];
-        // Each error that a UDP socket reports (the peer's port is closed) is taken once; then it goes on.
-        for _ in 0..RECEIVE_MAX {
-            match self.socket.recv(&mut buffer) {
-                Ok(count) => match serde_json::from_slice::<Heartbeat>(&buffer[..count]) {
-                    Ok(heartbeat) if heartbeat.node == self.name => heartbeats.push(heartbeat),
-                    Ok(heartbeat) => {
-                        tracing::warn!(from = heartbeat.node, expected = self.name, "foreign heartbeat");
+        for index in 0..self.links.len() {
+            for _ in 0..RECEIVE_MAX {
+                let Link { address, socket, .. } = &self.links[index];
+                match socket.recv_from(&mut buffer) {
+                    Ok((count, from)) if from == *address => {
+                        let heard = self.hear(&buffer[..count]);
+                        if matches!(heard, Ok(_) | Err(Refused::Again)) {
+                            self.links[index].heard = Some(Instant::now());
+                        }
+                        match heard {
+                            Ok(message) => messages.extend(message),
+                            Err(reason) => self.refuse(reason),
+                        }
                     }
-                    Err(error) => tracing::warn!(%error, "unreadable heartbeat"),
-                },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => {}
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // Each error that a UDP socket reports (the peer's port is closed) is taken once; then it goes on.
+                    Err(_) => {}
+                }
             }
         }
-        heartbeats
+        messages
+    }
+
+    /// The message in `datagram`; nothing if it is a heartbeat and a newer one has come.
+    fn hear(&mut self, datagram: &[u8]) -> Result<Option<Message>, Refused> {
+        let opened = self.opener.open(datagram)?;
+        if opened.kind == Kind::Heartbeat && opened.is_late {
+            return Ok(None);
+        }
+        let message = Message::read(opened.kind, opened.contents)?;
+        if message.node() != self.name {
+            return Err(Refused::Name);
+        }
+        Ok(Some(message))
+    }
+
+    fn refuse(&mut self, reason: Refused) {
+        let count = self.refused.entry(reason).or_default();
+        count.datagrams += 1;
+        // Copies come by each link; the first words of a new agent prove nothing yet.
+        let is_usual = matches!(reason, Refused::Again | Refused::Unproved);
+        if !is_usual && count.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            count.warned = Some(Instant::now());
+            tracing::warn!(peer = self.name, datagrams = count.datagrams, %reason, "what the peer's address says does not count");
+        }
+    }
+
+    /// Adds to `status` what is known of the links.
+    pub fn describe(&self, status: &mut PeerStatus) {
+        status.authenticated = self.is_authenticated;
+        status.links = self.links.iter().map(Link::status).collect();
+        let refused = self.refused.iter();
+        status.refused = refused
+            .map(|(reason, count)| (reason.to_string(), count.datagrams))
+            .collect();
+    }
+
+    /// Readable when something has arrived.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.links.iter().map(|link| link.socket.as_fd())
+    }
+}
+
+/// An unpredictable number, not 0.
+fn draw() -> u64 {
+    linux::process::random_seed() as u64 | 1
+}
+
+impl Link {
+    /// A link to `address`; `is_shared` if other links have the same port.
+    fn open(address: SocketAddr, is_shared: bool) -> io::Result<Self> {
+        let any: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), None)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_address(is_shared)?;
+        socket.bind(&SocketAddr::new(any, address.port()).into())?;
+        if let Err(error) = socket.connect(&address.into()) {
+            tracing::warn!(%address, %error, "no way to the peer there yet");
+        }
+        Ok(Self {
+            address,
+            socket: Arc::new(socket.into()),
+            heard: None,
+        })
+    }
+
+    fn status(&self) -> LinkStatus {
+        let nanos = |age: Duration| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        LinkStatus {
+            address: self.address.ip(),
+            heard_age_ns: self.heard.map(|at| nanos(at.elapsed())),
+        }
     }
 }
 
@@ -135,7 +345,7 @@ const SERVICES: &[u8] = b"\"services\"";
 impl Said {
     /// The thread: sends what was said last every `rhythm`, news at once; nothing when the last word is older than
     /// `patience`.
-    fn repeat(&self, socket: &UdpSocket, rhythm: Duration, patience: Duration) {
+    fn repeat(&self, links: &[(SocketAddr, Arc<UdpSocket>)], rhythm: Duration, patience: Duration) {
         let mut due = Instant::now();
         let mut word = self.word.lock().unwrap_or_else(PoisonError::into_inner);
         while !word.over {
@@ -143,10 +353,12 @@ impl Said {
             if word.fresh || now >= due {
                 word.fresh = false;
                 due = now + rhythm;
-                if word.at.is_some_and(|at| now.duration_since(at) < patience)
-                    && let Err(error) = socket.send(&word.bytes)
-                {
-                    tracing::trace!(%error, "heartbeat not sent"); // a peer that is away is no error
+                if word.at.is_some_and(|at| now.duration_since(at) < patience) {
+                    let Word { sealer, bytes, .. } = &mut *word;
+                    let datagram = sealer.seal(Kind::Heartbeat, bytes);
+                    for (address, socket) in links {
+                        send(*address, socket, &datagram);
+                    }
                 }
             }
             let wait = due.saturating_duration_since(Instant::now());
@@ -159,15 +371,24 @@ impl Said {
     }
 }
 
+/// Sends `datagram` over a link. One that had no way to the peer when it was opened may have one now.
+fn send(address: SocketAddr, socket: &UdpSocket, datagram: &[u8]) {
+    let mut sent = socket.send(datagram);
+    if socket.peer_addr().is_err() {
+        sent = socket.connect(address).and_then(|()| socket.send(datagram));
+    }
+    if let Err(error) = sent {
+        tracing::trace!(%error, %address, "not sent"); // a peer that is away is no error
+    }
+}
+
+fn to_json(contents: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(contents).expect("what is said has a JSON form")
+}
+
 impl Drop for Peer {
     fn drop(&mut self) {
         self.said.word.lock().unwrap_or_else(PoisonError::into_inner).over = true;
         self.said.changed.notify_one();
-    }
-}
-
-impl AsFd for Peer {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }

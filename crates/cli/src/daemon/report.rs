@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use linux::wire::{REASONS, Rings};
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::connection::{Cause, Connection, Protection};
+use proto::connection::{Connection, Protection};
 use proto::node::Node;
 use proto::role::Role;
+use proto::stream::StreamLog;
 
 use super::carry_out::Executor;
 use super::relay::RELAYED;
@@ -25,7 +26,7 @@ const OTHERS: &str = "other reasons";
 const AMBIGUOUS: &str = "conflicting copies were seen";
 
 /// The whole node.
-pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, rings: &Rings) -> Status {
+pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings: &Rings) -> Status {
     let now = linux::clock::now();
     let services = (0..).take(node.config().services.len());
     let age = node.last_heartbeat().map(|at| nanos(now.since(at)));
@@ -34,7 +35,7 @@ pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, ring
         peer: control::PeerStatus {
             alive: node.peer_is_alive(now),
             heartbeat_age_ns: age,
-            ..peer.clone()
+            ..peer
         },
         services: services
             .map(|index| service(node, executor, now, index, rings.fill()))
@@ -43,6 +44,8 @@ pub fn status(node: &Node, executor: &Executor, peer: &control::PeerStatus, ring
             connections: ring(&rings.connections),
             opening: ring(&rings.opening),
         },
+        arbiter: executor.arbiter().kind(),
+        witness: executor.arbiter().witness(),
     }
 }
 
@@ -148,7 +151,9 @@ impl Sums {
             sums.lag.unacknowledged_bytes += lag.unacknowledged_bytes;
             sums.largest_log = sums.largest_log.max(connection.memory() as u64);
         }
-        sums.add_unprotected(&Cause::Older.to_string(), node.older(now, index).count() as u64);
+        for (_, cause) in node.older(now, index) {
+            sums.add_unprotected(&cause.to_string(), 1);
+        }
         sums.add_unprotected(RELAYED, relayed);
         sums
     }
@@ -170,6 +175,11 @@ impl Sums {
         let reason = if is_one_too_many { OTHERS } else { reason };
         *self.reasons.entry(reason.to_owned()).or_default() += count;
     }
+}
+
+/// What was logged of a stream in order.
+fn bytes_of(stream: &StreamLog) -> u64 {
+    stream.frontier().since(stream.start())
 }
 
 fn lag(connection: &Connection) -> Lag {
@@ -229,18 +239,18 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
                 client: connection.client(),
                 protection,
                 reason,
-                in_offset: connection.input().frontier().0,
-                out_offset: connection.output().frontier().0,
+                in_offset: bytes_of(connection.input()),
+                out_offset: bytes_of(connection.output()),
                 log_bytes: connection.memory() as u64,
                 lag: lag(connection),
                 live_ns: None,
             });
         }
-        connections.extend(node.older(now, index).map(|client| ConnectionStatus {
+        connections.extend(node.older(now, index).map(|(client, cause)| ConnectionStatus {
             service: executor.service_name(index).to_owned(),
             client,
             protection: control::Protection::Unprotected,
-            reason: Cause::Older.to_string(),
+            reason: cause.to_string(),
             in_offset: 0,
             out_offset: 0,
             log_bytes: 0,

@@ -1,5 +1,7 @@
 //! Whether this machine and its network agree with the configuration. Nothing is changed by looking.
 
+mod trust;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::thread::ScopedJoinHandle;
@@ -65,6 +67,7 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error
         config,
         findings: Findings::default(),
     };
+    trust::check(config, &mut check.findings);
     let mut neighbours = Vec::new();
     for (index, service) in config.services.iter().enumerate() {
         check.own_addresses(index, service, &own);

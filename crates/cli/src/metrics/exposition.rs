@@ -4,7 +4,7 @@ use prometheus::{CounterVec, GaugeVec, Opts, Registry, TextEncoder};
 use proto::action::Server as Application;
 use proto::role::Role as State;
 
-use crate::control::{Mode, RingStatus, ServiceStatus, Status, TakeoverReport};
+use crate::control::{Mode, PeerStatus, RingStatus, ServiceStatus, Status, TakeoverReport, WitnessStatus};
 
 /// Those of [`ServiceStatus::counters`] that go down too, and have metrics of their own.
 const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
@@ -13,6 +13,8 @@ const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
 pub fn exposition(status: &Status) -> String {
     let page = Page(Registry::new());
     node(&page, status);
+    peer(&page, &status.peer);
+    witness(&page, status.witness.as_ref());
     roles(&page, &status.services);
     connections(&page, &status.services);
     logs(&page, &status.services);
@@ -95,18 +97,6 @@ fn node(page: &Page, status: &Status) {
         &["node", "peer", "version"],
         [(names, 1.0)],
     );
-    page.gauge(
-        "steadfast_peer_alive",
-        "Whether the peer's heartbeats arrive.",
-        &[],
-        [(vec![], yes(status.peer.alive))],
-    );
-    page.gauge(
-        "steadfast_peer_heartbeat_age_seconds",
-        "Time since the peer's last heartbeat; absent before the first.",
-        &[],
-        status.peer.heartbeat_age_ns.map(|age| (vec![], seconds(age))),
-    );
     let rings = [
         ("connections", status.rings.connections),
         ("opening", status.rings.opening),
@@ -129,6 +119,67 @@ fn node(page: &Page, status: &Status) {
         "steadfast_ring_fill_ratio",
         "Share of the ring that is full, 0 to 1.",
         |ring| number(ring.fill_bytes) / number(ring.size_bytes.max(1)),
+    );
+}
+
+fn peer(page: &Page, peer: &PeerStatus) {
+    page.gauge(
+        "steadfast_peer_alive",
+        "Whether the peer's heartbeats arrive.",
+        &[],
+        [(vec![], yes(peer.alive))],
+    );
+    page.gauge(
+        "steadfast_peer_heartbeat_age_seconds",
+        "Time since the peer's last heartbeat; absent before the first.",
+        &[],
+        peer.heartbeat_age_ns.map(|age| (vec![], seconds(age))),
+    );
+    let links: Vec<_> = peer
+        .links
+        .iter()
+        .map(|link| (link.address.to_string(), link.heard_age_ns))
+        .collect();
+    page.gauge(
+        "steadfast_peer_link_age_seconds",
+        "Time since the peer was heard over the link; absent before the first time.",
+        &["address"],
+        links
+            .iter()
+            .filter_map(|(address, age)| Some((vec![address.as_str()], seconds((*age)?)))),
+    );
+    page.counter(
+        "steadfast_peer_refused_total",
+        "Datagrams from the peer's addresses that did not count, by reason.",
+        &["reason"],
+        peer.refused
+            .iter()
+            .map(|(reason, &count)| (vec![reason.as_str()], number(count))),
+    );
+}
+
+/// Nothing where there is no witness.
+fn witness(page: &Page, witness: Option<&WitnessStatus>) {
+    page.gauge(
+        "steadfast_witness_reachable",
+        "Whether the witness answered the last question; absent without a witness.",
+        &[],
+        witness.map(|witness| (vec![], yes(witness.reachable))),
+    );
+    page.gauge(
+        "steadfast_witness_answer_age_seconds",
+        "Time since the witness's last answer; absent before the first.",
+        &[],
+        witness.and_then(|witness| Some((vec![], seconds(witness.answer_age_ns?)))),
+    );
+    page.gauge(
+        "steadfast_witness_epoch",
+        "The latest epoch that the witness gave away, by service and by the node that has it.",
+        &["service", "owner"],
+        witness.iter().flat_map(|witness| {
+            let owners = witness.owners.iter();
+            owners.map(|(service, at)| (vec![service.as_str(), at.owner.as_str()], number(at.epoch)))
+        }),
     );
 }
 

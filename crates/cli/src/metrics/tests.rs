@@ -6,9 +6,40 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::config::{Policy, Role};
 use crate::control::{
-    Call, ConnectionCounts, Lag, LeaseStatus, Mode, PeerStatus, RingStatus, RingsStatus, Server,
-    ServiceStatus, Status, TakeoverReport,
+    ArbiterKind, Call, ConnectionCounts, Lag, LeaseStatus, LinkStatus, Mode, OwnerStatus, PeerStatus,
+    RingStatus, RingsStatus, Server, ServiceStatus, Status, TakeoverReport, WitnessStatus,
 };
+
+fn a_peer() -> PeerStatus {
+    PeerStatus {
+        name: "beta".to_owned(),
+        address: "10.0.0.3".parse().unwrap(),
+        alive: true,
+        heartbeat_age_ns: Some(20_000_000),
+        authenticated: true,
+        links: vec![LinkStatus {
+            address: "192.0.2.3".parse().unwrap(),
+            heard_age_ns: Some(20_000_000),
+        }],
+        refused: BTreeMap::from([("a copy".to_owned(), 4)]),
+    }
+}
+
+fn a_witness() -> WitnessStatus {
+    WitnessStatus {
+        reachable: true,
+        answer_age_ns: Some(1_500_000_000),
+        error: None,
+        owners: BTreeMap::from([(
+            "web".to_owned(),
+            OwnerStatus {
+                epoch: 7,
+                owner: "beta".to_owned(),
+            },
+        )]),
+        nodes: vec!["alpha".to_owned(), "beta".to_owned()],
+    }
+}
 
 fn a_status() -> Status {
     let service = ServiceStatus {
@@ -60,12 +91,7 @@ fn a_status() -> Status {
     };
     Status {
         node: "alpha".to_owned(),
-        peer: PeerStatus {
-            name: "beta".to_owned(),
-            address: "10.0.0.3".parse().unwrap(),
-            alive: true,
-            heartbeat_age_ns: Some(20_000_000),
-        },
+        peer: a_peer(),
         services: vec![service],
         rings: RingsStatus {
             connections: RingStatus {
@@ -77,6 +103,8 @@ fn a_status() -> Status {
                 size_bytes: 16,
             },
         },
+        arbiter: ArbiterKind::Etcd,
+        witness: Some(a_witness()),
     }
 }
 
@@ -88,6 +116,11 @@ fn a_status_becomes_samples() {
         "# TYPE steadfast_peer_alive gauge",
         "steadfast_peer_alive 1",
         "steadfast_peer_heartbeat_age_seconds 0.02",
+        "steadfast_peer_link_age_seconds{address=\"192.0.2.3\"} 0.02",
+        "steadfast_peer_refused_total{reason=\"a copy\"} 4",
+        "steadfast_witness_reachable 1",
+        "steadfast_witness_answer_age_seconds 1.5",
+        "steadfast_witness_epoch{owner=\"beta\",service=\"web\"} 7",
         "steadfast_ring_fill_ratio{ring=\"connections\"} 0.25",
         "steadfast_ring_size_bytes{ring=\"opening\"} 16",
         "steadfast_service_state{service=\"web\",state=\"taking over\"} 1",
@@ -123,15 +156,17 @@ fn a_status_becomes_samples() {
 fn what_is_not_known_has_no_sample() {
     let nobody = Status {
         services: Vec::new(),
+        witness: None,
         peer: PeerStatus {
             heartbeat_age_ns: None,
+            links: Vec::new(),
             ..a_status().peer
         },
         ..a_status()
     };
     let page = exposition(&nobody);
     assert!(
-        !page.contains("heartbeat_age") && !page.contains("service"),
+        !page.contains("_age") && !page.contains("service") && !page.contains("witness"),
         "{page}"
     );
 }

@@ -1,12 +1,13 @@
 //! The commands, as an operator types them.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::lan::{Lan, Outcome, steadfast};
 use linux::network::{self, Network, Part, Plan};
-use steadfast::control::{Call, Connections, PeerStatus, RingsStatus, Server, Status};
+use steadfast::control::{ArbiterKind, Call, Connections, PeerStatus, RingsStatus, Server, Status};
 use steadfast::lock::{self, Lock};
 
 /// Expects `check-config` and `run` to refuse the usual configuration with `old` replaced by `new`: exit code 2, these
@@ -162,6 +163,103 @@ fn addresses_must_fit_this_node() {
 }
 
 #[test]
+fn secrets_that_everybody_may_read_are_refused() {
+    let Some(lan) = Lan::new("secrets_that_everybody_may_read_are_refused") else {
+        return;
+    };
+    let open = lan.file("open", &"5".repeat(64), 0o644);
+    let short = lan.file("short", "55", 0o600);
+    let key = lan.state_dir().with_file_name("key");
+    for (file, what) in [
+        (
+            &open,
+            "is open to everybody (mode 644); allowed: a file that only its owner and group can read",
+        ),
+        (
+            &short,
+            "does not hold a key; allowed: 64 hexadecimal digits, as openssl rand -hex 32 makes them",
+        ),
+    ] {
+        let line = format!("s.toml:8: peer.key_file: {} {what}", file.display());
+        assert_refused(&lan, key.to_str().unwrap(), file.to_str().unwrap(), &[&line]);
+    }
+}
+
+#[test]
+fn a_network_without_a_key_is_warned_of() {
+    let Some(lan) = Lan::new("a_network_without_a_key_is_warned_of") else {
+        return;
+    };
+    let _listener = lan.node.run(|| TcpListener::bind("[::]:80").unwrap());
+    let key = format!("key_file = {:?}\n", lan.state_dir().with_file_name("key"));
+    let outcome = lan.with_config("check-config", &lan.config(&key, "\n"));
+    let warning = "s.toml:5: peer.key_file: warning: is missing: whoever can write to the network between the nodes can \
+                   speak as the peer\n";
+    assert!(outcome.errors.starts_with(warning), "{}", outcome.errors);
+    assert_eq!(outcome.code, 0);
+}
+
+#[test]
+fn a_fence_and_a_witness_are_looked_for() {
+    let Some(lan) = Lan::new("a_fence_and_a_witness_are_looked_for") else {
+        return;
+    };
+    let _listener = lan.node.run(|| TcpListener::bind("[::]:80").unwrap());
+    let with = |table: &str| lan.config("[node]", &format!("{table}[node]"));
+    let outcome = lan.with_config(
+        "check-config",
+        &with("[fence]\ncommand = [\"no-such-fence\", \"off\"]\n"),
+    );
+    assert_eq!(
+        outcome.errors,
+        "s.toml:2: fence.command: there is no program no-such-fence\n"
+    );
+    assert_eq!(outcome.code, 2);
+
+    let witness = |scheme: &str, more: &str| {
+        with(&format!(
+            "[witness]\nkind = \"etcd\"\nendpoints = [\"{scheme}://127.0.0.1:1\"]\ntimeout_ms = 50\n{more}"
+        ))
+    };
+    let outcome = lan.with_config("check-config", &witness("http", ""));
+    let warning = "s.toml:3: witness.endpoints: warning: http://127.0.0.1:1: ";
+    assert!(outcome.errors.starts_with(warning), "{}", outcome.errors);
+    assert_eq!(
+        outcome.code, 0,
+        "who speaks does not depend on it: {}",
+        outcome.errors
+    );
+
+    let key = lan.state_dir().with_file_name("key");
+    let file = witness(
+        "https",
+        &format!("ca = {key:?}\ncert = \"/nowhere\"\nkey = {key:?}\n"),
+    );
+    let outcome = lan.with_config("check-config", &file);
+    let lines: Vec<&str> = outcome.errors.lines().collect();
+    for (line, begins) in [
+        (
+            0,
+            format!(
+                "s.toml:5: witness.ca: {} holds no certificate in PEM: ",
+                key.display()
+            ),
+        ),
+        (1, "s.toml:6: witness.cert: /nowhere cannot be read: ".to_owned()),
+        (
+            2,
+            format!(
+                "s.toml:7: witness.key: {} holds no private key in PEM: ",
+                key.display()
+            ),
+        ),
+    ] {
+        assert!(lines[line].starts_with(&begins), "{begins}\n{}", outcome.errors);
+    }
+    assert_eq!((lines.len(), outcome.code), (3, 2));
+}
+
+#[test]
 fn a_listener_on_the_vip_only_is_refused() {
     let Some(lan) = Lan::new("a_listener_on_the_vip_only_is_refused") else {
         return;
@@ -290,6 +388,9 @@ fn a_running_node_is_shown() {
         address: "10.0.0.3".parse().unwrap(),
         alive: true,
         heartbeat_age_ns: None,
+        authenticated: false,
+        links: Vec::new(),
+        refused: BTreeMap::new(),
     };
     let node = std::thread::spawn(move || {
         for call in calls {
@@ -300,11 +401,14 @@ fn a_running_node_is_shown() {
                         peer: peer.clone(),
                         services: Vec::new(),
                         rings: RingsStatus::default(),
+                        arbiter: ArbiterKind::FailStop,
+                        witness: None,
                     });
                 }
                 Call::Connections(reply) => reply.send(Connections {
                     connections: Vec::new(),
                 }),
+                Call::Order(_, reply) => reply.send(Err("not now".to_owned())),
             }
         }
     });
@@ -315,13 +419,12 @@ fn a_running_node_is_shown() {
         assert_eq!((outcome.code, outcome.errors.as_str()), (0, ""));
         outcome.output
     };
-    assert!(
-        ask("status", &[])
-            .starts_with("node sf-test-node, peer sf-test-peer at 10.0.0.3: alive, never heard of\n")
-    );
+    assert!(ask("status", &[]).starts_with(
+        "node sf-test-node, peer sf-test-peer at 10.0.0.3: alive, never heard of, not authenticated\n"
+    ));
     let json = "{\"node\":\"sf-test-node\",\"peer\":{\"name\":\"sf-test-peer\",\"address\":\"10.0.0.3\",\"alive\":true,\
-                \"heartbeat_age_ns\":null},\"services\":[],\"rings\":{\"connections\":{\"fill_bytes\":0,\"size_bytes\":0},\
-                \"opening\":{\"fill_bytes\":0,\"size_bytes\":0}}}\n";
+                \"heartbeat_age_ns\":null,\"authenticated\":false,\"links\":[],\"refused\":{}},\"services\":[],\"rings\":{\"connections\":{\"fill_bytes\":0,\"size_bytes\":0},\
+                \"opening\":{\"fill_bytes\":0,\"size_bytes\":0}},\"arbiter\":\"fail-stop\",\"witness\":null}\n";
     assert_eq!(ask("status", &["--json"]), json);
     assert!(ask("connections", &[]).ends_with("\n0 connections\n"));
     assert_eq!(ask("connections", &["--json"]), "{\"connections\":[]}\n");

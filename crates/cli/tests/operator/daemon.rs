@@ -1,9 +1,10 @@
 //! Two nodes run, are shown, and leave the network as they found it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -12,6 +13,9 @@ use crate::lan::{Lan, Namespace, Outcome, steadfast};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+
+/// Why a connection is not protected that began before the backup's agent did.
+const OLDER: &str = "older than the wire; protected once its next request is answered";
 
 fn spawn(namespace: &Namespace, config: &Path, log: &Path) -> Child {
     let config = config.to_str().unwrap();
@@ -31,9 +35,20 @@ struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
-    /// Starts the node `own` of the pair that `primary` is the primary of.
-    fn start(namespace: &'a Namespace, dir: &Path, name: &str, peer: (&str, u8), primary: &str) -> Self {
-        let (peer_name, peer) = peer;
+    /// Starts the node `name` of the pair that `primary` is the primary of. `peer` is the other one and its last byte on every
+    /// link, each a network of `links`.
+    fn start(
+        namespace: &'a Namespace,
+        dir: &Path,
+        name: &str,
+        (peer_name, peer): (&str, u8),
+        primary: &str,
+        links: &[&str],
+    ) -> Self {
+        let addresses: Vec<String> = links.iter().map(|link| format!("{link}.{peer}")).collect();
+        let key = dir.join("key");
+        std::fs::write(&key, "5".repeat(64)).unwrap();
+        std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
         let state_dir = dir.join(name);
         let config = dir.join(format!("{name}.toml"));
         let text = format!(
@@ -44,7 +59,8 @@ impl<'a> Daemon<'a> {
             agent_timeout_ms = 2000
             [peer]
             name = "{peer_name}"
-            address = "10.0.0.{peer}"
+            addresses = {addresses:?}
+            key_file = {key:?}
             [detector]
             heartbeat_ms = 50
             missed = 40
@@ -207,7 +223,7 @@ fn metrics_say_what_the_status_says() {
     assert!(!backup.contains_key(&format!("steadfast_lease_left_seconds{service}")));
     assert!(backup["steadfast_peer_heartbeat_age_seconds"] < 2.0);
 
-    // An idle connection that outlives the backup's agent is shown all the same.
+    // A connection that outlives the backup's agent is shown all the same, and protected again after an exchange.
     lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
     let listener = lan.node.run(|| TcpListener::bind("10.0.0.100:80").unwrap());
     let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
@@ -219,31 +235,89 @@ fn metrics_say_what_the_status_says() {
     backup.process.wait().unwrap();
     backup.start_again();
     backup.wait_for(&["\"mode\":\"duplex\""]);
-    client.write_all(b"GET / HTTP/1.0\r\n").unwrap();
-    server.read_exact(&mut [0; 16]).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    server.read_exact(&mut [0; 18]).unwrap();
     backup.wait_for(&[
         "\"connections\":{\"protected\":0,\"unprotected\":1,\"ambiguous\":0}",
-        "\"reasons\":{\"older than this agent\":1}",
+        &format!("\"reasons\":{{\"{OLDER}\":1}}"),
     ]);
     let samples = assert_agree(&backup);
-    let reason = "steadfast_connections_not_protected{reason=\"older than this agent\",service=\"web\"}";
-    assert_eq!(samples.get(reason), Some(&1.0), "{samples:?}");
+    let reason = format!("steadfast_connections_not_protected{{reason=\"{OLDER}\",service=\"web\"}}");
+    assert_eq!(samples.get(&reason), Some(&1.0), "{samples:?}");
     let address = client.local_addr().unwrap();
     let shown = backup.ask("connections").output;
     assert!(shown.contains(&format!("\"client\":\"{address}\"")), "{shown}");
+    server.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    client.read_exact(&mut [0; 27]).unwrap();
+    backup.wait_for(&[
+        "\"connections\":{\"protected\":1,\"unprotected\":0,\"ambiguous\":0}",
+        "\"reasons\":{}",
+    ]);
+    let shown = backup.ask("connections").output;
+    assert!(shown.contains("\"in_offset\":18,\"out_offset\":27"), "{shown}");
     drop((client, server));
-    backup.wait_for(&["\"unprotected\":0", "\"reasons\":{}"]);
+    backup.wait_for(&["\"protected\":0,\"unprotected\":0", "\"reasons\":{}"]);
 }
 
 /// The primary and the backup of a pair, both running and protecting; `test` is a part of their names, because eBPF pins
 /// are the whole machine's.
 fn pair<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
+    linked(lan, dir, test, &["10.0.0"])
+}
+
+/// The same with these links.
+fn linked<'a>(lan: &'a Lan, dir: &Path, test: &str, links: &[&str]) -> [Daemon<'a>; 2] {
     let [one, two] = ["one", "two"].map(|which| format!("sf-test-{test}-{which}"));
-    let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one);
-    let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one);
+    let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one, links);
+    let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one, links);
     primary.wait_for(&["\"alive\":true", "\"role\":\"primary\"", "\"mode\":\"duplex\""]);
     backup.wait_for(&["\"alive\":true", "\"role\":\"backup\"", "\"mode\":\"duplex\""]);
     [primary, backup]
+}
+
+/// What the node says of its peer's links: the time since each was heard.
+fn link_ages(status: &Value) -> Vec<Option<u64>> {
+    let links = status["peer"]["links"].as_array().unwrap();
+    links.iter().map(|link| link["heard_age_ns"].as_u64()).collect()
+}
+
+#[test]
+fn a_link_may_fail() {
+    let Some(lan) = Lan::new("a_link_may_fail") else {
+        return;
+    };
+    for (last, namespace) in [(2, &lan.node), (3, &lan.peer)] {
+        namespace.ip(&format!("addr add 10.9.0.{last}/24 dev eth0"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = linked(&lan, dir.path(), "links", &["10.0.0", "10.9.0"]);
+    for node in &nodes {
+        node.wait_for(&["\"authenticated\":true"]);
+    }
+    let ask = || -> Value { serde_json::from_str(&nodes[0].ask("status").output).unwrap() };
+    let epoch = ask()["services"][0]["epoch"].clone();
+    // The heartbeats of the first link are lost for longer than it takes to declare a death.
+    let mut nft = Command::new("nft");
+    nft.arg("table inet lost { chain in { type filter hook input priority 0; ip saddr 10.0.0.0/24 udp dport 7400 drop; }; }");
+    assert!(lan.node.run(|| nft.status().unwrap()).success());
+    let status = loop {
+        let status = ask();
+        let ages = link_ages(&status);
+        assert!(ages[1].is_some(), "{status}");
+        if ages[0].is_some_and(|age| age > 4_000_000_000) {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(
+        (&status["peer"]["alive"], &status["services"][0]["mode"]),
+        (&true.into(), &"duplex".into())
+    );
+    assert!(link_ages(&status)[1] < link_ages(&status)[0], "{status}");
+    assert_eq!(
+        status["services"][0]["epoch"], epoch,
+        "nobody has moved: {status}"
+    );
 }
 
 #[test]

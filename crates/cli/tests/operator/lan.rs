@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -116,6 +117,14 @@ impl Lan {
         self.dir.path().join("state")
     }
 
+    /// Writes `text` to a file that is open to whom `mode` says.
+    pub fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, text).expect("it can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its owner may");
+        path
+    }
+
     /// Writes the node's configuration: the usual one, with `old` replaced by `new`.
     pub fn config(&self, old: &str, new: &str) -> PathBuf {
         let usual = format!(
@@ -126,7 +135,7 @@ state_dir = "{}"
 [peer]
 name = "sf-test-peer"
 address = "10.0.0.3"
-
+key_file = "{}"
 [[service]]
 name = "web"
 address = "10.0.0.100"
@@ -144,7 +153,8 @@ policy = "http"
 primary = "sf-test-node"
 peer_address = "2001:db8::3"
 "#,
-            self.state_dir().display()
+            self.state_dir().display(),
+            self.file("key", &"5".repeat(64), 0o600).display()
         );
         assert!(usual.contains(old), "{old:?} is in the usual configuration");
         let path = self.dir.path().join("s.toml");

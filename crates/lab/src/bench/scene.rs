@@ -221,7 +221,8 @@ fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
     Pair {
         binary: daemon.to_owned(),
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
-        addresses: [IpAddr::V4(NODES[0].v4), IpAddr::V4(NODES[1].v4)],
+        addresses: [NODES[0].v4, NODES[1].v4].map(|address| vec![IpAddr::V4(address)]),
+        arbiter: String::new(),
         service,
         policy: "http",
         heartbeat_ms: 20,

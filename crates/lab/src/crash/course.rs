@@ -59,7 +59,7 @@ pub fn follow(
             course.survive(stage, of_some)?;
         }
         Sequel::Claim => course.wait_for_role(stage, 0, |status| !status.is_duplex(), "work alone")?,
-        Sequel::Nothing => course.recover(stage, options.fault, target)?,
+        Sequel::Nothing => course.recover(stage, options, target)?,
     }
     if !options.baseline {
         tell("aftermath");
@@ -145,9 +145,9 @@ impl Course {
     }
 
     /// Lets the pair become whole again after a fault that nobody takes over.
-    fn recover(&mut self, stage: &mut Stage, fault: Fault, target: Target) -> Result<()> {
+    fn recover(&mut self, stage: &mut Stage, options: &Options, target: Target) -> Result<()> {
         for (turn, &index) in target.nodes().iter().enumerate() {
-            if fault == Fault::KillAgent {
+            if options.fault == Fault::KillAgent {
                 if turn > 0 {
                     self.second_at = Some(kill_agent(stage, index)?);
                 }
@@ -155,6 +155,10 @@ impl Course {
                 stage.start_agent(index)?;
             }
             self.wait_for_role(stage, index, Status::is_duplex, "become duplex again")?;
+        }
+        if options.fault == Fault::KillAgent && options.then_power_off {
+            // What is older than a new agent is learnt from the next request on.
+            self.wait_for_role(stage, 1, Status::protects_all, "protect all connections again")?;
         }
         // Whoever took over for that reason did so without one.
         let takeovers = stage

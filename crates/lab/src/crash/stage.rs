@@ -178,7 +178,8 @@ fn pair(options: &Options, seed: u64, run: &str) -> Result<Pair> {
     Ok(Pair {
         binary: preflight::daemon(options)?,
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
-        addresses: [address(&NODES[0]), address(&NODES[1])],
+        addresses: [address(&NODES[0]), address(&NODES[1])].map(|address| vec![address]),
+        arbiter: String::new(),
         service: service(options),
         policy: options.policy.name(),
         heartbeat_ms: HEARTBEAT_MS,

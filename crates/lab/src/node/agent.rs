@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -40,8 +41,10 @@ pub struct Pair {
     pub binary: PathBuf,
     /// The names of node a and b, unique on this machine.
     pub names: [String; 2],
-    /// Their addresses on the LAN.
-    pub addresses: [IpAddr; 2],
+    /// Their addresses, one for each link between them, first on the LAN.
+    pub addresses: [Vec<IpAddr>; 2],
+    /// Who gives the right to speak: the configuration's lines in front of its tables, such as a `[witness]`. Empty: nobody.
+    pub arbiter: String,
     /// The service.
     pub service: SocketAddr,
     /// `http` or `replica`.
@@ -94,8 +97,8 @@ impl Pair {
         Duration::from_millis(u64::from(self.heartbeat_ms) * u64::from(self.missed))
     }
 
-    /// The configuration of node `index`; node a is primary.
-    fn configuration(&self, index: usize) -> String {
+    /// The configuration of node `index`, with the key of both nodes in the file `key`; node a is primary.
+    fn configuration(&self, index: usize, key: &Path) -> String {
         let (name, peer) = (&self.names[index], 1 - index);
         let primary = &self.names[0];
         let loopback = if self.service.is_ipv4() {
@@ -104,14 +107,16 @@ impl Pair {
             "[::1]"
         };
         format!(
-            "[node]
+            "{}
+[node]
 name = \"{name}\"
 state_dir = \"{STATE}/{name}\"
 
 [peer]
 name = \"{}\"
-address = \"{}\"
+addresses = {:?}
 port = {HEARTBEAT_PORT}
+key_file = {key:?}
 
 [detector]
 heartbeat_ms = {}
@@ -126,8 +131,12 @@ policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
 {}{}",
+            self.arbiter,
             self.names[peer],
-            self.addresses[peer],
+            self.addresses[peer]
+                .iter()
+                .map(IpAddr::to_string)
+                .collect::<Vec<_>>(),
             self.heartbeat_ms,
             self.missed,
             self.service.ip(),
@@ -145,6 +154,19 @@ application = \"{loopback}:{port}\"
         let hosts: Vec<_> = self.claim_ping.iter().map(|host| format!("\"{host}\"")).collect();
         format!("claim_ping = [{}]\n", hosts.join(", "))
     }
+}
+
+/// Writes the key of the pair whose first node is `name`. It keeps no secret; all runs exercise what it is for.
+fn write_key(path: &Path, name: &str) -> Result<()> {
+    let digits: String = name
+        .bytes()
+        .cycle()
+        .take(32)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    fs::write(path, digits)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o600)))
+        .with_context(|| path.display().to_string())
 }
 
 impl Health {
@@ -182,7 +204,9 @@ impl Agent {
     pub fn start(pair: &Pair, index: usize, node: &Netns, directory: &Path) -> Result<Self> {
         let name = &pair.names[index];
         let configuration = directory.join(format!("{name}.toml"));
-        fs::write(&configuration, pair.configuration(index))
+        let key = directory.join("key");
+        write_key(&key, &pair.names[0])?;
+        fs::write(&configuration, pair.configuration(index, &key))
             .with_context(|| configuration.display().to_string())?;
         let operator = Operator {
             binary: pair.binary.clone(),
@@ -412,6 +436,19 @@ impl Status {
         self.services.iter().all(|service| service.mode == "duplex")
     }
 
+    /// Whether there are connections, and each would be continued.
+    #[must_use]
+    pub fn protects_all(&self) -> bool {
+        let protects = |service: &Service| {
+            let mut others = service
+                .connections
+                .iter()
+                .filter(|(kind, _)| *kind != "protected");
+            service.connections.get("protected") > Some(&0) && others.all(|(_, count)| *count == 0)
+        };
+        self.services.iter().all(protects)
+    }
+
     /// Whether the node claims to speak for the lab's service.
     #[must_use]
     pub fn speaks(&self) -> bool {
@@ -443,7 +480,8 @@ mod tests {
         Pair {
             binary: "steadfast".into(),
             names: ["a-1".to_owned(), "b-1".to_owned()],
-            addresses: ["10.2.0.10".parse().unwrap(), "10.2.0.11".parse().unwrap()],
+            addresses: ["10.2.0.10", "10.2.0.11"].map(|address| vec![address.parse().unwrap()]),
+            arbiter: String::new(),
             service: "10.2.0.100:80".parse().unwrap(),
             policy: "http",
             heartbeat_ms: 20,
@@ -455,10 +493,11 @@ mod tests {
 
     #[test]
     fn each_node_is_the_others_peer_and_a_is_primary() {
-        let b = pair().configuration(1);
+        let b = pair().configuration(1, Path::new("/key"));
         for line in [
             "name = \"b-1\"",
-            "name = \"a-1\"\naddress = \"10.2.0.10\"",
+            "name = \"a-1\"\naddresses = [\"10.2.0.10\"]",
+            "key_file = \"/key\"",
             "primary = \"a-1\"",
             "application = \"127.0.0.1:80\"",
         ] {
@@ -468,7 +507,7 @@ mod tests {
 
     #[test]
     fn what_is_not_asked_for_is_not_configured() {
-        let plain = pair().configuration(0);
+        let plain = pair().configuration(0, Path::new("/key"));
         assert!(
             !plain.contains("claim_ping") && !plain.contains("health"),
             "{plain}"
@@ -479,10 +518,12 @@ mod tests {
                 send: "GET / HTTP/1.0\r\n\r\n",
                 expect: "HTTP/1.",
             }),
+            arbiter: "[fence]\ncommand = [\"off\"]".to_owned(),
             ..pair()
         };
-        let table: toml::Table = full.configuration(0).parse().unwrap();
+        let table: toml::Table = full.configuration(0, Path::new("/key")).parse().unwrap();
         let service = &table["service"][0];
+        assert_eq!(table["fence"]["command"][0].as_str(), Some("off"));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
         assert_eq!(service["health"]["send"].as_str(), Some("GET / HTTP/1.0\r\n\r\n"));
         assert_eq!(service["health"]["failures"].as_integer(), Some(3));

@@ -193,8 +193,8 @@ impl Network {
     /// Does once more what was begun.
     fn again(&self) -> Result<(), Error> {
         let steps = self.journal.steps().iter().enumerate();
-        let begun = steps.filter(|(index, _)| self.journal.begun(*index));
-        begun.map(|(_, step)| step.apply(&self.netlink)).collect()
+        let mut begun = steps.filter(|(index, _)| self.journal.begun(*index));
+        begun.try_for_each(|(_, step)| step.apply(&self.netlink))
     }
 
     /// Takes down the VIPs; the rest stays.
@@ -227,6 +227,16 @@ impl Network {
             speakers.push(service);
         }
         self.voice.set(&table, service, may)
+    }
+
+    /// Lets the kernel ask at once for a neighbour that has not answered: while a cable is unplugged it asks once a second, and would
+    /// only do so again up to a second after the cable is back.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn ask_again_for(&self, address: IpAddr) -> Result<(), Error> {
+        let forgotten = self.netlink.forget_unanswered(address);
+        forgotten.map_err(Error::at("forget the neighbour", address))
     }
 
     fn speakers(&self) -> Vec<SocketAddr> {

@@ -12,6 +12,9 @@ use rtnetlink::packet_route::address::{
     AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
 };
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -145,6 +148,32 @@ impl Netlink {
 
     pub(super) fn remove_rule(&self, rule: &Rule) -> io::Result<()> {
         self.change(RouteNetlinkMessage::DelRule(rule_message(rule)), 0)
+    }
+
+    /// Forgets neighbours' entries for `address` that wait for an answer or for the next question.
+    pub(super) fn forget_unanswered(&self, address: IpAddr) -> io::Result<()> {
+        let mut question = NeighbourMessage::default();
+        question.header.family = family(address.is_ipv6());
+        let unanswered = |message: &NeighbourMessage| {
+            let waits = matches!(
+                message.header.state,
+                NeighbourState::Incomplete | NeighbourState::Failed
+            );
+            let is_its = |attribute: &NeighbourAttribute| match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => address == *v4,
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => address == *v6,
+                _ => false,
+            };
+            waits && message.attributes.iter().any(is_its)
+        };
+        for answer in self.dump(RouteNetlinkMessage::GetNeighbour(question))? {
+            if let RouteNetlinkMessage::NewNeighbour(message) = answer
+                && unanswered(&message)
+            {
+                self.change(RouteNetlinkMessage::DelNeighbour(message), 0)?;
+            }
+        }
+        Ok(())
     }
 
     fn rules(&self, ipv6: bool) -> io::Result<Vec<RuleMessage>> {

@@ -5,7 +5,9 @@ use std::io;
 
 use super::netlink::Netlink;
 use super::step::{LOOPBACK, Rule, Step, Way};
-use super::{Error, PRIORITY_FROM_VIP, PRIORITY_RELAY, Plan, RELAY_MARK, Service, TABLES, guard, sysctl};
+use super::{
+    Error, Interface, PRIORITY_FROM_VIP, PRIORITY_RELAY, Plan, RELAY_MARK, Service, TABLES, guard, sysctl,
+};
 
 /// The steps of `plan`, in the order in which they are done: the guard first, the VIPs last.
 pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> {
@@ -35,6 +37,11 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
 /// neighbour directly would not be in the log.
 fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
+    let interface = Interface::find(&service.interface)?;
+    if interface.is_none() {
+        let object = format!("interface {}", service.interface);
+        return Err(Error::new("find", object, io::Error::other("there is none")));
+    }
     if service.address.is_ipv4() {
         // arp_ignore 4 to 7 are reserved and do nothing; of 1, 2, 3 and 8 each keeps silent about an address on lo, but 8
         // also about one that was claimed.

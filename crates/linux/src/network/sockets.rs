@@ -1,12 +1,15 @@
-//! Ending the sockets of a service without a word to its clients.
+//! The kernel's sockets of a service, whoever has them: ending them without a word to their clients, and what they know.
 //!
 //! A node that was deposed has live sockets of connections that the survivor goes on with. Their owner would say something
 //! sooner or later, a FIN at the latest; so the kernel is told to forget them (SOCK_DESTROY of `linux/sock_diag.h`). It
 //! would send a RST for each, which is why the guards must be closed at that time.
 
 use std::io;
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use libc::tcp_info;
+use proto::learn::{Terms, Told};
 use rtnetlink::sys::protocols::NETLINK_SOCK_DIAG;
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 
@@ -25,6 +28,18 @@ const LISTENING: u32 = 1 << 10;
 /// Size of `struct inet_diag_msg`, behind which the attributes begin, and the attribute with a socket's mark.
 const DIAG_MESSAGE: usize = 72;
 const DIAG_MARK: u16 = 15;
+/// The attribute with `struct tcp_info`, and the bit that asks for it.
+const DIAG_INFO: u16 = 2;
+const WITH_INFO: u8 = 1 << (DIAG_INFO - 1);
+const ESTABLISHED: u8 = 1;
+
+/// Flags of `tcpi_options` (`linux/tcp.h`). With the last one timestamps count in microseconds, which no restored socket would.
+const OPTION_TIMESTAMPS: u8 = 1;
+const OPTION_SACK: u8 = 2;
+const OPTION_WINDOW_SCALE: u8 = 4;
+const OPTION_MICROSECONDS: u8 = 64;
+/// Bytes that timestamps take of each segment (RFC 7323 appendix A).
+const TIMESTAMPS_BYTES: u32 = 12;
 
 /// `struct inet_diag_sockid`: ports and addresses in network byte order, interface, cookie.
 const SOCKET_ID: usize = 48;
@@ -83,6 +98,20 @@ pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, Error> {
     run().map_err(Error::at("list", "listeners"))
 }
 
+/// What the kernel knows of the open connections of `clients` with `vip`: the terms of their handshakes, which no later packet
+/// shows.
+///
+/// # Errors
+/// What the kernel says.
+pub fn terms(vip: SocketAddr, clients: &[SocketAddr]) -> Result<Vec<Told>, Error> {
+    let run = || -> io::Result<Vec<Told>> {
+        let diag = SockDiag::open()?;
+        let told = |&client: &SocketAddr| Ok((client, diag.terms(vip, client)?));
+        clients.iter().map(told).collect()
+    };
+    run().map_err(Error::at("look up the connections of", vip))
+}
+
 /// `NETLINK_SOCK_DIAG` in the calling thread's network namespace.
 struct SockDiag {
     socket: Socket,
@@ -109,7 +138,7 @@ impl SockDiag {
     fn list(&self, family: u8, states: u32, port: u16) -> io::Result<Vec<Found>> {
         let mut like = [0; SOCKET_ID];
         like[..2].copy_from_slice(&port.to_be_bytes());
-        let question = request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, states, &like);
+        let question = request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, (family, 0), states, &like);
         self.socket.send(&question, 0)?;
         let mut found = Vec::new();
         loop {
@@ -121,7 +150,8 @@ impl SockDiag {
                         let id: SocketId = answer.bytes(4);
                         let at = local(family, &id);
                         if at.port() == port {
-                            let mark = attribute(answer.body, DIAG_MARK).unwrap_or(0);
+                            let mark = attribute(answer.body, DIAG_MARK).and_then(<[u8]>::first_chunk);
+                            let mark = mark.map_or(0, |&bytes| u32::from_ne_bytes(bytes));
                             found.push(Found { id, at, mark });
                         }
                     }
@@ -135,19 +165,87 @@ impl SockDiag {
     /// False if it has ended meanwhile.
     fn destroy(&self, family: u8, id: &SocketId) -> io::Result<bool> {
         self.socket
-            .send(&request(SOCK_DESTROY, NLM_F_ACK, family, CONNECTED, id), 0)?;
+            .send(&request(SOCK_DESTROY, NLM_F_ACK, (family, 0), CONNECTED, id), 0)?;
         let (answer, _) = self.socket.recv_from_full()?;
         match first(&answer)?.outcome() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             outcome => outcome.map(|()| true),
         }
     }
+
+    /// Of this connection, found by its hash; `None` if it is not open.
+    fn terms(&self, vip: SocketAddr, client: SocketAddr) -> io::Result<Option<Terms>> {
+        let (family, id) = connection(vip, client);
+        let question = request(SOCK_DIAG_BY_FAMILY, 0, (family, WITH_INFO), u32::MAX, &id);
+        self.socket.send(&question, 0)?;
+        let (answers, _) = self.socket.recv_from_full()?;
+        let answer = first(&answers)?;
+        if answer.kind != SOCK_DIAG_BY_FAMILY {
+            return match answer.outcome() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                outcome => outcome.map(|()| None),
+            };
+        }
+        // A listener is found in its place if there is no such connection.
+        let [_, state] = answer.bytes(0);
+        let info = attribute(answer.body, DIAG_INFO).filter(|_| state == ESTABLISHED);
+        Ok(info.and_then(terms_of))
+    }
+}
+
+/// Family and id of a connection; of any cookie.
+fn connection(vip: SocketAddr, client: SocketAddr) -> (u8, SocketId) {
+    let mut id = [0; SOCKET_ID];
+    for (end, port, address) in [(vip, 0, 4), (client, 2, 20)] {
+        id[port..port + 2].copy_from_slice(&end.port().to_be_bytes());
+        match end.ip() {
+            IpAddr::V4(ip) => id[address..address + 4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => id[address..address + 16].copy_from_slice(&ip.octets()),
+        }
+    }
+    id[SOCKET_ID - 8..].fill(0xff);
+    let family = if vip.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
+    (u8::try_from(family).expect("small"), id)
+}
+
+/// Out of a `struct tcp_info`. Path MTU discovery may have made segments smaller than was agreed on: so they stay.
+fn terms_of(info: &[u8]) -> Option<Terms> {
+    let number = |at: usize| {
+        let bytes = info.get(at..)?.first_chunk()?;
+        Some(u32::from_ne_bytes(*bytes))
+    };
+    let options = *info.get(offset_of!(tcp_info, tcpi_options))?;
+    if options & OPTION_MICROSECONDS != 0 {
+        return None;
+    }
+    let has = |option| options & option != 0;
+    let timestamps = has(OPTION_TIMESTAMPS);
+    let size = number(offset_of!(tcp_info, tcpi_snd_mss))?.min(number(offset_of!(tcp_info, tcpi_advmss))?);
+    let mss = size + if timestamps { TIMESTAMPS_BYTES } else { 0 };
+    let shifts = *info.get(offset_of!(tcp_info, tcpi_snd_rcv_wscale))?;
+    let (first, second) = (shifts & 0xf, shifts >> 4);
+    // Two fields of four bits: the machine's order of bytes is theirs.
+    let scales = if cfg!(target_endian = "little") {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    Some(Terms {
+        mss: mss.try_into().unwrap_or(u16::MAX),
+        window_scale: has(OPTION_WINDOW_SCALE).then_some(scales),
+        sack: has(OPTION_SACK),
+        timestamps,
+    })
 }
 
 /// `struct inet_diag_req_v2`: family, protocol, extensions, states, id.
-fn request(kind: u16, flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
+fn request(kind: u16, flags: u16, (family, extensions): (u8, u8), states: u32, id: &SocketId) -> Vec<u8> {
     let tcp = u8::try_from(libc::IPPROTO_TCP).expect("6");
-    let mut body = vec![family, tcp, 0, 0];
+    let mut body = vec![family, tcp, extensions, 0];
     body.extend(states.to_ne_bytes());
     body.extend(id);
     message(kind, flags, &body)
@@ -165,14 +263,14 @@ fn local(family: u8, id: &SocketId) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// A number among the attributes behind a message: each has its length and type in front.
-fn attribute(body: &[u8], wanted: u16) -> Option<u32> {
+/// One of the attributes behind a message: each has its length and type in front.
+fn attribute(body: &[u8], wanted: u16) -> Option<&[u8]> {
     let mut rest = body.get(DIAG_MESSAGE..)?;
     loop {
         let head: [u8; 4] = rest.first_chunk().copied()?;
         let length = usize::from(u16::from_ne_bytes([head[0], head[1]])).max(head.len());
         if u16::from_ne_bytes([head[2], head[3]]) == wanted {
-            return rest.get(4..8)?.try_into().ok().map(u32::from_ne_bytes);
+            return rest.get(4..length);
         }
         rest = rest.get(length.next_multiple_of(4)..)?;
     }

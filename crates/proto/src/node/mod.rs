@@ -5,6 +5,8 @@
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm.
 
 mod roles;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::collections::{HashSet, VecDeque};
@@ -18,10 +20,11 @@ use crate::claim::Claim;
 use crate::connection::{Cause, Connection};
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::{Policy, follow_replica};
+use crate::learn::Told;
 use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
 use crate::role::Role;
-use crate::standing::{Standing, StandingConfig};
+use crate::standing::{Arbiter, Standing, StandingConfig};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
@@ -40,8 +43,8 @@ pub struct NodeConfig {
     pub detector: DetectorConfig,
     /// So long after the backup was heard it may take over without having asked: only then may the VIP be claimed.
     pub lease: Duration,
-    /// Who speaks alone asks an arbiter ([`Action::Confirm`]). Without one, silence counts as death.
-    pub has_arbiter: bool,
+    /// Whom a node asks that speaks alone ([`Action::Confirm`]).
+    pub arbiter: Arbiter,
     /// The services; an index into this list names one.
     pub services: Vec<ServiceConfig>,
 }
@@ -157,7 +160,7 @@ impl Node {
         let service = |service: &ServiceConfig| {
             let standing = StandingConfig {
                 is_primary: service.is_primary,
-                has_arbiter: config.has_arbiter,
+                arbiter: config.arbiter,
                 lease: config.lease,
             };
             Service::new(service, standing, now)
@@ -230,6 +233,7 @@ impl Node {
         let source = source
             .filter(|_| payload_at < packet.len())
             .map(|source| source.skip(payload_at));
+        service.table.set_wire(service.role() == Role::Backup);
         let change = service.table.on_packet(now, direction, &segment, source);
         if service.config.table.policy == Policy::Replica {
             follow_replica(&mut service.table, index, change, &mut self.actions);
@@ -241,6 +245,7 @@ impl Node {
                     self.actions
                         .extend(takeover::refuse(&segment).map(|reset| Action::Transmit(reset.emit())));
                 }
+                self.ask_about_older(now, index);
             }
             Change::Old if service.answers(direction, &segment) => {
                 let answer = service.table.answer_to_old(now, &segment);
@@ -364,6 +369,25 @@ impl Node {
             connection.unprotect(Cause::LogGap);
             table.account(id, before);
         }
+        table.forget_said();
+    }
+
+    /// Asks the primary about connections that are older than the log, if it is time to.
+    fn ask_about_older(&mut self, now: Instant, index: ServiceIndex) {
+        let service = &mut self.services[usize::from(index)];
+        service.table.set_wire(service.role() == Role::Backup);
+        if let Some(clients) = service.table.poll_question(now) {
+            let service = index;
+            self.actions.push_back(Action::Ask { service, clients });
+        }
+    }
+
+    /// The primary's kernel knows these connections, as [`Action::Ask`] asked.
+    pub fn handle_told(&mut self, now: Instant, index: ServiceIndex, told: Vec<Told>) {
+        let service = &mut self.services[usize::from(index)];
+        service.table.set_wire(service.role() == Role::Backup);
+        told.into_iter().for_each(|told| service.table.on_told(told));
+        self.ask_about_older(now, index);
     }
 
     /// A connection's replica was given the input up to `to`, and the end of input too if `ended`.

@@ -157,7 +157,9 @@ impl Node {
 
     /// The operator wants this node to have no part in a service, or to have one again.
     pub fn handle_leave(&mut self, now: Instant, index: ServiceIndex, leaves: bool) {
-        self.services[usize::from(index)].standing.set_leaves(leaves);
+        let standing = &mut self.services[usize::from(index)].standing;
+        let change = standing.set_leaves(now, leaves);
+        self.follow(now, index, change);
         self.send_heartbeat(now);
     }
 
@@ -166,6 +168,10 @@ impl Node {
         if now >= self.beat_due {
             self.beat_due = now + self.config.detector.interval;
             self.send_heartbeat(now);
+        }
+        for index in self.indices() {
+            self.services[usize::from(index)].table.prove(now);
+            self.ask_about_older(now, index);
         }
         for (index, service) in (0..).zip(&mut self.services) {
             service.repeats.on_timeout(now, &mut self.actions);
@@ -231,13 +237,15 @@ impl Node {
     }
 
     /// Whether this node's cable for a service carries a signal. Without one it hears nobody, and that is not the others' fault:
-    /// it declares nobody dead until it has had the time to hear of them again.
-    pub fn handle_link(&mut self, now: Instant, index: ServiceIndex, has_link: bool) {
+    /// it declares nobody dead until it has had the time to hear of them again. Returns whether it has just come back.
+    pub fn handle_link(&mut self, now: Instant, index: ServiceIndex, has_link: bool) -> bool {
         let service = &mut self.services[usize::from(index)];
         let had_link = std::mem::replace(&mut service.has_link, has_link);
-        if has_link && !had_link {
+        let is_back = has_link && !had_link;
+        if is_back {
             self.detector.excuse(now);
         }
+        is_back
     }
 
     /// How the application on this node is now.
@@ -270,10 +278,9 @@ impl Node {
 
     /// The operator wants this node to stop: the peer is to go on without it. See [`is_free`](Self::is_free).
     pub fn handle_stop(&mut self, now: Instant) {
-        for service in &mut self.services {
-            service.standing.set_leaves(true);
+        for index in self.indices() {
+            self.handle_leave(now, index, true);
         }
-        self.send_heartbeat(now);
     }
 
     /// Whether nothing is lost by stopping now that could be kept by waiting.

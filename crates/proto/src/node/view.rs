@@ -6,6 +6,7 @@ use super::Node;
 use crate::Instant;
 use crate::action::{Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
+use crate::connection::Cause;
 use crate::role::Role;
 
 /// Why a service is simplex.
@@ -29,6 +30,8 @@ pub enum Simplex {
     Sole,
     /// The peer serves alone.
     Standby,
+    /// The operator wants this node to have no part in the service.
+    Left,
     /// The peer serves alone, and this node is about to be its wire.
     Returning,
 }
@@ -45,6 +48,9 @@ impl std::fmt::Display for Simplex {
             Self::Claiming => "the backup is gone; this node claims the VIP",
             Self::Sole => "this node serves alone",
             Self::Standby => "the peer serves alone",
+            Self::Left => {
+                "this node has no part in it until `steadfast drain --off` or `steadfast bypass --off`"
+            }
             Self::Returning => "this node is about to be the peer's wire",
         })
     }
@@ -87,6 +93,7 @@ impl Node {
             Role::Claiming => return Some(Simplex::Claiming),
             Role::TakingOver => return Some(Simplex::TakingOver),
             Role::Sole => return Some(Simplex::Sole),
+            Role::Standby if service.standing.leaves() => return Some(Simplex::Left),
             Role::Standby => return Some(Simplex::Standby),
             Role::Returning => return Some(Simplex::Returning),
             Role::Primary => Role::Backup,
@@ -100,6 +107,12 @@ impl Node {
             Some(role) => Some(Simplex::PeerIs(role)),
             None => Some(Simplex::NotAgreed),
         }
+    }
+
+    /// Why nobody would serve if this node had no part in a service any more; nothing if the peer would.
+    pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
+        let serves = self.service(index).role().may_speak();
+        self.simplex(now, index).filter(|_| serves)
     }
 
     /// Whether both nodes do their part for a service.
@@ -127,8 +140,9 @@ impl Node {
         }
     }
 
-    /// Clients of a service whose connections this node, being its wire, passes on without knowing their beginning.
-    pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = SocketAddr> {
+    /// Clients of a service whose connections this node, being its wire, passes on without knowing their beginning, and why they
+    /// are not protected.
+    pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = (SocketAddr, Cause)> {
         let service = self.service(index);
         let is_wire = service.role() == Role::Backup;
         service.table.older(now).filter(move |_| is_wire)
@@ -140,12 +154,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::action::Heartbeat;
+    use crate::action::{Action, Gate, Heartbeat};
     use crate::detector::DetectorConfig;
     use crate::follower::Policy;
     use crate::node::{NodeConfig, ServiceConfig};
     use crate::orphans::Orphans;
-    use crate::table::TableConfig;
+    use crate::standing::Arbiter;
+    use crate::table::{Direction, TableConfig};
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
@@ -171,7 +186,7 @@ mod tests {
                 agent_timeout: Duration::from_millis(500),
             },
             lease: Duration::from_millis(300),
-            has_arbiter: false,
+            arbiter: Arbiter::FailStop,
             services: vec![ServiceConfig {
                 table,
                 is_primary: true,
@@ -221,6 +236,63 @@ mod tests {
         assert_eq!(node.simplex(at(20), 0), None);
         assert_eq!(node.last_heartbeat(), Some(at(20)));
         assert_eq!(node.simplex(at(100), 0), Some(Simplex::PeerSilent));
+    }
+
+    #[test]
+    fn the_wire_asks_about_connections_that_are_older() {
+        use crate::packet::{Checksum, Flags, Options, Segment};
+        let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
+        for (gate, is_primary) in [(Gate::Primary, true), (Gate::Wire, false)] {
+            let mut config = self::node().config;
+            config.services[0].found = Some((gate, 2));
+            let mut node = Node::new(config, at(0));
+            let segment = Segment {
+                source: node.vip(0),
+                destination: client,
+                seq: crate::Seq(1),
+                ack: crate::Seq(1),
+                flags: Flags::ACK,
+                window: 1000,
+                options: Options::default(),
+                payload: &[],
+            };
+            node.handle_packet(
+                at(11),
+                0,
+                Direction::Out,
+                &segment.emit(),
+                Checksum::Unverified,
+                None,
+            );
+            let asked = |node: &mut Node| {
+                let actions = std::iter::from_fn(|| node.poll_action());
+                let asked = actions.filter_map(|action| match action {
+                    Action::Ask { clients, .. } => Some(clients),
+                    _ => None,
+                });
+                asked.collect::<Vec<_>>()
+            };
+            let expected = if is_primary { vec![] } else { vec![vec![client]] };
+            assert_eq!(asked(&mut node), expected);
+            node.handle_timeout(at(60));
+            assert_eq!(
+                asked(&mut node),
+                [] as [Vec<SocketAddr>; 0],
+                "it waits for the answer"
+            );
+            node.handle_timeout(at(61));
+            assert_eq!(asked(&mut node), expected);
+            node.handle_told(at(62), 0, vec![(client, None)]);
+            node.handle_timeout(at(200));
+            assert_eq!(asked(&mut node), [] as [Vec<SocketAddr>; 0], "it was answered");
+            if !is_primary {
+                let (_, cause) = node.older(at(200), 0).next().expect("it is shown");
+                assert!(
+                    cause.to_string().ends_with("it is not open on the primary"),
+                    "{cause}"
+                );
+            }
+        }
     }
 
     #[test]

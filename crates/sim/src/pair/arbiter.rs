@@ -17,7 +17,17 @@ pub enum ArbiterKind {
     Fence,
 }
 
-/// A node asks for an epoch.
+impl ArbiterKind {
+    /// What the core is told of it.
+    pub(super) const fn of_core(self) -> proto::standing::Arbiter {
+        match self {
+            Self::Witness => proto::standing::Arbiter::Witness,
+            Self::Fence => proto::standing::Arbiter::Fence,
+        }
+    }
+}
+
+/// A node asks for an epoch; for 0, only to know which one was given away last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     pub node: usize,
@@ -93,7 +103,9 @@ impl Arbiter {
                 Verdict::Refused { epoch: held.epoch }
             }
             _ => {
-                self.held = Some(question);
+                if question.epoch > 0 {
+                    self.held = Some(question);
+                }
                 Verdict::Granted
             }
         }

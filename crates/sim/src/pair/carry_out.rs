@@ -80,6 +80,11 @@ impl Station {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
+            // The wire's agent gets no more of older connections than what it logged.
+            Action::Ask { service, clients } => {
+                let told = clients.into_iter().map(|client| (client, None)).collect();
+                self.core.handle_told(now, service, told);
+            }
             Action::Probe => self.send(AGENTS, PROBE),
             Action::Send(heartbeat) => {
                 let packet = serde_json::to_vec(&heartbeat).expect("a heartbeat has a JSON form");

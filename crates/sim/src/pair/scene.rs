@@ -10,6 +10,7 @@ use proto::detector::DetectorConfig;
 use proto::follower::Policy;
 use proto::node::{NodeConfig, ServiceConfig};
 use proto::restart::http::Reexecute;
+use proto::standing;
 use proto::table::TableConfig;
 
 use super::agent::Costs;
@@ -120,7 +121,9 @@ impl SceneConfig {
             without_peer: false,
             detector: self.detector,
             lease: Duration::from_millis(300),
-            has_arbiter: self.arbiter.is_some(),
+            arbiter: self
+                .arbiter
+                .map_or(standing::Arbiter::FailStop, |(kind, _)| kind.of_core()),
             services: vec![ServiceConfig {
                 table,
                 is_primary,

@@ -57,6 +57,6 @@ fn set_up(plan: &Plan, journal: &Path) -> Network {
 }
 
 fn raise(network: &mut Network, plan: &Plan) -> Result<(), Error> {
-    let vips = plan.services.iter().map(|service| service.address.ip());
-    vips.map(|vip| network.assume(vip, part_of(plan))).collect()
+    let mut vips = plan.services.iter().map(|service| service.address.ip());
+    vips.try_for_each(|vip| network.assume(vip, part_of(plan)))
 }

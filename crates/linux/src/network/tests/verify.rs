@@ -45,7 +45,7 @@ fn what_a_primary_has_lost_is_put_up_again() {
         ),
         (
             "ip -6 rule del pref 5310",
-            "rule 5310: from 2001:db8::100 to table 5301",
+            "rule 5310: from 2001:db8::100 to table 5302",
         ),
         ("ip addr flush to 10.0.0.100", "address 10.0.0.100 on lo"),
         (
@@ -57,8 +57,8 @@ fn what_a_primary_has_lost_is_put_up_again() {
             "route default via 10.0.0.2 on eth0 in table 5300",
         ),
         (
-            "ip -6 route flush table 5301",
-            "route default via 2001:db8::2 on eth0 in table 5301",
+            "ip -6 route flush table 5302",
+            "route default via 2001:db8::2 on eth0 in table 5302",
         ),
         (
             "sysctl -q -w net.ipv4.conf.eth0.arp_ignore=0",
@@ -87,11 +87,11 @@ fn what_a_backup_has_lost_is_put_up_again() {
         ),
         (
             "ip rule del pref 5300 sport 443",
-            "rule 5300: from 127.0.0.1 tcp port 443 to table 5300",
+            "rule 5300: from 127.0.0.1 tcp port 443 to table 5301",
         ),
         (
-            "ip route flush table 5300",
-            "IPv4 route local default in table 5300",
+            "ip route flush table 5301",
+            "IPv4 route local default in table 5301",
         ),
         ("nft delete table inet steadfast_test-node", GUARD),
     ];

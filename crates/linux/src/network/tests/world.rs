@@ -85,7 +85,10 @@ impl Namespace {
         for family in ["-4", "-6"] {
             for object in ["address", "rule", "route show table all"] {
                 let command = format!("{family} -j {object}");
-                dump.insert(command.clone(), self.ip(&command));
+                let mut entries: Vec<serde_json::Value> =
+                    serde_json::from_str(&self.ip(&command)).expect("a list");
+                entries.sort_by_key(ToString::to_string); // two addresses' routes are in the order of their making
+                dump.insert(command, serde_json::to_string(&entries).expect("text"));
             }
         }
         dump.insert("nftables".to_owned(), self.command("nft list ruleset"));

@@ -13,6 +13,7 @@ mod continued;
 mod feed;
 mod head;
 mod lines;
+mod reason;
 mod reexecute;
 mod resume;
 mod resumer;
@@ -28,6 +29,16 @@ pub use reexecute::Reexecute;
 pub use resume::{BodyPrefix, ChunkPosition, Position, Request, Resume, Said};
 pub use resumer::{Mismatch, Refusal, Resumer};
 pub use tracker::{REQUESTS_MAX, Reason, Tracker};
+
+/// Whether `bytes` begin with the complete header section of a request that can be followed.
+pub fn begins_request(mut bytes: &[u8]) -> bool {
+    let section = match bytes.first() {
+        Some(first) if first.is_ascii_alphabetic() => head::next_section(&mut Vec::new(), &mut bytes),
+        _ => return false,
+    };
+    let Ok(Some(section)) = section else { return false };
+    head::RequestHead::parse(&section).is_ok_and(|request| request.method != Method::Connect)
+}
 
 /// The longest header section (or chunked trailer) in bytes that is followed; a longer one makes the connection
 /// unprotected. Common servers refuse more than 8 to 64 KiB themselves.

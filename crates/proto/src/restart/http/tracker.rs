@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use thiserror::Error;
 use twox_hash::xxhash3_128;
 
 use super::Reexecute;
 use super::body::{Body, Piece};
 use super::feed::Feed;
 use super::head::{Fault, Method, ReplyHead, RequestHead, next_section};
+pub use super::reason::Reason;
 use super::resume::{BodyPrefix, Position, Resume, Said};
 use super::unanswered::Unanswered;
 use crate::Offset;
@@ -19,45 +19,6 @@ pub const REQUESTS_MAX: usize = 4096;
 
 /// Room for so many is kept while none is: few connections pipeline, and most ask again.
 const UNANSWERED_KEPT: usize = 4;
-
-/// Why a connection, or its next reply, cannot be continued.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Reason {
-    /// HTTP/2 with prior knowledge.
-    #[error("the connection speaks HTTP/2")]
-    Http2,
-    /// The stream does not begin with a method.
-    #[error("the connection does not speak HTTP")]
-    NotHttp,
-    /// The request may have been executed and may not be executed twice: it would be refused, or its reply cut. Passes
-    /// with its reply.
-    #[error("a {0:?} request is unanswered and must not be executed again")]
-    NotRepeatable(Method),
-    /// The same, since the log may not hold all of it.
-    #[error("a {0:?} request is unanswered and longer than the log may be")]
-    TooLong(Method),
-    /// The reply cannot be followed.
-    #[error("reply: {0}")]
-    Reply(Fault),
-    /// A request cannot be followed.
-    #[error("request: {0}")]
-    Request(Fault),
-    /// A TLS handshake instead of a request.
-    #[error("the connection is encrypted (TLS)")]
-    Tls,
-    /// More than [`REQUESTS_MAX`] pipelined requests.
-    #[error("more than {REQUESTS_MAX} requests are unanswered")]
-    TooManyRequests,
-    /// CONNECT: what follows is not HTTP.
-    #[error("the connection is a tunnel (CONNECT)")]
-    Tunnel,
-    /// Output that answers no request.
-    #[error("the server spoke without being asked")]
-    UnexpectedReply,
-    /// 101: what follows is not HTTP.
-    #[error("the connection was upgraded to another protocol")]
-    Upgraded,
-}
 
 /// Follows one connection's two streams from their first byte on.
 ///
@@ -75,6 +36,8 @@ pub struct Tracker {
     replying: Replying,
     /// How many interim replies of which status the first of them has got.
     interim: Vec<(u16, u32)>,
+    /// A request and its reply were complete.
+    has_exchanged: bool,
     mode: Mode,
 }
 
@@ -132,6 +95,14 @@ impl Tracker {
         Self {
             reexecute,
             ..Self::default()
+        }
+    }
+
+    /// A tracker that begins between two exchanges, where the input is at `input`.
+    pub fn between(reexecute: Reexecute, input: Offset) -> Self {
+        Self {
+            input,
+            ..Self::new(reexecute)
         }
     }
 
@@ -277,6 +248,19 @@ impl Tracker {
         }
     }
 
+    /// Whether a request and its reply were complete since the tracker began.
+    pub fn has_exchanged(&self) -> bool {
+        self.has_exchanged
+    }
+
+    /// Why the streams cannot be followed, for good.
+    pub fn refusal(&self) -> Option<&Reason> {
+        match &self.mode {
+            Mode::Refused(reason) => Some(reason),
+            Mode::Following | Mode::Finished => None,
+        }
+    }
+
     /// How many requests have no complete reply.
     pub fn unanswered(&self) -> usize {
         self.unanswered.len()
@@ -304,6 +288,7 @@ impl Tracker {
                 reexecute: self.reexecute,
                 input: self.input,
                 input_ended: self.input_ended,
+                has_exchanged: self.has_exchanged,
                 mode,
                 ..Self::default()
             };
@@ -372,6 +357,7 @@ impl Tracker {
 
     fn forget_first(&mut self) {
         self.unanswered.pop_front();
+        self.has_exchanged = true;
         if self.unanswered.is_empty() && self.unanswered.capacity() > UNANSWERED_KEPT {
             self.unanswered = VecDeque::new();
         }

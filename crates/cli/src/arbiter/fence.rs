@@ -1,0 +1,63 @@
+//! The fence: the operator's command that makes sure that the peer is off.
+
+use proto::standing::Verdict;
+
+use super::{Names, Outbox, Question};
+use crate::bounded::{self, Late, Outcome};
+use crate::config;
+
+/// Runs the command, beside the agent.
+pub struct Fence {
+    config: config::Fence,
+    names: Names,
+}
+
+impl Fence {
+    pub fn new(config: config::Fence, names: Names) -> Self {
+        Self { config, names }
+    }
+
+    /// Runs the command for `question`: if it ends with 0 within its time, the peer is off.
+    pub fn run(&self, question: Question, outbox: Outbox) {
+        let (config, names, outside) = (self.config.clone(), self.names.clone(), outbox.clone());
+        let fence = move || outbox.tell(question, fence(&config, &names, question));
+        let spawned = std::thread::Builder::new().name("fence".into()).spawn(fence);
+        if let Err(error) = spawned {
+            tracing::error!(%error, "the fence command cannot be run: no thread");
+            outside.tell(question, Verdict::Failed);
+        }
+    }
+}
+
+fn fence(config: &config::Fence, names: &Names, question: Question) -> Verdict {
+    let service = names.services[usize::from(question.service)].as_str();
+    let (peer, program) = (names.peer.as_str(), config.command[0].as_str());
+    let (address, epoch) = (names.peer_address.to_string(), question.epoch.to_string());
+    let environment = [
+        ("STEADFAST_SERVICE", service),
+        ("STEADFAST_PEER", peer),
+        ("STEADFAST_PEER_ADDRESS", &address),
+        ("STEADFAST_EPOCH", &epoch),
+    ];
+    tracing::warn!(service, peer, epoch, program, "fencing the peer");
+    match bounded::run(&config.command, &environment, config.timeout, Late::Kill) {
+        Ok(Outcome::Ended { status, .. }) if status.success() => {
+            tracing::warn!(service, peer, "the peer is fenced");
+            return Verdict::Granted;
+        }
+        Ok(Outcome::Ended { status, stderr }) => {
+            tracing::error!(service, peer, program, %status, stderr, "the fence command failed");
+        }
+        Ok(Outcome::Late) => {
+            tracing::error!(
+                service,
+                peer,
+                program,
+                "the fence command was killed after {:?}",
+                config.timeout
+            );
+        }
+        Err(error) => tracing::error!(service, peer, program, %error, "the fence command cannot be run"),
+    }
+    Verdict::Failed
+}

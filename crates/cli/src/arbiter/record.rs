@@ -1,0 +1,50 @@
+//! What the witness keeps of a service, and what follows from it.
+
+use proto::standing::Verdict;
+use serde::{Deserialize, Serialize};
+
+/// Who has the latest epoch that was given away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub epoch: u64,
+    pub owner: String,
+    /// Unix time, in seconds; for people.
+    pub at: u64,
+}
+
+/// What `stored` says to `node`, which wants `epoch`. Nothing if it may try to take it.
+///
+/// A node that has the epoch already is told so again: the first answer may have been lost.
+pub fn judge(stored: &Record, node: &str, epoch: u64) -> Option<Verdict> {
+    if stored.epoch == epoch && stored.owner == node {
+        return Some(Verdict::Granted);
+    }
+    (stored.epoch >= epoch).then_some(Verdict::Refused { epoch: stored.epoch })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_is_given_to_one_node() {
+        let record = |epoch, owner: &str| Record {
+            epoch,
+            owner: owner.to_owned(),
+            at: 0,
+        };
+        let refused = |epoch| Some(Verdict::Refused { epoch });
+        let cases = [
+            (record(4, "b"), None),
+            (record(1, "b"), None),
+            (record(4, "a"), None),
+            (record(5, "a"), Some(Verdict::Granted)),
+            (record(5, "b"), refused(5)),
+            (record(6, "b"), refused(6)),
+            (record(6, "a"), refused(6)),
+        ];
+        for (stored, expected) in cases {
+            assert_eq!(judge(&stored, "a", 5), expected, "{stored:?}");
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The witness: an etcd cluster that gives each epoch of a service to one node.
+//!
+//! ```text
+//! /<cluster>/services/<service>   {"epoch", "owner", "at"}               stays: whoever speaks does not depend on etcd being up
+//! /<cluster>/nodes/<node>         {"peer", "peer_address", "services"}  with an etcd lease: who is there, for people
+//! ```
+//!
+//! An epoch is taken by comparing and setting in one transaction, so one node gets it. A node that does not know whether its
+//! transaction was carried out reads what is stored before it says anything. All of this happens on a thread of its own.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use etcd_client::{Client, Compare, CompareOp, Error, GetOptions, PutOptions, Txn, TxnOp};
+use proto::standing::Verdict;
+use serde::Serialize;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::LocalSet;
+use tokio::time::Instant;
+
+use super::members::Members;
+use super::record::{Record, judge};
+use super::{Names, Outbox, Question};
+use crate::config;
+use crate::control::{OwnerStatus, WitnessStatus};
+
+/// After so many seconds of silence a node is not shown any more.
+const LEASE_SECONDS: i64 = 10;
+/// Between two signs of life, and two looks at what others have stored.
+const RHYTHM: Duration = Duration::from_secs(3);
+
+/// What the thread is told.
+enum Order {
+    Ask(Question),
+    Stop,
+}
+
+/// The witness, as the agent sees it.
+pub struct Witness {
+    orders: UnboundedSender<Order>,
+    view: Arc<Mutex<View>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the witness said last.
+#[derive(Default)]
+struct View {
+    answered: Option<std::time::Instant>,
+    /// Nothing while it answers.
+    error: Option<String>,
+    owners: BTreeMap<String, OwnerStatus>,
+    nodes: Vec<String>,
+}
+
+/// The value of a node's key.
+#[derive(Serialize)]
+struct Presence<'a> {
+    /// The other node, and where this one reaches it.
+    peer: &'a str,
+    peer_address: IpAddr,
+    services: &'a [String],
+}
+
+impl Witness {
+    /// Starts the thread. That etcd cannot be reached is no error: it is shown.
+    ///
+    /// # Errors
+    /// If certificates cannot be read, or there is no thread.
+    pub fn open(config: &config::Witness, names: Names, outbox: Outbox) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("starting the witness's thread")?;
+        let (orders, received) = unbounded_channel();
+        let view = Arc::<Mutex<View>>::default();
+        let cluster = Cluster {
+            members: Members::new(config)?,
+            prefix: format!("/{}", config.cluster),
+            timeout: config.timeout,
+            names,
+            view: Arc::clone(&view),
+        };
+        let run = move || {
+            let cluster = Rc::new(cluster);
+            let local = LocalSet::new();
+            runtime.block_on(local.run_until(serve(cluster, outbox, received)));
+        };
+        let thread = std::thread::Builder::new().name("witness".into()).spawn(run)?;
+        Ok(Self {
+            orders,
+            view,
+            thread: Some(thread),
+        })
+    }
+
+    /// Asks for an epoch. The answer goes to the outbox.
+    pub fn ask(&self, question: Question) {
+        // The thread lives as long as this.
+        let _ = self.orders.send(Order::Ask(question));
+    }
+
+    /// How it is.
+    pub fn status(&self) -> WitnessStatus {
+        let view = lock(&self.view);
+        let nanos = |age: Duration| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        WitnessStatus {
+            reachable: view.answered.is_some() && view.error.is_none(),
+            answer_age_ns: view.answered.map(|at| nanos(at.elapsed())),
+            error: view.error.clone(),
+            owners: view.owners.clone(),
+            nodes: view.nodes.clone(),
+        }
+    }
+}
+
+impl Drop for Witness {
+    /// Takes back this node's sign of life, for a bounded time.
+    fn drop(&mut self) {
+        let _ = self.orders.send(Order::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // its panic was printed
+        }
+    }
+}
+
+fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
+    view.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's work: answers each question beside the others.
+async fn serve(cluster: Rc<Cluster>, outbox: Outbox, mut orders: UnboundedReceiver<Order>) {
+    let presence = tokio::task::spawn_local(keep_presence(Rc::clone(&cluster)));
+    while let Some(Order::Ask(question)) = orders.recv().await {
+        let (cluster, outbox) = (Rc::clone(&cluster), outbox.clone());
+        tokio::task::spawn_local(async move {
+            let verdict = cluster.decide(question).await;
+            outbox.tell(question, verdict);
+        });
+    }
+    presence.abort();
+    let _ = presence.await; // else it might still appear after having left
+    cluster.leave().await;
+}
+
+/// The etcd cluster.
+struct Cluster {
+    members: Members,
+    prefix: String,
+    timeout: Duration,
+    names: Names,
+    view: Arc<Mutex<View>>,
+}
+
+/// A record as it is stored.
+struct Stored {
+    record: Record,
+    revision: i64,
+}
+
+impl Cluster {
+    /// The verdict about `question`, within the time that a question may take.
+    async fn decide(&self, question: Question) -> Verdict {
+        let Question { service, epoch } = question;
+        let service = self.names.services[usize::from(service)].as_str();
+        let deadline = Instant::now() + self.timeout;
+        match self.take(service, epoch, deadline).await {
+            Ok(verdict) => {
+                tracing::info!(service, epoch, ?verdict, "the witness has spoken");
+                verdict
+            }
+            Err(error) => {
+                tracing::warn!(service, epoch, error, "the witness gave no answer");
+                Verdict::Failed
+            }
+        }
+    }
+
+    /// Takes `epoch` if nobody has it. It says what is stored, never what it believes to have stored.
+    async fn take(&self, service: &str, epoch: u64, deadline: Instant) -> Result<Verdict, String> {
+        let key = format!("{}/services/{service}", self.prefix);
+        let node = self.names.node.as_str();
+        loop {
+            let stored = self.read(&key, deadline).await?;
+            let verdict = stored
+                .as_ref()
+                .and_then(|stored| judge(&stored.record, node, epoch));
+            if let Some(verdict) = verdict {
+                return Ok(verdict);
+            }
+            let revision = stored.map_or(0, |stored| stored.revision);
+            let record = Record {
+                epoch,
+                owner: node.to_owned(),
+                at: SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .map_or(0, |since| since.as_secs()),
+            };
+            let value = serde_json::to_vec(&record).expect("a record has a JSON form");
+            // Whether it was carried out is read back, also if it was answered: there is one way to an answer.
+            self.ask(deadline, |mut client| {
+                let unchanged = Compare::mod_revision(key.as_str(), CompareOp::Equal, revision);
+                let put = TxnOp::put(key.as_str(), value.clone(), None);
+                let transaction = Txn::new().when([unchanged]).and_then([put]);
+                async move { client.txn(transaction).await.map(drop) }
+            })
+            .await?;
+        }
+    }
+
+    async fn read(&self, key: &str, deadline: Instant) -> Result<Option<Stored>, String> {
+        let answer = self
+            .ask(deadline, |mut client| {
+                let key = key.to_owned();
+                async move { client.get(key, None).await }
+            })
+            .await?;
+        let Some(found) = answer.kvs().first() else {
+            return Ok(None);
+        };
+        let record = serde_json::from_slice(found.value())
+            .map_err(|error| format!("{key} holds no record: {error}; put it right, or delete it"))?;
+        let revision = found.mod_revision();
+        Ok(Some(Stored { record, revision }))
+    }
+
+    /// As [`Members::ask`]; what comes of it is noted.
+    async fn ask<T, F>(&self, deadline: Instant, request: impl FnMut(Client) -> F) -> Result<T, String>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let outcome = self.members.ask(deadline, request).await;
+        let mut view = lock(&self.view);
+        match &outcome {
+            Ok(_) => {
+                if view.error.take().is_some() {
+                    tracing::info!("the witness answers again");
+                }
+                view.answered = Some(std::time::Instant::now());
+            }
+            Err(error) => {
+                if view.error.is_none() {
+                    tracing::warn!(error, "the witness does not answer; whoever speaks goes on");
+                }
+                view.error = Some(error.clone());
+            }
+        }
+        outcome
+    }
+
+    /// Says that this node is there: with `lease` if it is still good, else with a new one.
+    async fn appear(&self, lease: Option<i64>) -> Result<i64, String> {
+        let deadline = Instant::now() + self.timeout;
+        if let Some(lease) = lease {
+            let kept = self
+                .ask(deadline, |mut client| async move {
+                    match client.lease_keep_alive(lease).await {
+                        Ok(_) => Ok(true),
+                        Err(Error::LeaseKeepAliveError(_)) => Ok(false), // it has run out
+                        Err(error) => Err(error),
+                    }
+                })
+                .await?;
+            if kept {
+                return Ok(lease);
+            }
+        }
+        let key = self.node_key();
+        let presence = Presence {
+            peer: &self.names.peer,
+            peer_address: self.names.peer_address,
+            services: &self.names.services,
+        };
+        let value = serde_json::to_vec(&presence).expect("it has a JSON form");
+        self.ask(deadline, |mut client| {
+            let (key, value) = (key.clone(), value.clone());
+            async move {
+                let lease = client.lease_grant(LEASE_SECONDS, None).await?.id();
+                let options = PutOptions::new().with_lease(lease);
+                client.put(key, value, Some(options)).await?;
+                Ok(lease)
+            }
+        })
+        .await
+    }
+
+    /// Looks at what all nodes have stored, for people.
+    async fn look(&self) -> Result<(), String> {
+        let deadline = Instant::now() + self.timeout;
+        let prefix = format!("{}/", self.prefix);
+        let answer = self
+            .ask(deadline, |mut client| {
+                let prefix = prefix.clone();
+                async move { client.get(prefix, Some(GetOptions::new().with_prefix())).await }
+            })
+            .await?;
+        let (mut owners, mut nodes) = (BTreeMap::new(), Vec::new());
+        for found in answer.kvs() {
+            let key = String::from_utf8_lossy(found.key());
+            let Some((kind, name)) = key.strip_prefix(&prefix).and_then(|rest| rest.split_once('/')) else {
+                continue;
+            };
+            if kind == "nodes" {
+                nodes.push(name.to_owned());
+            } else if let Ok(Record { epoch, owner, .. }) = serde_json::from_slice(found.value()) {
+                owners.insert(name.to_owned(), OwnerStatus { epoch, owner });
+            }
+        }
+        let mut view = lock(&self.view);
+        (view.owners, view.nodes) = (owners, nodes);
+        Ok(())
+    }
+
+    /// Takes back the sign of life, if that can be done.
+    async fn leave(&self) {
+        let (deadline, key) = (Instant::now() + self.timeout, self.node_key());
+        let gone = self.ask(deadline, |mut client| {
+            let key = key.clone();
+            async move { client.delete(key, None).await }
+        });
+        let _ = gone.await; // else its lease runs out
+    }
+
+    fn node_key(&self) -> String {
+        format!("{}/nodes/{}", self.prefix, self.names.node)
+    }
+}
+
+/// Signs of life and looks, in a rhythm.
+async fn keep_presence(cluster: Rc<Cluster>) {
+    let mut lease = None;
+    loop {
+        // What failed was noted.
+        lease = cluster.appear(lease).await.ok().or(lease);
+        let _ = cluster.look().await;
+        tokio::time::sleep(RHYTHM).await;
+    }
+}
+
+/// Asks every member once, each for itself: what is wrong with it.
+///
+/// # Errors
+/// If certificates cannot be read.
+pub fn unreachable(config: &config::Witness) -> anyhow::Result<Vec<String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting a runtime")?;
+    let mut faults = Vec::new();
+    for endpoint in &config.endpoints {
+        let alone = config::Witness {
+            endpoints: vec![endpoint.clone()],
+            ..config.clone()
+        };
+        let members = Members::new(&alone)?;
+        let key = format!("/{}/", config.cluster);
+        let answer = runtime.block_on(async {
+            let deadline = Instant::now() + config.timeout;
+            let look = |mut client: Client| {
+                let key = key.clone();
+                async move { client.get(key, None).await.map(drop) }
+            };
+            members.ask(deadline, look).await
+        });
+        faults.extend(answer.err());
+    }
+    Ok(faults)
+}

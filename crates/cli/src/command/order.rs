@@ -1,0 +1,99 @@
+//! `steadfast handover`, `bypass` and `drain`: given to the node, then looked at until it is done.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use proto::role::Role;
+
+use super::show::{choose, no_answer};
+use super::{Failure, NodeOption};
+use crate::control::{self, Order, ServiceStatus};
+
+/// So long a change of roles may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks.
+const POLL: Duration = Duration::from_millis(20);
+
+pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), Failure> {
+    let state_dir = choose(node)?;
+    let before = control::status(&state_dir).map_err(no_answer)?;
+    let was_backup = before
+        .services
+        .iter()
+        .any(|status| status.name == service && status.state == Role::Backup);
+    give(
+        &state_dir,
+        Order::Handover {
+            service: service.clone(),
+        },
+    )?;
+    wait(&state_dir, &|status| {
+        let serves = matches!(status.state, Role::Sole | Role::Primary);
+        status.name != service || serves == was_backup && status.state != Role::TakingOver
+    })
+}
+
+pub(super) fn bypass(node: &NodeOption, service: String, off: bool) -> Result<(), Failure> {
+    let state_dir = choose(node)?;
+    if !off {
+        let status = control::status(&state_dir).map_err(no_answer)?;
+        let serves = |status: &&ServiceStatus| status.name == service && status.state.may_speak();
+        if status.services.iter().any(|status| serves(&status)) {
+            let why = anyhow!("this node serves {service}: ask its backup, or hand it over first");
+            return Err(Failure::Failed(why));
+        }
+    }
+    let order = Order::Leave {
+        service: Some(service.clone()),
+        leaves: !off,
+    };
+    give(&state_dir, order)?;
+    wait(&state_dir, &|status| {
+        off || status.name != service || has_left(status)
+    })
+}
+
+pub(super) fn drain(name: String, off: bool) -> Result<(), Failure> {
+    let node = NodeOption {
+        config: None,
+        node: Some(name),
+    };
+    let state_dir = choose(&node)?;
+    let order = Order::Leave {
+        service: None,
+        leaves: !off,
+    };
+    give(&state_dir, order)?;
+    wait(&state_dir, &|status| off || has_left(status))
+}
+
+const fn has_left(status: &ServiceStatus) -> bool {
+    matches!(status.state, Role::Standby | Role::Joining)
+}
+
+fn give(state_dir: &Path, order: Order) -> Result<(), Failure> {
+    control::order(state_dir, order).map_err(no_answer)
+}
+
+/// Waits until all services are as they should be.
+fn wait(state_dir: &Path, is_done: &dyn Fn(&ServiceStatus) -> bool) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = control::status(state_dir).map_err(no_answer)?;
+        let left: Vec<String> = status
+            .services
+            .iter()
+            .filter(|service| !is_done(service))
+            .map(|service| format!("{} is {}", service.name, service.state))
+            .collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let left = left.join(", ");
+            return Err(Failure::Failed(anyhow!("not done after {PATIENCE:?}: {left}")));
+        }
+        std::thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,202 @@
+//! `assume`, `[witness]`, `[fence]`: who says that this node may speak beyond its lease.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::de::{DeTable, DeValue};
+
+use super::table::{Reading, Table, integer, list, name, text};
+
+const WITNESS_TIMEOUT_MS: u64 = 1_000;
+const FENCE_TIMEOUT_MS: u64 = 10_000;
+const CLUSTER: &str = "steadfast";
+/// More endpoints than any etcd cluster has members.
+const ENDPOINTS_MAX: usize = 9;
+
+/// Who says that this node may speak beyond its lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Arbiter {
+    /// `assume = "fail-stop"`, the default: a node that is silent is dead (CoRAL).
+    #[default]
+    FailStop,
+    /// `[witness]`
+    Witness(Witness),
+    /// `[fence]`
+    Fence(Fence),
+}
+
+/// `[witness]`: an etcd cluster that gives each epoch to one node.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Witness {
+    /// `endpoints`: URLs of its members, `https://` or `http://`.
+    pub endpoints: Vec<String>,
+    /// `ca`: a PEM file with the certificates that vouch for the members'. Required with `https://`.
+    pub ca: Option<PathBuf>,
+    /// `cert`, `key`: PEM files with this node's own certificate and its private key, if the members ask for one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// `user`, `password`: if etcd's own authentication is on.
+    pub user: Option<(String, String)>,
+    /// `cluster`: all keys are below `/<cluster>/`. Default `steadfast`.
+    pub cluster: String,
+    /// `timeout_ms`: an answer that takes longer is none, 50 to 60,000 ms. Default 1,000 ms.
+    pub timeout: Duration,
+}
+
+/// `[fence]`: a command that makes sure that the peer is off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// `command`: a program and its arguments.
+    pub command: Vec<String>,
+    /// `timeout_ms`: it is killed then, and has failed; 50 to 600,000 ms. Default 10,000 ms.
+    pub timeout: Duration,
+}
+
+impl std::fmt::Debug for Witness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Witness")
+            .field("endpoints", &self.endpoints)
+            .field("cluster", &self.cluster)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads all three; they exclude each other.
+pub(super) fn arbiter(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Arbiter {
+    let assume = root.get("assume");
+    if let Some(value) = assume {
+        let line = reading.line(value.span().start);
+        reading.places.insert("assume".to_owned(), line);
+        if value.get_ref().as_str() != Some("fail-stop") {
+            reading.problem("assume", "allowed: \"fail-stop\"");
+        }
+    }
+    let witness = witness(reading, root);
+    let fence = fence(reading, root);
+    let there = [
+        ("assume", assume.is_some()),
+        ("witness", witness.is_some()),
+        ("fence", fence.is_some()),
+    ];
+    let mut there = there.into_iter().filter(|&(_, is_there)| is_there);
+    if let (Some((first, _)), Some((second, _))) = (there.next(), there.next()) {
+        let what = format!("cannot be together with {first}; allowed: one of assume, [witness] and [fence]");
+        reading.problem(second, what);
+    }
+    let witness = witness.flatten().map(Arbiter::Witness);
+    let fence = fence.flatten().map(Arbiter::Fence);
+    witness.or(fence).unwrap_or_default()
+}
+
+/// Nothing if the table is absent, nothing inside if it is wrong.
+fn witness(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Witness>> {
+    let value = root.get("witness")?;
+    let mut table = Table::begin(reading, "witness".to_owned(), Some(value));
+    let kind = table.required("kind", "\"etcd\"", |value| {
+        text("\"etcd\"", |kind| (kind == "etcd").then_some(()))(value)
+    });
+    let endpoints = table.required("endpoints", ENDPOINTS, endpoints);
+    let ca = table.optional("ca", file);
+    let cert = table.optional("cert", file);
+    let key = table.optional("key", file);
+    let user = table.optional("user", text("a string", word));
+    let password = table.optional("password", text("a string", word));
+    let cluster = table.optional("cluster", name);
+    let timeout = table
+        .optional("timeout_ms", integer(50..=60_000))
+        .unwrap_or(WITNESS_TIMEOUT_MS);
+    both(&mut table, ("cert", cert.is_some()), ("key", key.is_some()));
+    both(
+        &mut table,
+        ("user", user.is_some()),
+        ("password", password.is_some()),
+    );
+    let are_private = endpoints.as_ref().map(|all| all[0].starts_with(HTTPS));
+    let has_files = ca.is_some() || cert.is_some();
+    match are_private {
+        Some(true) if ca.is_none() => {
+            table.problem("ca", "is missing; allowed: a PEM file, with https:// endpoints")
+        }
+        Some(false) if has_files => table.problem(
+            "endpoints",
+            "are http://, without certificates; allowed: https:// with ca",
+        ),
+        _ => {}
+    }
+    table.end();
+    let witness = |endpoints| Witness {
+        endpoints,
+        ca,
+        identity: cert.zip(key),
+        user: user.zip(password),
+        cluster: cluster.unwrap_or_else(|| CLUSTER.to_owned()),
+        timeout: Duration::from_millis(timeout),
+    };
+    Some(kind.and(endpoints).map(witness))
+}
+
+/// Notes that one of two keys that belong together is missing.
+fn both(table: &mut Table<'_, '_>, (first, has_first): (&str, bool), (second, has_second): (&str, bool)) {
+    if has_first != has_second {
+        let (missing, there) = if has_first {
+            (second, first)
+        } else {
+            (first, second)
+        };
+        table.problem(missing, format!("is missing; {there} is of no use without it"));
+    }
+}
+
+fn fence(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Fence>> {
+    let value = root.get("fence")?;
+    let mut table = Table::begin(reading, "fence".to_owned(), Some(value));
+    let command = table.required("command", COMMAND, command);
+    let timeout = table
+        .optional("timeout_ms", integer(50..=600_000))
+        .unwrap_or(FENCE_TIMEOUT_MS);
+    table.end();
+    let timeout = Duration::from_millis(timeout);
+    Some(command.map(|command| Fence { command, timeout }))
+}
+
+const COMMAND: &str = "an array of a program and its arguments";
+
+fn command(value: &DeValue<'_>) -> Result<Vec<String>, String> {
+    let words = list(text("a string", word))(value)?;
+    match words.first() {
+        Some(program) if !program.is_empty() => Ok(words),
+        _ => Err(format!("names no program; allowed: {COMMAND}")),
+    }
+}
+
+const ENDPOINTS: &str = "an array of 1 to 9 URLs, all \"https://HOST:PORT\" or all \"http://HOST:PORT\"";
+const HTTPS: &str = "https://";
+
+fn endpoints(value: &DeValue<'_>) -> Result<Vec<String>, String> {
+    let endpoints = list(text("\"https://HOST:PORT\" or \"http://HOST:PORT\"", endpoint))(value)?;
+    let private = endpoints.iter().filter(|url| url.starts_with(HTTPS)).count();
+    let are_alike = private == 0 || private == endpoints.len();
+    if (1..=ENDPOINTS_MAX).contains(&endpoints.len()) && are_alike {
+        Ok(endpoints)
+    } else {
+        Err(format!("has {} URLs; allowed: {ENDPOINTS}", endpoints.len()))
+    }
+}
+
+fn endpoint(url: &str) -> Option<String> {
+    let parsed: hyper::Uri = url.parse().ok()?;
+    let has_scheme = matches!(parsed.scheme_str(), Some("http" | "https"));
+    let is_plain = matches!(parsed.path(), "" | "/") && parsed.query().is_none();
+    (has_scheme && is_plain && parsed.port().is_some()).then(|| url.to_owned())
+}
+
+/// Reads the path of a file.
+pub(super) fn file(value: &DeValue<'_>) -> Result<PathBuf, String> {
+    text("an absolute path", |path| {
+        path.starts_with('/').then(|| path.into())
+    })(value)
+}
+
+#[allow(clippy::unnecessary_wraps)] // as `text` wants it
+fn word(word: &str) -> Option<String> {
+    Some(word.to_owned())
+}

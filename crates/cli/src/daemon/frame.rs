@@ -1,0 +1,269 @@
+//! The frame around whatever one node tells the other: who speaks which versions, whose it is, and whether it is new. What is in
+//! it is the business of others.
+//!
+//! ```text
+//!  0        version of what follows the header       1 lowest, 2 highest version that the sender speaks
+//!  3        kind of the contents                     4 flags: 1, a tag is there    5..8 zero
+//!  8..16    the sender's incarnation                16..24 sequence number, counts from 1
+//! 24..32    the sender's nonce                      32..40 the receiver's nonce, as the sender heard it last
+//! 40..      contents, then the tag: 32 bytes
+//! ```
+//!
+//! Numbers are big-endian. The header and the tag are the same in every version. The tag is HMAC-SHA256 (RFC 2104) over the
+//! sender's name and all that stands before the tag; so nobody can send a node its own words. Without a key there is no tag, and
+//! whoever can write to the network can write this.
+//!
+//! The versions: a node speaks its lowest until it has heard the other, then the highest that both speak.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use hmac::{Hmac, KeyInit, Mac};
+use proto::replay::{Freshness, Replay, Seen};
+use sha2::Sha256;
+
+use crate::config::Key;
+
+/// The versions of the contents that this program speaks.
+pub const VERSIONS: RangeInclusive<u8> = 1..=1;
+
+const HEADER: usize = 40;
+const TAG: usize = 32;
+const HAS_TAG: u8 = 1;
+
+/// What the contents are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A heartbeat. Of these only the newest counts.
+    Heartbeat = 1,
+    /// A question about connections that are older than the wire.
+    Ask = 2,
+    /// The answer.
+    Told = 3,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Self> {
+        [Self::Heartbeat, Self::Ask, Self::Told]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// A datagram that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened<'a> {
+    pub kind: Kind,
+    /// Newer ones have come before it.
+    pub is_late: bool,
+    pub contents: &'a [u8],
+}
+
+/// Why a datagram does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum Refused {
+    /// Not a frame.
+    #[error("malformed")]
+    Malformed,
+    /// There is a key here, and no tag there.
+    #[error("not authenticated")]
+    NoTag,
+    /// There is a tag, and no key here.
+    #[error("authenticated, and this node has no key_file")]
+    NoKey,
+    /// The tag is another's.
+    #[error("authenticated by another key or name")]
+    WrongTag,
+    /// The two programs have no version in common.
+    #[error("of a version that this program does not speak")]
+    Version,
+    /// The peer's agent is unknown and has not echoed our nonce yet: it will with its next words, unless this is a recording.
+    #[error("not proved to be new")]
+    Unproved,
+    /// Heard already.
+    #[error("a copy")]
+    Again,
+    /// So old that nobody knows.
+    #[error("too old")]
+    TooOld,
+    /// Of a kind that this program does not know.
+    #[error("of an unknown kind")]
+    Kind,
+    /// The contents are not what the kind says.
+    #[error("unreadable")]
+    Contents,
+    /// Another node than `[peer] name` says so.
+    #[error("another node's")]
+    Name,
+}
+
+/// What the opener has learned and the sealer must say.
+#[derive(Debug)]
+struct Learned {
+    /// Ours, for the peer's next agent to echo.
+    nonce: AtomicU64,
+    /// The peer's, as heard last.
+    echo: AtomicU64,
+    version: AtomicU8,
+}
+
+/// Makes datagrams.
+pub struct Sealer {
+    tagger: Option<Hmac<Sha256>>,
+    versions: RangeInclusive<u8>,
+    incarnation: u64,
+    sequence: u64,
+    learned: Arc<Learned>,
+}
+
+/// Reads the peer's.
+pub struct Opener {
+    tagger: Option<Hmac<Sha256>>,
+    versions: RangeInclusive<u8>,
+    replay: Replay,
+    learned: Arc<Learned>,
+    draw: fn() -> u64,
+}
+
+/// Both ends of what `name` and `peer` tell each other. `draw` gives unpredictable numbers other than 0.
+pub fn open(
+    (name, peer): (&str, &str),
+    key: Option<&Key>,
+    versions: RangeInclusive<u8>,
+    draw: fn() -> u64,
+) -> (Sealer, Opener) {
+    let nonce = draw();
+    let learned = Arc::new(Learned {
+        nonce: nonce.into(),
+        echo: 0.into(),
+        version: (*versions.start()).into(),
+    });
+    let sealer = Sealer {
+        tagger: key.map(|key| tagger(key, name)),
+        versions: versions.clone(),
+        incarnation: draw(),
+        sequence: 0,
+        learned: Arc::clone(&learned),
+    };
+    let opener = Opener {
+        tagger: key.map(|key| tagger(key, peer)),
+        versions,
+        replay: Replay::new(nonce),
+        learned,
+        draw,
+    };
+    (sealer, opener)
+}
+
+/// What computes the tags of the datagrams that `sender` sends. The name's length goes first: no name is the beginning of
+/// another and what it says.
+fn tagger(key: &Key, sender: &str) -> Hmac<Sha256> {
+    let mut tagger = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("any length is a key");
+    tagger.update(&(sender.len() as u64).to_be_bytes());
+    tagger.update(sender.as_bytes());
+    tagger
+}
+
+impl Sealer {
+    /// `contents` in a datagram of its own.
+    pub fn seal(&mut self, kind: Kind, contents: &[u8]) -> Vec<u8> {
+        self.sequence += 1;
+        let version = self.learned.version.load(Ordering::Relaxed);
+        let flags = if self.tagger.is_some() { HAS_TAG } else { 0 };
+        let mut datagram = Vec::with_capacity(HEADER + contents.len() + TAG);
+        datagram.extend([version, *self.versions.start(), *self.versions.end(), kind as u8]);
+        datagram.extend([flags, 0, 0, 0]);
+        let numbers = [
+            self.incarnation,
+            self.sequence,
+            self.learned.nonce.load(Ordering::Relaxed),
+            self.learned.echo.load(Ordering::Relaxed),
+        ];
+        datagram.extend(numbers.into_iter().flat_map(u64::to_be_bytes));
+        datagram.extend_from_slice(contents);
+        if let Some(tagger) = &self.tagger {
+            let tag = tagger.clone().chain_update(&datagram).finalize().into_bytes();
+            datagram.extend_from_slice(&tag);
+        }
+        datagram
+    }
+}
+
+impl Opener {
+    /// What is in `datagram`, if it counts.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn open<'a>(&mut self, datagram: &'a [u8]) -> Result<Opened<'a>, Refused> {
+        let (header, rest) = datagram.split_first_chunk::<HEADER>().ok_or(Refused::Malformed)?;
+        let contents = self.verify(header, rest, datagram)?;
+        let number = |at: usize| u64::from_be_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        // Whoever it is that lives there: its nonce is echoed, so that it may hear us.
+        self.learned.echo.store(number(24), Ordering::Relaxed);
+        let is_late = self.is_late(number(8), number(16), number(32))?;
+        let theirs = header[1]..=header[2];
+        let version = common(&self.versions, &theirs).ok_or(Refused::Version)?;
+        self.learned.version.store(version, Ordering::Relaxed);
+        if !self.versions.contains(&header[0]) {
+            return Err(Refused::Version);
+        }
+        let kind = Kind::of(header[3]).ok_or(Refused::Kind)?;
+        Ok(Opened {
+            kind,
+            is_late,
+            contents,
+        })
+    }
+
+    /// The contents, if the peer has written them.
+    fn verify<'a>(
+        &self,
+        header: &[u8; HEADER],
+        rest: &'a [u8],
+        datagram: &[u8],
+    ) -> Result<&'a [u8], Refused> {
+        let has_tag = match header[4..8] {
+            [flags, 0, 0, 0] if flags & !HAS_TAG == 0 => flags == HAS_TAG,
+            _ => return Err(Refused::Malformed),
+        };
+        let Some(tagger) = &self.tagger else {
+            return if has_tag { Err(Refused::NoKey) } else { Ok(rest) };
+        };
+        if !has_tag {
+            return Err(Refused::NoTag);
+        }
+        let (contents, tag) = rest.split_last_chunk::<TAG>().ok_or(Refused::Malformed)?;
+        let said = &datagram[..datagram.len() - TAG];
+        let is_right = tagger.clone().chain_update(said).verify_slice(tag);
+        is_right.map_err(|_| Refused::WrongTag)?;
+        Ok(contents)
+    }
+
+    fn is_late(&mut self, incarnation: u64, sequence: u64, echo: u64) -> Result<bool, Refused> {
+        match self.replay.on_datagram(incarnation, sequence, echo) {
+            Freshness::Current(Seen::Newest) => Ok(false),
+            Freshness::Current(Seen::Late) => Ok(true),
+            Freshness::Current(Seen::Again) => Err(Refused::Again),
+            Freshness::Current(Seen::TooOld) => Err(Refused::TooOld),
+            Freshness::Unproved => Err(Refused::Unproved),
+            Freshness::Proved => {
+                let nonce = (self.draw)();
+                self.replay.set_nonce(nonce);
+                self.learned.nonce.store(nonce, Ordering::Relaxed);
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// The highest version that both speak.
+fn common(ours: &RangeInclusive<u8>, theirs: &RangeInclusive<u8>) -> Option<u8> {
+    let highest = *ours.end().min(theirs.end());
+    (ours.contains(&highest) && theirs.contains(&highest)).then_some(highest)
+}
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

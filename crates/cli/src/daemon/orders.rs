@@ -1,0 +1,49 @@
+//! What the operator wants done.
+
+use proto::action::ServiceIndex;
+use proto::node::Node;
+
+use super::carry_out::Executor;
+use crate::control::Order;
+
+/// Passes an order on.
+///
+/// # Errors
+/// Why it is not carried out, as a sentence.
+pub fn give(node: &mut Node, executor: &Executor, order: &Order) -> Result<(), String> {
+    let now = linux::clock::now();
+    let all = 0..ServiceIndex::try_from(node.config().services.len()).expect("few");
+    match order {
+        Order::Handover { service } => {
+            let index = find(executor, all, service)?;
+            node.handle_handover(now, index)
+                .map_err(|why| format!("service {service} cannot be handed over: {why}"))
+        }
+        Order::Leave { service, leaves } => {
+            let indices: Vec<_> = match service {
+                Some(service) => vec![find(executor, all, service)?],
+                None => all.collect(),
+            };
+            // All or nothing.
+            for &index in &indices {
+                if let Some(why) = node.would_be_lost(now, index).filter(|_| *leaves) {
+                    let service = executor.service_name(index);
+                    return Err(format!("nobody would serve {service}: {why}"));
+                }
+            }
+            for index in indices {
+                node.handle_leave(now, index, *leaves);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn find(
+    executor: &Executor,
+    mut all: std::ops::Range<ServiceIndex>,
+    name: &str,
+) -> Result<ServiceIndex, String> {
+    all.find(|&index| executor.service_name(index) == name)
+        .ok_or_else(|| format!("this node has no service {name}"))
+}

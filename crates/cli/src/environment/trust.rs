@@ -1,0 +1,111 @@
+//! Whether the secrets, the witness and the fence that the configuration names are there.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::Findings;
+use crate::arbiter::witness;
+use crate::config::{Arbiter, Config, Key, Witness, private};
+
+/// Notes what is wrong.
+pub(super) fn check(config: &Config, findings: &mut Findings) {
+    match &config.peer.key_file {
+        Some(path) => {
+            let fault = Key::read(path).err();
+            let problems = fault.map(|what| config.problem("peer.key_file", what));
+            findings.problems.extend(problems);
+        }
+        None => findings.warnings.push(config.problem(
+            "peer.key_file",
+            "is missing: whoever can write to the network between the nodes can speak as the peer",
+        )),
+    }
+    match &config.arbiter {
+        Arbiter::FailStop => {}
+        Arbiter::Fence(fence) => {
+            if find_program(&fence.command[0]).is_none() {
+                let what = format!("there is no program {}", fence.command[0]);
+                findings.problems.push(config.problem("fence.command", what));
+            }
+        }
+        Arbiter::Witness(witness) => {
+            let before = findings.problems.len();
+            certificates(config, witness, findings);
+            if findings.problems.len() == before {
+                reach(config, witness, findings);
+            }
+        }
+    }
+}
+
+fn certificates(config: &Config, witness: &Witness, findings: &mut Findings) {
+    let mut note = |field: &str, fault: Result<(), String>| {
+        let problems = fault.err().map(|what| config.problem(field, what));
+        findings.problems.extend(problems);
+    };
+    if let Some(ca) = &witness.ca {
+        note("witness.ca", certificate(ca));
+    }
+    if let Some((cert, key)) = &witness.identity {
+        note("witness.cert", certificate(cert));
+        let read = private(key).and_then(|text| {
+            PrivateKeyDer::from_pem_slice(text.as_bytes())
+                .map(drop)
+                .map_err(|error| format!("{} holds no private key in PEM: {error}", key.display()))
+        });
+        note("witness.key", read);
+    }
+}
+
+fn certificate(path: &Path) -> Result<(), String> {
+    let text = fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    CertificateDer::from_pem_slice(&text)
+        .map(drop)
+        .map_err(|error| format!("{} holds no certificate in PEM: {error}", path.display()))
+}
+
+/// That the witness cannot be reached now is no reason not to start: who speaks does not depend on it.
+fn reach(config: &Config, witness: &Witness, findings: &mut Findings) {
+    match witness::unreachable(witness) {
+        Ok(faults) => {
+            let warnings = faults
+                .into_iter()
+                .map(|what| config.problem("witness.endpoints", what));
+            findings.warnings.extend(warnings);
+        }
+        Err(error) => findings
+            .problems
+            .push(config.problem("witness", format!("{error:#}"))),
+    }
+}
+
+/// The file that `execvp(3)` would run.
+fn find_program(name: &str) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(is_program);
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(is_program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_the_system_finds_them() {
+        assert!(find_program("sh").is_some() && find_program("/bin/sh").is_some());
+        for name in ["/etc/passwd", "/nowhere", "no-such-program", "/"] {
+            assert_eq!(find_program(name), None);
+        }
+    }
+}

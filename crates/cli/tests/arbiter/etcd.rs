@@ -1,0 +1,174 @@
+//! An etcd cluster on this machine, for one test.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+
+pub struct Etcd {
+    folder: TempDir,
+    members: Vec<Member>,
+    is_private: bool,
+}
+
+struct Member {
+    process: Child,
+    client: SocketAddr,
+}
+
+impl Etcd {
+    /// A cluster of `count` members that clients reach by TLS only if it `is_private`; nothing where etcd is missing, which is
+    /// said.
+    pub fn start(test: &str, count: usize, is_private: bool) -> Option<Self> {
+        if Command::new("etcd").arg("--version").output().is_err() {
+            eprintln!("skipped: {test}: etcd is not installed (package etcd-server)");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        if is_private {
+            certificates(&folder);
+        }
+        let ports: Vec<(SocketAddr, SocketAddr)> = (0..count).map(|_| (free(), free())).collect();
+        let cluster: Vec<String> = ports
+            .iter()
+            .enumerate()
+            .map(|(index, (_, peers))| format!("m{index}=http://{peers}"))
+            .collect();
+        let members = ports.iter().enumerate().map(|(index, &(client, peers))| {
+            let scheme = if is_private { "https" } else { "http" };
+            let mut command = Command::new("etcd");
+            command
+                .args(["--name", &format!("m{index}")])
+                .arg("--data-dir")
+                .arg(folder.path().join(format!("m{index}")))
+                .args(["--listen-client-urls", &format!("{scheme}://{client}")])
+                .args(["--advertise-client-urls", &format!("{scheme}://{client}")])
+                .args(["--listen-peer-urls", &format!("http://{peers}")])
+                .args(["--initial-advertise-peer-urls", &format!("http://{peers}")])
+                .args(["--initial-cluster", &cluster.join(",")])
+                .args(["--heartbeat-interval", "20", "--election-timeout", "400"])
+                .stdout(Stdio::null())
+                .stderr(fs::File::create(folder.path().join(format!("log{index}"))).unwrap());
+            if is_private {
+                for (option, file) in [("cert", "cert.pem"), ("key", "key.pem"), ("trusted-ca", "ca.pem")] {
+                    command
+                        .arg(format!("--{option}-file"))
+                        .arg(folder.path().join(file));
+                }
+                command.arg("--client-cert-auth");
+            }
+            let process = command.spawn().expect("etcd runs");
+            Member { process, client }
+        });
+        let etcd = Self {
+            members: members.collect(),
+            folder,
+            is_private,
+        };
+        for member in &etcd.members {
+            while TcpStream::connect(member.client).is_err() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Some(etcd)
+    }
+
+    /// `[witness]` for this cluster.
+    pub fn table(&self) -> String {
+        self.table_at(
+            &self
+                .members
+                .iter()
+                .map(|member| member.client)
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    /// `[witness]` for what is at `addresses`.
+    pub fn table_at(&self, addresses: &[SocketAddr]) -> String {
+        let scheme = if self.is_private { "https" } else { "http" };
+        let urls: Vec<String> = addresses
+            .iter()
+            .map(|address| format!("{scheme}://{address}"))
+            .collect();
+        let mut table = format!("[witness]\nkind = \"etcd\"\nendpoints = {urls:?}\ntimeout_ms = 4000\n");
+        if self.is_private {
+            for (key, file) in [("ca", "ca.pem"), ("cert", "cert.pem"), ("key", "key.pem")] {
+                writeln!(table, "{key} = {:?}", self.file(file)).unwrap();
+            }
+        }
+        table
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn address(&self, member: usize) -> SocketAddr {
+        self.members[member].client
+    }
+
+    pub fn kill(&mut self, member: usize) {
+        let process = &mut self.members[member].process;
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Stops it as if its machine were frozen, until the value is dropped.
+    pub fn freeze(&self, member: usize) -> Frozen {
+        let id = i32::try_from(self.members[member].process.id()).unwrap();
+        kill(Pid::from_raw(id), Signal::SIGSTOP).unwrap();
+        Frozen(Pid::from_raw(id))
+    }
+}
+
+/// A member that is stopped. It must go on before it can be killed and waited for.
+pub struct Frozen(Pid);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        for Member { process, .. } in &mut self.members {
+            let _ = process.kill(); // it may be dead already
+            let _ = process.wait();
+        }
+    }
+}
+
+/// A free address of this machine.
+fn free() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// `ca.pem`, and `cert.pem` and `key.pem` for members and clients alike; `other.pem` is of an authority that nobody asked.
+fn certificates(folder: &TempDir) {
+    let authority = || {
+        let mut parameters = CertificateParams::default();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap()
+    };
+    let (ca, key) = (authority(), KeyPair::generate().unwrap());
+    let parameters = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let certificate = parameters.signed_by(&key, &ca).unwrap();
+    for (name, pem) in [
+        ("ca.pem", ca.pem()),
+        ("other.pem", authority().pem()),
+        ("cert.pem", certificate.pem()),
+        ("key.pem", key.serialize_pem()),
+    ] {
+        fs::write(folder.path().join(name), pem).unwrap();
+    }
+}

@@ -1,0 +1,90 @@
+//! A way to etcd that loses answers.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What the client stores, and only a transaction has it.
+const STORED: &[u8] = b"\"owner\"";
+
+pub struct Proxy {
+    pub address: SocketAddr,
+    /// So many transactions get no answer.
+    cuts: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    /// A proxy to `etcd`. Of the first `cuts` transactions it forwards the request, and when etcd has answered it cuts the
+    /// connection.
+    pub fn start(etcd: SocketAddr, cuts: usize) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let cuts = Arc::new(AtomicUsize::new(cuts));
+        let left = Arc::clone(&cuts);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(etcd)) else {
+                    continue;
+                };
+                let left = Arc::clone(&left);
+                std::thread::spawn(move || forward(&client, &server, &left));
+            }
+        });
+        Self { address, cuts }
+    }
+
+    /// Transactions that will get no answer.
+    pub fn left(&self) -> usize {
+        self.cuts.load(Ordering::SeqCst)
+    }
+}
+
+/// Forwards until one side ends. Once a transaction's answer is to be lost, all that comes from etcd is.
+fn forward(client: &TcpStream, server: &TcpStream, left: &AtomicUsize) {
+    let is_cut = AtomicUsize::new(0);
+    let end = || {
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ = copy(server, |answer| {
+                if is_cut.load(Ordering::SeqCst) == 0 {
+                    let mut client = client;
+                    return client.write_all(answer);
+                }
+                // HTTP/2's answers to pings and windows are short; this one carries a result.
+                if answer.len() < 30 {
+                    return Ok(());
+                }
+                Err(std::io::ErrorKind::ConnectionAborted.into())
+            });
+            end();
+        });
+        let _ = copy(client, |request| {
+            let is_stored = request.windows(STORED.len()).any(|window| window == STORED);
+            let one_less = |left: usize| left.checked_sub(1);
+            if is_stored
+                && left
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
+                    .is_ok()
+            {
+                is_cut.store(1, Ordering::SeqCst);
+            }
+            let mut server = server;
+            server.write_all(request)
+        });
+        end();
+    });
+}
+
+fn copy(mut from: &TcpStream, mut to: impl FnMut(&[u8]) -> std::io::Result<()>) -> std::io::Result<()> {
+    let mut buffer = [0; 64 * 1024];
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => to(&buffer[..count])?,
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Connections that are older than the log: the primary's kernel tells what their handshakes agreed on, and once they are learnt
+//! they go on as if all of them had been logged.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+
+use proto::connection::{Connection, Endpoint};
+use proto::follower::Policy;
+use proto::learn::Terms;
+use proto::packet::Segment;
+use proto::restart::http::Reexecute;
+use proto::stream::{OnShelf, Shelf};
+use proto::table::{Direction, Table, TableConfig};
+use proto::{Instant, takeover};
+use steadfast_linux::clock;
+use steadfast_linux::network::sockets;
+use steadfast_linux::raw::RawSender;
+use steadfast_linux::repair::{Pool, Restored, offered_window};
+use steadfast_linux::wire::{self, Mode, Record, Rings, checksum_of};
+
+use support::lan::{Family, Host, Lan, accept, patient};
+use support::log::Reading;
+use support::scene::{Offer, say};
+use support::socket::tcp_info;
+use support::wire_on::{WireOn, options};
+use support::{assert_same_stream, eventually, stream};
+
+fn offer(client: &Host, offer: Offer) {
+    for (name, on) in [
+        ("timestamps", offer.timestamps),
+        ("sack", offer.sack),
+        ("window_scaling", offer.scaling),
+    ] {
+        client.sysctl(&format!("ipv4/tcp_{name}"), if on { "1" } else { "0" });
+    }
+    client.sysctl("ipv4/tcp_rmem", "4096 16384 200000"); // another window scale than the server's
+}
+
+fn offers() -> impl Iterator<Item = Offer> {
+    (0..8).map(|bits| Offer {
+        timestamps: bits & 1 != 0,
+        sack: bits & 2 != 0,
+        scaling: bits & 4 != 0,
+    })
+}
+
+fn terms(lan: &Lan, family: Family, client: SocketAddr) -> Option<Terms> {
+    let told = lan.primary.run(|| sockets::terms(family.vip(), &[client]));
+    let told = told.expect("the kernel answers");
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].0, client);
+    told[0].1
+}
+
+/// What a log that saw the handshake knows of it.
+fn agreed(endpoint: &Endpoint) -> Terms {
+    Terms {
+        mss: endpoint.mss,
+        window_scale: endpoint.window_scale,
+        sack: endpoint.sack,
+        timestamps: endpoint.timestamps.is_some(),
+    }
+}
+
+#[test]
+fn the_kernel_tells_what_the_handshake_agreed_on() {
+    let Some(lan) = Lan::new("the_kernel_tells_what_the_handshake_agreed_on") else {
+        return;
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let reading = Reading::of(&wire);
+    for family in Family::BOTH {
+        let listener = lan.primary.listen(family.vip());
+        for offered in offers() {
+            offer(&lan.client, offered);
+            let (client, server) = lan.client.connect_pair(&listener);
+            let address = client.local_addr().expect("connected");
+            (&client).write_all(b"x").expect("write");
+            (&server).read_exact(&mut [0]).expect("read");
+            let logged = agreed(&reading.now().connection(address).1.endpoint());
+            assert!(logged.window_scale.is_none_or(|(theirs, ours)| theirs != ours));
+            assert_eq!(
+                terms(&lan, family, address),
+                Some(logged),
+                "{family:?} {offered:?}"
+            );
+            let mut other = address;
+            other.set_port(address.port() ^ 1);
+            assert_eq!(terms(&lan, family, other), None, "only a listener is there");
+        }
+        drop(listener);
+        assert_eq!(terms(&lan, family, (family.address(1), 9).into()), None);
+    }
+}
+
+#[test]
+fn a_socket_for_both_families_is_found_by_an_ipv4_client() {
+    let Some(lan) = Lan::new("a_socket_for_both_families_is_found_by_an_ipv4_client") else {
+        return;
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let reading = Reading::of(&wire);
+    let listener = lan.primary.run(|| TcpListener::bind("[::]:80").expect("listen"));
+    let client = lan
+        .client
+        .run(|| TcpStream::connect(Family::V4.vip()).expect("connect"));
+    patient(&client);
+    let server = accept(&listener);
+    let address = client.local_addr().expect("connected");
+    (&client).write_all(b"x").expect("write");
+    (&server).read_exact(&mut [0]).expect("read");
+    let logged = agreed(&reading.now().connection(address).1.endpoint());
+    assert_eq!(terms(&lan, Family::V4, address), Some(logged));
+}
+
+/// What an agent knows that was started in the middle.
+struct Late<'a> {
+    lan: &'a Lan,
+    wire: &'a WireOn,
+    rings: Rings,
+    family: Family,
+    table: Table,
+}
+
+/// Gives a table what was logged for its service.
+struct Reader<'a>(u16, &'a mut Table);
+
+impl wire::Reader for Reader<'_> {
+    fn record(&mut self, record: &Record, packet: &[u8], source: OnShelf<'_>) {
+        if record.service != self.0 {
+            return;
+        }
+        let direction = match record.direction {
+            0 => Direction::In,
+            _ => Direction::Out,
+        };
+        let segment = Segment::parse(packet, checksum_of(record)).expect("a segment");
+        let payload_at = (segment.payload.as_ptr() as usize).wrapping_sub(packet.as_ptr() as usize);
+        let source = Some(source).filter(|_| payload_at < packet.len());
+        let source = source.map(|source| source.skip(payload_at));
+        let now = Instant::from_nanos(record.time_ns);
+        self.1.on_packet(now, direction, &segment, source);
+    }
+
+    fn keep(&mut self, shelf: &dyn Shelf) {
+        self.1.keep(shelf);
+    }
+}
+
+impl<'a> Late<'a> {
+    fn new(lan: &'a Lan, wire: &'a WireOn, family: Family) -> Self {
+        let empty = || {
+            let mut table = Table::new(TableConfig {
+                vip: family.vip(),
+                policy: Policy::Http,
+                reexecute: Reexecute::default(),
+                connection_bytes_max: 1 << 24,
+                bytes_max: 1 << 30,
+                hash_seed: 1,
+            });
+            table.set_wire(true);
+            table
+        };
+        let mut late = Self {
+            lan,
+            wire,
+            rings: wire.rings().expect("rings"),
+            family,
+            table: empty(),
+        };
+        late.read();
+        late.table = empty(); // what came before is lost
+        late
+    }
+
+    fn read(&mut self) {
+        let mut reader = Reader(self.family.service(), &mut self.table);
+        self.rings.drain(usize::MAX, true, &mut reader);
+    }
+
+    /// Reads the log, and asks the primary what it has to ask.
+    fn catch_up(&mut self) {
+        self.read();
+        self.table.prove(clock::now());
+        if let Some(clients) = self.table.poll_question(clock::now()) {
+            let told = self
+                .lan
+                .primary
+                .run(|| sockets::terms(self.family.vip(), &clients));
+            told.expect("the kernel answers")
+                .into_iter()
+                .for_each(|told| self.table.on_told(told));
+        }
+    }
+
+    fn connection(&self, client: SocketAddr) -> Option<&Connection> {
+        self.table.find(client).and_then(|id| self.table.get(id))
+    }
+
+    fn is_protected(&self, client: SocketAddr) -> bool {
+        self.connection(client)
+            .is_some_and(|connection| connection.restart().is_ok())
+    }
+
+    /// Goes on with a connection that owes the client something.
+    fn take_over(&mut self, client: SocketAddr) -> TcpStream {
+        let backup = &self.lan.backup;
+        let mut pool = Pool::new(self.family.vip());
+        backup.run(|| pool.fill(1, 1)).expect("a socket");
+        let raw = backup.run(RawSender::open).expect("raw sockets");
+        self.wire.set_modes(Mode::Takeover);
+        self.catch_up();
+        assert!(self.is_protected(client));
+        let connection = self.connection(client).expect("protected");
+        let endpoint = connection.endpoint();
+        let unacknowledged = connection.output().slices(endpoint.unacknowledged.clone());
+        let restored = Restored::new(&mut pool, &endpoint, unacknowledged, clock::now()).expect("restore");
+        restored.make_ready().expect("make ready");
+        let socket = TcpStream::from(restored.activate(false).expect("activate"));
+        let offered = offered_window(&socket).expect("a window");
+        raw.send(&takeover::wake(connection, offered, clock::now()).emit())
+            .expect("wake");
+        socket.set_nonblocking(false).expect("blocking");
+        patient(&socket);
+        socket
+    }
+}
+
+/// Window scales, timestamps and SACK.
+fn in_use(socket: &TcpStream) -> (u8, u8) {
+    let info = tcp_info(socket);
+    (info.tcpi_snd_rcv_wscale, info.tcpi_options & 3)
+}
+
+#[test]
+fn what_was_learnt_goes_on() {
+    for family in Family::BOTH {
+        for offered in offers() {
+            let Some(lan) = Lan::new("what_was_learnt_goes_on") else {
+                return;
+            };
+            offer(&lan.client, offered);
+            let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+            let listener = lan.primary.listen(family.vip());
+            let (client, server) = lan.client.connect_pair(&listener);
+            let address = client.local_addr().expect("connected");
+            say(&client, &server, &stream(1, 100_000));
+            say(&server, &client, &stream(2, 100_000));
+
+            let mut late = Late::new(&lan, &wire, family);
+            say(&client, &server, b"GET /1 HTTP/1.1\r\n\r\n");
+            late.catch_up();
+            say(
+                &server,
+                &client,
+                b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK",
+            );
+            late.catch_up();
+            assert!(!late.is_protected(address));
+            let body = stream(3, 1 << 20);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let reply = [head.as_bytes(), &body].concat();
+            say(&client, &server, b"GET /2 HTTP/1.1\r\n\r\n");
+            say(&server, &client, &reply[..300_000]);
+            eventually("the connection is learnt", || {
+                late.catch_up();
+                late.is_protected(address).then_some(())
+            });
+
+            let before = in_use(&server);
+            lan.power_off_primary();
+            server.shutdown(Shutdown::Both).expect("shutdown");
+            let survivor = late.take_over(address);
+            assert_eq!(in_use(&survivor), before, "{family:?} {offered:?}");
+            let mut received = vec![0; reply.len() - 300_000];
+            std::thread::scope(|scope| {
+                let rest = &reply[300_000..];
+                scope.spawn(|| (&survivor).write_all(rest).expect("the rest of the reply"));
+                (&client)
+                    .read_exact(&mut received)
+                    .expect("the rest of the reply");
+            });
+            assert_same_stream("the reply", &received, &reply[300_000..]);
+            say(&client, &survivor, &stream(4, 500_000));
+        }
+    }
+}

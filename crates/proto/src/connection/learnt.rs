@@ -1,0 +1,110 @@
+//! A connection that is learnt in its middle ([`crate::learn`]): how it begins, and what proves that this was right.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{Agreed, Connection, Follower, Server, StreamLog, Takes};
+use crate::client::Client;
+use crate::learn::Terms;
+use crate::packet::Segment;
+use crate::{Instant, Offset, Seq};
+
+/// Where both streams were when neither side owed the other anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Middle {
+    /// Number of the input's next byte (RCV.NXT).
+    pub input: Seq,
+    /// Number of the output's next byte (SND.NXT).
+    pub output: Seq,
+}
+
+/// So long after the first exchange the server would have said more if it still had requests to answer.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// What is known of a connection that may have been learnt wrongly.
+#[derive(Debug, Default)]
+pub(super) struct Probation {
+    /// When an exchange was complete.
+    exchanged: Option<Instant>,
+}
+
+impl Connection {
+    /// The connection of `client` with `vip`, as it was in the middle: all that was said since is to be given to it. Its handshake
+    /// agreed on `terms`. `reply` is the server's first output since, logged at `at`. It is on probation.
+    pub(crate) fn learnt(
+        (client, vip): (SocketAddr, SocketAddr),
+        terms: &Terms,
+        middle: Middle,
+        (at, reply): (Instant, &Segment<'_>),
+        follower: Follower,
+        limit: u64,
+    ) -> Self {
+        let (theirs, ours) = terms.window_scale.unwrap_or((0, 0));
+        let window = u32::from(reply.window) << ours;
+        let input = StreamLog::learnt(middle.input, limit);
+        // Until the reply says it the edge may have been nearer, but no client sends beyond what it was offered.
+        let acknowledged = input.offset_of(reply.ack).unwrap_or(Offset::LEARNT);
+        Self {
+            client_address: client,
+            vip,
+            client: Client::learnt(terms.mss, theirs, middle.input),
+            server: Server {
+                mss: terms.mss,
+                window_shift: ours,
+                acknowledged: Offset::LEARNT,
+                window,
+                right_edge: acknowledged + u64::from(window),
+                timestamp: reply.options.timestamps.map_or(0, |timestamps| timestamps.value),
+                timestamp_at: at,
+            },
+            agreed: Agreed {
+                window_scale: terms.window_scale.is_some(),
+                sack: terms.sack,
+                timestamps: terms.timestamps,
+            },
+            input,
+            output: StreamLog::learnt(middle.output, limit),
+            follower,
+            limit,
+            takes: Takes::All,
+            sack_overflow: false,
+            probation: Some(Probation::default()),
+            spoiled: None,
+        }
+    }
+
+    /// Whether nothing has proved yet that it was right to learn the connection.
+    pub(crate) fn is_on_probation(&self) -> bool {
+        self.probation.is_some()
+    }
+
+    /// At `now`, after a segment or because time has passed: ends the probation if there was an exchange, and after it a request
+    /// or silence. An exchange is a request and its reply, each as long as it said. The client's acknowledgement of new output is
+    /// also what makes its window certain.
+    pub(crate) fn prove(&mut self, now: Instant) {
+        let (Some(probation), Some(tracker)) = (&mut self.probation, self.follower.tracker()) else {
+            return;
+        };
+        if !tracker.has_exchanged() || self.client.acknowledged <= self.output.start() {
+            return;
+        }
+        let exchanged = *probation.exchanged.get_or_insert(now);
+        if tracker.unanswered() > 0 || now.since(exchanged) >= SILENCE {
+            self.probation = None;
+        }
+    }
+
+    /// Why it was wrong to learn the connection, if that has turned out before anything relied on it.
+    pub(crate) fn disproof(&self) -> Option<String> {
+        self.probation.as_ref()?;
+        if let Some(spoiled) = &self.spoiled {
+            return Some(spoiled.to_string());
+        }
+        let tracker = self.follower.tracker()?;
+        if let Some(reason) = tracker.refusal() {
+            return Some(reason.to_string());
+        }
+        let is_pipelined = !tracker.has_exchanged() && tracker.unanswered() > 1;
+        is_pipelined.then(|| "it had several requests under way".into())
+    }
+}

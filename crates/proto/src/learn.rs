@@ -1,0 +1,345 @@
+//! Connections that are older than the log, learnt in their middle: after the agent was started anew, or where a node has become
+//! the wire of live traffic.
+//!
+//! ```text
+//!   client    ─── data? ──┐                request ─▶
+//!   server    ── data? ───┤                            reply ─▶
+//!                         ▼                ▲           ▲       ▲
+//!        nothing is owed, as far          candidate   learnt,  proved: protected
+//!        as is known                                  on probation
+//! ```
+//!
+//! With policy `http`, a request that begins at a segment's beginning, where nothing is owed, is a *candidate* for a message
+//! boundary; what is said from there on is kept. If the server's next output begins, exactly where the client's acknowledgement
+//! ended, with a status line, the connection is learnt: an ordinary [`Connection`], but on probation until that exchange is
+//! complete. What no packet shows again, the *terms* of its handshake, the primary's kernel is asked for.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Instant;
+use crate::connection::{Connection, Middle};
+use crate::follower::Follower;
+use crate::older::{OLDER_MAX, Said};
+use crate::packet::Segment;
+use crate::recent::Recent;
+use crate::restart::http;
+use crate::table::{Direction, TableConfig};
+
+/// Clients in one question: it, and its answer, are short datagrams.
+pub const QUESTION_MAX: usize = 32;
+/// A question that is not answered is asked again after this time,
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// at most so often.
+const ASKED_MAX: u32 = 20;
+/// Whom the server has not answered yet may be a stranger: it is asked about only if fewer than these wait.
+const STRANGERS_MAX: usize = 1024;
+/// Bytes that are kept of a candidate, and of all of them; what a segment costs beside its payload counts too.
+const CANDIDATE_BYTES: usize = 128 * 1024;
+const CANDIDATES_BYTES: usize = 16 << 20;
+const SEGMENT_COST: usize = 256;
+
+/// What both sides' SYNs agreed on, as the primary's kernel tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// The largest segment in use, options included: at most the smaller of the two that were offered.
+    pub mss: u16,
+    /// Window scale shifts: the client's, the server's.
+    pub window_scale: Option<(u8, u8)>,
+    /// Selective acknowledgements are in use.
+    pub sack: bool,
+    /// Timestamps are in use.
+    pub timestamps: bool,
+}
+
+/// What the primary's kernel says of a client's connection; `None`: it has none.
+pub type Told = (SocketAddr, Option<Terms>);
+
+/// A segment that was kept.
+#[derive(Debug)]
+struct Kept {
+    at: Instant,
+    direction: Direction,
+    segment: Segment<'static>,
+    payload: Vec<u8>,
+}
+
+impl Kept {
+    fn of(at: Instant, direction: Direction, segment: &Segment<'_>) -> Self {
+        Self {
+            at,
+            direction,
+            segment: Segment {
+                payload: &[],
+                ..*segment
+            },
+            payload: segment.payload.to_vec(),
+        }
+    }
+
+    fn segment(&self) -> Segment<'_> {
+        Segment {
+            payload: &self.payload,
+            ..self.segment
+        }
+    }
+}
+
+/// A request that may be one, and all that was said since.
+#[derive(Debug)]
+struct Candidate {
+    middle: Middle,
+    kept: Vec<Kept>,
+    bytes: usize,
+    /// Among what is kept the reply's first segment.
+    reply: Option<usize>,
+}
+
+impl Candidate {
+    fn keep(&mut self, at: Instant, direction: Direction, segment: &Segment<'_>) -> usize {
+        let cost = SEGMENT_COST + segment.payload.len();
+        self.kept.push(Kept::of(at, direction, segment));
+        self.bytes += cost;
+        cost
+    }
+
+    /// Whether a segment of the server goes with the request's being the only one, and being answered next.
+    fn admits(&mut self, segment: &Segment<'_>) -> bool {
+        let ahead = segment.seq.distance_from(self.middle.output);
+        if self.reply.is_some() || ahead < 0 {
+            return true;
+        }
+        if segment.payload.is_empty() {
+            return ahead == 0; // a pure acknowledgement stands at SND.NXT
+        }
+        self.reply = Some(self.kept.len());
+        let acknowledges = segment.ack.distance_from(self.middle.input);
+        ahead == 0 && acknowledges > 0
+    }
+}
+
+/// What is known of a client's terms.
+#[derive(Debug)]
+enum Known {
+    Terms(Terms),
+    /// It will not be learnt, for this reason.
+    Barred(String),
+}
+
+/// The connections of one service that are being learnt.
+#[derive(Debug)]
+pub(crate) struct Learner {
+    candidates: Recent<Candidate>,
+    /// Of all candidates.
+    bytes: usize,
+    known: Recent<Known>,
+    /// To be asked about.
+    waiting: Recent<()>,
+    question: Question,
+}
+
+/// The one question that is under way.
+#[derive(Debug, Default)]
+struct Question {
+    clients: Vec<SocketAddr>,
+    asked: u32,
+    at: Instant,
+}
+
+impl Learner {
+    /// Nobody yet; `seed`: clients choose their addresses.
+    pub(crate) fn new(seed: usize) -> Self {
+        Self {
+            candidates: Recent::new(OLDER_MAX, seed),
+            bytes: 0,
+            known: Recent::new(OLDER_MAX, seed),
+            waiting: Recent::new(OLDER_MAX, seed),
+            question: Question::default(),
+        }
+    }
+
+    /// A segment, other than a SYN, of no known connection. The server has said `said` to this client since the log began, before
+    /// this segment. Returns whether the connection can be learnt now.
+    pub(crate) fn on_segment(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        client: SocketAddr,
+        segment: &Segment<'_>,
+        said: Option<Said>,
+    ) -> bool {
+        if matches!(self.known.get(client), Some(Known::Barred(_))) {
+            return false;
+        }
+        if segment.flags.rst || segment.flags.fin {
+            self.drop_candidate(client); // it ends: that is not worth the trouble
+            return false;
+        }
+        let Some(candidate) = self.candidates.get_mut(client) else {
+            match direction {
+                Direction::In => self.begin(now, client, segment, said),
+                Direction::Out => self.want(client, false),
+            }
+            return false;
+        };
+        if direction == Direction::Out && !candidate.admits(segment) {
+            self.drop_candidate(client);
+            return false;
+        }
+        self.bytes += candidate.keep(now, direction, segment);
+        if candidate.bytes > CANDIDATE_BYTES {
+            self.drop_candidate(client);
+        }
+        self.hold_bound();
+        self.is_ready(client)
+    }
+
+    fn begin(&mut self, now: Instant, client: SocketAddr, segment: &Segment<'_>, said: Option<Said>) {
+        let middle = Middle {
+            input: segment.seq,
+            output: segment.ack,
+        };
+        let is_quiet =
+            said.is_none_or(|said| (said.acknowledged, said.next) == (middle.input, middle.output));
+        if !is_quiet || !segment.flags.ack || !http::begins_request(segment.payload) {
+            return;
+        }
+        let mut candidate = Candidate {
+            middle,
+            kept: Vec::new(),
+            bytes: 0,
+            reply: None,
+        };
+        self.bytes += candidate.keep(now, Direction::In, segment);
+        let forgotten = self.candidates.insert(client, candidate);
+        self.bytes -= forgotten.map_or(0, |forgotten| forgotten.bytes);
+        self.want(client, said.is_none());
+        self.hold_bound();
+    }
+
+    fn is_ready(&self, client: SocketAddr) -> bool {
+        let has_reply = self
+            .candidates
+            .get(client)
+            .is_some_and(|candidate| candidate.reply.is_some());
+        has_reply && matches!(self.known.get(client), Some(Known::Terms(_)))
+    }
+
+    fn drop_candidate(&mut self, client: SocketAddr) {
+        if let Some(candidate) = self.candidates.remove(client) {
+            self.bytes -= candidate.bytes;
+        }
+    }
+
+    /// The oldest candidates make room for new ones.
+    fn hold_bound(&mut self) {
+        while self.bytes > CANDIDATES_BYTES
+            && let Some((_, oldest)) = self.candidates.pop_first()
+        {
+            self.bytes -= oldest.bytes;
+        }
+    }
+
+    /// Makes the connection of a client that is ready. One that is disproved at once is barred.
+    pub(crate) fn learn(&mut self, client: SocketAddr, config: &TableConfig) -> Option<Connection> {
+        let Some(Known::Terms(terms)) = self.known.get(client) else {
+            return None;
+        };
+        let candidate = self.candidates.remove(client)?;
+        self.bytes -= candidate.bytes;
+        let reply = &candidate.kept[candidate.reply?];
+        let mut connection = Connection::learnt(
+            (client, config.vip),
+            terms,
+            candidate.middle,
+            (reply.at, &reply.segment()),
+            Follower::learnt(config.reexecute),
+            config.connection_bytes_max,
+        );
+        for kept in &candidate.kept {
+            match kept.direction {
+                Direction::In => connection.on_client(&kept.segment(), None),
+                Direction::Out => connection.on_server(kept.at, &kept.segment(), None),
+            };
+            connection.prove(kept.at);
+            if let Some(reason) = connection.disproof() {
+                self.bar(client, reason);
+                return None;
+            }
+        }
+        Some(connection)
+    }
+
+    /// The client's connection is not learnt any more, for `reason`.
+    pub(crate) fn bar(&mut self, client: SocketAddr, reason: String) {
+        self.drop_candidate(client);
+        self.known.insert(client, Known::Barred(reason));
+    }
+
+    /// Why a client's connection is not learnt, if that is so for good.
+    pub(crate) fn barred(&self, client: SocketAddr) -> Option<&str> {
+        match self.known.get(client) {
+            Some(Known::Barred(reason)) => Some(reason),
+            Some(Known::Terms(_)) | None => None,
+        }
+    }
+
+    /// The client begins a new connection, or has none any more.
+    pub(crate) fn forget(&mut self, client: SocketAddr) {
+        self.drop_candidate(client);
+        self.known.remove(client);
+        self.waiting.remove(client);
+        self.question.clients.retain(|asked| *asked != client);
+    }
+
+    /// What was said since the candidates' requests is not all known: packets passed unlogged, or this node is not the wire.
+    pub(crate) fn forget_candidates(&mut self) {
+        self.candidates.clear();
+        self.bytes = 0;
+    }
+
+    /// The terms of a client's connection are wanted.
+    fn want(&mut self, client: SocketAddr, is_stranger: bool) {
+        let is_asked = self.question.clients.contains(&client) || self.waiting.contains(client);
+        let has_room = !is_stranger || self.waiting.len() < STRANGERS_MAX;
+        if has_room && !is_asked && !self.known.contains(client) {
+            self.waiting.insert(client, ());
+        }
+    }
+
+    /// Whom the primary is to be asked about now: the next question, or the last one again.
+    pub(crate) fn poll_question(&mut self, now: Instant) -> Option<Vec<SocketAddr>> {
+        let question = &mut self.question;
+        if !question.clients.is_empty() && now.since(question.at) < ASK_AGAIN {
+            return None;
+        }
+        if question.clients.is_empty() || question.asked == ASKED_MAX {
+            let waiting = std::iter::from_fn(|| self.waiting.pop_first());
+            question.clients = waiting.take(QUESTION_MAX).map(|(client, ())| client).collect();
+            question.asked = 0;
+        }
+        question.asked += 1;
+        question.at = now;
+        (!question.clients.is_empty()).then(|| question.clients.clone())
+    }
+
+    /// The primary says something of a client that it was asked about; `is_noted`: it has answered that client. Returns whether
+    /// the connection can be learnt now.
+    pub(crate) fn on_told(&mut self, (client, terms): Told, is_noted: bool) -> bool {
+        let Some(index) = self.question.clients.iter().position(|asked| *asked == client) else {
+            return false; // an answer that comes twice, or late: the client may have another connection by now
+        };
+        self.question.clients.swap_remove(index);
+        match terms {
+            Some(terms) => drop(self.known.insert(client, Known::Terms(terms))),
+            None if is_noted => self.bar(client, "it is not open on the primary".into()),
+            None => self.drop_candidate(client),
+        }
+        self.is_ready(client)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,645 @@
+//! A conversation is learnt at a random point: what the late table says then must be what a table says that saw all of it.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::connection::Endpoint;
+use crate::follower::{Policy, Restart};
+use crate::packet::{Flags, Options, Timestamps};
+use crate::restart::http::Reexecute;
+use crate::table::{Change, Table};
+use crate::{Offset, Seq};
+
+const CLIENT: ([u8; 4], u16) = ([10, 0, 0, 1], 4000);
+const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
+
+/// Chances, the same for the same seed (SplitMix64).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % bound as u64).unwrap()
+    }
+
+    fn percent(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Packet {
+    direction: Direction,
+    segment: Segment<'static>,
+    payload: Vec<u8>,
+}
+
+/// One side: its next number, what it has heard of the other's, its clock.
+struct Side {
+    next: Seq,
+    heard: Seq,
+    clock: u32,
+}
+
+/// Both sides of a conversation, and what they said.
+struct Talk {
+    chance: Chance,
+    sides: [Side; 2],
+    terms: Terms,
+    said: Vec<Packet>,
+}
+
+impl Talk {
+    fn new(seed: u64) -> Self {
+        let mut chance = Chance(seed);
+        let [client, server] = [0; 2].map(|_| Seq(u32::MAX - 1000).add_random(&mut chance));
+        let side = |next, clock| Side {
+            next,
+            heard: Seq(0),
+            clock,
+        };
+        let shifts = (chance.below(15) as u8, chance.below(15) as u8);
+        let terms = Terms {
+            mss: 1200,
+            window_scale: chance.percent(70).then_some(shifts),
+            sack: chance.percent(50),
+            timestamps: chance.percent(70),
+        };
+        let clocks = [u32::MAX - 20, chance.below(1 << 30) as u32];
+        Self {
+            chance,
+            sides: [side(client, clocks[0]), side(server, clocks[1])],
+            terms,
+            said: Vec::new(),
+        }
+    }
+
+    fn say(&mut self, direction: Direction, flags: Flags, payload: &[u8]) {
+        let (me, other) = match direction {
+            Direction::In => (0, 1),
+            Direction::Out => (1, 0),
+        };
+        let ends = [CLIENT.into(), VIP.into()];
+        let echo = self.sides[other].clock;
+        let tick = self.chance.below(3) as u32;
+        let side = &mut self.sides[me];
+        side.clock = side.clock.wrapping_add(tick);
+        let value = side.clock;
+        let shift = self
+            .terms
+            .window_scale
+            .map(|(client, server)| [client, server][me]);
+        let segment = Segment {
+            source: ends[me],
+            destination: ends[other],
+            seq: side.next,
+            ack: side.heard,
+            flags,
+            // The server's edge never moves back: what it can take only grows.
+            window: if me == 0 {
+                5000 + self.chance.below(60_000) as u16
+            } else {
+                u16::MAX
+            },
+            options: Options {
+                mss: flags.syn.then_some(if me == 0 { 1400 } else { 1200 }),
+                window_scale: shift.filter(|_| flags.syn),
+                sack_permitted: flags.syn && self.terms.sack,
+                timestamps: self.terms.timestamps.then_some(Timestamps { value, echo }),
+                ..Options::default()
+            },
+            payload: &[],
+        };
+        let side = &mut self.sides[me];
+        side.next = side.next + payload.len() as u32 + u32::from(flags.syn || flags.fin);
+        let payload = payload.to_vec();
+        self.said.push(Packet {
+            direction,
+            segment,
+            payload,
+        });
+    }
+
+    fn hear_all(&mut self, me: usize) {
+        self.sides[me].heard = self.sides[1 - me].next;
+    }
+
+    fn open(&mut self) {
+        self.say(Direction::In, Flags::SYN, &[]);
+        self.hear_all(1);
+        self.say(Direction::Out, Flags::SYN_ACK, &[]);
+        self.hear_all(0);
+        self.say(Direction::In, Flags::ACK, &[]);
+    }
+
+    /// Says `message` in segments, of which the other side acknowledges some at once.
+    fn speak(&mut self, direction: Direction, message: &[u8]) {
+        let (other, back) = match direction {
+            Direction::In => (1, Direction::Out),
+            Direction::Out => (0, Direction::In),
+        };
+        let size = 100 + self.chance.below(1100);
+        for piece in message.chunks(size.max(message.len() / 20)) {
+            self.say(direction, Flags::ACK, piece);
+            if self.chance.percent(30) {
+                self.hear_all(other);
+                self.say(back, Flags::ACK, &[]);
+            }
+        }
+        self.hear_all(other);
+    }
+
+    fn exchange(&mut self) {
+        let length = self.chance.below(6000);
+        let body = "b".repeat(length);
+        let head = ["GET", "POST", "PUT", "HEAD"][self.chance.below(4)];
+        let is_upload = matches!(head, "POST" | "PUT");
+        let request = match is_upload {
+            true => format!("{head} /{length} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}"),
+            false => format!("{head} /{length} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        };
+        self.speak(Direction::In, request.as_bytes());
+        self.answer(head, length, &body);
+    }
+
+    /// An upload whose segments look like requests.
+    fn forge(&mut self) {
+        let count = 1 + self.chance.below(5);
+        let pieces: Vec<String> = (0..count)
+            .map(|_| "GET /forged HTTP/1.1\r\n\r\n".repeat(1 + self.chance.below(2)))
+            .collect();
+        let length: usize = pieces.iter().map(String::len).sum();
+        let head = format!("POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
+        self.speak(Direction::In, head.as_bytes());
+        for piece in pieces {
+            self.speak(Direction::In, piece.as_bytes());
+            self.say(Direction::Out, Flags::ACK, &[]);
+        }
+        self.answer("POST", 300, &"r".repeat(300));
+    }
+
+    /// Some requests at a time, then their replies.
+    fn pipeline(&mut self) {
+        let count = 1 + self.chance.below(4);
+        for _ in 0..count {
+            self.speak(Direction::In, b"GET /pipelined HTTP/1.1\r\n\r\n");
+            self.say(Direction::Out, Flags::ACK, &[]);
+        }
+        for number in 0..count {
+            self.answer("GET", number, &"p".repeat(number));
+        }
+    }
+
+    fn answer(&mut self, head: &str, length: usize, body: &str) {
+        let is_upload = matches!(head, "POST" | "PUT");
+        if is_upload && self.chance.percent(30) {
+            self.speak(Direction::Out, b"HTTP/1.1 103 Early Hints\r\n\r\n");
+        }
+        let reply = match self.chance.below(3) {
+            _ if head == "HEAD" => format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"),
+            0 => format!(
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}x\r\n0\r\n\r\n",
+                length + 1
+            ),
+            _ => format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}"),
+        };
+        self.speak(Direction::Out, reply.as_bytes());
+        if self.chance.percent(50) {
+            self.say(Direction::In, Flags::ACK, &[]); // else its next request acknowledges the reply
+        }
+    }
+
+    /// Repeats some packets and lets neighbours overtake each other, behind the handshake.
+    fn disturb(&mut self) {
+        let mut disturbed: Vec<Packet> = Vec::new();
+        for (number, packet) in std::mem::take(&mut self.said).into_iter().enumerate() {
+            disturbed.push(packet);
+            let count = disturbed.len();
+            if number > 3 && self.chance.percent(8) {
+                disturbed.push(disturbed[count - 1 - self.chance.below(4)].clone());
+            } else if number > 3
+                && self.chance.percent(8)
+                && disturbed[count - 1].direction == disturbed[count - 2].direction
+            {
+                disturbed.swap(count - 1, count - 2);
+            }
+        }
+        self.said = disturbed;
+    }
+}
+
+impl Seq {
+    fn add_random(self, chance: &mut Chance) -> Self {
+        self + chance.below(3000) as u32
+    }
+}
+
+fn table() -> Table {
+    let mut table = Table::new(TableConfig {
+        vip: VIP.into(),
+        policy: Policy::Http,
+        reexecute: Reexecute::default(),
+        connection_bytes_max: 1 << 20,
+        bytes_max: 1 << 30,
+        hash_seed: 1,
+    });
+    table.set_wire(true);
+    table
+}
+
+fn at(number: usize) -> Instant {
+    Instant::from_nanos(number as u64 * 1_000_000)
+}
+
+fn give(table: &mut Table, number: usize, packet: &Packet) -> Change {
+    let segment = Segment {
+        payload: &packet.payload,
+        ..packet.segment
+    };
+    table.on_packet(at(number), packet.direction, &segment, None)
+}
+
+fn connection(table: &Table) -> Option<&Connection> {
+    table.find(CLIENT.into()).and_then(|id| table.get(id))
+}
+
+/// What a survivor would be told, with offsets as numbers: they are counted from elsewhere.
+fn told(connection: &Connection) -> (Endpoint, [Seq; 3], String) {
+    let mut endpoint = connection.endpoint();
+    let output = connection.output().first();
+    let input = connection.input().first();
+    let places = [
+        endpoint.unacknowledged.start.to_seq(output),
+        endpoint.unacknowledged.end.to_seq(output),
+        endpoint.input_frontier.to_seq(input),
+    ];
+    endpoint.unacknowledged = Offset::ZERO..Offset::ZERO;
+    endpoint.input_frontier = Offset::ZERO;
+    endpoint.send_window_max = 0; // what was offered before is not known
+    let restart = match connection.restart() {
+        Ok(Restart::Http { feed, resume }) => {
+            let (from, until) = (
+                feed.from.to_seq(input),
+                feed.until.map(|until| until.to_seq(input)),
+            );
+            let marks: Vec<_> = feed.marks.iter().map(|mark| mark.to_seq(input)).collect();
+            format!("{from:?} {until:?} {marks:?} {resume:?}")
+        }
+        other => format!("{other:?}"),
+    };
+    (endpoint, places, restart)
+}
+
+/// Gives the conversation from packet `from` on to a table that is told the terms `delay` packets after it asks. Returns at which
+/// packet the connection was protected.
+fn learn_late(talk: &Talk, from: usize, delay: usize) -> Option<usize> {
+    let (mut full, mut late) = (table(), table());
+    let mut asked: Option<(usize, Vec<SocketAddr>)> = None;
+    let mut protected = None;
+    for (number, packet) in talk.said.iter().enumerate() {
+        give(&mut full, number, packet);
+        if number < from {
+            continue;
+        }
+        give(&mut late, number, packet);
+        late.prove(at(number));
+        if let Some(clients) = late.poll_question(at(number)) {
+            asked.get_or_insert((number, clients));
+        }
+        if let Some((_, clients)) = asked.take_if(|(at, _)| *at + delay <= number) {
+            clients
+                .into_iter()
+                .for_each(|client| late.on_told((client, Some(talk.terms))));
+        }
+        let Some(learnt) = connection(&late) else {
+            assert_eq!(protected, None, "it is protected no more");
+            continue;
+        };
+        let whole = connection(&full).expect("it saw all");
+        if learnt.restart().is_ok() {
+            protected.get_or_insert(number);
+            assert_eq!(told(learnt), told(whole), "packet {number}");
+            let maxima = [learnt, whole].map(|connection| connection.endpoint().send_window_max);
+            assert!(maxima[0] <= maxima[1], "{maxima:?}");
+            assert_eq!(learnt.protection(), whole.protection());
+        } else if protected.is_some() {
+            assert!(
+                whole.restart().is_err(),
+                "{:?} {:?}",
+                learnt.restart(),
+                whole.restart()
+            );
+        }
+    }
+    protected
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    /// Whatever is repeated, overtaken or told late: what is learnt is the truth.
+    #[test]
+    fn what_is_learnt_is_what_a_table_knows_that_saw_all(seed: u64, from in 0.0..1.0, delay in 0..30_usize, calm: bool) {
+        let mut talk = Talk::new(seed);
+        talk.open();
+        for _ in 0..8 {
+            match talk.chance.below(4) {
+                0 => talk.forge(),
+                1 => talk.pipeline(),
+                _ => talk.exchange(),
+            }
+        }
+        if !calm {
+            talk.disturb();
+        }
+        let from = 3 + ((talk.said.len() - 3) as f64 * from) as usize;
+        learn_late(&talk, from, delay);
+    }
+
+    /// One exchange, and a request or a second of silence after it, are enough.
+    #[test]
+    fn the_next_exchange_and_what_follows_are_enough(seed: u64, before in 0..4_usize, asks_again: bool) {
+        let mut talk = Talk::new(seed);
+        talk.open();
+        (0..before).for_each(|_| talk.exchange());
+        let from = talk.said.len();
+        talk.exchange();
+        if asks_again {
+            talk.exchange();
+        } else {
+            (0..1100).for_each(|_| talk.say(Direction::In, Flags::ACK, &[]));
+        }
+        prop_assert!(learn_late(&talk, from, 0).is_some());
+    }
+}
+
+/// A late table, and a conversation between two exchanges of which it has seen the last acknowledgements.
+struct Scene {
+    talk: Talk,
+    late: Table,
+    given: usize,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let mut talk = Talk::new(7);
+        talk.open();
+        talk.exchange();
+        let given = talk.said.len();
+        let mut scene = Self {
+            talk,
+            late: table(),
+            given,
+        };
+        scene.say(Direction::In, b"");
+        scene.say(Direction::Out, b"");
+        scene.tell(Some(scene.talk.terms));
+        scene
+    }
+
+    fn say(&mut self, direction: Direction, payload: &[u8]) {
+        self.talk.say(direction, Flags::ACK, payload);
+        self.give();
+    }
+
+    /// One side says `payload` with all acknowledged that the other has said.
+    fn speak(&mut self, direction: Direction, payload: &[u8]) {
+        self.talk.hear_all(usize::from(direction == Direction::Out));
+        self.say(direction, payload);
+    }
+
+    fn give(&mut self) {
+        for number in self.given..self.talk.said.len() {
+            give(&mut self.late, number, &self.talk.said[number]);
+        }
+        self.given = self.talk.said.len();
+    }
+
+    fn tell(&mut self, terms: Option<Terms>) {
+        let asked = self.late.poll_question(at(self.given));
+        assert_eq!(asked, Some(vec![CLIENT.into()]));
+        self.late.on_told((CLIENT.into(), terms));
+    }
+
+    fn request(&mut self) {
+        self.speak(Direction::In, b"GET / HTTP/1.1\r\n\r\n");
+    }
+
+    fn reply(&mut self) {
+        self.speak(Direction::Out, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    }
+
+    fn is_learnt(&self) -> bool {
+        connection(&self.late).is_some()
+    }
+
+    fn is_protected_after(&mut self, millis: usize) -> bool {
+        self.late.prove(at(self.given + millis));
+        connection(&self.late).is_some_and(|connection| connection.restart().is_ok())
+    }
+
+    fn reasons(&self) -> Vec<String> {
+        let older = self.late.older(at(self.given));
+        older.map(|(_, cause)| cause.to_string()).collect()
+    }
+}
+
+#[test]
+fn an_exchange_and_silence() {
+    let mut scene = Scene::new();
+    scene.request();
+    assert!(!scene.is_learnt());
+    scene.reply();
+    assert!(
+        scene.is_learnt() && !scene.is_protected_after(5000),
+        "its window is not known"
+    );
+    assert_eq!(scene.reasons(), [] as [String; 0], "it is shown once");
+    scene.speak(Direction::In, b"");
+    assert!(!scene.is_protected_after(998));
+    assert!(scene.is_protected_after(1001));
+}
+
+#[test]
+fn a_request_while_something_is_owed_is_none() {
+    for owes in [Direction::In, Direction::Out] {
+        let mut scene = Scene::new();
+        scene.say(owes, b"x");
+        scene.say(Direction::In, b"GET / HTTP/1.1\r\n\r\n");
+        scene.reply();
+        assert!(!scene.is_learnt(), "{owes:?}");
+        scene.request();
+        scene.reply();
+        assert!(scene.is_learnt(), "{owes:?}");
+    }
+}
+
+#[test]
+fn a_reply_elsewhere_is_none() {
+    let mut scene = Scene::new();
+    scene.request();
+    scene.talk.sides[1].next = scene.talk.sides[1].next + 1;
+    scene.reply();
+    assert!(
+        !scene.is_learnt(),
+        "the client has not got all that was said before"
+    );
+
+    let mut scene = Scene::new();
+    scene.request();
+    scene.say(Direction::Out, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert!(!scene.is_learnt(), "it does not acknowledge the request");
+
+    let mut scene = Scene::new();
+    scene.request();
+    let before = scene.talk.sides[1].next;
+    scene.talk.sides[1].next = before + 100;
+    scene.speak(Direction::Out, b"");
+    scene.talk.sides[1].next = before;
+    scene.reply();
+    assert!(!scene.is_learnt(), "the server was further");
+}
+
+#[test]
+fn what_contradicts_it_bars_it() {
+    for (reply, reason) in [
+        (&b"220 welcome\r\n\r\n"[..], "the header does not parse"),
+        (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "upgraded"),
+        (
+            b"HTTP/1.1 204 No\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
+            "without being asked",
+        ),
+    ] {
+        let mut scene = Scene::new();
+        scene.request();
+        scene.speak(Direction::Out, reply);
+        assert!(!scene.is_learnt());
+        let reasons = scene.reasons();
+        assert!(reasons.len() == 1 && reasons[0].contains(reason), "{reasons:?}");
+        scene.request();
+        scene.reply();
+        assert!(!scene.is_learnt(), "{reason}");
+    }
+}
+
+#[test]
+fn what_is_disproved_later_is_shown_again() {
+    let mut scene = Scene::new();
+    scene.request();
+    scene.reply();
+    assert!(scene.is_learnt());
+    scene.reply();
+    assert!(!scene.is_learnt());
+    scene.say(Direction::Out, b"");
+    let reasons = scene.reasons();
+    assert!(
+        reasons.len() == 1 && reasons[0].contains("without being asked"),
+        "{reasons:?}"
+    );
+    assert_eq!(scene.late.memory(), 0);
+}
+
+#[test]
+fn a_gap_in_the_log_begins_it_anew() {
+    let mut scene = Scene::new();
+    scene.request();
+    scene.late.forget_said();
+    scene.reply();
+    assert!(!scene.is_learnt());
+    scene.request();
+    scene.reply();
+    assert!(scene.is_learnt());
+}
+
+#[test]
+fn who_is_not_the_wire_learns_nothing_and_replicas_begin_with_their_connections() {
+    let mut scene = Scene::new();
+    scene.late.set_wire(false);
+    scene.request();
+    scene.reply();
+    assert!(!scene.is_learnt());
+
+    let mut config = *table().config();
+    config.policy = Policy::Replica;
+    let mut scene = Scene::new();
+    scene.late = Table::new(config);
+    scene.late.set_wire(true);
+    scene.request();
+    scene.reply();
+    assert!(!scene.is_learnt());
+    assert_eq!(scene.late.poll_question(at(scene.given)), None);
+    assert_eq!(
+        scene.reasons(),
+        ["older than the wire; replicas begin with their connections"]
+    );
+}
+
+#[test]
+fn a_question_is_repeated_and_answered_once() {
+    let mut learner = Learner::new(1);
+    let clients: Vec<SocketAddr> = (1..=40).map(|port| ([10, 0, 0, 1], port).into()).collect();
+    let terms = Talk::new(1).terms;
+    clients.iter().for_each(|client| learner.want(*client, false));
+    learner.want(clients[0], false);
+    let ask = |learner: &mut Learner, millis| learner.poll_question(at(millis));
+    assert_eq!(ask(&mut learner, 1).as_deref(), Some(&clients[..QUESTION_MAX]));
+    assert_eq!(ask(&mut learner, 50), None);
+    learner.on_told((clients[39], Some(terms)), true);
+    assert!(!learner.known.contains(clients[39]), "nobody asked");
+    learner.on_told((clients[3], Some(terms)), true);
+    assert_eq!(
+        ask(&mut learner, 51).map(|asked| asked.len()),
+        Some(QUESTION_MAX - 1)
+    );
+    for client in &clients[..QUESTION_MAX] {
+        learner.on_told((*client, None), true);
+    }
+    assert!(
+        matches!(learner.known.get(clients[3]), Some(Known::Terms(_))),
+        "the first answer counts"
+    );
+    assert_eq!(ask(&mut learner, 52).as_deref(), Some(&clients[QUESTION_MAX..]));
+    for number in 1..ASKED_MAX {
+        assert!(ask(&mut learner, 52 + number as usize * 50).is_some());
+    }
+    assert_eq!(ask(&mut learner, 10_000), None, "nobody answers");
+    learner.want(clients[39], false);
+    assert_eq!(ask(&mut learner, 10_001), Some(vec![clients[39]]));
+}
+
+#[test]
+fn memory_is_bounded() {
+    let mut learner = Learner::new(1);
+    let mut payload = b"GET / HTTP/1.1\r\n\r\n".to_vec();
+    payload.resize(60_000, b'x');
+    for number in 0..1000_u16 {
+        let client: SocketAddr = ([10, 0, 0, 1], number).into();
+        let segment = Segment {
+            source: client,
+            destination: VIP.into(),
+            seq: Seq(number.into()),
+            ack: Seq(0),
+            flags: Flags::ACK,
+            window: 1000,
+            options: Options::default(),
+            payload: &payload,
+        };
+        for _ in 0..number % 5 {
+            learner.on_segment(at(0), Direction::In, client, &segment, None);
+        }
+        let bytes = |kept: &Kept| SEGMENT_COST + kept.payload.len();
+        let bytes: usize = (0..=number)
+            .filter_map(|number| learner.candidates.get(([10, 0, 0, 1], number).into()))
+            .flat_map(|candidate| candidate.kept.iter().map(bytes))
+            .sum();
+        assert!(
+            bytes == learner.bytes && bytes <= CANDIDATES_BYTES,
+            "{bytes} {}",
+            learner.bytes
+        );
+    }
+    assert!(learner.waiting.len() <= STRANGERS_MAX);
+}

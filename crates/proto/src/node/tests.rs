@@ -1,0 +1,262 @@
+//! Two nodes that hear each other, and what becomes of them.
+
+use std::time::Duration;
+
+use super::*;
+use crate::detector::DetectorConfig;
+use crate::standing::Verdict;
+
+const BEAT: Duration = Duration::from_millis(20);
+
+/// Two nodes of one service; the first is the configured primary.
+struct Two {
+    now: Instant,
+    nodes: [Node; 2],
+    /// Whether each is there.
+    runs: [bool; 2],
+    /// Whether they hear each other.
+    hears: bool,
+    /// Whether outside hosts answer.
+    outside: bool,
+    /// What the arbiter says, where it is asked.
+    verdict: Option<Verdict>,
+    gates: [(Gate, Option<Instant>); 2],
+    incarnations: u64,
+}
+
+impl Two {
+    fn new(arbiter: Arbiter) -> Self {
+        let now = Instant::from_nanos(1_000_000_000);
+        Self {
+            now,
+            nodes: [true, false].map(|is_primary| node(is_primary, arbiter, 1, now)),
+            runs: [true; 2],
+            hears: true,
+            outside: true,
+            verdict: Some(Verdict::Granted),
+            gates: [(Gate::Off, None); 2],
+            incarnations: 1,
+        }
+    }
+
+    fn roles(&self) -> [(Role, u64); 2] {
+        [0, 1].map(|index| self.nodes[index].role(0))
+    }
+
+    /// Lets time pass, a heartbeat's interval at a time.
+    fn pass(&mut self, time: Duration) -> &mut Self {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += BEAT;
+            for index in 0..2 {
+                if self.runs[index] {
+                    self.nodes[index].handle_timeout(self.now);
+                    self.carry_out(index);
+                }
+            }
+        }
+        self
+    }
+
+    fn carry_out(&mut self, index: usize) {
+        let mut announced = false;
+        while let Some(action) = self.nodes[index].poll_action() {
+            let now = self.now;
+            match action {
+                Action::SetGate { gate, until, .. } => self.gates[index] = (gate, until),
+                Action::Drain { service } => self.nodes[index].handle_drained(now, service),
+                Action::Announce { .. } => announced = true,
+                Action::Confirm { service, epoch } => {
+                    if let Some(verdict) = self.verdict {
+                        self.nodes[index].handle_verdict(now, service, epoch, verdict);
+                    }
+                }
+                Action::Send(heartbeat) if self.hears && self.runs[1 - index] => {
+                    self.nodes[1 - index].handle_heartbeat(now, heartbeat);
+                    self.carry_out(1 - index);
+                }
+                _ => {}
+            }
+        }
+        if announced && self.outside {
+            self.nodes[index].handle_reached(self.now, 0);
+            self.carry_out(index);
+        }
+    }
+
+    fn kill(&mut self, index: usize) -> &mut Self {
+        self.runs[index] = false;
+        self
+    }
+
+    /// A machine that has forgotten everything.
+    fn start(&mut self, index: usize) -> &mut Self {
+        self.incarnations += 1;
+        let arbiter = self.nodes[index].config.arbiter;
+        self.nodes[index] = node(index == 0, arbiter, self.incarnations, self.now);
+        self.runs[index] = true;
+        self
+    }
+}
+
+fn node(is_primary: bool, arbiter: Arbiter, incarnation: u64, now: Instant) -> Node {
+    let table = TableConfig {
+        vip: "10.0.0.100:80".parse().unwrap(),
+        policy: Policy::Http,
+        reexecute: crate::restart::http::Reexecute::default(),
+        connection_bytes_max: 1000,
+        bytes_max: 1000,
+        hash_seed: 1,
+    };
+    let config = NodeConfig {
+        name: if is_primary { "alpha" } else { "beta" }.to_owned(),
+        incarnation,
+        without_peer: false,
+        detector: DetectorConfig {
+            interval: BEAT,
+            missed: 4,
+            agent_timeout: Duration::from_millis(500),
+        },
+        lease: Duration::from_millis(300),
+        arbiter,
+        services: vec![ServiceConfig {
+            table,
+            is_primary,
+            mac: [0; 6],
+            found: None,
+        }],
+    };
+    Node::new(config, now)
+}
+
+const SHORT: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_secs(1);
+
+#[test]
+fn whoever_comes_back_becomes_the_wire_in_turn() {
+    let mut two = Two::new(Arbiter::FailStop);
+    assert_eq!(two.pass(SHORT).roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
+    let mut epoch = 2;
+    for round in 0..6 {
+        let (dies, lives) = (round % 2, 1 - round % 2);
+        two.kill(dies).pass(LONG);
+        epoch += 1;
+        assert_eq!(two.nodes[lives].role(0), (Role::Sole, epoch), "round {round}");
+        two.start(dies).pass(SHORT);
+        epoch += 1;
+        assert_eq!(two.nodes[lives].role(0), (Role::Primary, epoch), "round {round}");
+        assert_eq!(two.nodes[dies].role(0), (Role::Backup, epoch), "round {round}");
+        assert_eq!(two.gates[lives].0, Gate::Primary);
+        assert_eq!(two.gates[dies].0, Gate::Wire);
+    }
+}
+
+#[test]
+fn a_backup_that_dies_and_comes_back_is_the_wire_again() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT).kill(1).pass(LONG);
+    assert_eq!(two.nodes[0].role(0), (Role::Sole, 3));
+    two.start(1).pass(SHORT);
+    assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
+}
+
+#[test]
+fn a_primary_that_begins_anew_is_taken_over_from_at_once() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    assert_eq!(
+        two.start(0).pass(BEAT * 2).roles(),
+        [(Role::Backup, 4), (Role::Primary, 4)]
+    );
+    assert_eq!(
+        two.nodes[1].takeovers(0).len(),
+        1,
+        "its connections are here only"
+    );
+}
+
+#[test]
+fn a_handover_makes_both_change_places() {
+    for asked in [0, 1] {
+        let mut two = Two::new(Arbiter::FailStop);
+        two.pass(SHORT);
+        let now = two.now;
+        two.nodes[asked].handle_handover(now, 0).unwrap();
+        two.carry_out(asked);
+        assert_eq!(two.pass(SHORT).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
+        assert_eq!(
+            two.pass(LONG).roles(),
+            [(Role::Backup, 4), (Role::Primary, 4)],
+            "once only"
+        );
+    }
+}
+
+#[test]
+fn who_leaves_has_no_part_until_told_so() {
+    for (leaves, stays) in [(0, 1), (1, 0)] {
+        let mut two = Two::new(Arbiter::FailStop);
+        two.pass(SHORT);
+        assert_eq!(two.nodes[leaves].would_be_lost(two.now, 0), None);
+        let now = two.now;
+        two.nodes[leaves].handle_leave(now, 0, true);
+        two.carry_out(leaves);
+        two.pass(LONG);
+        assert_eq!(two.nodes[stays].role(0), (Role::Sole, 3));
+        assert_eq!(two.nodes[leaves].role(0), (Role::Standby, 3));
+        assert_eq!(two.nodes[leaves].simplex(two.now, 0), Some(view::Simplex::Left));
+        assert_eq!(
+            two.nodes[stays].would_be_lost(two.now, 0),
+            Some(view::Simplex::Sole)
+        );
+        let now = two.now;
+        two.nodes[leaves].handle_leave(now, 0, false);
+        two.carry_out(leaves);
+        two.pass(SHORT);
+        assert_eq!(two.nodes[stays].role(0), (Role::Primary, 4));
+        assert_eq!(two.nodes[leaves].role(0), (Role::Backup, 4));
+    }
+}
+
+#[test]
+fn cut_apart_with_an_arbiter_only_one_speaks() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(SHORT);
+    two.hears = false;
+    two.verdict = None; // slow
+    two.pass(SHORT);
+    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+    let (gate, until) = two.gates[1];
+    assert_eq!(gate, Gate::Takeover);
+    assert!(until.is_some_and(|until| until <= two.now + Duration::from_millis(300)));
+    two.verdict = Some(Verdict::Granted);
+    two.pass(SHORT + BEAT);
+    assert_eq!(two.gates[1], (Gate::Takeover, None), "confirmed");
+    two.verdict = Some(Verdict::Refused { epoch: 3 });
+    two.pass(LONG);
+    assert_eq!(
+        two.nodes[0].role(0),
+        (Role::Standby, 3),
+        "the other has the epoch"
+    );
+    assert_eq!(two.gates[0].0, Gate::Mute);
+    two.hears = true;
+    assert_eq!(two.pass(SHORT).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
+}
+
+#[test]
+fn a_backup_without_a_lease_asks_before_it_speaks() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(SHORT);
+    // It was away for longer than its lease, and so was the primary.
+    two.runs = [false; 2];
+    two.now += LONG;
+    two.runs[1] = true;
+    two.verdict = None;
+    two.pass(LONG);
+    assert_eq!(two.nodes[1].role(0), (Role::Backup, 2));
+    two.verdict = Some(Verdict::Granted);
+    two.pass(SHORT + BEAT);
+    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+    assert_eq!(two.gates[1], (Gate::Takeover, None));
+}

@@ -1,0 +1,116 @@
+//! What is remembered of clients, within a bound: who was entered first is forgotten first.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use rustc_hash::FxSeededState;
+
+/// Values by client.
+#[derive(Debug)]
+pub(crate) struct Recent<T> {
+    by_client: std::collections::HashMap<SocketAddr, (u64, T), FxSeededState>,
+    /// With the number of the entry; one that was removed stays here for a while.
+    order: VecDeque<(SocketAddr, u64)>,
+    entered: u64,
+    max: usize,
+}
+
+impl<T> Recent<T> {
+    /// Nobody yet, and never more than `max`; `seed`: clients choose their addresses.
+    pub(crate) fn new(max: usize, seed: usize) -> Self {
+        Self {
+            by_client: std::collections::HashMap::with_hasher(FxSeededState::with_seed(seed)),
+            order: VecDeque::new(),
+            entered: 0,
+            max,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_client.len()
+    }
+
+    pub(crate) fn contains(&self, client: SocketAddr) -> bool {
+        self.by_client.contains_key(&client)
+    }
+
+    pub(crate) fn get(&self, client: SocketAddr) -> Option<&T> {
+        self.by_client.get(&client).map(|(_, value)| value)
+    }
+
+    pub(crate) fn get_mut(&mut self, client: SocketAddr) -> Option<&mut T> {
+        self.by_client.get_mut(&client).map(|(_, value)| value)
+    }
+
+    /// Enters a client, in place of what was remembered of it. Returns what was forgotten for that.
+    pub(crate) fn insert(&mut self, client: SocketAddr, value: T) -> Option<T> {
+        let before = self.remove(client);
+        let forgotten = (self.len() >= self.max).then(|| self.pop_first()).flatten();
+        self.entered += 1;
+        self.order.push_back((client, self.entered));
+        self.by_client.insert(client, (self.entered, value));
+        if self.order.len() > 2 * self.max {
+            let by_client = &self.by_client;
+            self.order
+                .retain(|(client, number)| by_client.get(client).is_some_and(|(entry, _)| entry == number));
+        }
+        before.or(forgotten.map(|(_, value)| value))
+    }
+
+    pub(crate) fn remove(&mut self, client: SocketAddr) -> Option<T> {
+        self.by_client.remove(&client).map(|(_, value)| value)
+    }
+
+    /// Who was entered first.
+    pub(crate) fn pop_first(&mut self) -> Option<(SocketAddr, T)> {
+        loop {
+            let (client, number) = self.order.pop_front()?;
+            let is_there = self
+                .by_client
+                .get(&client)
+                .is_some_and(|(entry, _)| *entry == number);
+            if is_there {
+                return self.remove(client).map(|value| (client, value));
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.by_client.clear();
+        self.order.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(number: u16) -> SocketAddr {
+        ([10, 0, 0, 1], number).into()
+    }
+
+    #[test]
+    fn the_first_is_forgotten_first_and_who_is_entered_anew_is_the_last() {
+        let mut recent = Recent::new(2, 1);
+        assert_eq!(recent.insert(client(1), 'a'), None);
+        assert_eq!(recent.insert(client(2), 'b'), None);
+        assert_eq!(recent.insert(client(1), 'c'), Some('a'));
+        assert_eq!(recent.insert(client(3), 'd'), Some('b'));
+        assert_eq!((recent.get(client(2)), recent.len()), (None, 2));
+        assert_eq!(recent.pop_first(), Some((client(1), 'c')));
+        assert_eq!(recent.pop_first(), Some((client(3), 'd')));
+        assert_eq!(recent.pop_first(), None);
+    }
+
+    #[test]
+    fn what_was_removed_costs_nothing_for_ever() {
+        let mut recent = Recent::new(4, 1);
+        for _ in 0..100 {
+            recent.insert(client(1), ());
+            recent.remove(client(1));
+        }
+        assert!(recent.order.len() <= 8, "{}", recent.order.len());
+        recent.insert(client(2), ());
+        assert_eq!(recent.pop_first(), Some((client(2), ())));
+    }
+}

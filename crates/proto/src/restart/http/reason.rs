@@ -1,0 +1,45 @@
+//! Why a connection cannot be continued.
+
+use thiserror::Error;
+
+use super::head::{Fault, Method};
+use super::tracker::REQUESTS_MAX;
+
+/// Why a connection, or its next reply, cannot be continued.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Reason {
+    /// HTTP/2 with prior knowledge.
+    #[error("the connection speaks HTTP/2")]
+    Http2,
+    /// The stream does not begin with a method.
+    #[error("the connection does not speak HTTP")]
+    NotHttp,
+    /// The request may have been executed and may not be executed twice: it would be refused, or its reply cut. Passes
+    /// with its reply.
+    #[error("a {0:?} request is unanswered and must not be executed again")]
+    NotRepeatable(Method),
+    /// The same, since the log may not hold all of it.
+    #[error("a {0:?} request is unanswered and longer than the log may be")]
+    TooLong(Method),
+    /// The reply cannot be followed.
+    #[error("reply: {0}")]
+    Reply(Fault),
+    /// A request cannot be followed.
+    #[error("request: {0}")]
+    Request(Fault),
+    /// A TLS handshake instead of a request.
+    #[error("the connection is encrypted (TLS)")]
+    Tls,
+    /// More than [`REQUESTS_MAX`] pipelined requests.
+    #[error("more than {REQUESTS_MAX} requests are unanswered")]
+    TooManyRequests,
+    /// CONNECT: what follows is not HTTP.
+    #[error("the connection is a tunnel (CONNECT)")]
+    Tunnel,
+    /// Output that answers no request.
+    #[error("the server spoke without being asked")]
+    UnexpectedReply,
+    /// 101: what follows is not HTTP.
+    #[error("the connection was upgraded to another protocol")]
+    Upgraded,
+}
