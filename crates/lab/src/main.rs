@@ -15,6 +15,7 @@ mod net;
 mod node;
 mod pattern;
 mod process;
+mod swarm;
 mod teardown;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod timeline;
@@ -51,6 +52,8 @@ enum Command {
     EdgeMemory(edge_memory::Options),
     Network(net::hold::Options),
     Programs(crash::ProgramsOptions),
+    Replay(swarm::ReplayOptions),
+    Swarm(swarm::Options),
     Trace(figure::TraceOptions),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
@@ -114,6 +117,8 @@ fn main() -> ExitCode {
         Command::Demo(options) => crash::demo(&options),
         Command::Figure(options) => figure::run(&options),
         Command::Merge(options) => figure::merge(&options),
+        Command::Replay(options) => swarm::replay(&options),
+        Command::Swarm(options) => swarm::run(&options),
         Command::Trace(options) => figure::trace(&options),
         Command::EdgeMemory(options) => edge_memory::run(&options),
         Command::Dumbbell(options) => bench::sim::dumbbell(&options).map(|()| Outcome::Held),

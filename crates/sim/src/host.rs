@@ -100,6 +100,11 @@ impl Host {
         self.listeners.insert(port, Box::new(accept));
     }
 
+    /// Accepts no more connections to `port`.
+    pub fn unlisten(&mut self, port: u16) {
+        self.listeners.remove(&port);
+    }
+
     /// Opens a connection.
     ///
     /// # Panics

@@ -6,7 +6,8 @@
 //! * [`host`], [`router`] are the nodes every scenario needs; [`exchange`] is an application that checks its bytes.
 //! * [`net`], [`flow`] are the other half: a faster engine, and TCP without its bytes, for the papers' figures;
 //!   [`scenario`] holds their networks.
-//! * [`pair`] puts two nodes, their agents and their applications into the world.
+//! * [`pair`] puts two nodes, their agents and their applications into the world; [`swarm`] breaks it in all ways that a seed can
+//!   think of.
 #![forbid(unsafe_code)]
 
 pub mod exchange;
@@ -18,5 +19,6 @@ mod notation;
 pub mod pair;
 pub mod router;
 pub mod scenario;
+pub mod swarm;
 pub mod tcp;
 pub mod world;

@@ -41,6 +41,39 @@ pub struct LinkConfig {
     pub duplicate: f64,
 }
 
+impl LinkConfig {
+    /// Whether there can be such a link.
+    ///
+    /// # Errors
+    /// Names the field that cannot be.
+    pub fn check(&self) -> Result<(), InvalidLink> {
+        if self.rate_bits_per_s == Some(0) {
+            return Err(InvalidLink::ZeroRate);
+        }
+        for (field, value) in self.probabilities() {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(InvalidLink::Probability { field, value });
+            }
+        }
+        if self.reorder > 0.0 && self.reorder_delay.is_zero() {
+            return Err(InvalidLink::ReorderWithoutDelay);
+        }
+        Ok(())
+    }
+
+    const fn probabilities(&self) -> [(&'static str, f64); 3] {
+        [
+            ("loss", self.loss),
+            ("reorder", self.reorder),
+            ("duplicate", self.duplicate),
+        ]
+    }
+
+    fn is_certain(&self) -> bool {
+        self.probabilities().iter().all(|(_, value)| *value <= 0.0)
+    }
+}
+
 /// Why a [`LinkConfig`] describes no link.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum InvalidLink {
@@ -135,25 +168,10 @@ impl Link {
     /// # Errors
     /// Names the field of the configuration that cannot be.
     pub fn new(config: LinkConfig, seed: u64) -> Result<Self, InvalidLink> {
-        if config.rate_bits_per_s == Some(0) {
-            return Err(InvalidLink::ZeroRate);
-        }
-        let probabilities = [
-            ("loss", config.loss),
-            ("reorder", config.reorder),
-            ("duplicate", config.duplicate),
-        ];
-        for (field, value) in probabilities {
-            if !(0.0..=1.0).contains(&value) {
-                return Err(InvalidLink::Probability { field, value });
-            }
-        }
-        if config.reorder > 0.0 && config.reorder_delay.is_zero() {
-            return Err(InvalidLink::ReorderWithoutDelay);
-        }
+        config.check()?;
         Ok(Self {
             delay_nanos: nanos(config.delay),
-            is_certain: probabilities.iter().all(|(_, value)| *value <= 0.0),
+            is_certain: config.is_certain(),
             config,
             up: true,
             idle_at: Fraction::at(Instant::ZERO),
@@ -187,6 +205,19 @@ impl Link {
             None
         };
         Verdict::Deliver { at, copy_at }
+    }
+
+    /// From now on the link is like that; what waits goes on waiting.
+    ///
+    /// # Errors
+    /// Names the field of the configuration that cannot be.
+    pub fn set_config(&mut self, config: LinkConfig) -> Result<(), InvalidLink> {
+        config.check()?;
+        self.delay_nanos = nanos(config.delay);
+        self.is_certain = config.is_certain();
+        self.pace = Pace::default();
+        self.config = config;
+        Ok(())
     }
 
     /// Connects or cuts the link. A cut one forgets what was waiting; the caller drops what was on the way.

@@ -1,10 +1,10 @@
 //! Takeovers.
-mod swarm;
+mod seeds;
 
 use proto::follower::Policy;
+use seeds::*;
 use std::time::Duration;
 use steadfast_sim::pair::{Scene, SceneConfig};
-use swarm::*;
 
 /// Scenes of each kind. More can be asked for one by one: SEED=N.
 const SEEDS: u64 = 300;

@@ -1,16 +1,16 @@
 //! What many seeds have found in the core, one scene each, with as little chance as it takes.
 
-mod swarm;
+mod seeds;
 
 use std::time::Duration;
 
 use proto::detector::DetectorConfig;
 use proto::follower::Policy;
 use proto::packet::{Checksum, Segment};
+use seeds::{LIMIT, MS, at};
 use steadfast_sim::exchange::Stream;
 use steadfast_sim::pair::http::{self, Request};
 use steadfast_sim::pair::{Costs, Scene, SceneConfig, Talk, echo};
-use swarm::{LIMIT, MS, at};
 
 /// One request, for a reply of `len` bytes.
 fn get(len: u64) -> Talk {

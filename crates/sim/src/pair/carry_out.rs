@@ -1,16 +1,21 @@
 //! Carrying out what the core wants, in the simulated world: the daemon's `carry_out` and `relay`, step for step.
 
 use proto::Instant;
-use proto::action::{Action, Gate, Report};
+use proto::action::{Action, Gate, Heartbeat, Report};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
+use proto::role::Role;
+use proto::standing::Verdict;
 use proto::table::ConnectionId;
 use proto::takeover::{self, timestamp_at};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
-use super::backup::{Backup, Defect, HEARTBEATS, Replica, Restoring};
-use super::primary::send;
+use super::arbiter::{Answer, Question};
+use super::defect::Defect;
+use super::neighbours::PING;
 use super::relay::{Adoption, Plan, Relay};
+use super::station::{AGENTS, Address, CLIENTS, PROBE, Replica, Restoring, Station};
 use super::wire::End;
 use crate::host::EndpointId;
 use crate::tcp::{Endpoint, Restore, RestoreWindow, WindowScale};
@@ -20,7 +25,7 @@ use crate::world::Output;
 const AHEAD_MAX: usize = 1 << 20;
 const READ_SIZE: usize = 16 * 1024;
 
-impl Backup {
+impl Station {
     /// Does one thing; `end` is how far the log reached when it was begun.
     pub(super) fn carry_out(&mut self, now: Instant, action: Action, end: End) {
         if !matches!(
@@ -31,22 +36,33 @@ impl Backup {
         }
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
-            Action::Hold { clients, .. } => self.wire.hold(&clients),
-            Action::Settle { .. } => self.wire.settle(),
-            // The simulated network has one way to each node, and addresses do not move.
-            Action::Assume { .. }
-            | Action::TakeAddress { .. }
-            | Action::Announce { .. }
-            | Action::Confirm { .. }
-            | Action::StandDown { .. }
-            | Action::Report(_) => {}
-            Action::SetGate { gate, .. } => {
+            Action::Report(_) => {}
+            Action::Assume { role, .. } => self.assume(role),
+            Action::SetGate {
+                gate, epoch, until, ..
+            } => {
+                self.until = until.filter(|_| !self.is(Defect::SpeakOn));
                 if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
-                    self.set_gate(gate);
+                    self.set_gate(gate, epoch);
                 }
             }
+            Action::Confirm { epoch, .. } => self.confirm(now, epoch),
+            Action::Hold { clients, .. } => self.wire.hold(&clients),
+            Action::Settle { .. } => self.wire.settle(),
+            Action::TakeAddress { .. } => {
+                self.address = Address::Interface;
+                self.is_claiming = true;
+            }
+            Action::Announce { .. } => {
+                self.announce();
+                if self.is_claiming {
+                    self.send(CLIENTS, PING);
+                }
+            }
+            Action::StandDown { .. } => self.stand_down(),
             Action::Drain { .. } => {
-                if !self.is(Defect::SkipSecondDrain) || self.restoring.is_empty() {
+                let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();
+                if !skips && !self.is(Defect::SkipDrains) {
                     self.read_log(end);
                 }
                 self.core.handle_drained(now, 0);
@@ -59,35 +75,24 @@ impl Backup {
             }
             Action::Activate { connection, .. } => self.activate(now, connection),
             Action::HandOver { connection, .. } => self.hand_over(now, connection),
-            Action::AllowSpeech { .. } => {
-                self.may_reset = true;
-                if self.is(Defect::GateLast) {
-                    self.set_gate(Gate::Takeover);
-                }
-            }
+            Action::AllowSpeech { .. } => self.allow_speech(),
             Action::Transmit(packet) => {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
-            // Agents are as old as their connections here: who seems to have an older one has none.
+            // The wire's agent gets no more of older connections than what it logged.
             Action::Ask { service, clients } => {
                 let told = clients.into_iter().map(|client| (client, None)).collect();
                 self.core.handle_told(now, service, told);
             }
-            Action::Probe => {} // the simulated stack does not answer
-            Action::Send(heartbeat) => self.outputs.push_back(send(&heartbeat, HEARTBEATS)),
+            Action::Probe => self.send(AGENTS, PROBE),
+            Action::Send(heartbeat) => {
+                let packet = serde_json::to_vec(&heartbeat).expect("a heartbeat has a JSON form");
+                self.outputs.push_back(Output::Transmit { port: AGENTS, packet });
+            }
             Action::OpenReplica {
                 connection, client, ..
-            } => {
-                let application = (self.config.program)(client);
-                self.replicas.insert(
-                    connection,
-                    Replica {
-                        application,
-                        ended: false,
-                    },
-                );
-            }
+            } => self.open_replica(connection, client),
             Action::FeedReplica { connection, .. } => self.feed_replica(now, connection),
             Action::CloseReplica { connection, .. } => {
                 self.replicas.remove(&connection);
@@ -95,13 +100,92 @@ impl Backup {
         }
     }
 
-    fn is(&self, defect: Defect) -> bool {
-        self.config.defect == Some(defect)
+    /// Makes the network what the role needs. Of a node that has no part yet the gate is closed meanwhile; one that speaks goes on.
+    fn assume(&mut self, role: Role) {
+        let (gate, epoch) = self.wire.gate();
+        if gate == Gate::Off {
+            self.wire.set_gate(Gate::Mute, epoch);
+        }
+        (self.is_claiming, self.is_reached) = (false, false);
+        if matches!(role, Role::Primary | Role::Claiming) {
+            self.address = Address::Loopback;
+            self.may_speak = true;
+        } else {
+            self.address = Address::Interface;
+        }
     }
 
-    fn set_gate(&mut self, gate: Gate) {
-        self.wire.set_gate(gate);
-        self.judge.borrow_mut().on_gate(gate);
+    fn set_gate(&mut self, gate: Gate, epoch: u64) {
+        self.wire.set_gate(gate, epoch);
+        if gate == Gate::Primary {
+            self.judge.borrow_mut().on_behind(self.config.number);
+        }
+        if !matches!(gate, Gate::Wire | Gate::Takeover) {
+            self.judge.borrow_mut().on_log_lost(self.config.number);
+        }
+    }
+
+    /// The peer speaks alone. The gate is closed, so what ends here ends without a word.
+    fn stand_down(&mut self) {
+        self.may_speak = false;
+        (self.is_claiming, self.is_reached) = (false, false);
+        self.address = Address::Nowhere;
+        self.destroy_sockets();
+    }
+
+    /// Asks the arbiter, whose answer comes later.
+    fn confirm(&mut self, now: Instant, epoch: u64) {
+        let Some(arbiter) = self.config.arbiter.clone() else {
+            return;
+        };
+        let node = self.config.number;
+        let question = Question { node, epoch };
+        let at = self.clock.when(now);
+        let answer = if self.has_carrier {
+            arbiter.borrow_mut().ask(at, question)
+        } else {
+            let verdict = Verdict::Failed;
+            Some(Answer { at, epoch, verdict })
+        };
+        if let Some(answer) = answer {
+            self.expect_verdict(answer);
+        }
+    }
+
+    fn allow_speech(&mut self) {
+        self.may_speak = true;
+        if self.is(Defect::GateLast) {
+            let epoch = self.core.role(0).1;
+            self.set_gate(Gate::Takeover, epoch);
+        }
+    }
+
+    /// What a node with a defect makes of its peer's words.
+    pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
+        let (role, epoch) = self.core.role(0);
+        if self.is(Defect::WithoutConsent) && role == Role::Returning {
+            // It hears what it wants to hear.
+            for beat in &mut heartbeat.services {
+                (beat.role, beat.epoch) = (Role::Primary, epoch + 1);
+            }
+        }
+        if self.is(Defect::LeaseFromHearing)
+            && let Some(echo) = &mut heartbeat.echo
+        {
+            echo.sent = now.as_nanos();
+        }
+        for beat in &mut heartbeat.services {
+            if self.is(Defect::IgnoreEpoch) && role.may_speak() {
+                beat.epoch = beat.epoch.min(epoch.saturating_sub(1));
+            }
+        }
+        heartbeat
+    }
+
+    fn open_replica(&mut self, connection: ConnectionId, client: SocketAddr) {
+        let application = (self.config.program)(client);
+        let ended = false;
+        self.replicas.insert(connection, Replica { application, ended });
     }
 
     fn restore(&mut self, now: Instant, id: ConnectionId) {
@@ -152,7 +236,9 @@ impl Backup {
             return;
         };
         self.deaf.remove(&endpoint.client);
-        self.judge.borrow_mut().on_ready(endpoint.client);
+        let mut judge = self.judge.borrow_mut();
+        judge.on_ready(endpoint.client);
+        judge.on_socket(self.config.number, endpoint.client);
     }
 
     fn activate(&mut self, now: Instant, id: ConnectionId) {
@@ -172,7 +258,9 @@ impl Backup {
                 socket.probe();
             }
         });
-        self.judge.borrow_mut().on_live(endpoint.client);
+        self.judge
+            .borrow_mut()
+            .on_live(self.config.number, endpoint.client);
         let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
         if let Some(connection) = self.core.table(0).get(id).filter(|_| !is_quiet) {
             let wake = takeover::wake(connection, offered, now).emit();

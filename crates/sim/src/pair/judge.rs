@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use proto::action::Gate;
 use proto::packet::{Checksum, Segment};
 use proto::table::Direction;
 use proto::{Instant, Seq};
@@ -19,17 +18,36 @@ const VIOLATIONS_MAX: usize = 20;
 /// | input commit | an acknowledgement reaches the client for a byte that the backup has not logged |
 /// | output commit | a byte reaches the client that the backup has neither logged nor said |
 /// | one stream | two different bytes are said for the same place, or two ends |
-/// | one voice | something is released behind a closed gate, or for a client to whom the survivor has spoken |
+/// | open commit | a SYN-ACK reaches the client though no node has its SYN |
+/// | one voice | two nodes speak alone in one epoch, one speaks in an epoch before another's, or a connection's voice goes back |
 /// | no step back | the survivor's acknowledgement, right edge or timestamp is behind what was released |
 /// | no leap | the survivor numbers a segment beyond the output that is known |
 /// | nothing asked twice | a live connection's acknowledgement is behind what was logged before its socket was ready |
 #[derive(Debug)]
 pub struct Judge {
     vip: SocketAddr,
-    gate: Gate,
+    /// The world's.
+    now: Instant,
+    /// The latest epoch in which a node spoke alone, and which one.
+    alone: Option<(u64, usize)>,
+    /// How often two nodes spoke where one may.
+    two_voices: u64,
+    /// Clients whose SYN is not answered yet, or whose answer to that has not come.
+    half_open: u64,
     flows: BTreeMap<SocketAddr, Flow>,
     violations: Vec<String>,
     resets: Vec<(Instant, SocketAddr)>,
+}
+
+/// Who says something, and by what right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Voice {
+    /// 0 or 1.
+    pub node: usize,
+    /// Of the gate that lets it out.
+    pub epoch: u64,
+    /// That gate is for a node without a wire before it.
+    pub is_alone: bool,
 }
 
 /// One connection, from its SYN on.
@@ -47,11 +65,24 @@ struct Flow {
     output: Known,
     released: Most,
     spoken: Most,
-    /// The survivor has said something.
-    is_spoken_for: bool,
+    /// Who spoke last, and who had before in the same epoch.
+    voice: Option<Voice>,
+    silenced: Option<usize>,
     /// What was logged when its socket became ready.
     logged_before_ready: u64,
-    is_live: bool,
+    /// The node on which it was restored last.
+    live_at: Option<usize>,
+    /// Some node has its SYN.
+    is_opened: bool,
+    /// The client has answered the SYN-ACK.
+    is_established: bool,
+    /// The nodes that can go on with it: by their logs, from its beginning on, and by their sockets.
+    logs: [bool; 2],
+    sockets: [bool; 2],
+    /// At some time nobody could.
+    is_orphaned: bool,
+    /// The process that served it has died.
+    has_died: bool,
 }
 
 /// The bytes of a stream that were seen.
@@ -124,9 +155,16 @@ impl Flow {
             output: Known::default(),
             released: Most::default(),
             spoken: Most::default(),
-            is_spoken_for: false,
+            voice: None,
+            silenced: None,
             logged_before_ready: 0,
-            is_live: false,
+            live_at: None,
+            is_opened: false,
+            is_established: false,
+            logs: [false; 2],
+            sockets: [false; 2],
+            is_orphaned: false,
+            has_died: false,
         }
     }
 
@@ -141,6 +179,12 @@ impl Flow {
             *latest = value;
         }
         is_in_time
+    }
+
+    /// While there is no SYN-ACK for it, nothing is lost: the client begins anew.
+    fn look_for_holders(&mut self) {
+        let is_held = self.logs.iter().chain(&self.sockets).any(|holds| *holds);
+        self.is_orphaned |= !is_held && self.output_first.is_some();
     }
 
     /// Of a segment of the server; `None` before the client has got a SYN-ACK.
@@ -198,7 +242,10 @@ impl Judge {
     pub const fn new(vip: SocketAddr) -> Self {
         Self {
             vip,
-            gate: Gate::Off,
+            now: Instant::ZERO,
+            alone: None,
+            two_voices: 0,
+            half_open: 0,
             flows: BTreeMap::new(),
             violations: Vec::new(),
             resets: Vec::new(),
@@ -215,7 +262,8 @@ impl Judge {
         &self.resets
     }
 
-    fn violation(&mut self, now: Instant, client: SocketAddr, what: &str) {
+    fn violation(&mut self, client: SocketAddr, what: &str) {
+        let now = self.now;
         if self.violations.len() < VIOLATIONS_MAX {
             let micros = now.as_nanos() / 1000;
             self.violations.push(format!(
@@ -227,22 +275,26 @@ impl Judge {
     }
 
     /// A client sends a packet.
-    pub fn on_sent(&mut self, packet: &[u8]) {
+    pub(super) fn on_sent(&mut self, now: Instant, packet: &[u8]) {
+        self.now = now;
         let Some(segment) = self.parse(packet) else { return };
         if segment.flags.syn {
             let first = segment.seq + 1;
-            let flow = self
-                .flows
-                .entry(segment.source)
-                .or_insert_with(|| Flow::new(first));
-            if flow.input_first != first {
-                *flow = Flow::new(first);
+            let known = self.flows.get(&segment.source);
+            if known.is_none_or(|flow| flow.input_first != first) {
+                self.half_open += 1;
+                self.flows.insert(segment.source, Flow::new(first));
             }
+        } else if let Some(flow) = self.flows.get_mut(&segment.source)
+            && !std::mem::replace(&mut flow.is_established, true)
+        {
+            self.half_open -= 1;
         }
     }
 
     /// A packet has reached a client.
-    pub fn on_delivered(&mut self, now: Instant, packet: &[u8]) {
+    pub(super) fn on_delivered(&mut self, now: Instant, packet: &[u8]) {
+        self.now = now;
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
         if segment.flags.rst {
@@ -253,6 +305,10 @@ impl Judge {
             return;
         };
         if segment.flags.syn {
+            if !flow.is_opened {
+                self.violation(client, "open commit: a SYN-ACK for a SYN that no node has");
+                return;
+            }
             if flow.output_first.is_none() && segment.ack == flow.input_first {
                 flow.output_first = Some(segment.seq + 1);
                 flow.shift = segment.options.window_scale.unwrap_or(0);
@@ -267,19 +323,116 @@ impl Judge {
                 "input commit: {} acknowledged, {logged} logged",
                 place.acknowledges
             );
-            self.violation(now, client, &what);
+            self.violation(client, &what);
         }
         if !is_committed {
             self.violation(
-                now,
                 client,
                 &format!("output commit: bytes at {} are not in the log", place.at),
             );
         }
     }
 
-    /// The backup has logged a packet, or its stack has taken one of a client.
-    pub fn on_logged(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
+    /// The wire of a node has logged a packet.
+    pub(super) fn on_logged(&mut self, node: usize, direction: Direction, packet: &[u8]) {
+        if let Some(flow) = self.opening(direction, packet) {
+            flow.is_opened = true;
+            flow.logs[node] = true;
+        }
+        self.note(direction, packet);
+    }
+
+    /// The stack of a node that has the right to speak alone has taken a packet of a client.
+    pub(super) fn on_taken(&mut self, direction: Direction, packet: &[u8]) {
+        if let Some(flow) = self.opening(direction, packet) {
+            flow.is_opened = true;
+        }
+        self.note(direction, packet);
+    }
+
+    /// A node has a socket of a client's connection, which is accepted or restored.
+    pub(super) fn on_socket(&mut self, node: usize, client: SocketAddr) {
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.sockets[node] = true;
+        }
+    }
+
+    /// What the log of a node held is gone, or has a gap.
+    pub(super) fn on_log_lost(&mut self, node: usize) {
+        for flow in self.flows.values_mut() {
+            flow.logs[node] = false;
+            flow.look_for_holders();
+        }
+    }
+
+    /// A node's sockets of these clients are gone.
+    pub(super) fn on_sockets_lost(&mut self, node: usize, clients: &[SocketAddr]) {
+        for client in clients {
+            if let Some(flow) = self.flows.get_mut(client) {
+                flow.sockets[node] = false;
+                flow.look_for_holders();
+            }
+        }
+    }
+
+    /// The process that served a client on a node has died.
+    pub(super) fn on_process_lost(&mut self, node: usize, client: SocketAddr) {
+        self.on_sockets_lost(node, &[client]);
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.has_died = true;
+        }
+    }
+
+    /// A stack has said something that its guard did not let out: its numbers go on from there.
+    pub(super) fn on_muttered(&mut self, packet: &[u8]) {
+        self.note(Direction::Out, packet);
+    }
+
+    /// A node speaks through the other one's wire from now on: what it says may be lost before it is logged.
+    pub(super) fn on_behind(&mut self, node: usize) {
+        for flow in self.flows.values_mut() {
+            flow.live_at = flow.live_at.filter(|at| *at != node);
+        }
+    }
+
+    /// A node has lost its power.
+    pub(crate) fn on_power_lost(&mut self, node: usize) {
+        self.on_log_lost(node);
+        // What it said is said: a pair of which nobody remembers the epoch begins with a new one.
+        self.alone = self.alone.filter(|(_, who)| *who != node);
+        for flow in self.flows.values_mut() {
+            flow.sockets[node] = false;
+            flow.look_for_holders();
+            flow.voice = flow.voice.filter(|voice| voice.node != node);
+            flow.silenced = None;
+        }
+    }
+
+    /// Whether at some time no node could go on with a client's connection.
+    pub fn is_orphaned(&self, client: SocketAddr) -> bool {
+        self.flows.get(&client).is_some_and(|flow| flow.is_orphaned)
+    }
+
+    /// Whether a connection's program died and nobody went on with it: its kernel may end the stream.
+    pub fn died_alone(&self, client: SocketAddr) -> bool {
+        self.flows
+            .get(&client)
+            .is_some_and(|flow| flow.has_died && flow.is_orphaned)
+    }
+
+    /// Whether a client waits for the end of a handshake.
+    pub const fn has_handshakes(&self) -> bool {
+        self.half_open > 0
+    }
+
+    /// The flow that a packet opens, if it is a client's SYN.
+    fn opening(&mut self, direction: Direction, packet: &[u8]) -> Option<&mut Flow> {
+        let segment = self.parse(packet)?;
+        let opens = direction == Direction::In && segment.flags.syn;
+        self.flows.get_mut(&segment.source).filter(|_| opens)
+    }
+
+    fn note(&mut self, direction: Direction, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
         if segment.flags.syn || segment.flags.rst {
             return;
@@ -306,29 +459,21 @@ impl Judge {
         };
         if let Err(at) = noted {
             self.violation(
-                now,
                 client,
                 &format!("one stream: {direction:?} contradicts itself at {at}"),
             );
         }
     }
 
-    /// The wire has sent a packet on.
-    pub fn on_released(&mut self, now: Instant, direction: Direction, packet: &[u8]) {
-        let Some(segment) = self.parse(packet) else { return };
-        let client = if direction == Direction::In {
-            segment.source
-        } else {
-            segment.destination
-        };
-        if self.gate != Gate::Wire {
-            self.violation(now, client, "one voice: released behind a closed gate");
+    /// The wire has sent a packet on; `voice` is the primary's, if it is one of those.
+    pub(super) fn on_released(&mut self, voice: Voice, direction: Direction, packet: &[u8]) {
+        if direction == Direction::In {
+            return;
         }
-        let Some(flow) = self
-            .flows
-            .get_mut(&client)
-            .filter(|_| direction == Direction::Out)
-        else {
+        let Some(segment) = self.parse(packet) else { return };
+        let client = segment.destination;
+        self.on_voice(client, voice);
+        let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };
         let place = flow
@@ -337,23 +482,64 @@ impl Judge {
         if let Some(place) = place {
             flow.released = flow.released.or(Most::of(&segment, place, flow.shift));
         }
-        if flow.is_spoken_for {
-            self.violation(
-                now,
-                client,
-                "one voice: the old primary speaks after the survivor",
-            );
-        }
     }
 
-    /// The backup itself says something; `is_raw`: not through its stack.
-    pub fn on_spoken(&mut self, now: Instant, packet: &[u8], is_raw: bool) {
-        let Some(segment) = self.parse(packet) else { return };
-        let client = segment.destination;
+    /// Somebody says something to a client.
+    fn on_voice(&mut self, client: SocketAddr, voice: Voice) {
+        let Voice {
+            node,
+            epoch,
+            is_alone,
+        } = voice;
+        let before = self.alone;
+        if before.is_some_and(|(latest, who)| who != node && epoch <= latest) {
+            self.two_voices(client, &format!("{voice:?} after {before:?}"));
+            return;
+        }
+        if is_alone {
+            self.alone = self.alone.max(Some((epoch, node)));
+        }
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };
-        flow.is_spoken_for = true;
+        let last = flow.voice.replace(voice);
+        match last {
+            Some(last) if last.node != node && last.epoch == epoch => {
+                if flow.silenced == Some(node) {
+                    self.two_voices(client, &format!("{voice:?} after {last:?}"));
+                } else {
+                    flow.silenced = Some(last.node);
+                }
+            }
+            Some(last) if last.epoch > epoch && last.node != node => {
+                self.two_voices(client, &format!("{voice:?} after {last:?}"));
+            }
+            Some(last) if last.epoch != epoch => flow.silenced = None,
+            _ => {}
+        }
+    }
+
+    fn two_voices(&mut self, client: SocketAddr, what: &str) {
+        self.two_voices += 1;
+        self.violation(client, &format!("one voice: {what}"));
+    }
+
+    /// How often two nodes spoke where one may.
+    pub const fn voices_too_many(&self) -> u64 {
+        self.two_voices
+    }
+
+    /// A node itself says something, past any wire; `is_raw`: not through its stack.
+    pub(super) fn on_spoken(&mut self, voice: Voice, packet: &[u8], is_raw: bool) {
+        let Some(segment) = self.parse(packet) else { return };
+        let client = segment.destination;
+        self.on_voice(client, voice);
+        let Some(flow) = self.flows.get_mut(&client) else {
+            return;
+        };
+        if !voice.is_alone && !is_raw && flow.live_at != Some(voice.node) {
+            return; // a primary beside its wire: nobody but itself knows what it says
+        }
         let Some(place) = flow
             .place(&segment)
             .filter(|_| !segment.flags.syn && !segment.flags.rst)
@@ -373,7 +559,9 @@ impl Judge {
         let mut wrong: Vec<String> = behind.into_iter().collect();
         flow.spoken = flow.spoken.or(said);
         let known = flow.output.end();
-        if u64::try_from(place.at).is_ok_and(|at| at > known) {
+        // What a stack that was there from the beginning has said, and nobody logged, is known to it alone.
+        let is_restored = is_raw || flow.live_at == Some(voice.node);
+        if is_restored && u64::try_from(place.at).is_ok_and(|at| at > known) {
             wrong.push(format!(
                 "no leap: a segment at {}, known is output up to {known}",
                 place.at
@@ -383,31 +571,26 @@ impl Judge {
             wrong.push(format!("one stream: the survivor says something else at {at}"));
         }
         let logged = i64::try_from(flow.logged_before_ready).expect("small");
-        if flow.is_live && place.acknowledges < logged {
+        if flow.live_at == Some(voice.node) && place.acknowledges < logged {
             wrong.push(format!(
                 "nothing asked twice: acknowledges {}, {logged} was logged",
                 place.acknowledges
             ));
         }
-        wrong.iter().for_each(|what| self.violation(now, client, what));
-    }
-
-    /// The gate is set.
-    pub const fn on_gate(&mut self, gate: Gate) {
-        self.gate = gate;
+        wrong.iter().for_each(|what| self.violation(client, what));
     }
 
     /// A client's packets go to its restored socket from now on.
-    pub fn on_ready(&mut self, client: SocketAddr) {
+    pub(super) fn on_ready(&mut self, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.logged_before_ready = flow.input_in_time.contiguous as u64;
         }
     }
 
-    /// A restored socket speaks from now on.
-    pub fn on_live(&mut self, client: SocketAddr) {
+    /// A socket that was restored on a node speaks from now on.
+    pub(super) fn on_live(&mut self, node: usize, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
-            flow.is_live = true;
+            flow.live_at = Some(node);
         }
     }
 

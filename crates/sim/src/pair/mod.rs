@@ -2,30 +2,38 @@
 //! death of a primary.
 //!
 //! ```text
-//!             ┌─ tap: judge ─┐           ┌──────────── Backup ────────────┐              ┌── Primary ──┐
-//!   clients ──┤              ├── path ───┤ wire: log, then release        ├──── LAN ─────┤ Host, Node, │
-//!             └──────────────┘           │ agent: Node, one action a time ├─ heartbeats ─┤ application │
-//!                                        │ local stack, relay, replicas   │              └─────────────┘
-//!                                        └────────────────────────────────┘
+//!             ┌───── Neighbours: judge ─────┐        ┌──────────────── Station ─────────────────┐
+//!   clients ──┤ who has the VIP?            ├─ path ─┤ kernel: wire, gate, guards, local stack  ├──┐
+//!             │ an outside host             │        │ agent: Node, one action at a time        │  ├ peer, heartbeats
+//!             └─────────────────────────────┴─ path ─┤ application, relay, replicas             ├──┘
+//!                                                    └──────────────────────────────────────────┘
 //! ```
 //!
-//! * [`Backup`], [`Primary`] are the nodes; [`Scene`] puts them into a world.
+//! * A [`Station`] is a node; [`Scene`] puts two of them into a world. Either may be the wire or the primary.
 //! * [`application`] says what a program is; [`http`] and [`echo`] are two, with clients that check every byte.
 //! * [`Judge`] checks what the pair promises; [`Defect`]s are broken promises that it must notice.
 
+mod agent;
 pub mod application;
-mod backup;
+pub(crate) mod arbiter;
 mod carry_out;
+mod clock;
+mod defect;
+pub mod draw;
 pub mod echo;
 pub mod http;
 mod judge;
-mod primary;
+mod neighbours;
 mod relay;
 mod scene;
+mod station;
 mod wire;
 
-pub use backup::{Backup, BackupConfig, Costs, Defect};
+pub use agent::Costs;
+pub use arbiter::ArbiterKind;
+pub use defect::Defect;
 pub use judge::Judge;
-pub use primary::Primary;
 pub use relay::{Ending, Relay};
+pub(crate) use scene::is_excused;
 pub use scene::{Scene, SceneConfig, Talk, vip};
+pub use station::{Station, StationConfig};

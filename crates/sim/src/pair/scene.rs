@@ -1,6 +1,6 @@
 //! A pair in a world, with clients that talk to it, and what happens to it.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Ref, RefCell, RefMut};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,17 +10,21 @@ use proto::detector::DetectorConfig;
 use proto::follower::Policy;
 use proto::node::{NodeConfig, ServiceConfig};
 use proto::restart::http::Reexecute;
+use proto::standing;
 use proto::table::TableConfig;
 
-use super::application::{Application, Pace, Program, Served};
-use super::backup::{Backup, BackupConfig, Costs, Defect};
+use super::agent::Costs;
+use super::application::{Application, Pace, Program};
+use super::arbiter::{Arbiter, ArbiterKind};
+use super::defect::Defect;
 use super::judge::Judge;
-use super::primary::Primary;
+use super::neighbours::Neighbours;
 use super::relay::Ending;
+use super::station::{Station, StationConfig};
 use super::{echo, http};
+use crate::exchange::Stream;
 use crate::host::{App, EndpointId, Host, HostConfig};
 use crate::link::LinkConfig;
-use crate::router::{Pass, Tap};
 use crate::tcp::{Config, Endpoint, Failure, Initial, State};
 use crate::world::{CableId, NodeId, Port, World};
 
@@ -33,6 +37,8 @@ pub struct SceneConfig {
     pub policy: Policy,
     /// Between the clients and the backup.
     pub path: LinkConfig,
+    /// Between the clients and the primary; `None`: the primary cannot claim the VIP.
+    pub own_path: Option<LinkConfig>,
     /// Between the backup and the primary.
     pub lan: LinkConfig,
     /// The clients' endpoints.
@@ -55,6 +61,8 @@ pub struct SceneConfig {
     pub think: Duration,
     /// Both nodes cut a chunked reply in the same places.
     pub same_chunks: bool,
+    /// Who decides when the nodes do not hear each other, and how long that takes.
+    pub arbiter: Option<(ArbiterKind, Duration)>,
     /// What is broken.
     pub defect: Option<Defect>,
 }
@@ -76,6 +84,7 @@ impl SceneConfig {
             seed,
             policy,
             path,
+            own_path: None,
             lan,
             client_tcp: Config::default(),
             server_tcp: Config::default(),
@@ -91,6 +100,7 @@ impl SceneConfig {
             pace: None,
             think: Duration::ZERO,
             same_chunks: false,
+            arbiter: None,
             defect: None,
         }
     }
@@ -111,7 +121,9 @@ impl SceneConfig {
             without_peer: false,
             detector: self.detector,
             lease: Duration::from_millis(300),
-            arbiter: proto::standing::Arbiter::FailStop,
+            arbiter: self
+                .arbiter
+                .map_or(standing::Arbiter::FailStop, |(kind, _)| kind.of_core()),
             services: vec![ServiceConfig {
                 table,
                 is_primary,
@@ -126,6 +138,29 @@ impl SceneConfig {
             addresses: vec![address],
             tcp: tcp.clone(),
             initial: self.initial,
+        }
+    }
+
+    fn station(
+        &self,
+        node: usize,
+        is_primary: bool,
+        ledger: &Rc<RefCell<http::Ledger>>,
+        arbiter: Option<&Rc<RefCell<Arbiter>>>,
+    ) -> StationConfig {
+        StationConfig {
+            number: node - 1,
+            core: self.core(is_primary),
+            host: self.host(vip().ip(), &self.server_tcp),
+            ring_bytes: self.ring_bytes,
+            opening_bytes: 64 << 10,
+            nap: self.nap,
+            costs: self.costs,
+            program: self.program(node as u64, ledger),
+            pace: self.pace.filter(|_| is_primary),
+            ahead: Duration::from_secs(100 * node as u64),
+            arbiter: arbiter.map(Rc::clone),
+            defect: self.defect,
         }
     }
 
@@ -156,11 +191,6 @@ pub fn vip() -> SocketAddr {
     SocketAddr::from(([10, 2, 0, 100], 80))
 }
 
-fn client_of(connection: usize) -> SocketAddr {
-    let port = 40_000 + u16::try_from(connection).expect("few connections");
-    SocketAddr::new(client_address(), port)
-}
-
 fn client_address() -> IpAddr {
     IpAddr::from([10, 1, 0, 2])
 }
@@ -175,6 +205,33 @@ pub enum Talk {
 }
 
 impl Talk {
+    /// One request for a reply of `len` bytes, and nothing special.
+    pub fn plain(policy: Policy, len: u32) -> Self {
+        let after = Duration::ZERO;
+        match policy {
+            Policy::Http => {
+                let request = http::Request::get(len.into(), Stream::new(1, len.into()));
+                let pipelined = false;
+                let planned = http::Planned {
+                    request,
+                    after,
+                    pipelined,
+                };
+                Self::Http(http::Client::new(vec![planned], false, None))
+            }
+            Policy::Replica => {
+                let message = echo::Message {
+                    upload: 0,
+                    download: len,
+                    seed: 1,
+                    echo: false,
+                    is_last: false,
+                };
+                Self::Echo(echo::Client::new(vec![(message, after)], false, None))
+            }
+        }
+    }
+
     /// Whether every reply came as it should, and nothing else.
     pub fn is_complete(&self) -> bool {
         match self {
@@ -221,10 +278,15 @@ pub struct Scene {
     pub primary: NodeId,
     /// Between the clients and the backup.
     pub path: CableId,
+    /// Between the clients and the primary.
+    pub own_path: CableId,
     /// Between the two nodes' stacks.
     pub lan: CableId,
     /// Between the two nodes' agents.
     pub heartbeats: CableId,
+    /// What these are like when nothing is wrong.
+    links: Vec<(CableId, LinkConfig)>,
+    pub(crate) arbiter: Option<Rc<RefCell<Arbiter>>>,
     judge: Rc<RefCell<Judge>>,
     ledger: Rc<RefCell<http::Ledger>>,
     connections: Rc<RefCell<Vec<Option<EndpointId>>>>,
@@ -239,38 +301,19 @@ impl Scene {
         let mut world = World::new(config.seed);
         let judge = Rc::new(RefCell::new(Judge::new(vip())));
         let ledger = Rc::default();
+        let arbiter = config
+            .arbiter
+            .map(|(kind, delay)| Rc::new(RefCell::new(Arbiter::new(kind, delay))));
         let seeds = [world.random(), world.random(), world.random()];
         let client = Host::new(config.host(client_address(), &config.client_tcp), seeds[0]);
         let client = world.add("client", Box::new(client));
-        let watching = Rc::clone(&judge);
-        let tap = Tap::new(move |now, port, packet| {
-            match port {
-                Port(0) => watching.borrow_mut().on_sent(packet),
-                _ => watching.borrow_mut().on_delivered(now, packet),
-            }
-            Pass::Forward
+        let neighbours = Neighbours::new(Port(2), Rc::clone(&judge));
+        let neighbours = world.add("neighbours", Box::new(neighbours));
+        let [primary, backup] = [(1, true), (2, false)].map(|(node, is_primary)| {
+            let station = config.station(node, is_primary, &ledger, arbiter.as_ref());
+            let station = Station::new(world.now(), station, seeds[node], Rc::clone(&judge));
+            world.add(if is_primary { "primary" } else { "backup" }, Box::new(station))
         });
-        let tap = world.add("tap", Box::new(tap));
-        let server = config.host(vip().ip(), &config.server_tcp);
-        let backup = BackupConfig {
-            core: config.core(false),
-            host: server.clone(),
-            ring_bytes: config.ring_bytes,
-            opening_bytes: 64 << 10,
-            nap: config.nap,
-            costs: config.costs,
-            program: config.program(2, &ledger),
-            defect: config.defect,
-        };
-        let backup = Backup::new(world.now(), backup, seeds[1], Rc::clone(&judge));
-        let backup = world.add("backup", Box::new(backup));
-        let (program, pace) = (config.program(1, &ledger), config.pace);
-        let primary = Primary::new(world.now(), config.core(true), server, seeds[2], |host| {
-            host.listen(vip().port(), move |client| {
-                Box::new(Served::new(program(client), pace))
-            });
-        });
-        let primary = world.add("primary", Box::new(primary));
         let beats = LinkConfig {
             delay: Duration::from_micros(100),
             ..LinkConfig::default()
@@ -280,11 +323,22 @@ impl Scene {
                 .connect(a, b, link)
                 .expect("the caller has checked the links")
         };
-        let none = LinkConfig::default();
-        plug(client, tap, &none);
-        let path = plug(tap, backup, &config.path);
+        plug(client, neighbours, &LinkConfig::default());
+        let own_path = plug(
+            neighbours,
+            primary,
+            config.own_path.as_ref().unwrap_or(&config.path),
+        );
+        let path = plug(neighbours, backup, &config.path);
         let lan = plug(backup, primary, &config.lan);
         let heartbeats = plug(backup, primary, &beats);
+        world.set_up(own_path, config.own_path.is_some());
+        let links = vec![
+            (own_path, config.own_path.clone().unwrap_or_default()),
+            (path, config.path.clone()),
+            (lan, config.lan.clone()),
+            (heartbeats, beats),
+        ];
         let connections = Rc::default();
         Self {
             world,
@@ -292,8 +346,11 @@ impl Scene {
             backup,
             primary,
             path,
+            own_path,
             lan,
             heartbeats,
+            links,
+            arbiter,
             judge,
             ledger,
             connections,
@@ -305,7 +362,7 @@ impl Scene {
         let (client, connections) = (self.client, Rc::clone(&self.connections));
         let index = connections.borrow().len();
         connections.borrow_mut().push(None);
-        let local = client_of(index);
+        let local = Self::client_of(index);
         self.world.at(at, move |world| {
             let id = world.with(client, |host: &mut Host, now| {
                 host.connect(now, local, vip(), Box::new(talk))
@@ -322,10 +379,10 @@ impl Scene {
 
     /// On the primary a worker is killed at `at`, that with the connections of these numbers.
     pub fn kill_worker(&mut self, at: Instant, connections: impl IntoIterator<Item = usize>) {
-        let clients: Vec<_> = connections.into_iter().map(client_of).collect();
+        let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
         let primary = self.primary;
         self.world.at(at, move |world| {
-            world.with(primary, |primary: &mut Primary, now| {
+            world.with(primary, |primary: &mut Station, now| {
                 primary.kill_worker(now, &clients)
             })
         });
@@ -341,8 +398,60 @@ impl Scene {
     pub fn pause_agent(&mut self, at: Instant, time: Duration) {
         let backup = self.backup;
         self.world.at(at, move |world| {
-            world.with(backup, |backup: &mut Backup, _| backup.pause(at + time))
+            world.with(backup, |backup: &mut Station, _| backup.pause(at + time))
         });
+    }
+
+    /// The client of the connection of this number.
+    ///
+    /// # Panics
+    /// If there are not so many ports.
+    pub fn client_of(connection: usize) -> SocketAddr {
+        let port = 40_000 + u16::try_from(connection).expect("few connections");
+        SocketAddr::new(client_address(), port)
+    }
+
+    /// How many connections there are.
+    pub fn count(&self) -> usize {
+        self.connections.borrow().len()
+    }
+
+    /// What is to happen, and who watches.
+    pub(crate) fn world_and_judge(&mut self) -> (&mut World, &RefCell<Judge>) {
+        (&mut self.world, &self.judge)
+    }
+
+    /// The judge, to be told something.
+    pub(crate) fn judge_mut(&self) -> RefMut<'_, Judge> {
+        self.judge.borrow_mut()
+    }
+
+    /// A node's number.
+    pub(crate) fn number_of(&self, id: NodeId) -> usize {
+        usize::from(id == self.backup)
+    }
+
+    /// The cables of a node: to the clients, to the peer's stack, to its agent.
+    pub(crate) fn cables_of(&self, id: NodeId) -> [CableId; 3] {
+        let path = if id == self.backup {
+            self.path
+        } else {
+            self.own_path
+        };
+        [path, self.lan, self.heartbeats]
+    }
+
+    /// What a cable is like when nothing is wrong.
+    pub(crate) fn link_of(&self, cable: CableId) -> LinkConfig {
+        let link = self.links.iter().find(|(one, _)| *one == cable);
+        link.map(|(_, link)| link.clone()).unwrap_or_default()
+    }
+
+    /// Both nodes.
+    pub fn stations(&self) -> impl Iterator<Item = &Station> {
+        [self.primary, self.backup]
+            .into_iter()
+            .map(|id| self.world.node(id))
     }
 
     /// The judge.
@@ -356,7 +465,7 @@ impl Scene {
     }
 
     /// The backup.
-    pub fn backup(&self) -> &Backup {
+    pub fn backup(&self) -> &Station {
         self.world.node(self.backup)
     }
 
@@ -441,6 +550,6 @@ impl Scene {
 }
 
 /// Whether a connection may be lost for this reason, as long as its client sees it.
-fn is_excused(reason: &str) -> bool {
+pub(crate) fn is_excused(reason: &str) -> bool {
     reason.starts_with("the client may ") || reason.ends_with("must not be executed again")
 }

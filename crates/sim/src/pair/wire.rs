@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use proto::Instant;
 use proto::action::Gate;
 use proto::packet::{Checksum, Segment};
 use proto::table::Direction;
+
+use super::defect::Defect;
 
 /// A packet in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +85,10 @@ pub(super) enum Fate {
     Released,
     /// Goes to the local stack.
     Local,
+    /// Sent on to the other side without being logged: the agent was away for so long that the log is full.
+    Unlogged,
+    /// Came past the wire, and is sent to it.
+    Redirected,
     /// Logged, and kept from both sides.
     Held,
     /// Gone.
@@ -107,6 +114,7 @@ enum Held {
 pub(super) struct Wire {
     vip: SocketAddr,
     gate: Gate,
+    epoch: u64,
     /// The clients whose connections are being decided are known.
     is_told: bool,
     /// Those clients, and the ones whose connections stay local.
@@ -114,14 +122,30 @@ pub(super) struct Wire {
     connections: Ring,
     opening: Ring,
     full: u64,
+    /// When the agent was there last, and how long it may be away.
+    agent_seen: Instant,
+    agent_timeout: Duration,
+    unlogged: u64,
+    defect: Option<Defect>,
 }
 
 impl Wire {
     /// A wire for the service at `vip` whose gate is off; its rings hold so many bytes.
-    pub const fn new(vip: SocketAddr, ring_bytes: usize, opening_bytes: usize) -> Self {
+    pub const fn new(
+        vip: SocketAddr,
+        ring_bytes: usize,
+        opening_bytes: usize,
+        agent_timeout: Duration,
+        defect: Option<Defect>,
+    ) -> Self {
         Self {
+            agent_seen: Instant::ZERO,
+            agent_timeout,
+            unlogged: 0,
+            defect,
             vip,
             gate: Gate::Off,
+            epoch: 0,
             is_told: false,
             held: BTreeMap::new(),
             connections: Ring::new(ring_bytes),
@@ -130,12 +154,18 @@ impl Wire {
         }
     }
 
-    pub fn set_gate(&mut self, gate: Gate) {
+    pub fn set_gate(&mut self, gate: Gate, epoch: u64) {
         self.gate = gate;
+        self.epoch = epoch;
         self.is_told = false;
         if gate != Gate::Takeover {
             self.held.clear();
         }
+    }
+
+    /// The gate, and the epoch in which it was set: what the next agent finds.
+    pub const fn gate(&self) -> (Gate, u64) {
+        (self.gate, self.epoch)
     }
 
     /// The connections of these clients are being decided.
@@ -145,9 +175,20 @@ impl Wire {
         self.is_told = true;
     }
 
+    /// Whether any are.
+    pub fn is_deciding(&self) -> bool {
+        self.held.values().any(|held| *held == Held::Undecided)
+    }
+
     /// They are decided.
     pub fn settle(&mut self) {
         self.held.values_mut().for_each(|held| *held = Held::Decided);
+    }
+
+    /// The agent is there; returns how many packets passed unlogged while it was not.
+    pub fn check_in(&mut self, now: Instant) -> u64 {
+        self.agent_seen = now;
+        std::mem::take(&mut self.unlogged)
     }
 
     /// How many packets were dropped because there was no room for them in the log.
@@ -203,6 +244,7 @@ impl Wire {
         };
         let opens = segment.flags.syn;
         match (self.gate, direction) {
+            (Gate::Primary, Direction::In) if side == Side::Clients => Fate::Redirected,
             (Gate::Off, _) | (Gate::Primary | Gate::Sole, Direction::In) => Fate::Local,
             (Gate::Mute, _) | (Gate::Primary | Gate::Takeover | Gate::Sole, Direction::Out) => Fate::Dropped,
             (Gate::Wire, Direction::Out) if side != Side::Peer || self.held.contains_key(&client) => {
@@ -238,6 +280,9 @@ impl Wire {
     }
 
     fn log(&mut self, at: Instant, direction: Direction, opens: bool, packet: &[u8], fate: Fate) -> Fate {
+        if self.defect == Some(Defect::ForgetSyn) && opens && fate == Fate::Released {
+            return Fate::Unlogged;
+        }
         let ring = if opens {
             &mut self.opening
         } else {
@@ -248,20 +293,20 @@ impl Wire {
             direction,
             packet: packet.to_vec(),
         }) {
-            fate
+            return fate;
+        }
+        self.full += 1;
+        let is_away = at.since(self.agent_seen) > self.agent_timeout;
+        if fate == Fate::Released && (is_away || self.defect == Some(Defect::ReleaseUnlogged)) {
+            self.unlogged += u64::from(is_away);
+            Fate::Unlogged
         } else {
-            self.full += 1;
             Fate::Dropped
         }
     }
 
-    /// Whether the egress guard lets a packet out that the local stack or a raw socket sends.
-    pub fn lets_out(&self, packet: &[u8]) -> bool {
-        let Ok(segment) = Segment::parse(packet, Checksum::Trusted) else {
-            return true;
-        };
-        segment.source != self.vip
-            || matches!(self.gate, Gate::Off | Gate::Primary | Gate::Takeover | Gate::Sole)
-            || self.gate == Gate::Wire && self.held.contains_key(&segment.destination)
+    /// Whether a client's connection is this node's, while others are the primary's.
+    pub fn holds(&self, client: SocketAddr) -> bool {
+        self.held.contains_key(&client)
     }
 }

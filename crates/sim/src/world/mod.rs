@@ -218,6 +218,20 @@ impl World {
         cable.cuts += u32::from(!up);
     }
 
+    /// Connects or cuts one of a cable's two links: 0 leads away from the node that was named first. What is on the way arrives.
+    pub fn set_link_up(&mut self, cable: CableId, direction: usize, up: bool) {
+        self.cables[cable.0].links[direction].set_up(up);
+    }
+
+    /// From now on both links of a cable are like that.
+    ///
+    /// # Errors
+    /// If the configuration describes no link.
+    pub fn set_link(&mut self, cable: CableId, link: &LinkConfig) -> Result<(), InvalidLink> {
+        let mut links = self.cables[cable.0].links.iter_mut();
+        links.try_for_each(|one| one.set_config(link.clone()))
+    }
+
     /// From now on a cable loses the packets that `choose` says, in either direction, besides those that it loses by chance.
     pub fn lose(&mut self, cable: CableId, choose: impl FnMut(Instant, &[u8]) -> bool + 'static) {
         self.cables[cable.0].loses = Some(Box::new(choose));
@@ -250,11 +264,26 @@ impl World {
         result
     }
 
-    /// Switches a node off, for good: it neither hears nor says anything any more. What it has sent is on its way.
+    /// Switches a node off: it neither hears nor says anything any more. What it has sent is on its way.
     pub fn power_off(&mut self, id: NodeId) {
         let machine = &mut self.nodes[id.0];
         machine.powered = false;
         self.trace.note(self.now, &machine.name, "power off");
+    }
+
+    /// Switches a node on again, as it was; `f` makes of it what it is after that.
+    ///
+    /// # Panics
+    /// If the node is no `T`.
+    pub fn power_on<T: Node>(&mut self, id: NodeId, f: impl FnOnce(&mut T, Instant)) {
+        self.nodes[id.0].powered = true;
+        self.trace.note(self.now, &self.nodes[id.0].name, "power on");
+        self.with(id, f);
+    }
+
+    /// Whether a node is switched on.
+    pub fn is_powered(&self, id: NodeId) -> bool {
+        self.nodes[id.0].powered
     }
 
     /// Does something to the world at a later time.

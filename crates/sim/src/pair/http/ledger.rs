@@ -30,6 +30,23 @@ impl Ledger {
         self.0.values().filter(|executions| executions.len() > 1).count()
     }
 
+    /// What must not be, however often nodes come and go: a request that must not be repeated is, or one is executed as if it had
+    /// not been before.
+    pub fn violations_of_many(&self) -> Vec<String> {
+        let is_wrong = |executions: &&Vec<Execution>| {
+            let unmarked = executions.iter().filter(|execution| !execution.is_marked).count();
+            let is_again = executions.len() > 1;
+            unmarked > 1
+                || executions
+                    .iter()
+                    .any(|execution| is_again && !execution.request.is_repeatable())
+        };
+        let wrong = self.0.values().filter(is_wrong);
+        wrong
+            .map(|executions| format!("executed again: {executions:?}"))
+            .collect()
+    }
+
     /// What must not be.
     pub fn violations(&self) -> Vec<String> {
         let is_wrong = |executions: &&Vec<Execution>| match executions.as_slice() {

@@ -1,53 +1,47 @@
-//! Scenes whose options are drawn from a seed.
-#![allow(dead_code)] // each test binary uses its part
+//! Choices from a seed: links, endpoints, what clients say.
 
-use std::ops::Range;
 use std::time::Duration;
 
+use proto::Seq;
 use proto::detector::DetectorConfig;
 use proto::follower::Policy;
-use proto::{Instant, Seq};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use steadfast_sim::exchange::Stream;
-use steadfast_sim::link::LinkConfig;
-use steadfast_sim::pair::application::Pace;
-use steadfast_sim::pair::http::{self, Framing, Method, Request, Upload};
-use steadfast_sim::pair::{Costs, Scene, SceneConfig, Talk, echo};
-use steadfast_sim::tcp::{Config, Initial};
 
-pub const MS: Duration = Duration::from_millis(1);
+use super::application::Pace;
+use super::http::{self, Framing, Method, Request, Upload};
+use super::{Costs, SceneConfig, Talk, echo};
+use crate::exchange::Stream;
+use crate::link::LinkConfig;
+use crate::tcp::{Config, Initial};
 
-/// The pair has agreed on roles by then, and clients may come.
-pub const START: Duration = Duration::from_millis(50);
-
-/// Whoever is not done by then hangs.
-pub const LIMIT: Duration = Duration::from_secs(2000);
-
-pub fn at(duration: Duration) -> Instant {
-    Instant::ZERO + duration
-}
+const MS: Duration = Duration::from_millis(1);
 
 /// Choices from a seed.
 pub struct Draw(Xoshiro256PlusPlus);
 
 impl Draw {
+    /// All of them come from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
+    /// A number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0.random_range(0..limit)
     }
 
+    /// Yes with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.0.random_bool(probability)
     }
 
+    /// One of these.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.0.random_range(0..choices.len())].clone()
     }
 
+    /// A time below `limit`.
     pub fn time(&mut self, limit: Duration) -> Duration {
         limit.mul_f64(self.0.random::<f64>())
     }
@@ -75,6 +69,7 @@ impl Draw {
         }
     }
 
+    /// An endpoint.
     pub fn tcp(&mut self) -> Config {
         Config {
             mss: self.pick(&[1460, 1400, 536]),
@@ -87,6 +82,7 @@ impl Draw {
         }
     }
 
+    /// A scene.
     pub fn config(&mut self, seed: u64, policy: Policy) -> SceneConfig {
         let path_rate = self.pick(&[None, Some(10_000_000), Some(100_000_000)]);
         let path_delay = self.pick(&[MS / 10, MS, 10 * MS]);
@@ -132,6 +128,7 @@ impl Draw {
         }
     }
 
+    /// Requests for replies of at most `len_max` bytes.
     pub fn requests(&mut self, count: u64, len_max: u64) -> Vec<http::Planned> {
         let mut planned = Vec::new();
         for index in 0..count {
@@ -164,6 +161,7 @@ impl Draw {
         planned
     }
 
+    /// Messages of at most `len_max` bytes each way.
     pub fn messages(&mut self, count: u64, len_max: u64) -> Vec<echo::Planned> {
         let mut planned = Vec::new();
         for index in 0..count {
@@ -181,10 +179,16 @@ impl Draw {
         planned
     }
 
+    /// What a client says on one connection.
     pub fn talk(&mut self, policy: Policy) -> Talk {
         let count = 1 + self.below(4);
         let half_closes = self.chance(0.2);
         let len_max = self.pick(&[300, 5_000, 60_000]);
+        self.talk_of(policy, count, len_max, half_closes)
+    }
+
+    /// So many requests or messages of at most `len_max` bytes.
+    pub fn talk_of(&mut self, policy: Policy, count: u64, len_max: u64, half_closes: bool) -> Talk {
         match policy {
             Policy::Http => {
                 let requests = self.requests(count, len_max);
@@ -196,47 +200,4 @@ impl Draw {
             }
         }
     }
-}
-
-/// A scene with connections that begin within `spread`.
-pub fn scene(draw: &mut Draw, config: &SceneConfig, connections: u64, spread: Duration) -> Scene {
-    let mut scene = Scene::new(config);
-    for _ in 0..connections {
-        let begin = at(START + draw.time(spread));
-        let talk = draw.talk(config.policy);
-        scene.connect(begin, talk);
-    }
-    scene
-}
-
-/// Plays `test` with each seed, or with the one that the environment names (SEED), whose trace is then printed; or with as
-/// many as it says (SEEDS). The test returns what is wrong.
-pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) -> (Scene, Vec<String>)) {
-    let number = |variable| {
-        let text = std::env::var(variable).ok()?;
-        Some(
-            text.parse::<u64>()
-                .unwrap_or_else(|_| panic!("{variable} is a number")),
-        )
-    };
-    let one = number("SEED");
-    let seeds = match (one, number("SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, count) => seeds.start..count.unwrap_or(seeds.end),
-    };
-    let mut failures = 0;
-    for seed in seeds {
-        let (scene, complaints) = test(seed, one.is_some());
-        if one.is_some() {
-            println!("{}", scene.world.trace());
-        }
-        if !complaints.is_empty() {
-            failures += 1;
-            println!("seed {seed}: {complaints:#?}");
-            println!(
-                "replay: SEED={seed} cargo test -p steadfast-sim --test takeover {name} -- --exact --nocapture"
-            );
-        }
-    }
-    assert_eq!(failures, 0, "so many seeds failed");
 }

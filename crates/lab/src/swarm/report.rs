@@ -1,0 +1,138 @@
+//! What a swarm found.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use sim::swarm::{Kind, Outcome, Phase};
+
+/// What a swarm found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub ok: bool,
+    pub runs: u64,
+    /// Of the first run.
+    pub seed: u64,
+    pub violations: Vec<Broken>,
+    /// By fault and phase, how often that fault struck the pair in that phase. `double` counts those that struck while another one
+    /// was not mended.
+    pub coverage: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
+    /// Cells of these with nothing in them.
+    pub empty_cells: u64,
+    pub runs_per_cpu_second: f64,
+    pub connections: u64,
+    /// Those that no node could go on with at some time.
+    pub connections_orphaned: u64,
+    /// Runs in which both nodes spoke and `assume = "fail-stop"` allows it.
+    pub runs_split: u64,
+    pub simulated_s: f64,
+}
+
+/// A promise that a run broke.
+#[derive(Clone, Debug, Serialize)]
+pub struct Broken {
+    pub seed: u64,
+    pub rule: String,
+    pub what: String,
+    /// The command that shows it.
+    pub replay: String,
+}
+
+const DOUBLE: &str = "double";
+
+impl Report {
+    pub fn new(seed: u64, runs: u64) -> Self {
+        let phases = || Phase::ALL.map(|phase| (phase.name(), 0)).into();
+        let rows = Kind::ALL.map(Kind::name).into_iter().chain([DOUBLE]);
+        Self {
+            ok: true,
+            runs,
+            seed,
+            violations: Vec::new(),
+            coverage: rows.map(|row| (row, phases())).collect(),
+            empty_cells: 0,
+            runs_per_cpu_second: 0.0,
+            connections: 0,
+            connections_orphaned: 0,
+            runs_split: 0,
+            simulated_s: 0.0,
+        }
+    }
+
+    fn count(&mut self, row: &'static str, phase: Phase) {
+        *self
+            .coverage
+            .entry(row)
+            .or_default()
+            .entry(phase.name())
+            .or_default() += 1;
+    }
+
+    /// Of a run that breaks several promises the first one counts.
+    pub fn add(&mut self, seed: u64, outcome: Outcome) {
+        for &(kind, phase) in &outcome.strikes {
+            self.count(kind.name(), phase);
+        }
+        for &phase in &outcome.doubles {
+            self.count(DOUBLE, phase);
+        }
+        self.connections += outcome.connections as u64;
+        self.connections_orphaned += outcome.orphaned as u64;
+        self.runs_split += u64::from(outcome.was_split);
+        self.simulated_s += outcome.time.as_secs_f64();
+        let first = outcome.violations.into_iter().next();
+        self.violations.extend(first.map(|violation| Broken {
+            seed,
+            rule: violation.rule,
+            what: violation.what,
+            replay: format!("steadfast-lab replay --seed {seed}"),
+        }));
+    }
+
+    pub fn finish(&mut self, cpu_seconds: f64) {
+        self.violations.sort_by_key(|broken| broken.seed);
+        self.ok = self.violations.is_empty();
+        let cells = self.coverage.values().flat_map(BTreeMap::values);
+        self.empty_cells = cells.filter(|count| **count == 0).count() as u64;
+        if cpu_seconds > 0.0 {
+            #[allow(clippy::cast_precision_loss, reason = "few runs")]
+            let runs = self.runs as f64;
+            self.runs_per_cpu_second = runs / cpu_seconds;
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:12}", "")?;
+        for phase in Phase::ALL {
+            write!(f, " {:>12}", phase.name())?;
+        }
+        writeln!(f)?;
+        for (fault, cells) in &self.coverage {
+            write!(f, "{fault:12}")?;
+            for phase in Phase::ALL {
+                write!(f, " {:12}", cells.get(phase.name()).copied().unwrap_or(0))?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(
+            f,
+            "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned; {} runs split",
+            self.runs,
+            self.seed,
+            self.runs_per_cpu_second,
+            self.connections,
+            self.connections_orphaned,
+            self.runs_split
+        )?;
+        for broken in &self.violations {
+            writeln!(
+                f,
+                "seed {}: {}: {}\n  {}",
+                broken.seed, broken.rule, broken.what, broken.replay
+            )?;
+        }
+        writeln!(f, "{} violations", self.violations.len())
+    }
+}

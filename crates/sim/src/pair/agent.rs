@@ -1,0 +1,277 @@
+//! The agent of a station: a single thread that takes time for what it does, with a clock of its own.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proto::Instant;
+use proto::action::{Action, Heartbeat};
+use proto::node::Node as Core;
+use proto::packet::Checksum;
+use proto::role::Role;
+use proto::standing::Verdict;
+use proto::stream::{OnShelf, Shelf};
+
+use super::defect::Defect;
+use super::station::Station;
+use super::wire::{End, Record};
+
+/// How long the agent is busy with each thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Making a socket.
+    pub restore: Duration,
+    /// Reading the log: once, and for each record.
+    pub drain: Duration,
+    /// See [`drain`](Self::drain).
+    pub record: Duration,
+    /// Letting a socket speak.
+    pub activate: Duration,
+    /// Giving a socket to the relay.
+    pub hand_over: Duration,
+    /// Anything else.
+    pub other: Duration,
+}
+
+impl Costs {
+    /// What was measured on Linux (KERNEL: 24 µs for a full restore), times `factor`.
+    pub fn measured(factor: u32) -> Self {
+        let micros = |count: u64| Duration::from_micros(count) * factor;
+        Self {
+            restore: micros(24),
+            drain: micros(2),
+            record: Duration::from_nanos(300) * factor,
+            activate: micros(6),
+            hand_over: micros(5),
+            other: micros(1),
+        }
+    }
+
+    fn of(&self, action: &Action, unread: u64) -> Duration {
+        match action {
+            Action::Drain { .. } => self.drain + self.record * u32::try_from(unread).unwrap_or(u32::MAX),
+            Action::Restore { .. } => self.restore,
+            Action::Activate { .. } => self.activate,
+            Action::HandOver { .. } => self.hand_over,
+            _ => self.other,
+        }
+    }
+}
+
+/// Records that are read before their log is cleared of them.
+const BATCH: usize = 64;
+
+/// Their packets; a place is the number of one and an offset in it.
+struct Batch<'a>(Vec<&'a [u8]>);
+
+impl Shelf for Batch<'_> {
+    fn bytes(&self, place: u64, len: usize) -> &[u8] {
+        let index = |part: u64| usize::try_from(part).expect("few packets, short ones");
+        &self.0[index(place >> 32)][index(place & 0xffff_ffff)..][..len]
+    }
+}
+
+/// What the agent's thread is at.
+pub(super) struct Agent {
+    /// When it goes on.
+    pub due: Instant,
+    /// What it is doing until then, and how far the log reached when it began.
+    doing: Option<(Action, End)>,
+    /// It has looked at everything since it last rested.
+    has_looked: bool,
+    /// It waits for something to happen.
+    is_asleep: bool,
+    /// It does not run before.
+    paused_until: Instant,
+    /// It was killed, and another one is started then.
+    is_dead: bool,
+    /// Until then, everything takes so many times as long.
+    late: (Instant, u32),
+    /// How many there were before it on this node.
+    pub number: u64,
+    pub heartbeats: VecDeque<Heartbeat>,
+    /// The peer's kernel has answered.
+    pub is_answered: bool,
+}
+
+impl Agent {
+    /// One that begins now.
+    pub fn new(now: Instant, number: u64) -> Self {
+        Self {
+            due: now,
+            doing: None,
+            has_looked: false,
+            is_asleep: false,
+            paused_until: now,
+            is_dead: false,
+            late: (now, 1),
+            number,
+            heartbeats: VecDeque::new(),
+            is_answered: false,
+        }
+    }
+
+    /// Something has happened that it waits for.
+    pub fn wake(&mut self, at: Instant) {
+        if self.is_asleep {
+            self.due = self.due.min(at).max(self.paused_until);
+        }
+    }
+
+    fn slowed(&self, now: Instant, cost: Duration) -> Duration {
+        match self.late {
+            (until, times) if now < until => cost * times,
+            _ => cost,
+        }
+    }
+}
+
+impl Station {
+    /// The agent's thread does not run until then; the wire does.
+    pub fn pause(&mut self, until: Instant) {
+        let until = self.clock.read(until);
+        self.agent.paused_until = self.agent.paused_until.max(until);
+        self.agent.due = self.agent.due.max(until);
+    }
+
+    /// Until then everything takes the agent `times` as long.
+    pub fn delay(&mut self, until: Instant, times: u32) {
+        self.agent.late = (self.clock.read(until), times);
+    }
+
+    /// From now on the node's clock is faster by so many millionths.
+    pub fn set_drift(&mut self, now: Instant, drift: i32) {
+        self.clock.set_drift(now, drift);
+    }
+
+    /// The agent is killed, and started again then. What the kernel and the keeper hold stays.
+    pub fn kill_agent(&mut self, now: Instant, restart: Instant) {
+        self.drop_unfinished();
+        self.verdicts.clear();
+        self.judge.borrow_mut().on_log_lost(self.config.number);
+        self.start_agent(self.clock.read(now));
+        self.agent.is_dead = true;
+        self.pause(restart);
+    }
+
+    /// A new agent finds what the kernel has kept.
+    fn start_agent(&mut self, now: Instant) {
+        let mut config = self.config.core.clone();
+        let number = self.agent.number + 1;
+        config.incarnation = number;
+        config.services[0].found = Some(self.wire.gate());
+        self.agent = Agent::new(now, number);
+        self.core = Core::new(config, now);
+    }
+
+    /// Goes on with the agent's work: finishes one thing, begins another.
+    pub(super) fn step(&mut self, now: Instant) {
+        if self.agent.is_dead {
+            self.start_agent(now);
+        }
+        self.agent.is_asleep = false;
+        if let Some((action, end)) = self.agent.doing.take() {
+            self.carry_out(now, action, end);
+        }
+        if let Some(action) = self.core.poll_action() {
+            let end = self.wire.end();
+            let cost = self.config.costs.of(&action, self.wire.unread(end));
+            self.agent.due = now + self.agent.slowed(now, cost);
+            self.agent.doing = Some((action, end));
+        } else if !std::mem::replace(&mut self.agent.has_looked, true) {
+            let end = self.wire.end();
+            let records = u32::try_from(self.wire.unread(end)).unwrap_or(u32::MAX);
+            self.look(now, end);
+            let cost = self.config.costs.other + self.config.costs.record * records;
+            self.agent.due = now + self.agent.slowed(now, cost);
+        } else {
+            self.agent.has_looked = false;
+            self.rest(now);
+        }
+    }
+
+    /// One look at everything.
+    fn look(&mut self, now: Instant, end: End) {
+        if self.core.wants_link(now) {
+            self.core.handle_link(now, 0, self.has_carrier);
+        }
+        if self.wire.check_in(now) > 0 {
+            self.core.handle_log_gap(0);
+        }
+        self.read_log(end);
+        while let Some(heartbeat) = self.agent.heartbeats.pop_front() {
+            let last = self.is(Defect::WithoutConsent).then(|| heartbeat.clone());
+            let heartbeat = self.distort_heartbeat(now, heartbeat);
+            self.core.handle_heartbeat(now, heartbeat);
+            if let Some(last) = last.filter(|_| self.core.role(0).0 == Role::Returning) {
+                let heartbeat = self.distort_heartbeat(now, last);
+                self.core.handle_heartbeat(now, heartbeat);
+            }
+        }
+        if std::mem::take(&mut self.agent.is_answered) {
+            self.core.handle_answer(now);
+        }
+        if self.is_reached {
+            self.core.handle_reached(now, 0);
+        }
+        while let Some(answer) = self.verdicts.pop_front_if(|answer| answer.at <= now) {
+            let verdict = if self.is(Defect::IgnoreVerdict) {
+                Verdict::Granted
+            } else {
+                answer.verdict
+            };
+            self.core.handle_verdict(now, 0, answer.epoch, verdict);
+        }
+        if now >= self.core.poll_timeout() {
+            self.core.handle_timeout(now);
+        }
+        self.serve_replicas(now);
+    }
+
+    /// A nap while there is traffic, sleep while there is none.
+    fn rest(&mut self, now: Instant) {
+        const LEAST: Duration = Duration::from_micros(1);
+        let replicas = self
+            .replicas
+            .values()
+            .filter_map(|replica| replica.application.wakes_at());
+        let timeout = self.core.poll_timeout();
+        let answers = self.verdicts.front().map(|answer| answer.at);
+        let due = replicas
+            .filter(|at| *at > now)
+            .chain(answers)
+            .fold(timeout, Instant::min);
+        self.agent.is_asleep = self.wire.is_empty();
+        let due = if self.agent.is_asleep {
+            due
+        } else {
+            due.min(now + self.config.nap)
+        };
+        self.agent.due = due.max(now + LEAST).max(self.agent.paused_until);
+    }
+
+    /// Hands the log to the core, up to `end`, batch by batch, as the agent does.
+    pub(super) fn read_log(&mut self, end: End) {
+        loop {
+            let records: Vec<Record> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();
+            if records.is_empty() {
+                return;
+            }
+            let batch = Batch(records.iter().map(|record| &record.packet[..]).collect());
+            for (index, record) in (0..).zip(&records) {
+                let source = OnShelf {
+                    shelf: &batch,
+                    place: index << 32,
+                };
+                self.core.handle_packet(
+                    record.at,
+                    0,
+                    record.direction,
+                    &record.packet,
+                    Checksum::Trusted,
+                    Some(source),
+                );
+            }
+            self.core.keep(&batch);
+        }
+    }
+}

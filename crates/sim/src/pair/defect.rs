@@ -1,0 +1,76 @@
+//! Ways to break the product, to see whether it is noticed.
+
+use serde::{Deserialize, Serialize};
+
+/// A way in which a broken node would do its work. The [`Judge`](super::Judge) or a client must notice each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Defect {
+    /// The log is not read again once a socket is ready.
+    SkipSecondDrain,
+    /// What came since the socket was made is not fed to it.
+    ForgetLateInput,
+    /// SND.UNA is one too large.
+    SendUnacknowledgedAhead,
+    /// SND.UNA is one too small.
+    SendUnacknowledgedBehind,
+    /// The last bytes that were sent are forgotten.
+    ForgetSentTail,
+    /// The gate is closed only when everything is decided.
+    GateLast,
+    /// A socket is made ready only after it was activated.
+    ReadyLast,
+    /// The timestamp clock is set back.
+    TimestampBehind,
+    /// The window starts at the socket's own size.
+    ForgetWindow,
+    /// The log is not read when the gate is closed, nor later.
+    SkipDrains,
+    /// What cannot be logged is released all the same.
+    ReleaseUnlogged,
+    /// A SYN is released without being logged.
+    ForgetSyn,
+    /// What the primary says may pass beside the wire.
+    BypassWire,
+    /// The peer's later epoch is taken for an earlier one.
+    IgnoreEpoch,
+    /// Who is refused the right to speak speaks all the same.
+    IgnoreVerdict,
+    /// Who took over goes on to speak when its lease is over.
+    SpeakOn,
+    /// The lease runs from when the primary's answer was heard, not from when it was asked for.
+    LeaseFromHearing,
+    /// A node that comes back does not wait for the other one to become its primary.
+    WithoutConsent,
+    /// A dying process' FIN and RST go out.
+    DeathSpeaks,
+}
+
+impl Defect {
+    /// Those of a takeover's steps.
+    pub const TAKEOVER: [Self; 9] = [
+        Self::SkipSecondDrain,
+        Self::ForgetLateInput,
+        Self::SendUnacknowledgedAhead,
+        Self::SendUnacknowledgedBehind,
+        Self::ForgetSentTail,
+        Self::GateLast,
+        Self::ReadyLast,
+        Self::TimestampBehind,
+        Self::ForgetWindow,
+    ];
+
+    /// Those of a node, besides.
+    pub const NODE: [Self; 10] = [
+        Self::SkipDrains,
+        Self::ReleaseUnlogged,
+        Self::ForgetSyn,
+        Self::BypassWire,
+        Self::IgnoreEpoch,
+        Self::IgnoreVerdict,
+        Self::SpeakOn,
+        Self::LeaseFromHearing,
+        Self::WithoutConsent,
+        Self::DeathSpeaks,
+    ];
+}

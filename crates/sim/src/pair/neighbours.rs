@@ -1,0 +1,91 @@
+//! The segment on which the two nodes are, as the clients' side sees it: a neighbour table that says which node gets the VIP's
+//! packets, an outside host that answers pings, and the place where the judge reads what comes and goes.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use proto::Instant;
+
+use super::judge::Judge;
+use crate::world::{Node, Output, Port};
+
+/// "The VIP is here": a gratuitous ARP, or the answer to [`WHO`].
+pub(super) const ANNOUNCE: &[u8] = b"announce";
+/// "Who has the VIP?"
+pub(super) const WHO: &[u8] = b"who";
+/// Asks an outside host, from the VIP.
+pub(super) const PING: &[u8] = b"ping";
+/// Its answer, sent to where the VIP is.
+pub(super) const PONG: &[u8] = b"pong";
+
+/// To the clients; the nodes follow.
+const CLIENTS: Port = Port(0);
+/// An entry that nothing has confirmed for so long is asked for again (RFC 4861 §7.3, in a hurry).
+const STALE: Duration = Duration::from_secs(1);
+
+/// Between the clients and the nodes.
+pub(super) struct Neighbours {
+    /// Where the VIP's packets go.
+    vip_at: Port,
+    confirmed: Instant,
+    asked: Instant,
+    judge: Rc<RefCell<Judge>>,
+    outputs: VecDeque<Output>,
+}
+
+impl Neighbours {
+    /// The VIP's packets go to `vip_at` at first; `judge` sees what clients send and get.
+    pub fn new(vip_at: Port, judge: Rc<RefCell<Judge>>) -> Self {
+        Self {
+            vip_at,
+            confirmed: Instant::ZERO,
+            asked: Instant::ZERO,
+            judge,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    fn send(&mut self, port: Port, packet: Vec<u8>) {
+        self.outputs.push_back(Output::Transmit { port, packet });
+    }
+
+    fn ask_if_stale(&mut self, now: Instant) {
+        if now.since(self.confirmed) >= STALE && now.since(self.asked) >= STALE / 4 {
+            self.asked = now;
+            self.send(Port(1), WHO.to_vec());
+            self.send(Port(2), WHO.to_vec());
+        }
+    }
+}
+
+impl Node for Neighbours {
+    fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
+        if port == CLIENTS {
+            self.judge.borrow_mut().on_sent(now, &packet);
+            self.ask_if_stale(now);
+            self.send(self.vip_at, packet);
+        } else if packet == ANNOUNCE {
+            (self.vip_at, self.confirmed) = (port, now);
+        } else if packet == PING {
+            self.send(self.vip_at, PONG.to_vec());
+        } else {
+            if port == self.vip_at {
+                self.confirmed = now;
+            }
+            self.judge.borrow_mut().on_delivered(now, &packet);
+            self.send(CLIENTS, packet);
+        }
+    }
+
+    fn handle_timeout(&mut self, _: Instant) {}
+
+    fn poll_output(&mut self, _: Instant) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}

@@ -1,0 +1,565 @@
+//! A node of the pair: what its kernel does with packets. Either node may be the wire or the primary; the roles move.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use proto::Instant;
+use proto::action::{Gate, Server};
+use proto::connection::Endpoint;
+use proto::node::{Node as Core, NodeConfig};
+use proto::packet::{Checksum, Flags, Segment};
+use proto::role::Role;
+use proto::table::{ConnectionId, Direction};
+
+use super::agent::{Agent, Costs};
+use super::application::{Application, Pace, Program, Served};
+use super::arbiter::{Answer, Arbiter};
+use super::clock::Clock;
+use super::defect::Defect;
+use super::judge::{Judge, Voice};
+use super::neighbours::{ANNOUNCE, PONG, WHO};
+use super::wire::{Fate, Side, Wire};
+use crate::host::{EndpointId, Host, HostConfig};
+use crate::tcp::{self, State};
+use crate::world::{Node, Output, Port};
+
+/// To the neighbours: routers, outside hosts.
+pub(super) const CLIENTS: Port = Port(0);
+/// To the peer's stack.
+pub(super) const PEER: Port = Port(1);
+/// To the peer's agent.
+pub(super) const AGENTS: Port = Port(2);
+
+/// Asks the peer's kernel whether it is there.
+pub(super) const PROBE: &[u8] = b"probe";
+/// Its answer.
+const ALIVE: &[u8] = b"alive";
+
+/// What a station is like.
+#[derive(Clone)]
+pub struct StationConfig {
+    /// 0 or 1: its name for the judge.
+    pub number: usize,
+    /// Of its core.
+    pub core: NodeConfig,
+    /// Of its local stack; restored sockets get its buffers.
+    pub host: HostConfig,
+    /// Bytes that the log of connections holds.
+    pub ring_bytes: usize,
+    /// Bytes that the log of SYNs holds.
+    pub opening_bytes: usize,
+    /// How long the agent rests before it reads what was logged.
+    pub nap: Duration,
+    /// What the agent's work costs.
+    pub costs: Costs,
+    /// The application.
+    pub program: Program,
+    /// How fast it reads from clients.
+    pub pace: Option<Pace>,
+    /// How far its clock is ahead of the world's.
+    pub ahead: Duration,
+    /// Who decides when the nodes do not hear each other, if anyone.
+    pub(crate) arbiter: Option<Rc<RefCell<Arbiter>>>,
+    /// What is broken, in tests of the judge.
+    pub defect: Option<Defect>,
+}
+
+/// Where a node has the VIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Nowhere,
+    /// It answers no ARP for it, and what it says goes by the peer.
+    Loopback,
+    Interface,
+}
+
+/// A node of the pair.
+pub struct Station {
+    pub(super) config: StationConfig,
+    pub(super) core: Core,
+    pub(super) wire: Wire,
+    pub(super) host: Host,
+    pub(super) vip: SocketAddr,
+    pub(super) judge: Rc<RefCell<Judge>>,
+    pub(super) outputs: VecDeque<Output>,
+    pub(super) address: Address,
+    /// While it speaks alone: what it says after this, by its own clock, is dropped.
+    pub(super) until: Option<Instant>,
+    /// The arbiter's answers, which are on their way.
+    pub(super) verdicts: VecDeque<Answer>,
+    /// It may say something of its own: the second guard lets RSTs out.
+    pub(super) may_speak: bool,
+    /// Outside hosts have answered what was asked from the VIP; they are asked at all.
+    pub(super) is_reached: bool,
+    pub(super) is_claiming: bool,
+    /// Clients whose connections have lost their process: FIN and RST of these are not speech.
+    dying: BTreeSet<SocketAddr>,
+    /// The process that listened is dead: a RST for want of it is no speech either.
+    is_server_dead: bool,
+    /// Sockets that are not ready for packets.
+    pub(super) deaf: BTreeSet<SocketAddr>,
+    pub(super) restoring: BTreeMap<ConnectionId, Restoring>,
+    pub(super) live: BTreeMap<ConnectionId, Restoring>,
+    pub(super) replicas: BTreeMap<ConnectionId, Replica>,
+    pub(super) relayed: Vec<EndpointId>,
+    pub(super) lost: Vec<(SocketAddr, String)>,
+    pub(super) agent: Agent,
+    /// All times in here are this clock's; the world's are read on it where they come in.
+    pub(super) clock: Clock,
+    /// Its cable carries a signal.
+    pub(super) has_carrier: bool,
+    /// The whole machine stands still until then; what comes in meanwhile waits.
+    frozen_until: Instant,
+    backlog: Vec<(Port, Vec<u8>)>,
+    seed: u64,
+}
+
+/// A connection whose socket is not yet the relay's.
+pub(super) struct Restoring {
+    pub endpoint: Endpoint,
+    pub socket: EndpointId,
+}
+
+/// A replica of the application.
+pub(super) struct Replica {
+    pub application: Box<dyn Application>,
+    pub ended: bool,
+}
+
+/// Packets that wait for a machine that stands still.
+const BACKLOG_MAX: usize = 256;
+
+impl Station {
+    /// A node that has just started; `judge` is told what it does.
+    pub fn new(now: Instant, config: StationConfig, seed: u64, judge: Rc<RefCell<Judge>>) -> Self {
+        let clock = Clock::new(config.ahead);
+        let now = clock.read(now);
+        let agent = Agent::new(now, config.core.incarnation);
+        let core = Core::new(config.core.clone(), now);
+        let vip = core.vip(0);
+        Self {
+            wire: Wire::new(
+                vip,
+                config.ring_bytes,
+                config.opening_bytes,
+                config.core.detector.agent_timeout,
+                config.defect,
+            ),
+            host: started(&config, vip, seed),
+            config,
+            core,
+            vip,
+            judge,
+            outputs: VecDeque::new(),
+            address: Address::Nowhere,
+            until: None,
+            verdicts: VecDeque::new(),
+            may_speak: false,
+            is_reached: false,
+            is_claiming: false,
+            dying: BTreeSet::new(),
+            is_server_dead: false,
+            deaf: BTreeSet::new(),
+            restoring: BTreeMap::new(),
+            live: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+            relayed: Vec::new(),
+            lost: Vec::new(),
+            agent,
+            clock,
+            has_carrier: true,
+            frozen_until: now,
+            backlog: Vec::new(),
+            seed,
+        }
+    }
+
+    /// Starts the node again after a loss of power: nothing is left of what it held.
+    pub fn boot(&mut self, now: Instant) {
+        self.config.core.incarnation = self.agent.number + 1;
+        let judge = Rc::clone(&self.judge);
+        let mut fresh = Self::new(now, self.config.clone(), self.seed.wrapping_add(1), judge);
+        let now = self.clock.read(now);
+        fresh.agent.due = now;
+        fresh.core = Core::new(fresh.config.core.clone(), now);
+        fresh.clock = self.clock;
+        fresh.frozen_until = now;
+        fresh.lost = std::mem::take(&mut self.lost);
+        fresh.has_carrier = self.has_carrier;
+        *self = fresh;
+    }
+
+    /// Whether connections are being decided: all, or those of a dead worker.
+    pub fn is_deciding(&self) -> bool {
+        self.core.role(0).0 == Role::TakingOver || self.wire.is_deciding()
+    }
+
+    /// The core, to be asked how it is.
+    pub const fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// The local stack, to be asked how it is.
+    pub const fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Connections that could not be continued, and why.
+    pub fn lost(&self) -> &[(SocketAddr, String)] {
+        &self.lost
+    }
+
+    /// Packets that were dropped because the log was full.
+    pub const fn ring_full(&self) -> u64 {
+        self.wire.full()
+    }
+
+    /// The gate, and the epoch in which it was set.
+    pub const fn gate(&self) -> (Gate, u64) {
+        self.wire.gate()
+    }
+
+    /// What its clock shows at a time of the world.
+    pub fn time(&self, now: Instant) -> Instant {
+        self.clock.read(now)
+    }
+
+    /// The arbiter's answer is on its way.
+    pub(crate) fn expect_verdict(&mut self, answer: Answer) {
+        let at = self.clock.read(answer.at);
+        let answer = Answer { at, ..answer };
+        self.verdicts.push_back(answer);
+        self.agent.wake(answer.at);
+    }
+
+    /// Its cable loses its signal, or has it again.
+    pub const fn set_carrier(&mut self, has_carrier: bool) {
+        self.has_carrier = has_carrier;
+    }
+
+    /// The whole machine stands still until then.
+    pub fn freeze(&mut self, until: Instant) {
+        let until = self.clock.read(until);
+        self.frozen_until = self.frozen_until.max(until);
+    }
+
+    /// The endpoints' configuration for a restored socket.
+    pub(super) const fn tcp(&self) -> &tcp::Config {
+        &self.config.host.tcp
+    }
+
+    pub(super) fn is(&self, defect: Defect) -> bool {
+        self.config.defect == Some(defect)
+    }
+
+    /// A worker with the connections of `clients` is killed: its kernel closes them, as the program `death` sees.
+    pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
+        let now = self.clock.read(now);
+        self.kill_processes(now, clients);
+    }
+
+    fn kill_processes(&mut self, now: Instant, clients: &[SocketAddr]) {
+        let vip = self.vip;
+        let number = self.config.number;
+        for &client in clients {
+            let id = self.host.find(vip, client).filter(|&id| {
+                let state = self.host.endpoint(id).map(tcp::Endpoint::state);
+                let is_accepted = state.is_some_and(|state| state != State::SynReceived); // those are the listener's
+                is_accepted && self.host.app::<Served>(id).is_some()
+            });
+            let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
+                continue;
+            };
+            self.judge.borrow_mut().on_process_lost(number, client);
+            if !self.is(Defect::DeathSpeaks) {
+                self.dying.insert(client);
+            }
+            let nobody = Box::new(|_: Instant, _: &mut tcp::Endpoint| None);
+            let id = self.host.adopt(now, endpoint, nobody);
+            self.host.with(now, id, tcp::Endpoint::shutdown);
+            self.core.handle_orphans(now, 0, [client]);
+        }
+        self.agent.wake(now);
+    }
+
+    /// The process that listens is killed, with all its connections.
+    pub fn kill_server(&mut self, now: Instant) {
+        let now = self.clock.read(now);
+        self.is_server_dead = true;
+        self.host.unlisten(self.vip.port());
+        let served = |(id, endpoint): (EndpointId, &tcp::Endpoint)| {
+            self.host.app::<Served>(id).map(|_| endpoint.remote())
+        };
+        let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
+        self.kill_processes(now, &clients);
+        self.core.handle_server(now, 0, Server::Dead);
+    }
+
+    /// It is started again.
+    pub fn start_server(&mut self, now: Instant) {
+        if std::mem::take(&mut self.is_server_dead) {
+            listen(&mut self.host, &self.config, self.vip);
+            let now = self.clock.read(now);
+            self.core.handle_server(now, 0, Server::Alive);
+            self.agent.wake(now);
+        }
+    }
+
+    /// What a dying socket says, without its FIN or RST: the egress guard's part. `None`: nothing is left.
+    fn silence_death(&self, packet: Vec<u8>) -> Option<Vec<u8>> {
+        let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
+        if !self.dying.contains(&segment.destination) || !(segment.flags.fin || segment.flags.rst) {
+            return Some(packet);
+        }
+        if segment.flags.rst || segment.payload.is_empty() {
+            return None;
+        }
+        let quiet = Segment {
+            flags: Flags {
+                fin: false,
+                ..segment.flags
+            },
+            ..segment
+        };
+        Some(quiet.emit())
+    }
+
+    /// Sends what the local stack or a raw socket says, if the guards let it.
+    pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>, is_raw: bool) -> Option<Output> {
+        let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
+        // A raw socket's packets bear the agent's mark: it knows what it says.
+        if segment.flags.rst && (!self.may_speak || self.is_server_dead) && !is_raw {
+            return None;
+        }
+        let (gate, epoch) = self.wire.gate();
+        let port = match gate {
+            Gate::Off | Gate::Mute => return None,
+            Gate::Wire if self.wire.holds(segment.destination) => CLIENTS,
+            Gate::Wire => return None,
+            Gate::Primary if self.address == Address::Loopback && !self.is(Defect::BypassWire) => {
+                let packet = self.silence_death(packet)?;
+                return Some(Output::Transmit { port: PEER, packet });
+            }
+            Gate::Primary if !self.is(Defect::BypassWire) => return None,
+            Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
+                self.judge.borrow_mut().on_muttered(&packet);
+                return None;
+            }
+            // It is becoming a primary again: the wire is there, and hears this.
+            Gate::Takeover | Gate::Sole if self.address == Address::Loopback => {
+                return Some(Output::Transmit { port: PEER, packet });
+            }
+            Gate::Primary | Gate::Takeover | Gate::Sole => CLIENTS,
+        };
+        let voice = Voice {
+            node: self.config.number,
+            epoch,
+            is_alone: matches!(gate, Gate::Takeover | Gate::Sole),
+        };
+        self.judge.borrow_mut().on_spoken(voice, &packet, is_raw);
+        Some(Output::Transmit { port, packet })
+    }
+
+    fn on_packet(&mut self, now: Instant, side: Side, packet: Vec<u8>) {
+        let (host, deaf, vip) = (&self.host, &self.deaf, self.vip);
+        let is_local = |client| host.find(vip, client).is_some() && !deaf.contains(&client);
+        let fate = self.wire.on_packet(now, side, &packet, is_local);
+        let Ok(segment) = Segment::parse(&packet, Checksum::Trusted) else {
+            return;
+        };
+        let (direction, out) = if segment.destination == self.vip {
+            (Direction::In, PEER)
+        } else {
+            (Direction::Out, CLIENTS)
+        };
+        let mut judge = self.judge.borrow_mut();
+        let number = self.config.number;
+        let (gate, epoch) = self.wire.gate();
+        match fate {
+            Fate::Released | Fate::Unlogged => {
+                if fate == Fate::Released {
+                    judge.on_logged(number, direction, &packet);
+                } else if !self.is(Defect::ReleaseUnlogged) && !self.is(Defect::ForgetSyn) {
+                    judge.on_taken(direction, &packet); // nothing is promised any more
+                    judge.on_log_lost(number);
+                }
+                let voice = Voice {
+                    node: 1 - number,
+                    epoch,
+                    is_alone: false,
+                };
+                judge.on_released(voice, direction, &packet);
+                self.outputs.push_back(Output::Transmit { port: out, packet });
+            }
+            Fate::Held => judge.on_logged(number, direction, &packet),
+            Fate::Redirected => self.outputs.push_back(Output::Transmit { port: PEER, packet }),
+            Fate::Local if self.address != Address::Nowhere => {
+                if gate != Gate::Primary {
+                    judge.on_taken(direction, &packet);
+                }
+                if segment.flags.syn && !self.is_server_dead {
+                    judge.on_socket(number, segment.source);
+                }
+                drop(judge);
+                self.host.handle(now, Port(0), packet);
+                return;
+            }
+            Fate::Local | Fate::Dropped => {}
+        }
+        drop(judge);
+        if matches!(fate, Fate::Released | Fate::Held) {
+            self.agent.wake(now + self.config.nap);
+        }
+    }
+
+    /// What is not IP: the neighbours' and the outside host's words.
+    fn on_neighbour(&mut self, word: &[u8]) {
+        let has_address = self.address == Address::Interface;
+        if word == WHO && has_address {
+            self.announce();
+        }
+        self.is_reached |= word == PONG && has_address && self.is_claiming;
+    }
+
+    pub(super) fn announce(&mut self) {
+        self.send(CLIENTS, ANNOUNCE);
+    }
+
+    pub(super) fn send(&mut self, port: Port, word: &[u8]) {
+        let packet = word.to_vec();
+        self.outputs.push_back(Output::Transmit { port, packet });
+    }
+
+    fn on_agents(&mut self, now: Instant, packet: &[u8]) {
+        match packet {
+            PROBE => self.send(AGENTS, ALIVE),
+            ALIVE => {
+                self.agent.is_answered = true;
+                self.agent.wake(now);
+            }
+            _ => {
+                self.agent.heartbeats.extend(serde_json::from_slice(packet).ok());
+                self.agent.wake(now);
+            }
+        }
+    }
+
+    /// The sockets that only the agent holds, and replicas, end with it; nobody hears of it.
+    pub(super) fn drop_unfinished(&mut self) {
+        let restoring = std::mem::take(&mut self.restoring).into_values();
+        let unfinished = restoring.chain(std::mem::take(&mut self.live).into_values());
+        let mut clients = Vec::new();
+        for Restoring { endpoint, socket } in unfinished {
+            clients.push(endpoint.client);
+            self.deaf.remove(&endpoint.client);
+            self.host.take(socket);
+        }
+        self.replicas.clear();
+        let number = self.config.number;
+        self.judge.borrow_mut().on_sockets_lost(number, &clients);
+    }
+
+    /// All its sockets end without a word.
+    pub(super) fn destroy_sockets(&mut self) {
+        self.drop_unfinished();
+        let sockets: Vec<_> = self
+            .host
+            .endpoints()
+            .map(|(id, endpoint)| (id, endpoint.remote()))
+            .collect();
+        for (id, _) in &sockets {
+            self.host.take(*id);
+        }
+        self.relayed.clear();
+        self.dying.clear();
+        let clients: Vec<_> = sockets.into_iter().map(|(_, client)| client).collect();
+        let number = self.config.number;
+        self.judge.borrow_mut().on_sockets_lost(number, &clients);
+    }
+}
+
+/// A stack on which the application listens.
+fn started(config: &StationConfig, vip: SocketAddr, seed: u64) -> Host {
+    let mut host = Host::new(config.host.clone(), seed);
+    listen(&mut host, config, vip);
+    host
+}
+
+fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr) {
+    let (program, pace) = (Rc::clone(&config.program), config.pace);
+    host.listen(vip.port(), move |client| {
+        Box::new(Served::new(program(client), pace))
+    });
+}
+
+impl Station {
+    fn receive(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
+        let is_ip = packet.first().is_some_and(|first| first >> 4 == 4);
+        match port {
+            AGENTS => self.on_agents(now, &packet),
+            CLIENTS if is_ip => self.on_packet(now, Side::Clients, packet),
+            CLIENTS => self.on_neighbour(&packet),
+            _ => self.on_packet(now, Side::Peer, packet),
+        }
+    }
+}
+
+impl Node for Station {
+    fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
+        let now = self.clock.read(now);
+        if now >= self.frozen_until {
+            self.receive(now, port, packet);
+        } else if self.backlog.len() < BACKLOG_MAX {
+            self.backlog.push((port, packet));
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        let now = self.clock.read(now);
+        if now < self.frozen_until {
+            return;
+        }
+        for (port, packet) in std::mem::take(&mut self.backlog) {
+            self.receive(now, port, packet);
+        }
+        self.host.handle_timeout(now);
+        while self.agent.due <= now {
+            self.step(now);
+        }
+    }
+
+    fn poll_output(&mut self, now: Instant) -> Option<Output> {
+        let now = self.clock.read(now);
+        if now < self.frozen_until {
+            return None;
+        }
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        while let Some(output) = self.host.poll_output(now) {
+            match output {
+                Output::Transmit { packet, .. } => {
+                    if let Some(output) = self.speak(now, packet, false) {
+                        return Some(output);
+                    }
+                }
+                note @ Output::Note(_) => return Some(note),
+            }
+        }
+        self.remove_vanishing();
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let due = self
+            .host
+            .poll_timeout()
+            .into_iter()
+            .chain([self.agent.due])
+            .min()?;
+        Some(self.clock.when(due.max(self.frozen_until)))
+    }
+}

@@ -1,0 +1,287 @@
+//! What fails, and how it is made to fail and mended.
+
+use std::time::Duration;
+
+use proto::Instant;
+use proto::action::Gate;
+use serde::{Deserialize, Serialize};
+
+use super::phase::Phase;
+use crate::link::LinkConfig;
+use crate::pair::draw::Draw;
+use crate::pair::{Scene, Station};
+use crate::world::{CableId, NodeId};
+
+/// A kind of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A node loses its power; it boots when the fault ends.
+    Crash,
+    /// An agent is killed; another one starts when the fault ends.
+    Agent,
+    /// An agent is stopped.
+    Pause,
+    /// A whole machine stands still.
+    Freeze,
+    /// An agent takes fifty times as long for everything.
+    Late,
+    /// An agent's clock runs at another speed, for good.
+    Drift,
+    /// A node's cables are cut, and it sees that.
+    Cut,
+    /// The two nodes do not hear each other; clients and outside hosts hear both.
+    Between,
+    /// One direction of one cable is cut.
+    OneWay,
+    /// A cable loses a third of the packets.
+    Loss,
+    /// A third of the packets on a cable are late.
+    Reorder,
+    /// A third of the packets on a cable come twice.
+    Duplicate,
+    /// A worker of the application is killed, with some of the connections.
+    Worker,
+    /// The application is killed.
+    Server,
+    /// The arbiter does not answer; or, where there is none, nothing.
+    Arbiter,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 15] = [
+        Self::Crash,
+        Self::Agent,
+        Self::Pause,
+        Self::Freeze,
+        Self::Late,
+        Self::Drift,
+        Self::Cut,
+        Self::Between,
+        Self::OneWay,
+        Self::Loss,
+        Self::Reorder,
+        Self::Duplicate,
+        Self::Worker,
+        Self::Server,
+        Self::Arbiter,
+    ];
+
+    /// Its name, as in a scenario.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Crash => "crash",
+            Self::Agent => "agent",
+            Self::Pause => "pause",
+            Self::Freeze => "freeze",
+            Self::Late => "late",
+            Self::Drift => "drift",
+            Self::Cut => "cut",
+            Self::Between => "between",
+            Self::OneWay => "one-way",
+            Self::Loss => "loss",
+            Self::Reorder => "reorder",
+            Self::Duplicate => "duplicate",
+            Self::Worker => "worker",
+            Self::Server => "server",
+            Self::Arbiter => "arbiter",
+        }
+    }
+
+    /// Whether a node may be silent after it and yet be alive: not what `assume = "fail-stop"` assumes.
+    pub const fn is_no_fail_stop(self) -> bool {
+        match self {
+            Self::Pause
+            | Self::Freeze
+            | Self::Late
+            | Self::Cut
+            | Self::Between
+            | Self::OneWay
+            | Self::Loss => true,
+            Self::Crash
+            | Self::Agent
+            | Self::Drift
+            | Self::Reorder
+            | Self::Duplicate
+            | Self::Worker
+            | Self::Server
+            | Self::Arbiter => false,
+        }
+    }
+}
+
+/// Which of the two nodes, when the fault strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// The one whose application serves: the primary, or who speaks alone.
+    Speaker,
+    /// The other one: the wire.
+    Other,
+}
+
+/// A failure to come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// It waits until the pair is at this, if it comes to it soon; then,
+    pub during: Option<Phase>,
+    /// so many microseconds later,
+    pub after_us: u64,
+    /// this happens
+    pub kind: Kind,
+    /// to this node
+    pub target: Target,
+    /// for so many microseconds.
+    pub length_us: u64,
+    /// Which cable, which connections, which way.
+    pub detail: u64,
+}
+
+/// What ends a fault.
+#[derive(Clone, Debug)]
+pub(super) enum Mend {
+    Boot(NodeId),
+    Carrier(NodeId),
+    Cable(CableId),
+    Link(CableId),
+    Server(NodeId),
+}
+
+impl Fault {
+    pub(super) const fn length(&self) -> Duration {
+        Duration::from_micros(self.length_us)
+    }
+
+    /// Makes it happen; returns what is to be mended when it ends.
+    pub(super) fn strike(&self, scene: &mut Scene, connections: usize) -> Vec<Mend> {
+        let id = self.target(scene);
+        let now = scene.world.now();
+        let until = now + self.length();
+        match self.kind {
+            Kind::Crash => {
+                scene.world.power_off(id);
+                scene.judge_mut().on_power_lost(scene.number_of(id));
+                vec![Mend::Boot(id)]
+            }
+            Kind::Agent => with(scene, id, |station, now| station.kill_agent(now, until)),
+            Kind::Pause => with(scene, id, |station, _| station.pause(until)),
+            Kind::Freeze => with(scene, id, |station, _| station.freeze(until)),
+            Kind::Late => with(scene, id, |station, _| station.delay(until, 50)),
+            Kind::Drift => {
+                let drift = i32::try_from(self.detail % 2001).expect("small") - 1000;
+                with(scene, id, |station, now| station.set_drift(now, drift))
+            }
+            Kind::Cut => {
+                with(scene, id, |station, _| station.set_carrier(false));
+                let cables = scene.cables_of(id);
+                cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
+                cables
+                    .map(Mend::Cable)
+                    .into_iter()
+                    .chain([Mend::Carrier(id)])
+                    .collect()
+            }
+            Kind::Between => {
+                let cables = [scene.lan, scene.heartbeats];
+                cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
+                cables.map(Mend::Cable).to_vec()
+            }
+            Kind::OneWay => {
+                let cable = self.cable(scene, id);
+                let direction = usize::from(self.detail & 1 == 1);
+                scene.world.set_link_up(cable, direction, false);
+                vec![Mend::Cable(cable)]
+            }
+            Kind::Loss | Kind::Reorder | Kind::Duplicate => {
+                let cable = self.cable(scene, id);
+                let link = self.disturbed(scene.link_of(cable));
+                scene.world.set_link(cable, &link).expect("probabilities");
+                vec![Mend::Link(cable)]
+            }
+            Kind::Worker => {
+                let mut draw = Draw::new(self.detail);
+                let clients: Vec<_> = (0..connections)
+                    .filter(|_| draw.chance(0.4))
+                    .map(Scene::client_of)
+                    .collect();
+                with(scene, id, |station, now| station.kill_worker(now, &clients))
+            }
+            Kind::Server => {
+                with(scene, id, Station::kill_server);
+                vec![Mend::Server(id)]
+            }
+            Kind::Arbiter => {
+                if let Some(arbiter) = &scene.arbiter {
+                    arbiter.borrow_mut().fail(until);
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn target(&self, scene: &Scene) -> NodeId {
+        let rank = |id| match scene.world.node::<Station>(id).gate().0 {
+            _ if !scene.world.is_powered(id) => 4,
+            Gate::Takeover | Gate::Sole => 0,
+            Gate::Primary => 1,
+            Gate::Off | Gate::Mute => 2,
+            Gate::Wire => 3,
+        };
+        let (a, b) = (scene.primary, scene.backup);
+        let (speaker, other) = if rank(b) < rank(a) { (b, a) } else { (a, b) };
+        match self.target {
+            Target::Speaker => speaker,
+            Target::Other => other,
+        }
+    }
+
+    fn cable(&self, scene: &Scene, id: NodeId) -> CableId {
+        scene.cables_of(id)[usize::try_from(self.detail / 2 % 3).expect("small")]
+    }
+
+    fn disturbed(&self, link: LinkConfig) -> LinkConfig {
+        const SHARE: f64 = 0.33;
+        match self.kind {
+            Kind::Loss => LinkConfig { loss: SHARE, ..link },
+            Kind::Reorder => LinkConfig {
+                reorder: SHARE,
+                reorder_delay: Duration::from_millis(1 + self.detail % 30),
+                ..link
+            },
+            _ => LinkConfig {
+                duplicate: SHARE,
+                ..link
+            },
+        }
+    }
+}
+
+/// Does something to a node, if it is there; nothing is to be mended.
+fn with(scene: &mut Scene, id: NodeId, f: impl FnOnce(&mut Station, Instant)) -> Vec<Mend> {
+    if scene.world.is_powered(id) {
+        scene.world.with(id, f);
+    }
+    Vec::new()
+}
+
+impl Mend {
+    pub(super) fn carry_out(&self, scene: &mut Scene) {
+        match *self {
+            Self::Boot(id) if scene.world.is_powered(id) => {}
+            Self::Boot(id) => scene.world.power_on(id, Station::boot),
+            Self::Carrier(id) => {
+                with(scene, id, |station, _| station.set_carrier(true));
+            }
+            Self::Cable(cable) => scene.world.set_up(cable, true),
+            Self::Link(cable) => {
+                let link = scene.link_of(cable);
+                scene.world.set_link(cable, &link).expect("it was one before");
+            }
+            Self::Server(id) => {
+                with(scene, id, Station::start_server);
+            }
+        }
+    }
+}

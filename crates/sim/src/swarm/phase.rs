@@ -1,0 +1,140 @@
+//! What a pair is at, seen from outside: the rows of the coverage.
+
+use proto::role::Role;
+use serde::{Deserialize, Serialize};
+
+use crate::pair::{Scene, Station};
+use crate::world::{NodeId, World};
+
+/// What a pair is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// The roles are not agreed.
+    Pairing,
+    /// Duplex, and a client waits for the end of its handshake.
+    Handshake,
+    /// Duplex for the first time.
+    Duplex,
+    /// Something has failed that nobody has declared yet.
+    Detection,
+    /// Connections are being decided.
+    Takeover,
+    /// A primary waits for the right to speak without its wire.
+    Claiming,
+    /// One node serves alone, or none.
+    Simplex,
+    /// A node that was away is becoming the wire.
+    Returning,
+    /// Duplex, after it was not.
+    DuplexAgain,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Pairing,
+        Self::Handshake,
+        Self::Duplex,
+        Self::Detection,
+        Self::Takeover,
+        Self::Claiming,
+        Self::Simplex,
+        Self::Returning,
+        Self::DuplexAgain,
+    ];
+
+    /// Its name, as in a scenario.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pairing => "pairing",
+            Self::Handshake => "handshake",
+            Self::Duplex => "duplex",
+            Self::Detection => "detection",
+            Self::Takeover => "takeover",
+            Self::Claiming => "claiming",
+            Self::Simplex => "simplex",
+            Self::Returning => "returning",
+            Self::DuplexAgain => "duplex-again",
+        }
+    }
+}
+
+/// Sees what the pair is at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Observer {
+    nodes: [NodeId; 2],
+    was_paired: bool,
+    was_broken: bool,
+}
+
+/// What is seen of one node.
+#[derive(Clone, Copy)]
+struct Seen {
+    role: Role,
+    is_there: bool,
+    is_deciding: bool,
+    finds_peer_late: bool,
+}
+
+impl Observer {
+    pub const fn new(scene: &Scene) -> Self {
+        Self {
+            nodes: [scene.primary, scene.backup],
+            was_paired: false,
+            was_broken: false,
+        }
+    }
+
+    /// The phase now, given what was seen before.
+    pub fn look(&mut self, world: &World, has_handshakes: bool) -> Phase {
+        let phase = self.see(world, has_handshakes);
+        match phase {
+            Phase::Pairing | Phase::Returning => {}
+            Phase::Handshake | Phase::Duplex | Phase::Detection | Phase::DuplexAgain => {
+                self.was_paired = true
+            }
+            Phase::Takeover | Phase::Claiming | Phase::Simplex => self.was_broken = self.was_paired,
+        }
+        phase
+    }
+
+    fn see(&self, world: &World, has_handshakes: bool) -> Phase {
+        let nodes = self.nodes.map(|id| seen(world, id));
+        let has = |role| nodes.iter().any(|node| node.is_there && node.role == role);
+        if nodes.iter().any(|node| node.is_there && node.is_deciding) {
+            Phase::Takeover
+        } else if has(Role::Claiming) {
+            Phase::Claiming
+        } else if has(Role::Returning) {
+            Phase::Returning
+        } else if has(Role::Sole) || has(Role::TakingOver) {
+            Phase::Simplex
+        } else if has(Role::Primary) || has(Role::Backup) {
+            let is_whole = has(Role::Primary) && has(Role::Backup);
+            let is_late = nodes.iter().any(|node| node.finds_peer_late || !node.is_there);
+            match () {
+                () if !is_whole && !self.was_paired => Phase::Pairing,
+                () if !is_whole || is_late => Phase::Detection,
+                () if has_handshakes => Phase::Handshake,
+                () if self.was_broken => Phase::DuplexAgain,
+                () => Phase::Duplex,
+            }
+        } else if self.was_paired {
+            Phase::Simplex
+        } else {
+            Phase::Pairing
+        }
+    }
+}
+
+fn seen(world: &World, id: NodeId) -> Seen {
+    let station: &Station = world.node(id);
+    let now = station.time(world.now());
+    Seen {
+        role: station.core().role(0).0,
+        is_there: world.is_powered(id),
+        is_deciding: station.is_deciding(),
+        finds_peer_late: station.core().wants_link(now),
+    }
+}

@@ -1,0 +1,383 @@
+//! All that a run is made of: drawn from a seed, written and read as text, made smaller.
+
+use std::time::Duration;
+
+use proto::detector::DetectorConfig;
+use proto::follower::Policy;
+use serde::{Deserialize, Serialize};
+
+use super::fault::{Fault, Kind, Target};
+use super::phase::Phase;
+use crate::link::LinkConfig;
+use crate::pair::draw::Draw;
+use crate::pair::{ArbiterKind, Costs, Defect, SceneConfig};
+use crate::tcp::Config;
+
+/// One run. Times are in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What is left to chance within the run comes from it.
+    pub seed: u64,
+    /// The restart policy of the service.
+    pub policy: Policy,
+    /// What is broken on purpose.
+    pub defect: Option<Defect>,
+    /// Who decides when the nodes do not hear each other.
+    pub arbiter: Option<ArbiterKind>,
+    /// How long that takes.
+    pub arbiter_delay_us: u64,
+    /// The cables.
+    pub network: Network,
+    /// The nodes.
+    pub nodes: Nodes,
+    /// The clients' endpoints.
+    pub client: Endpoint,
+    /// The servers' endpoints.
+    pub server: Endpoint,
+    /// What clients do.
+    pub connections: Vec<Connection>,
+    /// What fails, one after the other.
+    pub faults: Vec<Fault>,
+}
+
+/// The cables.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Of the paths to the clients, one way.
+    pub path_delay_us: u64,
+    /// Bits per second of these; 0: without a limit.
+    pub path_rate: u64,
+    /// Between the nodes, one way.
+    pub lan_delay_us: u64,
+    /// Of packets on the paths to the clients, at all times.
+    pub loss: f64,
+    /// The same.
+    pub reorder: f64,
+    /// The same.
+    pub duplicate: f64,
+}
+
+/// The nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nodes {
+    /// Between heartbeats.
+    pub heartbeat_us: u64,
+    /// How long an agent rests before it reads the log.
+    pub nap_us: u64,
+    /// How slow agents are, as a multiple of what was measured.
+    pub slowness: u32,
+    /// The log.
+    pub ring_bytes: usize,
+    /// How long a program thinks at most.
+    pub think_us: u64,
+    /// The backup's machine starts so much later.
+    pub late_start_us: u64,
+}
+
+/// A TCP endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    /// Bytes of a segment.
+    pub mss: u16,
+    /// The shift of its windows, if it offers that.
+    pub window_scale: Option<u8>,
+    /// SACK and timestamps are offered.
+    pub sack: bool,
+    /// The same.
+    pub timestamps: bool,
+    /// Its buffers.
+    pub send_buffer: usize,
+    /// The same.
+    pub receive_buffer: usize,
+}
+
+/// One client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Connection {
+    /// When it connects.
+    pub at_us: u64,
+    /// What it says is drawn from this:
+    pub seed: u64,
+    /// so many requests,
+    pub requests: u64,
+    /// of at most so many bytes.
+    pub bytes_max: u64,
+    /// It ends its stream after the last request.
+    pub half_closes: bool,
+}
+
+/// Connections of a run: at least so many.
+pub const CONNECTIONS_MIN: u64 = 20;
+/// Faults of a run: at least so many.
+pub const FAULTS_MIN: u64 = 3;
+
+impl Scenario {
+    /// The run of a seed.
+    pub fn draw(seed: u64) -> Self {
+        let mut draw = Draw::new(seed);
+        let now_and_then = |draw: &mut Draw, largest: f64| {
+            if draw.chance(0.2) {
+                largest * f64::from(u32::try_from(draw.below(100)).expect("small")) / 100.0
+            } else {
+                0.0
+            }
+        };
+        let network = Network {
+            path_delay_us: draw.pick(&[100, 1_000, 5_000, 15_000]),
+            path_rate: draw.pick(&[0, 20_000_000, 100_000_000]),
+            lan_delay_us: draw.pick(&[20, 50, 300]),
+            loss: now_and_then(&mut draw, 0.02),
+            reorder: now_and_then(&mut draw, 0.05),
+            duplicate: now_and_then(&mut draw, 0.03),
+        };
+        let mut nodes = Nodes {
+            heartbeat_us: draw.pick(&[10_000, 20_000, 20_000]),
+            nap_us: draw.pick(&[500, 4_000]),
+            slowness: draw.pick(&[1, 10, 50]),
+            ring_bytes: draw.pick(&[6_000, 60_000, 1_000_000]),
+            think_us: draw.pick(&[0, 1_000, 20_000]),
+            late_start_us: draw.pick(&[0, 5_000, 60_000]),
+        };
+        let faults = faults(&mut draw, &mut nodes);
+        let count = CONNECTIONS_MIN + draw.below(8);
+        let connections = (0..count).map(|_| Connection::draw(&mut draw)).collect();
+        Self {
+            seed,
+            policy: draw.pick(&[Policy::Http, Policy::Http, Policy::Replica]),
+            defect: None,
+            arbiter: draw.pick(&[
+                None,
+                Some(ArbiterKind::Witness),
+                Some(ArbiterKind::Witness),
+                Some(ArbiterKind::Fence),
+            ]),
+            arbiter_delay_us: draw.pick(&[1_000, 20_000, 150_000]),
+            network,
+            nodes,
+            client: Endpoint::draw(&mut draw),
+            server: Endpoint::draw(&mut draw),
+            connections,
+            faults,
+        }
+    }
+
+    /// The same with as few peculiarities as can be.
+    pub(super) fn plain(&self) -> Vec<Self> {
+        let quiet = Network {
+            path_delay_us: 1_000,
+            path_rate: 0,
+            lan_delay_us: 50,
+            loss: 0.0,
+            reorder: 0.0,
+            duplicate: 0.0,
+        };
+        let nodes = Nodes {
+            heartbeat_us: 20_000,
+            nap_us: 500,
+            slowness: 1,
+            ring_bytes: 1_000_000,
+            think_us: 0,
+            late_start_us: 0,
+        };
+        let with = |change: &dyn Fn(&mut Self)| {
+            let mut other = self.clone();
+            change(&mut other);
+            other
+        };
+        vec![
+            with(&|it| it.network = quiet.clone()),
+            with(&|it| it.nodes = nodes.clone()),
+            with(&|it| it.client = Endpoint::plain()),
+            with(&|it| it.server = Endpoint::plain()),
+            with(&|it| it.connections.iter_mut().for_each(|one| one.half_closes = false)),
+            with(&|it| it.connections.iter_mut().for_each(|one| one.requests = 1)),
+        ]
+    }
+
+    pub(super) fn scene(&self) -> SceneConfig {
+        let micros = Duration::from_micros;
+        let path_delay = micros(self.network.path_delay_us);
+        let path = LinkConfig {
+            rate_bits_per_s: Some(self.network.path_rate).filter(|rate| *rate > 0),
+            delay: path_delay,
+            loss: self.network.loss,
+            reorder: self.network.reorder,
+            reorder_delay: path_delay * 2,
+            duplicate: self.network.duplicate,
+            ..LinkConfig::default()
+        };
+        let lan = LinkConfig {
+            rate_bits_per_s: Some(1_000_000_000),
+            delay: micros(self.network.lan_delay_us),
+            ..LinkConfig::default()
+        };
+        SceneConfig {
+            own_path: Some(path.clone()),
+            path,
+            lan,
+            client_tcp: self.client.config(),
+            server_tcp: self.server.config(),
+            detector: DetectorConfig {
+                interval: micros(self.nodes.heartbeat_us),
+                missed: 4,
+                agent_timeout: Duration::from_millis(500),
+            },
+            nap: micros(self.nodes.nap_us),
+            costs: Costs::measured(self.nodes.slowness),
+            ring_bytes: self.nodes.ring_bytes,
+            think: micros(self.nodes.think_us),
+            arbiter: self.arbiter.map(|kind| (kind, micros(self.arbiter_delay_us))),
+            defect: self.defect,
+            ..SceneConfig::quiet(self.seed, self.policy)
+        }
+    }
+}
+
+impl Endpoint {
+    fn draw(draw: &mut Draw) -> Self {
+        Self {
+            mss: draw.pick(&[1460, 1460, 536]),
+            window_scale: draw.pick(&[None, Some(0), Some(7)]),
+            sack: draw.chance(0.7),
+            timestamps: draw.chance(0.7),
+            send_buffer: draw.pick(&[4_000, 65_536]),
+            receive_buffer: draw.pick(&[3_000, 65_535]),
+        }
+    }
+
+    fn plain() -> Self {
+        let Config {
+            mss,
+            window_scale,
+            sack,
+            timestamps,
+            send_buffer,
+            receive_buffer,
+            ..
+        } = Config::default();
+        Self {
+            mss,
+            window_scale,
+            sack,
+            timestamps,
+            send_buffer,
+            receive_buffer,
+        }
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            mss: self.mss,
+            window_scale: self.window_scale,
+            sack: self.sack,
+            timestamps: self.timestamps,
+            send_buffer: self.send_buffer,
+            receive_buffer: self.receive_buffer,
+            ..Config::default()
+        }
+    }
+}
+
+impl Connection {
+    fn draw(draw: &mut Draw) -> Self {
+        let spread = if draw.chance(0.7) { 900_000 } else { 2_500_000 };
+        Self {
+            at_us: draw.below(spread),
+            seed: draw.below(1 << 32),
+            requests: 1 + draw.below(4),
+            bytes_max: draw.pick(&[300, 2_000, 8_000]),
+            half_closes: draw.chance(0.2),
+        }
+    }
+}
+
+/// A schedule that aims at one phase: what brings the pair there, what strikes then, and what strikes besides.
+fn faults(draw: &mut Draw, nodes: &mut Nodes) -> Vec<Fault> {
+    const SHORT: [Phase; 4] = [
+        Phase::Pairing,
+        Phase::Detection,
+        Phase::Takeover,
+        Phase::Returning,
+    ];
+    let aim = if draw.chance(0.4) {
+        draw.pick(&SHORT)
+    } else {
+        draw.pick(&Phase::ALL)
+    };
+    if matches!(aim, Phase::Takeover | Phase::Returning) {
+        nodes.slowness = nodes.slowness.max(10); // else it is over at once
+    }
+    let mut faults = prelude(draw, aim);
+    let mut aimed = fault(draw, Some(aim));
+    aimed.after_us = draw.below(dwell_us(aim, nodes));
+    faults.push(aimed);
+    let count = FAULTS_MIN + draw.below(3);
+    while (faults.len() as u64) < count {
+        let is_double = draw.chance(0.3);
+        let during = (!is_double && draw.chance(0.5)).then(|| draw.pick(&Phase::ALL));
+        let mut another = fault(draw, during);
+        if is_double {
+            another.after_us = draw.below(5_000);
+        }
+        faults.push(another);
+    }
+    faults
+}
+
+/// What brings the pair to a phase.
+fn prelude(draw: &mut Draw, aim: Phase) -> Vec<Fault> {
+    let begin = |draw: &mut Draw, kinds: &[Kind], target| Fault {
+        kind: draw.pick(kinds),
+        target,
+        length_us: 150_000 + draw.below(400_000),
+        after_us: draw.below(600_000),
+        ..fault(draw, Some(Phase::Duplex))
+    };
+    match aim {
+        Phase::Pairing | Phase::Handshake | Phase::Duplex => Vec::new(),
+        Phase::Detection => {
+            let kinds = [Kind::Crash, Kind::Freeze, Kind::Cut, Kind::Between];
+            let target = draw.pick(&[Target::Speaker, Target::Other]);
+            vec![begin(draw, &kinds, target)]
+        }
+        Phase::Takeover => vec![begin(
+            draw,
+            &[Kind::Crash, Kind::Crash, Kind::Server],
+            Target::Speaker,
+        )],
+        Phase::Claiming => vec![begin(draw, &[Kind::Crash, Kind::Freeze], Target::Other)],
+        Phase::Simplex | Phase::Returning | Phase::DuplexAgain => {
+            let target = draw.pick(&[Target::Speaker, Target::Other]);
+            vec![begin(draw, &[Kind::Crash], target)]
+        }
+    }
+}
+
+/// How long a phase lasts, about.
+const fn dwell_us(phase: Phase, nodes: &Nodes) -> u64 {
+    match phase {
+        Phase::Pairing => nodes.late_start_us + 100,
+        Phase::Handshake => 2_000,
+        Phase::Duplex | Phase::Simplex | Phase::DuplexAgain => 150_000,
+        Phase::Detection => 40_000,
+        Phase::Takeover => 60 * nodes.slowness as u64,
+        Phase::Claiming => 300_000,
+        Phase::Returning => 20 * nodes.slowness as u64,
+    }
+}
+
+fn fault(draw: &mut Draw, during: Option<Phase>) -> Fault {
+    Fault {
+        during,
+        after_us: draw.below(200_000),
+        kind: draw.pick(&Kind::ALL),
+        target: draw.pick(&[Target::Speaker, Target::Other]),
+        length_us: draw.pick(&[20_000, 120_000, 400_000, 900_000]) + draw.below(100_000),
+        detail: draw.below(1 << 32),
+    }
+}

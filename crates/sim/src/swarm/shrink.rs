@@ -1,0 +1,57 @@
+//! The smallest scenario that still fails.
+
+use super::run::{Outcome, play};
+use super::scenario::Scenario;
+
+/// So many runs are tried.
+const TRIES_MAX: usize = 2_000;
+
+/// Leaves out faults, connections and peculiarities one by one, as long as the same rule is broken. Returns the smallest scenario that
+/// was found, with its outcome; nothing if `scenario` breaks no rule.
+pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Outcome)> {
+    let outcome = play(scenario);
+    let rule = outcome.violations.first()?.rule.clone();
+    let mut best = (scenario.clone(), outcome);
+    let mut tries = 0;
+    let mut attempt = |candidate: Scenario, best: &mut (Scenario, Outcome)| {
+        tries += 1;
+        if candidate == best.0 || tries > TRIES_MAX {
+            return false;
+        }
+        let outcome = play(&candidate);
+        let is_broken = outcome.violations.iter().any(|violation| violation.rule == rule);
+        if is_broken {
+            *best = (candidate, outcome);
+        }
+        is_broken
+    };
+    loop {
+        let mut is_smaller = false;
+        let mut chunk = best.0.connections.len() / 2;
+        while chunk > 0 {
+            let mut at = 0;
+            while at < best.0.connections.len() {
+                let mut candidate = best.0.clone();
+                let end = (at + chunk).min(candidate.connections.len());
+                candidate.connections.drain(at..end);
+                if attempt(candidate, &mut best) {
+                    is_smaller = true;
+                } else {
+                    at += chunk;
+                }
+            }
+            chunk /= 2;
+        }
+        for at in (0..best.0.faults.len()).rev() {
+            let mut candidate = best.0.clone();
+            candidate.faults.remove(at);
+            is_smaller |= attempt(candidate, &mut best);
+        }
+        for candidate in best.0.plain() {
+            is_smaller |= attempt(candidate, &mut best);
+        }
+        if !is_smaller {
+            return Some(best);
+        }
+    }
+}

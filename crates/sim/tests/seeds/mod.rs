@@ -1,0 +1,64 @@
+//! Scenes whose options are drawn from a seed.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::ops::Range;
+use std::time::Duration;
+
+use proto::Instant;
+pub use steadfast_sim::pair::draw::Draw;
+use steadfast_sim::pair::{Scene, SceneConfig};
+
+pub const MS: Duration = Duration::from_millis(1);
+
+/// The pair has agreed on roles by then, and clients may come.
+pub const START: Duration = Duration::from_millis(50);
+
+/// Whoever is not done by then hangs.
+pub const LIMIT: Duration = Duration::from_secs(2000);
+
+pub fn at(duration: Duration) -> Instant {
+    Instant::ZERO + duration
+}
+
+/// A scene with connections that begin within `spread`.
+pub fn scene(draw: &mut Draw, config: &SceneConfig, connections: u64, spread: Duration) -> Scene {
+    let mut scene = Scene::new(config);
+    for _ in 0..connections {
+        let begin = at(START + draw.time(spread));
+        let talk = draw.talk(config.policy);
+        scene.connect(begin, talk);
+    }
+    scene
+}
+
+/// Plays `test` with each seed, or with the one that the environment names (SEED), whose trace is then printed; or with as
+/// many as it says (SEEDS). The test returns what is wrong.
+pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) -> (Scene, Vec<String>)) {
+    let number = |variable| {
+        let text = std::env::var(variable).ok()?;
+        Some(
+            text.parse::<u64>()
+                .unwrap_or_else(|_| panic!("{variable} is a number")),
+        )
+    };
+    let one = number("SEED");
+    let seeds = match (one, number("SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, count) => seeds.start..count.unwrap_or(seeds.end),
+    };
+    let mut failures = 0;
+    for seed in seeds {
+        let (scene, complaints) = test(seed, one.is_some());
+        if one.is_some() {
+            println!("{}", scene.world.trace());
+        }
+        if !complaints.is_empty() {
+            failures += 1;
+            println!("seed {seed}: {complaints:#?}");
+            println!(
+                "replay: SEED={seed} cargo test -p steadfast-sim --test takeover {name} -- --exact --nocapture"
+            );
+        }
+    }
+    assert_eq!(failures, 0, "so many seeds failed");
+}

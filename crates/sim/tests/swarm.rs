@@ -1,0 +1,133 @@
+//! The swarm, in short; and whether its checkers see what they are for.
+
+use std::collections::BTreeSet;
+
+use proto::follower::Policy;
+use steadfast_sim::pair::{ArbiterKind, Defect};
+use steadfast_sim::swarm::{CONNECTIONS_MIN, FAULTS_MIN, Fault, Kind, Phase, Scenario, Target, play, shrink};
+
+/// Runs of the short swarm.
+const RUNS: u64 = 100;
+/// A defect that so many runs aimed at it do not show is hidden from the checkers.
+const SEEDS: u64 = 60;
+
+#[test]
+fn a_short_swarm_breaks_no_promise() {
+    for seed in 0..RUNS {
+        let scenario = Scenario::draw(seed);
+        assert!(scenario.connections.len() as u64 >= CONNECTIONS_MIN);
+        assert!(scenario.faults.len() as u64 >= FAULTS_MIN);
+        let outcome = play(&scenario);
+        assert_eq!(outcome.violations, [], "steadfast-lab replay --seed {seed}");
+    }
+}
+
+#[test]
+fn a_run_is_the_same_again() {
+    let play = |seed| {
+        let outcome = play(&Scenario::draw(seed));
+        (outcome.strikes, outcome.orphaned, outcome.time)
+    };
+    for seed in 0..5 {
+        assert_eq!(play(seed), play(seed), "seed {seed}");
+    }
+}
+
+fn fault(kind: Kind, target: Target, during: Option<Phase>, after_ms: u64, length_ms: u64) -> Fault {
+    Fault {
+        during,
+        after_us: after_ms * 1000,
+        kind,
+        target,
+        length_us: length_ms * 1000,
+        detail: 0,
+    }
+}
+
+/// A run in which a node with this defect has occasion to go wrong.
+fn aimed(defect: Defect, seed: u64) -> Scenario {
+    let mut scenario = Scenario::draw(seed);
+    let moment = 300 + seed * 7;
+    let first = |kind, target, length| fault(kind, target, Some(Phase::Duplex), moment, length);
+    let crash = first(Kind::Crash, Target::Speaker, 400);
+    let between = first(Kind::Between, Target::Speaker, 900);
+    scenario.defect = Some(defect);
+    scenario.arbiter = Some(ArbiterKind::Witness);
+    scenario.faults = match defect {
+        Defect::ReleaseUnlogged => {
+            scenario.nodes.ring_bytes = 3_000;
+            vec![crash]
+        }
+        Defect::IgnoreVerdict => vec![between],
+        // The one that took over cannot be confirmed; the other one is.
+        Defect::SpeakOn => vec![
+            first(Kind::Arbiter, Target::Speaker, 250),
+            fault(Kind::Between, Target::Speaker, None, 0, 900),
+            fault(Kind::Cut, Target::Speaker, None, 130, 900),
+        ],
+        Defect::LeaseFromHearing => vec![
+            first(Kind::Pause, Target::Other, 600),
+            fault(Kind::Between, Target::Other, None, 100 + seed * 8 % 400, 900),
+        ],
+        Defect::IgnoreEpoch => {
+            scenario.arbiter = None;
+            vec![first(Kind::Pause, Target::Other, 700)]
+        }
+        Defect::WithoutConsent => vec![
+            crash,
+            fault(Kind::Between, Target::Speaker, Some(Phase::Returning), 0, 500),
+        ],
+        Defect::DeathSpeaks => vec![first(Kind::Worker, Target::Speaker, 400)],
+        _ => vec![crash],
+    };
+    scenario
+}
+
+/// The rules that a defect breaks, and that are not broken without it.
+fn broken_by(defect: Defect) -> BTreeSet<String> {
+    let mut rules = BTreeSet::new();
+    for seed in 0..SEEDS {
+        let mut scenario = aimed(defect, seed);
+        let broken = play(&scenario).violations;
+        scenario.defect = None;
+        if !broken.is_empty() && play(&scenario).violations.is_empty() {
+            rules.extend(broken.into_iter().map(|violation| violation.rule));
+            break;
+        }
+    }
+    rules
+}
+
+#[test]
+fn every_defect_of_a_node_is_noticed_and_every_property_has_its_checker() {
+    let (mut all, mut hidden) = (BTreeSet::new(), Vec::new());
+    for defect in Defect::NODE.into_iter().chain([Defect::TimestampBehind]) {
+        let rules = broken_by(defect);
+        println!("{defect:?}: {rules:?}");
+        hidden.extend(rules.is_empty().then_some(defect));
+        all.extend(rules);
+    }
+    assert_eq!(hidden, [], "not noticed in {SEEDS} runs each");
+    for rule in [
+        "input commit",
+        "output commit",
+        "open commit",
+        "no step back",
+        "one voice",
+    ] {
+        assert!(all.contains(rule), "nothing has broken {rule:?}: {all:?}");
+    }
+}
+
+#[test]
+fn a_failure_is_made_small() {
+    let mut scenario = Scenario::draw(3);
+    scenario.policy = Policy::Http;
+    scenario.defect = Some(Defect::ForgetSyn);
+    let (small, outcome) = shrink(&scenario).expect("every handshake breaks a promise");
+    assert!(
+        small.connections.len() <= 1 && small.faults.is_empty(),
+        "{small:?}"
+    );
+    assert_eq!(outcome.violations[0].rule, "open commit");
+}
