@@ -158,6 +158,7 @@ fn command(options: &Options, seed: u64) -> String {
     if options.busy < options.connections {
         add("busy", Some(&options.busy));
     }
+    add("rounds", options.rounds.as_ref().map(|value| value as _));
     add("megabytes", options.megabytes.as_ref().map(|value| value as _));
     add("rtt", options.way.rtt_ms.as_ref().map(|value| value as _));
     add("rate", options.way.rate_mbit.as_ref().map(|value| value as _));

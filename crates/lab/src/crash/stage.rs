@@ -29,6 +29,8 @@ pub struct Stage {
     pub agents: Option<[Agent; 2]>,
     /// The servers of node a and b.
     pub servers: [Server; 2],
+    /// How often one was started again.
+    server_starts: u32,
     application: Application,
     content: Content,
     /// tcpdump at every point.
@@ -85,6 +87,7 @@ impl Stage {
         Ok(Self {
             agents,
             servers,
+            server_starts: 0,
             application,
             content,
             captures,
@@ -136,7 +139,9 @@ impl Stage {
     /// # Errors
     /// If it does not start or does not listen.
     pub fn start_server(&mut self, index: usize) -> Result<()> {
-        let label = format!("{}-{}-again", self.application.program(), NODE_NAMES[index]);
+        self.server_starts += 1;
+        let (program, number) = (self.application.program(), self.server_starts);
+        let label = format!("{program}-{}-again-{number}", NODE_NAMES[index]);
         let node = &self.network.nodes[index];
         let (directory, content) = (&self.directory, &self.content);
         self.servers[index] = Server::start(self.application, node, directory, &label, content, WORKERS)?;
@@ -173,7 +178,7 @@ fn pair(options: &Options, seed: u64, run: &str) -> Result<Pair> {
         false => [ROUTER_LAN.v4, CLIENT.v4].map(IpAddr::V4),
     };
     let target = options.fault.target(options.node, seed)?;
-    let may_claim = options.fault.sequel(target) == Sequel::Claim;
+    let may_claim = options.rounds.is_some() || options.fault.sequel(target) == Sequel::Claim;
     let is_probed = options.fault == Fault::HangServer;
     Ok(Pair {
         binary: preflight::daemon(options)?,

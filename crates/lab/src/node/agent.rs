@@ -32,7 +32,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 /// The one service of the lab.
 const SERVICE: &str = "lab";
-const HEARTBEAT_PORT: u16 = 7400;
+/// Where the daemons send their heartbeats, by UDP.
+pub const HEARTBEAT_PORT: u16 = 7400;
 
 /// What both nodes' configurations have in common.
 #[derive(Clone, Debug)]
@@ -371,6 +372,9 @@ pub struct Service {
     /// What the node is for it now.
     #[serde(default)]
     pub role: String,
+    /// The same in detail.
+    #[serde(default)]
+    pub state: String,
     /// `duplex` or `simplex`.
     pub mode: String,
     /// How often who speaks for it has changed.
@@ -463,6 +467,23 @@ impl Status {
             .and_then(|counters| counters.get("relayed_adopted"))
             .copied()
             .unwrap_or(0)
+    }
+
+    /// Whether it has connections and each would survive a failure.
+    #[must_use]
+    pub fn protects_all(&self) -> bool {
+        let all = self.services.iter().map(|service| &service.connections);
+        all.clone()
+            .any(|counts| counts.get("protected").is_some_and(|&count| count > 0))
+            && all
+                .flatten()
+                .all(|(kind, &count)| kind == "protected" || count == 0)
+    }
+
+    /// Whether the node goes on alone, and has claimed the address if it had to.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.services.iter().all(|service| service.state == "sole")
     }
 
     /// The takeovers of the lab's service, in order of time.

@@ -4,5 +4,5 @@ mod agent;
 mod configuration;
 mod server;
 
-pub use self::agent::{Agent, Connection, Pair, Service, Status, Takeover};
+pub use self::agent::{Agent, Connection, HEARTBEAT_PORT, Pair, Service, Status, Takeover};
 pub use self::server::{Application, Content, Server};
