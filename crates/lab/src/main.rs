@@ -8,6 +8,7 @@ mod clock;
 mod crash;
 mod edge_memory;
 mod emulator;
+mod fence;
 mod figure;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod judge;
@@ -18,6 +19,7 @@ mod process;
 mod teardown;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod timeline;
+mod witness;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -51,6 +53,7 @@ enum Command {
     EdgeMemory(edge_memory::Options),
     Network(net::hold::Options),
     Programs(crash::ProgramsOptions),
+    Split(crash::SplitOptions),
     Trace(figure::TraceOptions),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
@@ -58,6 +61,8 @@ enum Command {
     Dumbbell(bench::sim::DumbbellOptions),
     #[command(name = bench::sim::MEASURE, hide = true)]
     Measure(bench::sim::MeasureOptions),
+    #[command(name = fence::FENCE, hide = true)]
+    Fence(fence::FenceOptions),
     #[command(name = CLIENT, hide = true)]
     Client,
     #[command(name = teardown::WATCHDOG, hide = true)]
@@ -121,6 +126,8 @@ fn main() -> ExitCode {
         Command::Load(options) => bench::load::run(&options).map(|()| Outcome::Held),
         Command::Network(options) => net::hold::run(&options),
         Command::Programs(options) => crash::programs(&options),
+        Command::Split(options) => crash::split(&options),
+        Command::Fence(options) => fence::fence(&options).map(|()| Outcome::Held),
         Command::Client | Command::Watchdog => unreachable!("handled above"),
     };
     match result {

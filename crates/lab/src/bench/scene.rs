@@ -8,7 +8,7 @@ use linux::netns::Netns;
 
 use crate::net::address::{NODES, VIP_V4};
 use crate::net::{INTERFACE, NODE_NAMES, Plan, ROUTER_LAN_INTERFACE, Topology, batch};
-use crate::node::{Agent, Application, Content, Pair, Server, Service};
+use crate::node::{Agent, Application, Arbiter, Content, Pair, Server, Service};
 use crate::process::Process;
 use crate::teardown::{Resource, Teardown};
 
@@ -229,6 +229,7 @@ fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
         missed,
         claim_ping: Vec::new(),
         health: None,
+        arbiter: Arbiter::None,
     }
 }
 

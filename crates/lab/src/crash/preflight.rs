@@ -10,6 +10,7 @@ use nix::unistd::geteuid;
 use thiserror::Error;
 
 use super::Options;
+use crate::node::Assume;
 
 /// What is missing here, each with what to do about it.
 #[derive(Debug, Error)]
@@ -46,7 +47,12 @@ pub fn check_with(options: &Options, programs: &[&'static str]) -> Result<()> {
         "redis-benchmark" => (program, "redis-tools"),
         _ => (program, program),
     });
-    for (program, package) in needed.into_iter().chain(others) {
+    let of_arbiter: &[_] = match options.assume {
+        Assume::Etcd => &[("etcd", "etcd-server"), ("openssl", "openssl")],
+        Assume::Fence | Assume::FailStop => &[],
+    };
+    let all = needed.into_iter().chain(others).chain(of_arbiter.iter().copied());
+    for (program, package) in all {
         if !in_path(program) {
             missing.push(format!(
                 "{program}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"

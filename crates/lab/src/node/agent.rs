@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::arbiter::Arbiter;
 use crate::net::INTERFACE;
 use crate::process::Process;
 use crate::teardown::Resource;
@@ -58,6 +59,8 @@ pub struct Pair {
     pub claim_ping: Vec<IpAddr>,
     /// How the daemons ask the application whether it is well, if they do.
     pub health: Option<Health>,
+    /// Who decides which node may speak when they do not hear each other.
+    pub arbiter: Arbiter,
 }
 
 /// A health probe of the application: what is sent to it on a connection of its own, and how its answer begins.
@@ -143,7 +146,9 @@ application = \"{loopback}:{port}\"
             self.service.ip(),
             self.policy,
             self.claim(),
+            self.arbiter.of_service(index),
             self.health.map_or_else(String::new, Health::table),
+            self.arbiter.tables(index),
             port = self.service.port(),
         )
     }
@@ -509,6 +514,7 @@ mod tests {
             missed: 4,
             claim_ping: Vec::new(),
             health: None,
+            arbiter: Arbiter::None,
         }
     }
 
