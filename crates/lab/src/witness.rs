@@ -57,7 +57,7 @@ impl Witness {
         for member in &mut processes {
             member.wait_until("serve", START_LIMIT, |member| {
                 std::thread::sleep(Duration::from_millis(20));
-                member.output().contains("ready to serve client requests")
+                member.output().contains("serving client traffic")
             })?;
         }
         Ok(Self {

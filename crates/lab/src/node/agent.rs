@@ -146,9 +146,8 @@ application = \"{loopback}:{port}\"
             self.service.ip(),
             self.policy,
             self.claim(),
-            self.arbiter.of_service(index),
             self.health.map_or_else(String::new, Health::table),
-            self.arbiter.tables(index),
+            self.arbiter.table(index),
             port = self.service.port(),
         )
     }

@@ -1,6 +1,5 @@
 //! Who decides which node may speak when they do not hear each other, as the daemons are told of it.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
@@ -39,40 +38,52 @@ pub enum Arbiter {
 }
 
 impl Arbiter {
-    /// What node `index` has in its `[[service]]` table.
-    pub(super) fn of_service(&self, index: usize) -> String {
+    /// The table that node `index` has in its configuration.
+    pub(super) fn table(&self, index: usize) -> String {
         match self {
             Self::None => String::new(),
-            Self::Fence(commands) => format!("fence = [{}]\n", quoted(&commands[index])),
-            Self::Etcd { .. } => "witness = \"etcd\"\n".to_owned(),
+            Self::Fence(commands) => format!("\n[fence]\ncommand = [{}]\n", quoted(&commands[index])),
+            Self::Etcd {
+                endpoints,
+                directory,
+                clients,
+            } => {
+                let file = |name: String| directory.join(name).display().to_string();
+                let client = &clients[index];
+                format!(
+                    "\n[witness]\nkind = \"etcd\"\nendpoints = [{}]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
+                    quoted(endpoints),
+                    file("ca.crt".to_owned()),
+                    file(format!("{client}.crt")),
+                    file(format!("{client}.key")),
+                )
+            }
         }
-    }
-
-    /// Its tables of its own.
-    pub(super) fn tables(&self, index: usize) -> String {
-        let Self::Etcd {
-            endpoints,
-            directory,
-            clients,
-        } = self
-        else {
-            return String::new();
-        };
-        let mut table = format!("\n[etcd]\nendpoints = [{}]\n", quoted(endpoints));
-        let client = &clients[index];
-        for (key, file) in [
-            ("ca", "ca.crt".to_owned()),
-            ("certificate", format!("{client}.crt")),
-            ("key", format!("{client}.key")),
-        ] {
-            // Writing to a String does not fail.
-            let _ = writeln!(table, "{key} = \"{}\"", directory.join(file).display());
-        }
-        table
     }
 }
 
 fn quoted(words: &[String]) -> String {
     let words: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
     words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_has_its_own_command_and_certificate() {
+        assert_eq!(Arbiter::None.table(0), "");
+        let fence = Arbiter::Fence([vec!["off".to_owned(), "b".to_owned()], vec!["off".to_owned()]]);
+        assert_eq!(fence.table(0), "\n[fence]\ncommand = [\"off\", \"b\"]\n");
+        let etcd = Arbiter::Etcd {
+            endpoints: vec!["https://10.2.0.20:2379".to_owned()],
+            directory: "/tls".into(),
+            clients: ["node-a".to_owned(), "node-b".to_owned()],
+        };
+        let table: toml::Table = etcd.table(1).parse().unwrap();
+        let witness = &table["witness"];
+        assert_eq!(witness["endpoints"][0].as_str(), Some("https://10.2.0.20:2379"));
+        assert_eq!(witness["key"].as_str(), Some("/tls/node-b.key"));
+    }
 }

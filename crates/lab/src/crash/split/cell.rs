@@ -1,4 +1,4 @@
-//! One cut with one way to decide who may speak.
+//! One fault with one way to decide who may speak.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::cut::Cut;
+use super::fault::SplitFault;
 use crate::client::{Failure, Report, Spread};
 use crate::clock::{ClockOffset, monotonic};
 use crate::crash::Options;
@@ -19,7 +19,7 @@ use crate::net::NODE_NAMES;
 use crate::node::Assume;
 use crate::teardown::Teardown;
 
-/// How long the clients are at work before the cut, and after it.
+/// How long the clients are at work before the fault, and after it.
 const BEFORE: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_millis(2000);
 /// A connection that hangs for so long does not come back.
@@ -29,16 +29,16 @@ const DEADLINE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     pub assume: Assume,
-    pub cut: Cut,
+    pub fault: SplitFault,
     /// Whether what must hold held.
     pub ok: bool,
     /// For how long both nodes spoke.
     pub two_speakers_ms: f64,
-    /// The longest time in which no node spoke, from the cut on.
+    /// The longest time in which no node spoke, from the fault on.
     pub silence_ms: f64,
-    /// Who spoke when, since the cut.
+    /// Who spoke when, since the fault.
     pub speeches: Vec<Speaker>,
-    /// When the cut ended, since it began.
+    /// When it ended, since it began.
     pub healed_ms: f64,
     connections: usize,
     survived: usize,
@@ -54,7 +54,7 @@ pub struct Cell {
     unproven: Vec<String>,
 }
 
-/// A time in which a node spoke, in milliseconds since the cut.
+/// A time in which a node spoke, in milliseconds since the fault.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speaker {
     pub node: &'static str,
@@ -62,28 +62,34 @@ pub struct Speaker {
     pub until_ms: f64,
 }
 
-/// Plays `cut` with what `options` assume.
+/// Plays `fault` with what `options` assume.
 ///
 /// # Errors
 /// If it could not be played to its end.
-pub fn play(options: &Options, cut: Cut, seed: u64, run: &str) -> Result<Cell> {
+pub fn play(options: &Options, fault: SplitFault, seed: u64, run: &str) -> Result<Cell> {
     let teardown = Teardown::start()?;
-    let cell = play_with(options, cut, seed, run, &teardown);
+    let cell = play_with(options, fault, seed, run, &teardown);
     teardown.finish()?;
     cell
 }
 
-fn play_with(options: &Options, cut: Cut, seed: u64, run: &str, teardown: &Teardown) -> Result<Cell> {
+fn play_with(
+    options: &Options,
+    fault: SplitFault,
+    seed: u64,
+    run: &str,
+    teardown: &Teardown,
+) -> Result<Cell> {
     let clock = ClockOffset::measure();
     let mut work = Work::new(options, seed, service(options));
     work.plan.deadline_ms = DEADLINE.as_millis() as u64;
     let (stage, mut client) = begin(options, &work, run, &|_| {}, teardown)?;
     std::thread::sleep(BEFORE);
-    let cut_at = monotonic();
-    cut.play(&stage)?;
+    let fault_at = monotonic();
+    fault.play(&stage)?;
     let healed_at = monotonic();
     std::thread::sleep(AFTER);
-    measure(&mut client, cut_at, healed_at.since(cut_at))?;
+    measure(&mut client, fault_at, healed_at.since(fault_at))?;
     let states = [0, 1].map(|index| match stage.status(index) {
         Ok(status) => status.services.iter().map(|one| one.state.clone()).collect(),
         Err(_) => "does not answer".to_owned(),
@@ -92,15 +98,15 @@ fn play_with(options: &Options, cut: Cut, seed: u64, run: &str, teardown: &Teard
     let captures = stage.captures.stop()?;
     let survey = Survey::of(&captures, &of_service(options, Vec::new()))?;
     let missed = captures.iter().filter(|capture| capture.dropped > 0);
-    let cut_ns = clock.realtime_ns(cut_at);
+    let fault_ns = clock.realtime_ns(fault_at);
     let mut cell = Cell {
         assume: options.assume,
-        cut,
+        fault,
         ok: false,
         two_speakers_ms: survey.two_speakers_ns() as f64 / 1e6,
-        silence_ms: silence_ms(&survey.passages, cut_ns),
-        speeches: speeches(&survey, cut_ns),
-        healed_ms: healed_at.since(cut_at).as_secs_f64() * 1e3,
+        silence_ms: silence_ms(&survey.passages, fault_ns),
+        speeches: speeches(&survey, fault_ns),
+        healed_ms: healed_at.since(fault_at).as_secs_f64() * 1e3,
         connections: client.connections.len(),
         survived: client.survivors(),
         reset: count(&client, |failure| {
@@ -120,9 +126,9 @@ fn play_with(options: &Options, cut: Cut, seed: u64, run: &str, teardown: &Teard
 }
 
 impl Cell {
-    /// `ASSUME/CUT`.
+    /// `ASSUME/FAULT`.
     pub fn key(&self) -> String {
-        format!("{}/{}", name(&self.assume), name(&self.cut))
+        format!("{}/{}", name(&self.assume), name(&self.fault))
     }
 
     /// How many connections survived.
@@ -165,24 +171,24 @@ fn count(client: &Report, is_so: impl Fn(&Failure) -> bool) -> usize {
     failures.filter(|failed| is_so(&failed.failure)).count()
 }
 
-fn since_ms(at_ns: u64, cut_ns: u64) -> f64 {
-    (at_ns as f64 - cut_ns as f64) / 1e6
+fn since_ms(at_ns: u64, fault_ns: u64) -> f64 {
+    (at_ns as f64 - fault_ns as f64) / 1e6
 }
 
-fn speeches(survey: &Survey, cut_ns: u64) -> Vec<Speaker> {
+fn speeches(survey: &Survey, fault_ns: u64) -> Vec<Speaker> {
     let speeches = survey.speeches().into_iter();
     speeches
         .map(|speech| Speaker {
             node: NODE_NAMES[speech.node],
-            from_ms: since_ms(speech.from_ns, cut_ns),
-            until_ms: since_ms(speech.until_ns, cut_ns),
+            from_ms: since_ms(speech.from_ns, fault_ns),
+            until_ms: since_ms(speech.until_ns, fault_ns),
         })
         .collect()
 }
 
-/// The longest time between two words, from the cut on.
-fn silence_ms(passages: &[Passage], cut_ns: u64) -> f64 {
-    let pairs = passages.windows(2).filter(|pair| pair[1].from_ns > cut_ns);
+/// The longest time between two words, from the fault on.
+fn silence_ms(passages: &[Passage], fault_ns: u64) -> f64 {
+    let pairs = passages.windows(2).filter(|pair| pair[1].from_ns > fault_ns);
     let gaps = pairs.map(|pair| since_ms(pair[1].from_ns, pair[0].until_ns));
     gaps.fold(0.0, f64::max)
 }

@@ -1,7 +1,7 @@
 //! `steadfast-lab split`: the nodes do not hear each other, or one of them sleeps, and both are alive: who speaks?
 
 mod cell;
-mod cut;
+mod fault;
 mod picture;
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use self::cell::Cell;
-use self::cut::Cut;
+use self::fault::SplitFault;
 use super::{Options, Workload, preflight};
 use crate::Outcome;
 use crate::node::Assume;
@@ -24,15 +24,15 @@ const CONNECTIONS: u32 = 20;
 
 /// Separate two living nodes, or let one of them sleep, and say who spoke for the service when.
 ///
-/// Each cut is played with each way to decide who may speak: fail-stop (nobody decides: silence is taken for death), fence (a
+/// Each fault is played with each way to decide who may speak: fail-stop (nobody decides: silence is taken for death), fence (a
 /// command that turns the other node's power off) and etcd. Clients send requests all the time. From captures at the
 /// router it is found which node spoke when. With fence and etcd two nodes must never speak at the same time; with fail-stop
 /// it is measured and shown. In no cell may a client get a wrong byte.
 #[derive(Clone, Debug, Args)]
 pub struct SplitOptions {
     /// What happens; default: everything, one after the other.
-    #[arg(long = "cut", value_enum, value_delimiter = ',')]
-    cuts: Vec<Cut>,
+    #[arg(long = "fault", value_enum, value_delimiter = ',')]
+    faults: Vec<SplitFault>,
     /// Who decides; default: each.
     #[arg(long, value_enum, value_delimiter = ',')]
     assume: Vec<Assume>,
@@ -61,23 +61,28 @@ pub struct SplitOptions {
 struct Report {
     /// Whether nobody spoke beside another with fence and etcd, and no client got a wrong byte anywhere.
     ok: bool,
-    /// For how long both nodes spoke, by `ASSUME/CUT`.
+    /// For how long both nodes spoke, by `ASSUME/FAULT`.
     two_speakers_ms: BTreeMap<String, f64>,
     cells: Vec<Cell>,
 }
 
 impl SplitOptions {
-    fn cells(&self) -> Vec<(Assume, Cut)> {
-        let or_all = |chosen: &[Cut]| match chosen {
-            [] => Cut::value_variants().to_vec(),
+    fn cells(&self) -> Vec<(Assume, SplitFault)> {
+        let or_all = |chosen: &[SplitFault]| match chosen {
+            [] => SplitFault::value_variants().to_vec(),
             chosen => chosen.to_vec(),
         };
-        let cuts = or_all(&self.cuts);
+        let faults = or_all(&self.faults);
         let assumes = match &self.assume[..] {
             [] => Assume::value_variants(),
             chosen => chosen,
         };
-        let with = |&assume: &Assume| cuts.iter().map(move |&cut| (assume, cut)).collect::<Vec<_>>();
+        let with = |&assume: &Assume| {
+            faults
+                .iter()
+                .map(move |&fault| (assume, fault))
+                .collect::<Vec<_>>()
+        };
         assumes.iter().flat_map(with).collect()
     }
 
@@ -102,9 +107,9 @@ pub fn split(options: &SplitOptions) -> Result<Outcome> {
         preflight::check(&options.of_crash(assume))?;
     }
     let mut cells = Vec::new();
-    for (number, &(assume, cut)) in chosen.iter().enumerate() {
+    for (number, &(assume, fault)) in chosen.iter().enumerate() {
         let run = format!("{}-{number}", std::process::id());
-        let cell = cell::play(&options.of_crash(assume), cut, options.seed, &run)?;
+        let cell = cell::play(&options.of_crash(assume), fault, options.seed, &run)?;
         if !options.json {
             println!("{}", cell.line());
         }

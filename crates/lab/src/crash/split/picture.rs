@@ -1,4 +1,4 @@
-//! Who spoke when, as one page: a row for each cell, a lane for each node, and the time of the cut. It loads nothing.
+//! Who spoke when, as one page: a row for each cell, a lane for each node, and the time of the fault. It loads nothing.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ const WIDTH: f64 = 900.0;
 const LANE: f64 = 12.0;
 const ROW: f64 = 40.0;
 const TOP: f64 = 40.0;
-/// What is shown before the cut, in milliseconds.
+/// What is shown before the fault, in milliseconds.
 const BEFORE_MS: f64 = 500.0;
 const COLOURS: [&str; 2] = ["#1f77b4", "#e07b00"];
 
@@ -47,7 +47,7 @@ pub fn render(cells: &[Cell]) -> String {
     let [a, b] = NODE_NAMES;
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>Who spoke when</title>\n<h1>Who spoke when</h1>\n\
-         <p>Grey: the cut. <span style=\"color:{}\">Node {a}</span>, which was the primary, and <span style=\"color:{}\">node {b}\
+         <p>Grey: the fault. <span style=\"color:{}\">Node {a}</span>, which was the primary, and <span style=\"color:{}\">node {b}\
          </span>, as the router heard them.</p>\n{svg}</html>\n",
         COLOURS[0], COLOURS[1],
     )

@@ -21,7 +21,7 @@ const FLAPS: u32 = 7;
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Cut {
+pub enum SplitFault {
     /// No frame passes between the nodes; clients and witnesses reach both.
     CutBetween,
     /// Their heartbeats are lost, everything else passes between them.
@@ -49,7 +49,7 @@ const A: &str = "a";
 const B: &str = "b";
 const ROUTER: &str = "router";
 
-impl Cut {
+impl SplitFault {
     /// Lets it happen, and ends it.
     ///
     /// # Errors
@@ -118,13 +118,13 @@ impl Cut {
             .iter()
             .map(|(from, to)| format!("iifname \"{from}\" oifname \"{to}\" {what}drop\n"));
         format!(
-            "table bridge cut {{ chain forward {{ type filter hook forward priority 0;\n{}}} }}\n",
+            "table bridge cut {{ chain forward {{ type filter hook forward priority 0;\n{}}}\n}}\n",
             rules.collect::<String>()
         )
     }
 }
 
-fn cut(stage: &Stage, cut: Cut) -> Result<()> {
+fn cut(stage: &Stage, cut: SplitFault) -> Result<()> {
     nft(stage, &cut.commands())
 }
 
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn one_way_leaves_the_other_open() {
-        let text = Cut::OneWayFromPrimary.commands();
+        let text = SplitFault::OneWayFromPrimary.commands();
         assert!(text.contains("iifname \"a\" oifname \"b\" drop"), "{text}");
         assert!(!text.contains("iifname \"b\""), "{text}");
-        assert!(Cut::CutControl.commands().contains("udp dport 7400 drop"));
+        assert!(SplitFault::CutControl.commands().contains("udp dport 7400 drop"));
     }
 }
