@@ -5,6 +5,7 @@ mod capture;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod client;
 mod clock;
+mod cluster;
 mod crash;
 mod edge_memory;
 mod emulator;
@@ -45,6 +46,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::Options),
+    Cluster(cluster::ClusterOptions),
     Crash(crash::Options),
     Demo(crash::DemoOptions),
     Figure(figure::Options),
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Bench(options) => bench::run(&options),
+        Command::Cluster(options) => cluster::cluster(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Demo(options) => crash::demo(&options),
         Command::Figure(options) => figure::run(&options),

@@ -8,11 +8,9 @@ use anyhow::{Context, Result, ensure};
 use linux::netns::Netns;
 use nix::sys::signal::Signal;
 
-use crate::net::Topology;
-use crate::net::address::{Endpoint, WITNESSES};
+use crate::net::address::Endpoint;
 use crate::node::Arbiter;
 use crate::process::Process;
-use crate::teardown::Teardown;
 
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
@@ -24,58 +22,39 @@ const CLIENTS: [&str; 2] = ["node-a", "node-b"];
 #[derive(Debug)]
 pub struct Witness {
     members: Vec<Process>,
-    count: usize,
     tls: PathBuf,
-    /// Dropped last: the members live there.
-    _hosts: Vec<Netns>,
+    hosts: Vec<(Netns, Endpoint)>,
 }
 
 impl Witness {
-    /// Starts `count` members on hosts of their own at the switch of `network`, and waits until they serve.
+    /// Starts a member on each of `hosts`, and waits until they serve. Its files are in `directory`.
     ///
     /// # Errors
     /// Names the step that failed; quotes what a member said.
-    pub fn start(
-        network: &Topology,
-        run: &str,
-        count: usize,
-        directory: &Path,
-        teardown: &Teardown,
-    ) -> Result<Self> {
-        let members = &WITNESSES[..count];
+    pub fn start(hosts: Vec<(Netns, Endpoint)>, directory: &Path) -> Result<Self> {
+        let endpoints: Vec<_> = hosts.iter().map(|&(_, endpoint)| endpoint).collect();
         let tls = directory.join("tls");
-        certify(&tls, members).context("make certificates")?;
-        let mut hosts = Vec::new();
-        let mut processes = Vec::new();
-        for (index, member) in members.iter().enumerate() {
-            let host = network.add_host(run, &name(index), member, teardown)?;
+        certify(&tls, &endpoints).context("make certificates")?;
+        let mut members = Vec::new();
+        for (index, (host, _)) in hosts.iter().enumerate() {
             let mut etcd = host.command("etcd")?;
-            etcd.args(arguments(index, members, &tls, directory));
-            processes.push(Process::start(&format!("etcd-{}", name(index)), etcd, directory)?);
-            hosts.push(host);
+            etcd.args(arguments(index, &endpoints, &tls, directory));
+            members.push(Process::start(&format!("etcd-{}", name(index)), etcd, directory)?);
         }
-        for member in &mut processes {
+        for member in &mut members {
             member.wait_until("serve", START_LIMIT, |member| {
                 std::thread::sleep(Duration::from_millis(20));
                 member.output().contains("serving client traffic")
             })?;
         }
-        Ok(Self {
-            members: processes,
-            count,
-            tls,
-            _hosts: hosts,
-        })
+        Ok(Self { members, tls, hosts })
     }
 
     /// What the daemons are told of it.
     #[must_use]
     pub fn arbiter(&self) -> Arbiter {
         Arbiter::Etcd {
-            endpoints: WITNESSES[..self.count]
-                .iter()
-                .map(|one| url(one, CLIENT_PORT))
-                .collect(),
+            endpoints: self.hosts.iter().map(|(_, one)| url(one, CLIENT_PORT)).collect(),
             directory: self.tls.clone(),
             clients: CLIENTS.map(str::to_owned),
         }
@@ -91,7 +70,9 @@ impl Witness {
     }
 }
 
-fn name(index: usize) -> String {
+/// The name of member `index`, and of its host.
+#[must_use]
+pub fn name(index: usize) -> String {
     format!("w{index}")
 }
 
@@ -192,6 +173,7 @@ fn openssl(directory: &Path, name: &str, subject: &str, more: &[&str]) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::address::WITNESSES;
 
     #[test]
     fn each_member_knows_all_and_serves_under_its_own_address() {

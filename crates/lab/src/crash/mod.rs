@@ -34,6 +34,7 @@ use crate::{Outcome, WrongUse};
 
 use self::fault::{Fault, Sequel, Target};
 pub use demo::{DemoOptions, demo};
+pub use preflight::check_machine;
 pub use programs::{ProgramsOptions, programs};
 pub use sample::{Sample, sample};
 pub use split::{SplitOptions, split};

@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 use thiserror::Error;
 
-use super::Options;
+use super::{Options, Workload};
 use crate::node::Assume;
 
 /// What is missing here, each with what to do about it.
@@ -23,6 +23,19 @@ struct Missing(Vec<String>);
 /// Names all that is missing.
 pub fn check(options: &Options) -> Result<()> {
     check_with(options, &[])
+}
+
+/// The same for nodes behind nginx with `assume`, and which daemon is under test.
+///
+/// # Errors
+/// Names all that is missing.
+pub fn check_machine(assume: Assume, steadfast: Option<PathBuf>) -> Result<PathBuf> {
+    let options = Options {
+        assume,
+        ..Options::single(Workload::Request, 1, 0, steadfast)
+    };
+    check(&options)?;
+    daemon(&options)
 }
 
 /// As [`check`], with these programs besides.

@@ -11,11 +11,11 @@ use super::{Options, baseline, preflight};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
 use crate::fence;
-use crate::net::address::{CLIENT, Endpoint, NODES, ROUTER_LAN, VIP_V4, VIP_V6};
-use crate::net::{NODE_NAMES, Plan, Topology};
-use crate::node::{Agent, Application, Arbiter, Assume, Content, Pair, Server, Status};
+use crate::net::address::{CLIENT, Endpoint, NODES, ROUTER_LAN, VIP_V4, VIP_V6, WITNESSES};
+use crate::net::{INTERFACE, NODE_NAMES, Plan, Topology};
+use crate::node::{Agent, Application, Arbiter, Assume, Content, HEARTBEAT_PORT, Pair, Server, Status};
 use crate::teardown::{Resource, Teardown};
-use crate::witness::Witness;
+use crate::witness::{self, Witness};
 
 /// Where runs put their files: in memory, so that captures cost little.
 const MEMORY: &str = "/dev/shm";
@@ -190,8 +190,12 @@ fn arbiter(
             Ok((Arbiter::Fence([of_peer(1)?, of_peer(0)?]), None))
         }
         Assume::Etcd => {
-            let members = usize::from(options.members);
-            let witness = Witness::start(network, run, members, directory, teardown).context("start etcd")?;
+            let mut hosts = Vec::new();
+            for (index, endpoint) in WITNESSES.iter().enumerate().take(usize::from(options.members)) {
+                let host = network.add_host(run, &witness::name(index), endpoint, teardown)?;
+                hosts.push((host, *endpoint));
+            }
+            let witness = Witness::start(hosts, directory).context("start etcd")?;
             Ok((witness.arbiter(), Some(witness)))
         }
     }
@@ -213,6 +217,9 @@ fn pair(options: &Options, run: &str, arbiter: Arbiter) -> Result<Pair> {
         addresses: [address(&NODES[0]), address(&NODES[1])].map(|address| vec![address]),
         arbiter: String::new(),
         service: service(options),
+        service_name: "lab".to_owned(),
+        interface: INTERFACE.to_owned(),
+        heartbeat_port: HEARTBEAT_PORT,
         policy: options.policy.name(),
         heartbeat_ms: HEARTBEAT_MS,
         missed: MISSED,

@@ -273,6 +273,23 @@ const ROUTER_SETTINGS: &[(&str, &str)] = &[
     ("ipv6/conf/default/forwarding", "1"),
 ];
 
+/// Makes the kernel settings of every host; before it has interfaces, which inherit them.
+///
+/// # Errors
+/// Names the setting that is refused.
+pub fn set_up_host(host: &Netns) -> Result<(), NetError> {
+    set_up_kernel(host, HOST_SETTINGS)
+}
+
+/// The same for a router.
+///
+/// # Errors
+/// Names the setting that is refused.
+pub fn set_up_router(router: &Netns) -> Result<(), NetError> {
+    set_up_kernel(router, HOST_SETTINGS)?;
+    set_up_kernel(router, ROUTER_SETTINGS)
+}
+
 fn set_up_kernel(
     namespace: &Netns,
     settings: &'static [(&'static str, &'static str)],

@@ -16,7 +16,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::arbiter::Arbiter;
-use crate::net::INTERFACE;
 use crate::process::Process;
 use crate::teardown::Resource;
 
@@ -31,8 +30,6 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a daemon that is told to stop has: it waits 5 s for its peer at most.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
-/// The one service of the lab.
-const SERVICE: &str = "lab";
 /// Where the daemons send their heartbeats, by UDP.
 pub const HEARTBEAT_PORT: u16 = 7400;
 
@@ -49,6 +46,12 @@ pub struct Pair {
     pub arbiter: String,
     /// The service.
     pub service: SocketAddr,
+    /// Its name in the configuration.
+    pub service_name: String,
+    /// The interface that it is on, of both nodes.
+    pub interface: String,
+    /// The UDP port of their heartbeats.
+    pub heartbeat_port: u16,
     /// `http` or `replica`.
     pub policy: &'static str,
     /// Milliseconds between two heartbeats.
@@ -105,6 +108,12 @@ impl Pair {
     fn configuration(&self, index: usize, key: &Path) -> String {
         let (name, peer) = (&self.names[index], 1 - index);
         let primary = &self.names[0];
+        let Self {
+            service_name,
+            interface,
+            heartbeat_port,
+            ..
+        } = self;
         let loopback = if self.service.is_ipv4() {
             "127.0.0.1"
         } else {
@@ -127,10 +136,10 @@ heartbeat_ms = {}
 missed = {}
 
 [[service]]
-name = \"{SERVICE}\"
+name = \"{service_name}\"
 address = \"{}\"
 port = {port}
-interface = \"{INTERFACE}\"
+interface = \"{interface}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
@@ -508,6 +517,9 @@ mod tests {
             addresses: ["10.2.0.10", "10.2.0.11"].map(|address| vec![address.parse().unwrap()]),
             arbiter: String::new(),
             service: "10.2.0.100:80".parse().unwrap(),
+            service_name: "lab".to_owned(),
+            interface: "eth0".to_owned(),
+            heartbeat_port: HEARTBEAT_PORT,
             policy: "http",
             heartbeat_ms: 20,
             missed: 4,
