@@ -293,7 +293,7 @@ fn pair(segment: &Segment, count: usize, binary: PathBuf, run: &str, arbiter: Ar
         names: segment
             .nodes(count)
             .map(|node| format!("n{node}-s{service}-{run}")),
-        addresses: segment.ends.map(|end| IpAddr::V4(end.v4)),
+        addresses: segment.ends.map(|end| vec![IpAddr::V4(end.v4)]),
         service: address(segment),
         service_name: format!("s{service}"),
         interface: segment.interface(),

@@ -215,7 +215,6 @@ fn pair(options: &Options, run: &str, arbiter: Arbiter) -> Result<Pair> {
         binary: preflight::daemon(options)?,
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
         addresses: [address(&NODES[0]), address(&NODES[1])].map(|address| vec![address]),
-        arbiter: String::new(),
         service: service(options),
         service_name: "lab".to_owned(),
         interface: INTERFACE.to_owned(),

@@ -42,8 +42,6 @@ pub struct Pair {
     pub names: [String; 2],
     /// Their addresses, one for each link between them, first on the LAN.
     pub addresses: [Vec<IpAddr>; 2],
-    /// Who gives the right to speak: the configuration's lines in front of its tables, such as a `[witness]`. Empty: nobody.
-    pub arbiter: String,
     /// The service.
     pub service: SocketAddr,
     /// Its name in the configuration.
@@ -120,8 +118,7 @@ impl Pair {
             "[::1]"
         };
         format!(
-            "{}
-[node]
+            "[node]
 name = \"{name}\"
 state_dir = \"{STATE}/{name}\"
 
@@ -143,8 +140,7 @@ interface = \"{interface}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
-{}{}",
-            self.arbiter,
+{}{}{}",
             self.names[peer],
             self.addresses[peer]
                 .iter()
@@ -218,7 +214,7 @@ impl Agent {
     pub fn start(pair: &Pair, index: usize, node: &Netns, directory: &Path) -> Result<Self> {
         let name = &pair.names[index];
         let configuration = directory.join(format!("{name}.toml"));
-        let key = directory.join("key");
+        let key = directory.join(format!("{}.key", pair.names[0]));
         write_key(&key, &pair.names[0])?;
         fs::write(&configuration, pair.configuration(index, &key))
             .with_context(|| configuration.display().to_string())?;
@@ -482,17 +478,6 @@ impl Status {
             .unwrap_or(0)
     }
 
-    /// Whether it has connections and each would survive a failure.
-    #[must_use]
-    pub fn protects_all(&self) -> bool {
-        let all = self.services.iter().map(|service| &service.connections);
-        all.clone()
-            .any(|counts| counts.get("protected").is_some_and(|&count| count > 0))
-            && all
-                .flatten()
-                .all(|(kind, &count)| kind == "protected" || count == 0)
-    }
-
     /// Whether the node goes on alone, and has claimed the address if it had to.
     #[must_use]
     pub fn is_alone(&self) -> bool {
@@ -515,7 +500,6 @@ mod tests {
             binary: "steadfast".into(),
             names: ["a-1".to_owned(), "b-1".to_owned()],
             addresses: ["10.2.0.10", "10.2.0.11"].map(|address| vec![address.parse().unwrap()]),
-            arbiter: String::new(),
             service: "10.2.0.100:80".parse().unwrap(),
             service_name: "lab".to_owned(),
             interface: "eth0".to_owned(),
@@ -556,7 +540,7 @@ mod tests {
                 send: "GET / HTTP/1.0\r\n\r\n",
                 expect: "HTTP/1.",
             }),
-            arbiter: "[fence]\ncommand = [\"off\"]".to_owned(),
+            arbiter: Arbiter::Fence([vec!["off".to_owned()], Vec::new()]),
             ..pair()
         };
         let table: toml::Table = full.configuration(0, Path::new("/key")).parse().unwrap();
