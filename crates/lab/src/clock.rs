@@ -41,6 +41,12 @@ impl ClockOffset {
             .as_nanos()
             .saturating_add_signed(self.realtime_minus_monotonic_ns)
     }
+
+    /// The moment of the monotonic clock at which the wall clock reads `realtime_ns`.
+    #[must_use]
+    pub fn monotonic(&self, realtime_ns: u64) -> Instant {
+        Instant::from_nanos(realtime_ns.saturating_add_signed(-self.realtime_minus_monotonic_ns))
+    }
 }
 
 const READINGS: usize = 8;
@@ -66,5 +72,7 @@ mod tests {
             now + 1_000_000 >= before && now <= after + 1_000_000,
             "{before} {now} {after}"
         );
+        let moment = Instant::from_nanos(77);
+        assert_eq!(offset.monotonic(offset.realtime_ns(moment)), moment);
     }
 }

@@ -214,6 +214,8 @@ impl Plan {
             Workload::Download { bytes } | Workload::Upload { bytes } | Workload::Post { bytes } => {
                 ("workload.bytes", bytes)
             }
+            // A file may have any size; only its request is small.
+            Workload::Request { size, .. } if self.protocol == Protocol::Http => ("workload.size", size),
             Workload::Request { size, .. } | Workload::Idle { size } if size > SIZE_MAX => {
                 return Err(PlanError::TooLarge { size, most: SIZE_MAX });
             }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::connection::{Connection, Shared};
 use super::plan::{Event, Order, Plan, Workload};
+use super::progress::{Gap, Progress};
 use super::report::{ConnectionReport, Failed, Failure, Phase, Report, Sha256Pair, Stall};
 use super::workload::{self, Due, Task};
 use crate::clock::monotonic as now;
@@ -85,6 +86,15 @@ struct Run {
     deadline: Instant,
 }
 
+/// A fault that the report shall tell of.
+struct Told {
+    at_ns: u64,
+    window_ns: u64,
+    /// The longest wait around it of each connection, as known when it was told: later ones may be longer, so that it is
+    /// forgotten.
+    seen: Vec<Option<Gap>>,
+}
+
 /// A connection that has ended, not yet judged.
 struct Ended {
     connection: Rc<Connection>,
@@ -132,7 +142,7 @@ impl Run {
             tokio::select! {
                 one = &mut tasks[ended.len()] => ended.push(one.context("a connection's task")?),
                 order = next_order(&mut orders) => match order {
-                    Order::Fault { at_ns, window_ms } => faults.push((at_ns, window_ms)),
+                    Order::Fault { at_ns, window_ms } => faults.push(Told::new(at_ns, window_ms, &connections)),
                     Order::Stop => drop(self.stop.send(true)),
                     Order::Wake => drop(self.wake.send(true)),
                 },
@@ -151,12 +161,16 @@ impl Run {
         // A fault told while the last connection ended still counts.
         while let Ok(order) = orders.try_recv() {
             if let Order::Fault { at_ns, window_ms } = order {
-                faults.push((at_ns, window_ms));
+                faults.push(Told::new(at_ns, window_ms, &connections));
             }
         }
         say(&progress(&connections))?;
         Ok(Report {
-            connections: ended.into_iter().map(|one| one.report(&faults)).collect(),
+            connections: ended
+                .into_iter()
+                .enumerate()
+                .map(|(index, one)| one.report(index, &faults))
+                .collect(),
             latency: workload::latency(&self.latency.borrow()),
             started_ns: started.as_nanos(),
             ended_ns: now().as_nanos(),
@@ -196,9 +210,29 @@ impl Run {
     }
 }
 
+impl Told {
+    fn new(at_ns: u64, window_ms: u64, connections: &[Rc<Connection>]) -> Self {
+        let window_ns = window_ms.saturating_mul(1_000_000);
+        let seen = |one: &Rc<Connection>| one.progress.borrow().longest_gap_around(at_ns, window_ns);
+        Self {
+            at_ns,
+            window_ns,
+            seen: connections.iter().map(seen).collect(),
+        }
+    }
+
+    /// The longest wait of connection number `index`.
+    fn stall(&self, index: usize, progress: &Progress) -> Stall {
+        Stall {
+            fault_ns: self.at_ns,
+            gap: self.seen[index].max(progress.longest_gap_around(self.at_ns, self.window_ns)),
+        }
+    }
+}
+
 impl Ended {
     /// Hashes what was due only now, when no connection waits for this thread any more.
-    fn report(self, faults: &[(u64, u64)]) -> ConnectionReport {
+    fn report(self, index: usize, faults: &[Told]) -> ConnectionReport {
         let replies = self.connection.replies.borrow();
         let progress = self.connection.progress.borrow();
         let Due { seed, period, len } = self.due;
@@ -216,13 +250,7 @@ impl Ended {
             }),
             failure: self.failure,
             longest_gap: progress.longest_gap(),
-            stalls: faults
-                .iter()
-                .map(|&(fault_ns, window_ms)| Stall {
-                    fault_ns,
-                    gap: progress.longest_gap_around(fault_ns, window_ms.saturating_mul(1_000_000)),
-                })
-                .collect(),
+            stalls: faults.iter().map(|told| told.stall(index, &progress)).collect(),
             timeline: progress.timeline(),
         }
     }

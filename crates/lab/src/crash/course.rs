@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use proto::Instant;
 
 use super::fault::{Fault, Sequel, Target};
+use super::integration::Integration;
 use super::stage::Stage;
 use super::strike::{kill_agent, power_off};
 use super::{Options, Returning, baseline, reboot};
@@ -36,6 +37,8 @@ pub struct Course {
     pub takeovers: Vec<Takeover>,
     /// Node b's connections after it.
     pub taken_over: Vec<Connection>,
+    /// The return of a node that was gone, if it came back.
+    pub integration: Option<Integration>,
     /// What the daemons did not do, or did without reason.
     pub problems: Vec<String>,
 }
@@ -58,7 +61,7 @@ pub fn follow(
             let of_some = options.fault.sequel(target) == Sequel::TakeoverOfSome;
             course.survive(stage, of_some)?;
         }
-        Sequel::Claim => course.wait_for_role(stage, 0, |status| !status.is_duplex(), "work alone")?,
+        Sequel::Claim => course.wait_for_role(stage, 0, Status::is_alone, "work alone")?,
         Sequel::Nothing => course.recover(stage, options, target)?,
     }
     if !options.baseline {
@@ -78,6 +81,7 @@ impl Course {
             second_at: None,
             takeovers: Vec::new(),
             taken_over: Vec::new(),
+            integration: None,
             problems: Vec::new(),
         }
     }
@@ -174,9 +178,9 @@ impl Course {
     /// What comes after, while the clients go on.
     fn second_event(&mut self, stage: &mut Stage, options: &Options, target: Target) -> Result<()> {
         match options.fault {
-            Fault::PowerOff => self.plug(stage, 0, options.returning),
-            Fault::LinkDown => self.plug(stage, 0, Returning::Killed),
-            Fault::CutBackup => self.plug(stage, 1, Returning::Killed),
+            Fault::PowerOff => self.come_back(stage, 0, options.returning),
+            Fault::LinkDown => self.plug(stage, 0),
+            Fault::CutBackup => self.plug(stage, 1),
             Fault::KillServer => {
                 self.second_at = Some(monotonic());
                 stage.start_server(0)?;
@@ -218,32 +222,51 @@ impl Course {
         }
     }
 
-    /// Plugs a node's cable in again, while the clients go on with the other one.
-    fn plug(&mut self, stage: &Stage, index: usize, returning: Returning) -> Result<()> {
-        self.second_at = Some(monotonic());
+    /// Plugs a node's cable in again, while the clients go on with the other one: it finds out, and becomes the wire.
+    fn plug(&mut self, stage: &Stage, index: usize) -> Result<()> {
+        let returned_at = monotonic();
+        stage.network.cables[index].plug()?;
+        self.rejoin(stage, index, returned_at)
+    }
+
+    /// The same after its power was off: its kernel is reached first, then its server and its agent start.
+    fn come_back(&mut self, stage: &mut Stage, index: usize, returning: Returning) -> Result<()> {
+        let returned_at = monotonic();
         stage.network.cables[index].plug()?;
         std::thread::sleep(ACT);
         if returning == Returning::Frozen {
             stage.servers[index].signal(Signal::SIGKILL)?;
             std::thread::sleep(ACT);
         }
-        Ok(())
+        stage.start_server(index)?;
+        stage.start_agent(index)?;
+        self.rejoin(stage, index, returned_at)
     }
 
-    /// A rebooted node is reached by packets of the service before it is configured; then its agent starts, and must be mute.
+    /// A rebooted node is reached by packets of the service before it is configured; then its agent starts.
     fn come_back_half(&mut self, stage: &mut Stage, index: usize) -> Result<()> {
         reboot::boot(stage, index)?;
-        self.second_at = Some(monotonic());
+        let returned_at = monotonic();
         stage.network.cables[index].plug()?;
         reboot::mislead_router(stage, index)?;
         std::thread::sleep(ACT);
         reboot::configure(stage, index)?;
         stage.start_agent(index)?;
-        self.wait_for_role(stage, index, |status| !status.speaks(), "start and be mute")
+        self.rejoin(stage, index, returned_at)
+    }
+
+    fn rejoin(&mut self, stage: &Stage, index: usize, returned_at: Instant) -> Result<()> {
+        self.second_at = Some(returned_at);
+        let mut integration = Integration::new(index, returned_at);
+        integration.wait_duplex(stage, &mut self.problems)?;
+        self.integration = Some(integration);
+        std::thread::sleep(ACT);
+        Ok(())
     }
 }
 
-fn told(status: &Result<Status>) -> String {
+/// What a node said, or why it did not.
+pub fn told(status: &Result<Status>) -> String {
     match status {
         Ok(status) => format!("{status:?}"),
         Err(error) => format!("{error:#}"),

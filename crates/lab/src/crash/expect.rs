@@ -7,31 +7,55 @@ use super::fault::{Fault, Sequel};
 use super::stage::service;
 use super::{Options, Target, Workload};
 use crate::clock::ClockOffset;
-use crate::judge::{Closing, CommitMode, Expectations, Speaking, Wire};
+use crate::judge::{Change, Closing, CommitMode, Expectations, Speaking};
 use crate::net::address::{CLIENT, NODES, ROUTER_LAN};
 
-/// What the judge has to expect of `course`, in which `detection` is the least time after which a silent node may be
-/// declared dead.
-pub fn expectations(
+/// The node that is the wire at first.
+pub const BACKUP: usize = 1;
+
+/// What the judge has to expect of `course`; who is the wire is to be found ([`changes`]).
+pub fn expectations(options: &Options, course: &Course, clock: ClockOffset) -> Expectations {
+    let speaking = match options.fault {
+        // The sockets of a dying process are closed one after the other.
+        Fault::CrashWorker | Fault::KillServer => Speaking::ForEachConnection,
+        _ => Speaking::ForAll,
+    };
+    let deadly = course.deadly_at.into_iter();
+    Expectations {
+        speaking,
+        ..of_service(options, deadly.map(|at| clock.realtime_ns(at)).collect())
+    }
+}
+
+/// What decides who may be the wire, if `detection` is the least time after which a silent node may be declared dead.
+pub fn changes(
     options: &Options,
     target: Target,
     course: &Course,
     clock: ClockOffset,
     detection: Duration,
-) -> Expectations {
-    let sequel = options.fault.sequel(target);
+) -> Vec<Change> {
     let fault_ns = clock.realtime_ns(course.fault_at);
-    let node_b = Wire {
-        node: 1,
-        from_ns: 0,
-        until_ns: match sequel {
-            // It has said that it leaves.
-            Sequel::Claim if options.fault == Fault::Stop => fault_ns,
-            // Until node a may declare it dead, nothing goes past it, and what it has sent is on its way.
-            Sequel::Claim => fault_ns + detection.as_nanos() as u64 / 2,
-            _ => u64::MAX,
-        },
-    };
+    let lost = (options.fault.sequel(target) == Sequel::Claim).then(|| Change::Lost {
+        node: BACKUP,
+        at_ns: lost_at(options.fault, fault_ns, detection),
+    });
+    let returned = course.integration.iter().map(|one| one.change(clock));
+    lost.into_iter().chain(returned).collect()
+}
+
+/// From when on nothing need go through a wire that `fault` has hit.
+pub fn lost_at(fault: Fault, fault_ns: u64, detection: Duration) -> u64 {
+    match fault {
+        // It has said that it leaves.
+        Fault::Stop => fault_ns,
+        // Until the primary may declare it dead, nothing goes past it, and what it has sent is on its way.
+        _ => fault_ns + detection.as_nanos() as u64 / 2,
+    }
+}
+
+/// What is the same for every course, with the moments at which another node may begin to speak.
+pub fn of_service(options: &Options, role_changes_ns: Vec<u64>) -> Expectations {
     Expectations {
         service: service(options),
         clients: vec![if options.ipv6 {
@@ -42,21 +66,9 @@ pub fn expectations(
         macs: NODES.map(|node| node.mac),
         router_mac: ROUTER_LAN.mac,
         mode: CommitMode::Prs,
-        wires: if options.baseline {
-            Vec::new()
-        } else {
-            vec![node_b]
-        },
-        role_changes_ns: course
-            .deadly_at
-            .map(|at| clock.realtime_ns(at))
-            .into_iter()
-            .collect(),
-        speaking: match options.fault {
-            // The sockets of a dying process are closed one after the other.
-            Fault::CrashWorker | Fault::KillServer => Speaking::ForEachConnection,
-            _ => Speaking::ForAll,
-        },
+        wires: Vec::new(),
+        role_changes_ns,
+        speaking: Speaking::ForAll,
         closing: match options.workload {
             Workload::Post => Closing::Either, // a refusal ends the connection
             Workload::Download | Workload::Upload | Workload::Request | Workload::Idle => {

@@ -10,7 +10,7 @@ use crate::node::Application;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// The primary's cable is cut in both directions at once, then all its processes are killed.
+    /// The primary's cable is cut in both directions at once, then all its processes are killed. Later it comes back.
     PowerOff,
     /// The primary's cable is pulled, and plugged in again later; nothing is killed.
     LinkDown,
@@ -112,6 +112,14 @@ impl Fault {
     pub fn exception(self, application: Application) -> Option<&'static str> {
         (self == Self::CrashWorker && !application.has_workers())
             .then_some("not applicable: this server is one process and has no workers; see kill-server")
+    }
+
+    /// Whether it can happen again and again: a node is gone, and comes back.
+    pub fn has_rounds(self) -> bool {
+        matches!(
+            self,
+            Self::PowerOff | Self::LinkDown | Self::KillBackup | Self::CutBackup | Self::Stop
+        )
     }
 
     /// Whether so much happens that the clients must be at work for longer.

@@ -3,15 +3,19 @@
 mod baseline;
 mod course;
 mod demo;
+mod durations;
 mod expect;
 mod fault;
+mod integration;
 mod play;
 mod preflight;
 mod programs;
 mod reboot;
 mod repeat;
 mod report;
+mod rounds;
 mod sample;
+mod split;
 mod stage;
 mod strike;
 mod work;
@@ -25,19 +29,22 @@ use serde::Serialize;
 use crate::capture;
 use crate::client::Protocol;
 use crate::emulator::Way;
-use crate::node::Application;
+use crate::node::{Application, Assume};
 use crate::{Outcome, WrongUse};
 
 use self::fault::{Fault, Sequel, Target};
 pub use demo::{DemoOptions, demo};
+pub use preflight::check_machine;
 pub use programs::{ProgramsOptions, programs};
 pub use sample::{Sample, sample};
+pub use split::{SplitOptions, split};
 
 /// Let something fail under load, and say whether every connection survived.
 ///
 /// Clients talk through a router to a virtual address that two nodes protect: node a, the primary, and node b, the backup. With the
 /// default fault node a loses its power; node b must go on with every connection as if nothing had happened. A little later
-/// node a's cable is plugged in again, with its old sockets still alive, and that must change nothing. The other faults
+/// node a's cable is plugged in again, with its old sockets still alive, then its server and its agent start: it must become
+/// the wire of what goes on, and disturb nobody. With --rounds the next fault follows then. The other faults
 /// and what must follow them are in docs/faults.md. Clients check every byte; a judge reads captures taken at the
 /// client, the router and both nodes.
 ///
@@ -68,6 +75,16 @@ pub struct Options {
     /// How a primary whose power was off comes back when its cable is plugged in again.
     #[arg(long, value_enum, default_value_t = Returning::Frozen)]
     returning: Returning,
+    /// Play the fault so many times in one run: when the other node goes on alone, the node comes back, becomes the wire, and once
+    /// every connection is protected the next round hits whoever is in the fault's role then.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Who decides which node may speak when they do not hear each other: nobody, a fence, or etcd.
+    #[arg(long, value_enum, default_value_t = Assume::FailStop)]
+    assume: Assume,
+    /// Members of etcd.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    members: u8,
     /// Connections, all at once.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: u32,
@@ -118,6 +135,9 @@ impl Options {
             node: None,
             then_power_off: false,
             returning: Returning::Killed,
+            rounds: None,
+            assume: Assume::FailStop,
+            members: 1,
             connections,
             busy: connections,
             megabytes: None,
@@ -164,6 +184,33 @@ impl Options {
         }
         if self.baseline && sequel != Sequel::Takeover {
             return wrong("--baseline needs a fault after which the address moves, such as power-off");
+        }
+        if self.rounds.is_some() {
+            self.check_rounds()?;
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    /// Whether rounds can be played.
+    fn check_rounds(&self) -> Result<(), WrongUse> {
+        let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
+        if !self.fault.has_rounds() {
+            return wrong(
+                "--rounds needs a fault after which a node comes back: power-off, link-down, kill-backup, cut-backup, stop",
+            );
+        }
+        if self.policy != Policy::Http || !matches!(self.workload, Workload::Request | Workload::Download) {
+            return wrong(
+                "--rounds needs --policy http and --workload request or download: a connection is protected again at its next request",
+            );
+        }
+        if self.busy() < self.connections {
+            return wrong("--rounds needs every connection at work: --connections above --busy");
+        }
+        if self.baseline || self.then_power_off {
+            return wrong("--rounds goes with neither --baseline nor --then-power-off");
         }
         Ok(())
     }

@@ -7,7 +7,9 @@ use proto::Instant;
 use serde::{Serialize, Serializer};
 
 use super::course::follow;
-use super::expect::expectations;
+use super::expect::{BACKUP, changes, expectations};
+use super::integration::Integration;
+use super::rounds::{self, Round};
 use super::stage::{Stage, service};
 use super::strike::strike;
 use super::work::{Moment, Work};
@@ -16,7 +18,7 @@ use crate::capture::Capture;
 use crate::client::{ClientProcess, Event, Order, Report};
 use crate::clock::{ClockOffset, monotonic};
 use crate::emulator::{Emulator, Passed};
-use crate::judge::{self, Verdict};
+use crate::judge::{self, Survey, Verdict};
 use crate::node::{Connection, Takeover};
 use crate::teardown::Teardown;
 
@@ -26,17 +28,23 @@ const READY_LIMIT_EACH: Duration = Duration::from_millis(4);
 /// How long a run has to come to the moment of its fault.
 const FAULT_LIMIT: Duration = Duration::from_secs(40);
 /// Waits that begin later after an event are not its doing.
-const STALL_WINDOW: Duration = Duration::from_millis(500);
+pub const STALL_WINDOW: Duration = Duration::from_millis(500);
 /// The time before the fault in which a wait may already be the fault's.
-const FAULT_MARGIN: Duration = Duration::from_millis(100);
+pub const FAULT_MARGIN: Duration = Duration::from_millis(100);
 /// Beyond the plan's own deadline, to compute hashes and to report.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
+
+/// The numbers under which the clients measure the fault, the time before it, the event after it, and a node's return.
+/// With rounds, each round has three: the fault, the time before it, the return.
+pub const FAULT: usize = 0;
+pub const BEFORE: usize = 1;
+pub const AFTER: usize = 2;
+pub const RETURN: usize = 3;
 
 /// What a run has shown.
 #[derive(Serialize)]
 pub struct Facts {
-    /// What the clients measured. Of its faults, number 0 is the fault, number 1 the time before it, and number 2 the
-    /// second event.
+    /// What the clients measured.
     pub client: Report,
     /// How many of the connections, the first ones, are idle beside others that are at work.
     pub idle: usize,
@@ -55,6 +63,10 @@ pub struct Facts {
     pub takeovers: Vec<Takeover>,
     /// The survivor's connections after the takeover.
     pub taken_over: Vec<Connection>,
+    /// The return of a node after the fault, if one came back.
+    pub integration: Option<Integration>,
+    /// The rounds, if it was played in rounds.
+    pub rounds: Vec<Round>,
     /// What the daemons did not do, or did without reason.
     pub problems: Vec<String>,
     /// From the monotonic clock, which all other times here are of, to the wall clock of captures and verdict.
@@ -73,7 +85,10 @@ pub struct Facts {
 /// If the run could not be played to its end; that connections failed is no error.
 pub fn play(options: &Options, seed: u64, run: &str, tell: &impl Fn(&str)) -> Result<Facts> {
     let teardown = Teardown::start()?;
-    let facts = play_with(options, seed, run, tell, &teardown);
+    let facts = match options.rounds {
+        Some(count) => rounds::play(options, count, seed, run, tell, &teardown),
+        None => play_with(options, seed, run, tell, &teardown),
+    };
     tell("tear down");
     teardown.finish()?;
     facts
@@ -86,17 +101,10 @@ fn play_with(
     tell: &impl Fn(&str),
     teardown: &Teardown,
 ) -> Result<Facts> {
-    tell("set up");
     let clock = ClockOffset::measure();
     let target = options.fault.target(options.node, seed)?;
     let work = Work::new(options, seed, service(options));
-    let mut stage = Stage::set(options, &work, run, teardown)?;
-
-    tell("connect");
-    let mut command = stage.network.client.command(std::env::current_exe()?)?;
-    command.arg(crate::CLIENT);
-    let mut client = ClientProcess::start(command, &work.plan)?;
-    client.wait_ready(READY_LIMIT + READY_LIMIT_EACH * options.connections)?;
+    let (mut stage, mut client) = begin(options, &work, run, tell, teardown)?;
     let flowing_at = monotonic();
 
     tell("load");
@@ -109,22 +117,27 @@ fn play_with(
         flowing_at,
         fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN),
     )?;
-    let course = follow(&mut stage, options, target, fault_at, tell)?;
+    let mut course = follow(&mut stage, options, target, fault_at, tell)?;
     if let Some(second_at) = course.second_at {
         measure(&mut client, second_at, STALL_WINDOW)?;
     }
-    for order in [Order::Stop, Order::Wake] {
-        client.order(order)?;
+    if let Some(integration) = &course.integration {
+        measure(&mut client, integration.returned_at, integration.window())?;
     }
-
     tell("finish");
-    let limit = Duration::from_millis(work.plan.deadline_ms) + REPORT_LIMIT;
-    let client = client.finish(limit)?;
+    let client = finish(client, &work)?;
     let detection = stage.pair.detection();
     let captures = stage.captures.stop()?;
     let emulated = stage.emulator.map(Emulator::finish).transpose()?;
     tell("judge");
-    let expected = expectations(options, target, &course, clock, detection);
+    let mut expected = expectations(options, &course, clock);
+    let survey = Survey::of(&captures, &expected)?;
+    if !options.baseline {
+        expected.wires = survey.wires(BACKUP, &changes(options, target, &course, clock, detection));
+    }
+    if let Some(integration) = &mut course.integration {
+        integration.find(&survey, &captures, clock)?;
+    }
     let verdict = judge::check(&captures, &expected)?;
     Ok(Facts {
         client,
@@ -135,12 +148,46 @@ fn play_with(
         second_at: course.second_at,
         takeovers: course.takeovers,
         taken_over: course.taken_over,
+        integration: course.integration,
+        rounds: Vec::new(),
         problems: course.problems,
         clock,
         captures,
         emulated,
         verdict,
     })
+}
+
+/// Sets the stage and lets the clients connect.
+///
+/// # Errors
+/// Names the step that failed.
+pub fn begin(
+    options: &Options,
+    work: &Work,
+    run: &str,
+    tell: &impl Fn(&str),
+    teardown: &Teardown,
+) -> Result<(Stage, ClientProcess)> {
+    tell("set up");
+    let stage = Stage::set(options, work, run, teardown)?;
+    tell("connect");
+    let mut command = stage.network.client.command(std::env::current_exe()?)?;
+    command.arg(crate::CLIENT);
+    let mut client = ClientProcess::start(command, &work.plan)?;
+    client.wait_ready(READY_LIMIT + READY_LIMIT_EACH * options.connections)?;
+    Ok((stage, client))
+}
+
+/// Lets the clients end their work.
+///
+/// # Errors
+/// If they do not report.
+pub fn finish(mut client: ClientProcess, work: &Work) -> Result<Report> {
+    for order in [Order::Stop, Order::Wake] {
+        client.order(order)?;
+    }
+    client.finish(Duration::from_millis(work.plan.deadline_ms) + REPORT_LIMIT)
 }
 
 fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
@@ -177,17 +224,22 @@ fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
 }
 
 /// Asks for the longest wait that begins within `window` after `at`.
-fn measure(client: &mut ClientProcess, at: Instant, window: Duration) -> Result<()> {
+///
+/// # Errors
+/// If the clients cannot be told.
+pub fn measure(client: &mut ClientProcess, at: Instant, window: Duration) -> Result<()> {
     client.order(Order::Fault {
         at_ns: at.as_nanos(),
         window_ms: window.as_millis() as u64,
     })
 }
 
-fn as_nanos<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
+/// Nanoseconds of the monotonic clock.
+pub fn as_nanos<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(instant.as_nanos())
 }
 
-fn as_optional_nanos<S: Serializer>(instant: &Option<Instant>, serializer: S) -> Result<S::Ok, S::Error> {
+/// The same, or null.
+pub fn as_optional_nanos<S: Serializer>(instant: &Option<Instant>, serializer: S) -> Result<S::Ok, S::Error> {
     instant.map(Instant::as_nanos).serialize(serializer)
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::course::{Course, follow};
 use super::demo::digest;
-use super::expect::expectations;
+use super::expect::{BACKUP, changes, expectations};
 use super::stage::{Stage, service};
 use super::strike::strike;
 use super::work::Work;
@@ -20,7 +20,7 @@ use super::{Options, Policy, Target, Workload, preflight};
 use crate::Outcome;
 use crate::clock::ClockOffset;
 use crate::emulator::{Emulator, Way};
-use crate::judge::{self, Closing, Finding};
+use crate::judge::{self, Closing, Finding, Survey};
 use crate::node::Application;
 use crate::pattern;
 use crate::process::Process;
@@ -280,8 +280,10 @@ fn judge(
     let detection = stage.pair.detection();
     let captures = stage.captures.stop()?;
     stage.emulator.map(Emulator::finish).transpose()?;
-    let mut expected = expectations(options, Target::Primary, &course, clock, detection);
+    let mut expected = expectations(options, &course, clock);
     expected.closing = Closing::Either;
+    let changes = changes(options, Target::Primary, &course, clock, detection);
+    expected.wires = Survey::of(&captures, &expected)?.wires(BACKUP, &changes);
     let verdict = judge::check(&captures, &expected)?;
     let mut shown = Shown {
         ok: false,

@@ -3,13 +3,15 @@
 use proto::Instant;
 use serde::Serialize;
 
-use super::play::Facts;
+use super::durations::{Cause, Durations, Felt, ms};
+use super::play::{AFTER, BEFORE, FAULT, Facts, RETURN};
+use super::rounds::{self, RoundReport};
 use super::{Fault, Options, Policy, Returning, Sequel, Target, Workload};
 use crate::capture::Capture;
-use crate::client::{Gap, Spread};
+use crate::client::Spread;
 use crate::emulator::{Passed, Way};
 use crate::judge::Finding;
-use crate::node::{Application, Takeover};
+use crate::node::Application;
 
 /// How many failures and violations are printed one by one.
 const SHOWN: usize = 20;
@@ -67,6 +69,13 @@ pub struct Report {
     restart_gap_ms: Option<Spread>,
     /// The longest wait of any connection before the fault; none if all waits were too short to be remembered.
     baseline_gap_ms: Option<f64>,
+    /// After a return of a node: from its first heartbeat to the first segment that it forwarded, as captured; over returns.
+    integration_ms: Option<Spread>,
+    /// The longest wait of any connection from the return until the pair was whole again; over returns.
+    integration_gap_ms: Option<Spread>,
+    /// The rounds, with --rounds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rounds: Vec<RoundReport>,
     /// Connections that were under way when the fault hit.
     connections_at_fault: usize,
     /// Connections that still were at the event after the fault; only they show that it changes nothing.
@@ -88,17 +97,6 @@ struct Exception {
     reason: String,
     /// Connections, or runs that were not made.
     count: u64,
-}
-
-/// Milliseconds, one value for each connection.
-#[derive(Debug, Default)]
-struct Durations {
-    stall: Vec<f64>,
-    second_stall: Vec<f64>,
-    detection: Vec<f64>,
-    takeover: Vec<f64>,
-    restart_gap: Vec<f64>,
-    baseline_gap: Vec<f64>,
 }
 
 impl Report {
@@ -134,7 +132,7 @@ impl Report {
             connections_at_second: facts.second_at.map_or(0, under_way),
             problems: facts.problems.iter().take(SHOWN).cloned().collect(),
             failures: failures.take(SHOWN).collect(),
-            durations: Durations::of(facts),
+            durations: durations(facts),
             first_live_ms: facts.takeovers.last().and_then(|takeover| {
                 let first = takeover.first_live_ns?;
                 Some(ms(takeover.declared_ns, first))
@@ -143,6 +141,12 @@ impl Report {
             emulated: facts.emulated,
             ..Self::empty(options, seed)
         };
+        if !facts.rounds.is_empty() {
+            (report.rounds, report.durations) = rounds::add_to(facts);
+            report
+                .problems
+                .extend(report.rounds.iter().filter_map(RoundReport::problem));
+        }
         report.add_violations(verdict.violations.clone());
         report.look_for_emptiness(options.fault.sequel(facts.target));
         report.conclude();
@@ -193,6 +197,9 @@ impl Report {
             first_live_ms: None,
             restart_gap_ms: None,
             baseline_gap_ms: None,
+            integration_ms: None,
+            integration_gap_ms: None,
+            rounds: Vec::new(),
             connections_at_fault: 0,
             connections_at_second: 0,
             problems: Vec::new(),
@@ -238,6 +245,7 @@ impl Report {
         append(&mut self.problems, other.problems);
         append(&mut self.failures, other.failures);
         self.durations.add(other.durations);
+        self.rounds.extend(other.rounds);
         // A missing one is less than any.
         if other.first_live_ms > self.first_live_ms {
             self.first_live_ms = other.first_live_ms;
@@ -283,12 +291,17 @@ impl Report {
             ("+ takeover", self.takeover_ms),
             ("+ restart gap", self.restart_gap_ms),
             ("afterwards", self.second_stall_ms),
+            ("integration", self.integration_ms),
+            ("its gap", self.integration_gap_ms),
         ];
         for (name, spread) in parts {
             if let Some(Spread { median, p99, max }) = spread {
                 text +=
                     &format!("\n  {name:<14} median {median:8.2} ms   p99 {p99:8.2} ms   max {max:8.2} ms");
             }
+        }
+        for round in &self.rounds {
+            text += &format!("\n  {}", round.line());
         }
         let found = self.resets.iter().chain(&self.violations).map(|found| {
             let at = found.point.name();
@@ -323,6 +336,8 @@ impl Report {
         self.detection_ms = spread(&self.durations.detection);
         self.takeover_ms = spread(&self.durations.takeover);
         self.restart_gap_ms = spread(&self.durations.restart_gap);
+        self.integration_ms = spread(&self.durations.integration);
+        self.integration_gap_ms = spread(&self.durations.integration_gap);
         self.baseline_gap_ms = spread(&self.durations.baseline_gap).map(|spread| spread.max);
     }
 }
@@ -335,58 +350,38 @@ fn append<T>(list: &mut Vec<T>, more: Vec<T>) -> u64 {
     left_out as u64
 }
 
-impl Durations {
-    /// The stall in its parts, for each connection.
-    fn of(facts: &Facts) -> Self {
-        let mut durations = Self::default();
-        let deadly = facts.deadly_at.map(Instant::as_nanos);
-        for (index, connection) in facts.client.connections.iter().enumerate() {
-            // Beside others that are at work, one that is idle waits for nothing.
-            let is_asked = index >= facts.idle;
-            let gap = |fault: usize| connection.stalls.get(fault).map(|stall| stall.gap);
-            let wait = |fault: usize| {
-                gap(fault)
-                    .map(|gap| gap.map_or(0.0, Gap::ms))
-                    .filter(|_| is_asked)
-            };
-            durations.stall.extend(wait(0));
-            durations.baseline_gap.extend(gap(1).flatten().map(Gap::ms));
-            if facts.second_at.is_some() {
-                durations
-                    .second_stall
-                    .extend(gap(2).map(|gap| gap.map_or(0.0, Gap::ms)));
-            }
-            let is_same = |other: &&crate::node::Connection| Some(other.client) == connection.local;
-            let live = facts.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
-            let is_its_own = |takeover: &&Takeover| live.is_none_or(|live| takeover.declared_ns <= live);
-            let takeover = facts.takeovers.iter().rev().find(is_its_own);
-            let (Some(takeover), Some(deadly)) = (takeover, deadly) else {
-                continue;
-            };
-            durations.detection.push(ms(deadly, takeover.declared_ns));
-            let Some(live) = live else { continue };
-            durations.takeover.push(ms(takeover.declared_ns, live));
-            let of_deadly = if facts.deadly_at == facts.second_at { 2 } else { 0 };
-            let waited = gap(of_deadly).flatten().map_or(0.0, |gap| {
-                let able = gap.start_ns.max(live);
-                ms(able, gap.start_ns + gap.length_ns).max(0.0)
-            });
-            durations.restart_gap.extend(is_asked.then_some(waited));
-        }
+/// The stall in its parts, for each connection.
+fn durations(facts: &Facts) -> Durations {
+    let felt = Felt {
+        client: &facts.client,
+        idle: facts.idle,
+    };
+    let mut durations = Durations {
+        stall: felt.waits(FAULT).collect(),
+        baseline_gap: felt.gaps(BEFORE).collect(),
+        ..Durations::default()
+    };
+    if facts.second_at.is_some() {
+        durations.second_stall = Felt { idle: 0, ..felt }.waits(AFTER).collect();
+    }
+    if let Some(integration) = &facts.integration {
+        durations.integration.extend(integration.ms());
         durations
+            .integration_gap
+            .extend(felt.gaps(RETURN).reduce(f64::max));
     }
-
-    fn add(&mut self, other: Self) {
-        self.stall.extend(other.stall);
-        self.second_stall.extend(other.second_stall);
-        self.detection.extend(other.detection);
-        self.takeover.extend(other.takeover);
-        self.restart_gap.extend(other.restart_gap);
-        self.baseline_gap.extend(other.baseline_gap);
+    if let Some(deadly_at) = facts.deadly_at {
+        let cause = Cause {
+            deadly_at,
+            told: if facts.deadly_at == facts.second_at {
+                AFTER
+            } else {
+                FAULT
+            },
+            takeovers: &facts.takeovers,
+            taken_over: &facts.taken_over,
+        };
+        durations.add_takeover(felt, cause);
     }
-}
-
-/// Milliseconds from one moment to another; negative if it comes before.
-fn ms(from_ns: u64, to_ns: u64) -> f64 {
-    (to_ns as f64 - from_ns as f64) / 1e6
+    durations
 }

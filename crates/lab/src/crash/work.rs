@@ -15,6 +15,10 @@ const SMALL: u64 = 1024;
 /// How long a download or an upload shall last; and if more than one thing happens.
 const DURATION_S: f64 = 3.0;
 const DURATION_LONG_S: f64 = 5.0;
+/// How long one file of a download in rounds shall last.
+const FILE_S: f64 = 0.3;
+/// How much longer the clients may take for each round.
+const ROUND_DEADLINE: Duration = Duration::from_secs(20);
 /// What two cores carry with captures, clients that check, and the wire, in bytes/s.
 const MACHINE_HTTP: f64 = 400e6;
 /// What is sent is written to files, and most of it twice.
@@ -70,6 +74,19 @@ impl Work {
         let before = idle * Plan::IDLE_SIZE;
         let at_share = |share: f64| Moment::AtBytes(before + (each as f64 * busy as f64 * share) as u64);
         let (workload, moment) = match options.workload {
+            // One file after the other: a connection is protected again from its next request on.
+            Workload::Download if options.rounds.is_some() => {
+                let seconds = total as f64 / duration(options);
+                let size = (seconds * FILE_S / busy as f64) as u64;
+                let until = Until::Told;
+                (
+                    ClientWorkload::Request {
+                        size: size.max(SMALL),
+                        until,
+                    },
+                    quiet(&mut chance),
+                )
+            }
             Workload::Download => (
                 ClientWorkload::Download { bytes: each },
                 at_share(chance.random_range(SHARE)),
@@ -101,6 +118,7 @@ impl Work {
         } else {
             DEADLINE
         };
+        let deadline = deadline + ROUND_DEADLINE * options.rounds.unwrap_or(0);
         plan.deadline_ms = deadline.as_millis() as u64;
         Self { plan, moment }
     }

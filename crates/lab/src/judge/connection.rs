@@ -19,7 +19,7 @@ pub struct Connection {
     to_client: Stream,
     /// Which nodes have seen the SYN.
     syn_seen: [bool; 2],
-    /// The wire, as its place among the expected ones, that the last check was about.
+    /// The wire, as its place among the expected ones, that it has met last.
     wire: Option<usize>,
     /// What the client has been shown: acknowledgement and end of data.
     shown: (u64, u64),
@@ -196,11 +196,10 @@ impl Connection {
     /// The service's segment went by at the router or the client: what it breaks of what the wire promises.
     pub fn check_commits(&mut self, packet: &Packet, at: Position, expected: &Expectations) -> Vec<Breach> {
         let mut breaches = Vec::new();
-        if let Some((number, wire)) = expected.wire_at(packet.at_ns)
+        if let Some((_, wire)) = expected.wire_at(packet.at_ns)
             && self.has_beginning
             && expected.mode != CommitMode::Immediate
         {
-            self.meet_wire(number, wire);
             breaches.extend(self.uncommitted(wire.node, packet, at, expected.mode));
         }
         self.shown.0 = self.shown.0.max(at.ack.unwrap_or(0));
@@ -208,13 +207,17 @@ impl Connection {
         breaches
     }
 
-    /// A new wire need not have seen what the client had been shown before its time.
-    fn meet_wire(&mut self, number: usize, wire: Wire) {
+    /// Its wire is the expected one of this number from now on. A new wire need not have seen what the client had been
+    /// shown, or what the other node had got, before its time.
+    pub fn meet_wire(&mut self, number: usize, wire: Wire) {
         if self.wire.replace(number) == Some(number) {
             return;
         }
         let (ack, end) = self.shown;
-        self.to_service.seen[wire.node].add(0, ack);
+        let input = &mut self.to_service.seen;
+        let got_by_other = input[1 - wire.node].clone();
+        input[wire.node].add_all(&got_by_other);
+        input[wire.node].add(0, ack);
         self.to_client.seen[wire.node].add(0, end);
         self.syn_seen[wire.node] |= ack > 0 || end > 0;
     }

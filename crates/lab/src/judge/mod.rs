@@ -7,6 +7,9 @@
 //!
 //! Frames that a switch floods to others than they are for are nobody's.
 //!
+//! Who is the wire may change: a node that comes back is found to be the wire from its first segment on that it forwards
+//! ([`Survey`]). A new wire need not have seen what had been shown, or what the other node had got, before its time.
+//!
 //! * **no-reset**: the client neither gets nor sends a RST. Counted for each direction; not in the list of violations.
 //! * **no-early-fin**: no FIN reaches the client before it has sent its own (if clients close first).
 //! * **input-commit**: when an acknowledgement is shown, the wire's capture has every byte (and FIN) below it, earlier.
@@ -33,9 +36,11 @@
 
 mod connection;
 mod merge;
+mod origin;
 pub mod packet;
 pub mod pcap;
 mod stream;
+mod survey;
 mod verdict;
 mod voice;
 
@@ -48,6 +53,7 @@ pub use self::merge::for_each_segment;
 pub use self::packet::Packet;
 pub use self::pcap::Record;
 pub use self::stream::Seen;
+pub use self::survey::{Change, Entrance, Passage, Speech, Survey};
 pub use self::verdict::{
     Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, Reign, Rule, Speaking, Verdict,
     Wire,
@@ -87,7 +93,7 @@ pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Ve
         },
         complete,
         connections: HashMap::new(),
-        voice: Voice::default(),
+        voice: Voice::new(expected.macs),
         findings: Findings::default(),
         notes: Findings::default(),
         resets: Findings::default(),
@@ -140,12 +146,14 @@ impl Judge<'_> {
         } else {
             packet.source
         };
-        let is_known = self.expected.clients.is_empty() || self.expected.clients.contains(&client.ip());
-        if !is_known || !self.expected.concerns(point, packet) {
+        if !self.expected.is_judged(client.ip()) || !self.expected.concerns(point, packet) {
             return;
         }
         self.meet(client, packet, toward_client);
         let connection = self.connections.get_mut(&client).expect("just met");
+        if let Some((number, wire)) = self.expected.wire_at(packet.at_ns) {
+            connection.meet_wire(number, wire);
+        }
         if packet.rst {
             self.take_reset(point, client, packet, toward_client);
             if toward_client {

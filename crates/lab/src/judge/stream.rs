@@ -38,6 +38,14 @@ impl Seen {
         self.islands.insert(start, end);
     }
 
+    /// Adds all offsets of `other`.
+    pub fn add_all(&mut self, other: &Self) {
+        self.add(0, other.contiguous);
+        for (&start, &end) in &other.islands {
+            self.add(start, end);
+        }
+    }
+
     /// The first offset of `start..end` that is not in the set.
     pub fn first_missing(&self, start: u64, end: u64) -> Option<u64> {
         let mut next = start.max(self.contiguous);

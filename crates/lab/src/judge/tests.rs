@@ -10,6 +10,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod rounds;
+
 const SERVICE: &str = "10.2.0.100:80";
 const CLIENT: &str = "10.1.0.2:40000";
 const MAC_A: [u8; 6] = [2, 0, 0, 0, 0, 0x10];

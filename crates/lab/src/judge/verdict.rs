@@ -132,6 +132,8 @@ pub struct Reign {
     pub node: usize,
     /// Its first segment.
     pub from_ns: u64,
+    /// Connections for which it spoke after the other node.
+    pub taken_over: u64,
 }
 
 /// What one capture contributed.
@@ -167,7 +169,7 @@ pub struct Verdict {
     pub connections: u64,
     /// Of those, seen from the middle on only: the commit rules were not applied to them.
     pub connections_without_beginning: u64,
-    /// Connections for which node b spoke last after node a had spoken for one.
+    /// Connections for which a node spoke after the other had spoken.
     pub connections_taken_over: u64,
     /// RSTs of the service that reached the client.
     pub resets_to_client: u64,
@@ -233,6 +235,11 @@ impl Expectations {
             "both nodes have the same Ethernet address"
         );
         Ok(())
+    }
+
+    /// Whether connections from `client` are judged.
+    pub fn is_judged(&self, client: IpAddr) -> bool {
+        self.clients.is_empty() || self.clients.contains(&client)
     }
 
     /// Whether the one at `point` sent the frame or it was meant for it; a switch floods what it has no port for.

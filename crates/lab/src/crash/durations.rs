@@ -1,0 +1,113 @@
+//! The stall in its parts, one value for each connection, in milliseconds.
+
+use proto::Instant;
+
+use crate::client::{Gap, Report};
+use crate::node::{Connection, Takeover};
+
+/// What the clients felt, in milliseconds.
+#[derive(Debug, Default)]
+pub struct Durations {
+    /// Around the fault.
+    pub stall: Vec<f64>,
+    /// Around what came after it.
+    pub second_stall: Vec<f64>,
+    /// From the fault to its declaration.
+    pub detection: Vec<f64>,
+    /// From there until the connection could go on.
+    pub takeover: Vec<f64>,
+    /// From there until bytes flowed again.
+    pub restart_gap: Vec<f64>,
+    /// The longest wait in fault-free time.
+    pub baseline_gap: Vec<f64>,
+    /// Of each node that came back: until it was the wire.
+    pub integration: Vec<f64>,
+    /// Of each such time: the longest wait of any connection.
+    pub integration_gap: Vec<f64>,
+}
+
+/// The clients' measurements, of which the first `idle` connections wait for nothing beside others that are at work.
+#[derive(Clone, Copy)]
+pub struct Felt<'a> {
+    /// What they measured.
+    pub client: &'a Report,
+    /// How many are idle beside others.
+    pub idle: usize,
+}
+
+/// A takeover and what caused it.
+#[derive(Clone, Copy)]
+pub struct Cause<'a> {
+    /// When the fault happened.
+    pub deadly_at: Instant,
+    /// The number under which the clients measured it.
+    pub told: usize,
+    /// The survivor's takeovers.
+    pub takeovers: &'a [Takeover],
+    /// The survivor's connections after them.
+    pub taken_over: &'a [Connection],
+}
+
+impl Felt<'_> {
+    /// Each connection's longest wait around the fault `told`, none of those that wait for nothing.
+    pub fn waits(&self, told: usize) -> impl Iterator<Item = f64> {
+        self.of_asked(told).map(|gap| gap.map_or(0.0, Gap::ms))
+    }
+
+    /// The same of all connections, as far as they waited noticeably.
+    pub fn gaps(&self, told: usize) -> impl Iterator<Item = f64> {
+        let stalls = self.client.connections.iter();
+        stalls
+            .filter_map(move |one| one.stalls.get(told)?.gap)
+            .map(Gap::ms)
+    }
+
+    fn of_asked(&self, told: usize) -> impl Iterator<Item = Option<Gap>> {
+        let asked = self.client.connections.iter().skip(self.idle);
+        asked
+            .filter_map(move |one| one.stalls.get(told))
+            .map(|stall| stall.gap)
+    }
+}
+
+impl Durations {
+    /// Adds the parts that a takeover has had for each connection.
+    pub fn add_takeover(&mut self, felt: Felt<'_>, cause: Cause<'_>) {
+        for (index, connection) in felt.client.connections.iter().enumerate() {
+            let is_same = |other: &&Connection| Some(other.client) == connection.local;
+            let live = cause.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
+            let is_its_own = |takeover: &&Takeover| live.is_none_or(|live| takeover.declared_ns <= live);
+            let Some(takeover) = cause.takeovers.iter().rev().find(is_its_own) else {
+                continue;
+            };
+            let deadly = cause.deadly_at.as_nanos();
+            self.detection.push(ms(deadly, takeover.declared_ns));
+            let Some(live) = live else { continue };
+            self.takeover.push(ms(takeover.declared_ns, live));
+            let gap = connection.stalls.get(cause.told).and_then(|stall| stall.gap);
+            let waited = gap.map_or(0.0, |gap| {
+                let able = gap.start_ns.max(live);
+                ms(able, gap.start_ns + gap.length_ns).max(0.0)
+            });
+            self.restart_gap.extend((index >= felt.idle).then_some(waited));
+        }
+    }
+
+    /// Adds those of another run or round.
+    pub fn add(&mut self, other: Self) {
+        self.stall.extend(other.stall);
+        self.second_stall.extend(other.second_stall);
+        self.detection.extend(other.detection);
+        self.takeover.extend(other.takeover);
+        self.restart_gap.extend(other.restart_gap);
+        self.baseline_gap.extend(other.baseline_gap);
+        self.integration.extend(other.integration);
+        self.integration_gap.extend(other.integration_gap);
+    }
+}
+
+/// Milliseconds from one moment to another; negative if it comes before.
+#[must_use]
+pub fn ms(from_ns: u64, to_ns: u64) -> f64 {
+    (to_ns as f64 - from_ns as f64) / 1e6
+}

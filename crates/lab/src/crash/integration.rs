@@ -1,0 +1,226 @@
+//! A node comes back and becomes the wire: when, and whether the clients noticed.
+
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::Result;
+use etherparse::{LaxSlicedPacket, LinkSlice, TransportSlice};
+use proto::Instant;
+use serde::Serialize;
+
+use super::course::told;
+use super::play::{as_nanos, as_optional_nanos};
+use super::stage::Stage;
+use crate::capture::{Capture, Point};
+use crate::clock::{ClockOffset, monotonic};
+use crate::judge::pcap::Reader;
+use crate::judge::{Change, Survey};
+use crate::net::address::NODES;
+use crate::node::{HEARTBEAT_PORT, Status};
+
+/// How long a node has to become the wire, and every connection to be protected.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Asking costs as much as some requests, and the clients are being measured.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A node's return.
+#[derive(Clone, Debug, Serialize)]
+pub struct Integration {
+    /// The node.
+    pub node: usize,
+    /// Just before it was connected, or its agent started, again.
+    #[serde(serialize_with = "as_nanos")]
+    pub returned_at: Instant,
+    /// When both nodes said that the service is duplex.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub duplex_at: Option<Instant>,
+    /// When its agent said that every connection is protected, if that was waited for.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub protected_at: Option<Instant>,
+    /// When the other node got its first heartbeat, as captured.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub ready_at: Option<Instant>,
+    /// When the router got the first segment that it forwarded, as captured.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub forwards_at: Option<Instant>,
+}
+
+impl Integration {
+    /// Of `node`, which comes back at `returned_at`.
+    #[must_use]
+    pub fn new(node: usize, returned_at: Instant) -> Self {
+        Self {
+            node,
+            returned_at,
+            duplex_at: None,
+            protected_at: None,
+            ready_at: None,
+            forwards_at: None,
+        }
+    }
+
+    /// Waits until both nodes say that the service is duplex; if they do not, that is one of the `problems`.
+    ///
+    /// # Errors
+    /// If this is played without steadfast.
+    pub fn wait_duplex(&mut self, stage: &Stage, problems: &mut Vec<String>) -> Result<()> {
+        for index in [self.node, 1 - self.node] {
+            wait_for(stage, index, Status::is_duplex, "become duplex again", problems)?;
+        }
+        self.duplex_at = Some(monotonic());
+        Ok(())
+    }
+
+    /// Waits until the node, now the wire, says that it protects every connection.
+    ///
+    /// # Errors
+    /// If this is played without steadfast.
+    pub fn wait_protected(&mut self, stage: &Stage, problems: &mut Vec<String>) -> Result<()> {
+        wait_for(
+            stage,
+            self.node,
+            Status::protects_all,
+            "protect every connection",
+            problems,
+        )?;
+        self.protected_at = Some(monotonic());
+        Ok(())
+    }
+
+    /// From the return until all was protected, or else duplex: the time in which clients might notice.
+    #[must_use]
+    pub fn window(&self) -> Duration {
+        let whole = self.protected_at.or(self.duplex_at);
+        whole.map_or(Duration::ZERO, |whole| whole.since(self.returned_at))
+    }
+
+    /// The same in milliseconds, if it came to that.
+    #[must_use]
+    pub fn whole_after_ms(&self) -> Option<f64> {
+        let window = self.window();
+        (!window.is_zero()).then_some(window.as_secs_f64() * 1e3)
+    }
+
+    /// The same for the judge.
+    #[must_use]
+    pub fn change(&self, clock: ClockOffset) -> Change {
+        Change::Returned {
+            node: self.node,
+            at_ns: clock.realtime_ns(self.returned_at),
+        }
+    }
+
+    /// Finds in the captures what can be found there.
+    ///
+    /// # Errors
+    /// If a capture cannot be read.
+    pub fn find(&mut self, survey: &Survey, captures: &[Capture], clock: ClockOffset) -> Result<()> {
+        let returned_ns = clock.realtime_ns(self.returned_at);
+        let forwards_ns = survey.forwards_from(self.node, returned_ns);
+        self.forwards_at = forwards_ns.map(|at_ns| clock.monotonic(at_ns));
+        let other = [Point::NodeB, Point::NodeA][self.node];
+        if let Some(capture) = captures.iter().find(|capture| capture.point == other) {
+            let ready_ns = first_heartbeat(capture, NODES[self.node].mac, returned_ns)?;
+            self.ready_at = ready_ns.map(|at_ns| clock.monotonic(at_ns));
+        }
+        Ok(())
+    }
+
+    /// From the first heartbeat to the first forwarded segment, in milliseconds.
+    #[must_use]
+    pub fn ms(&self) -> Option<f64> {
+        let (ready, forwards) = (self.ready_at?, self.forwards_at?);
+        Some(super::durations::ms(ready.as_nanos(), forwards.as_nanos()))
+    }
+}
+
+/// Waits until the agent of node `index` says what it should.
+///
+/// # Errors
+/// If this is played without steadfast.
+pub fn wait_for(
+    stage: &Stage,
+    index: usize,
+    is_right: impl Fn(&Status) -> bool,
+    what: &str,
+    problems: &mut Vec<String>,
+) -> Result<()> {
+    let deadline = Deadline::now() + LIMIT;
+    loop {
+        let status = stage.status(index);
+        if status.as_ref().is_ok_and(&is_right) {
+            return Ok(());
+        }
+        if Deadline::now() > deadline {
+            let (name, said) = (&stage.pair.names[index], stage.agent(index)?.last_words());
+            let status = told(&status);
+            problems.push(format!(
+                "{name} does not {what} after {LIMIT:?}: {status}; it said:{said}"
+            ));
+            return Ok(());
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// When a heartbeat of the node with `mac` was captured first, from `from_ns` on.
+fn first_heartbeat(capture: &Capture, mac: [u8; 6], from_ns: u64) -> Result<Option<u64>> {
+    let mut reader = Reader::open(&capture.path)?;
+    while let Some(record) = reader.next_record()? {
+        if record.at_ns >= from_ns && is_heartbeat(record.frame, mac) {
+            return Ok(Some(record.at_ns));
+        }
+    }
+    Ok(None)
+}
+
+fn is_heartbeat(frame: &[u8], mac: [u8; 6]) -> bool {
+    let Ok(sliced) = LaxSlicedPacket::from_ethernet(frame) else {
+        return false;
+    };
+    let is_its_own = matches!(&sliced.link, Some(LinkSlice::Ethernet2(link)) if link.source() == mac);
+    let is_for_peer = matches!(&sliced.transport, Some(TransportSlice::Udp(udp)) if udp.destination_port() == HEARTBEAT_PORT);
+    is_its_own && is_for_peer
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+
+    use super::*;
+    use crate::judge::pcap;
+
+    #[test]
+    fn the_first_heartbeat_after_the_return_is_found() {
+        let frame = |mac, port| {
+            let mut frame = Vec::new();
+            PacketBuilder::ethernet2(mac, [2; 6])
+                .ipv4([10, 2, 0, 10], [10, 2, 0, 11], 64)
+                .udp(port, port)
+                .write(&mut frame, b"alive")
+                .unwrap();
+            frame
+        };
+        let own = NODES[0].mac;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node-b.pcap");
+        let mut file = std::fs::File::create(&path).unwrap();
+        pcap::write_header(&mut file).unwrap();
+        for (at_ns, mac, port) in [
+            (1, own, HEARTBEAT_PORT),
+            (5, own, 53),
+            (6, NODES[1].mac, HEARTBEAT_PORT),
+            (7, own, HEARTBEAT_PORT),
+            (8, own, HEARTBEAT_PORT),
+        ] {
+            pcap::write_record(&mut file, at_ns, &frame(mac, port)).unwrap();
+        }
+        let capture = Capture {
+            point: Point::NodeB,
+            path,
+            packets: 5,
+            dropped: 0,
+        };
+        assert_eq!(first_heartbeat(&capture, own, 2).unwrap(), Some(7));
+        assert_eq!(first_heartbeat(&capture, own, 9).unwrap(), None);
+    }
+}

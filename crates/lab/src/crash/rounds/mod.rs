@@ -1,0 +1,300 @@
+//! The same fault again and again in one run: a node is gone, the other goes on alone, the node comes back and becomes the
+//! wire, every connection is protected again, and the next round hits whoever is in the fault's role then.
+
+mod report;
+
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::{Result, bail};
+use proto::Instant;
+use serde::Serialize;
+
+pub use self::report::{RoundReport, add_to};
+
+use super::course::told;
+use super::expect::{BACKUP, lost_at, of_service};
+use super::fault::{Fault, Target};
+use super::integration::{Integration, wait_for};
+use super::play::{self, Facts, STALL_WINDOW, as_nanos};
+use super::stage::{Stage, service};
+use super::strike::power_off;
+use super::work::Work;
+use super::{Options, Returning, reboot};
+use crate::client::{ClientProcess, Event};
+use crate::clock::{ClockOffset, monotonic};
+use crate::emulator::Emulator;
+use crate::judge::{self, Change, Survey};
+use crate::node::{Connection, Status, Takeover};
+use crate::teardown::Teardown;
+
+/// How long the clients are left alone before each fault: the time that the gaps of the fault and of the return are compared
+/// with.
+const QUIET: Duration = Duration::from_millis(1000);
+/// How long the survivor works alone.
+const ALONE: Duration = Duration::from_millis(250);
+/// How long the survivor has to decide every connection.
+const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
+
+/// One round.
+#[derive(Serialize)]
+pub struct Round {
+    /// The node that was hit.
+    pub node: usize,
+    /// Whether it was the primary; else it was the wire.
+    pub was_primary: bool,
+    /// When.
+    #[serde(serialize_with = "as_nanos")]
+    pub fault_at: Instant,
+    /// The survivor's takeovers in this round.
+    pub takeovers: Vec<Takeover>,
+    /// The survivor's connections after them.
+    pub taken_over: Vec<Connection>,
+    /// How the node came back.
+    pub integration: Integration,
+}
+
+/// What happens, as far as it has happened.
+struct Play<'a> {
+    options: &'a Options,
+    target: Target,
+    stage: Stage,
+    client: ClientProcess,
+    /// The node that speaks.
+    primary: usize,
+    rounds: Vec<Round>,
+    problems: Vec<String>,
+}
+
+/// Plays `count` rounds with the chances of `seed`; `tell` hears of each act.
+///
+/// # Errors
+/// If they could not be played to their end; that connections failed is no error.
+pub fn play(
+    options: &Options,
+    count: u32,
+    seed: u64,
+    run: &str,
+    tell: &impl Fn(&str),
+    teardown: &Teardown,
+) -> Result<Facts> {
+    let clock = ClockOffset::measure();
+    let target = options.fault.target(options.node, seed)?;
+    let work = Work::new(options, seed, service(options));
+    let (stage, client) = play::begin(options, &work, run, tell, teardown)?;
+    let mut play = Play {
+        options,
+        target,
+        stage,
+        client,
+        primary: 1 - BACKUP,
+        rounds: Vec::new(),
+        problems: Vec::new(),
+    };
+    for number in 1..=count {
+        // What follows a round that has failed shows nothing.
+        if play.problems.is_empty() {
+            play.round(number, tell)?;
+        }
+    }
+    std::thread::sleep(QUIET);
+    tell("finish");
+    play.conclude(&work, clock, tell)
+}
+
+impl Play<'_> {
+    fn round(&mut self, number: u32, tell: &impl Fn(&str)) -> Result<()> {
+        tell(&format!("round {number}: load"));
+        let quiet_at = monotonic();
+        self.rest()?;
+        tell(&format!("round {number}: fault"));
+        let was_primary = self.target == Target::Primary;
+        let node = if was_primary {
+            self.primary
+        } else {
+            1 - self.primary
+        };
+        let fault_at = strike(&self.stage, self.options, node)?;
+        let (takeovers, taken_over) = self.survive(1 - node, fault_at, was_primary)?;
+        self.primary = 1 - node;
+        std::thread::sleep(ALONE);
+        tell(&format!("round {number}: return"));
+        let mut integration = Integration::new(node, monotonic());
+        bring_back(&mut self.stage, self.options.fault, node)?;
+        integration.wait_duplex(&self.stage, &mut self.problems)?;
+        integration.wait_protected(&self.stage, &mut self.problems)?;
+        play::measure(&mut self.client, fault_at, STALL_WINDOW)?;
+        let quiet = fault_at.since(quiet_at).saturating_sub(play::FAULT_MARGIN);
+        play::measure(&mut self.client, quiet_at, quiet)?;
+        play::measure(&mut self.client, integration.returned_at, integration.window())?;
+        self.rounds.push(Round {
+            node,
+            was_primary,
+            fault_at,
+            takeovers,
+            taken_over,
+            integration,
+        });
+        Ok(())
+    }
+
+    /// Leaves the clients alone for a while; they must not end.
+    fn rest(&mut self) -> Result<()> {
+        let deadline = Deadline::now() + QUIET;
+        loop {
+            let left = deadline.saturating_duration_since(Deadline::now());
+            match self.client.next_event(left)? {
+                None => return Ok(()),
+                Some(Event::Report(report)) => {
+                    let first = report.connections.iter().find_map(|one| one.failure.as_ref());
+                    bail!("the clients were done before the fault; first failure: {first:?}");
+                }
+                Some(_) if left.is_zero() => return Ok(()),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Waits until node `index` goes on alone; after a primary's fault with its takeovers since `fault_at`, and its connections.
+    fn survive(
+        &mut self,
+        index: usize,
+        fault_at: Instant,
+        takes_over: bool,
+    ) -> Result<(Vec<Takeover>, Vec<Connection>)> {
+        if !takes_over {
+            wait_for(
+                &self.stage,
+                index,
+                Status::is_alone,
+                "go on alone",
+                &mut self.problems,
+            )?;
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let deadline = Deadline::now() + TAKEOVER_LIMIT;
+        loop {
+            let status = self.stage.status(index);
+            let takeovers: Vec<_> = status.as_ref().map_or_else(
+                |_| Vec::new(),
+                |status| {
+                    let since = |takeover: &&Takeover| takeover.declared_ns >= fault_at.as_nanos();
+                    status.takeovers().iter().filter(since).copied().collect()
+                },
+            );
+            let speaks = status.as_ref().is_ok_and(Status::speaks);
+            if speaks && takeovers.last().is_some_and(Takeover::is_complete) {
+                let connections = self
+                    .stage
+                    .agent(index)?
+                    .connections(&self.stage.network.nodes[index]);
+                let connections = connections.unwrap_or_else(|error| {
+                    self.problems.push(format!("{error:#}"));
+                    Vec::new()
+                });
+                return Ok((takeovers, connections));
+            }
+            if Deadline::now() > deadline {
+                let (name, said) = (
+                    &self.stage.pair.names[index],
+                    self.stage.agent(index)?.last_words(),
+                );
+                let status = told(&status);
+                self.problems.push(format!(
+                    "{name} has not taken over after {TAKEOVER_LIMIT:?}: {status}; it said:{said}"
+                ));
+                return Ok((takeovers, Vec::new()));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Lets the clients end, and judges.
+    fn conclude(self, work: &Work, clock: ClockOffset, tell: &impl Fn(&str)) -> Result<Facts> {
+        let Self {
+            options,
+            target,
+            stage,
+            client,
+            mut rounds,
+            problems,
+            ..
+        } = self;
+        let client = play::finish(client, work)?;
+        let detection = stage.pair.detection();
+        let captures = stage.captures.stop()?;
+        let emulated = stage.emulator.map(Emulator::finish).transpose()?;
+        tell("judge");
+        let at = |round: &Round| clock.realtime_ns(round.fault_at);
+        let deadly = rounds.iter().filter(|round| round.was_primary);
+        let mut expected = of_service(options, deadly.map(at).collect());
+        let survey = Survey::of(&captures, &expected)?;
+        let changes = rounds.iter().flat_map(|round| {
+            let lost = (!round.was_primary).then(|| Change::Lost {
+                node: round.node,
+                at_ns: lost_at(options.fault, at(round), detection),
+            });
+            lost.into_iter().chain([round.integration.change(clock)])
+        });
+        expected.wires = survey.wires(BACKUP, &changes.collect::<Vec<_>>());
+        for round in &mut rounds {
+            round.integration.find(&survey, &captures, clock)?;
+        }
+        let verdict = judge::check(&captures, &expected)?;
+        let first = rounds.first();
+        Ok(Facts {
+            target,
+            fault_at: first.map_or_else(monotonic, |round| round.fault_at),
+            deadly_at: first
+                .filter(|round| round.was_primary)
+                .map(|round| round.fault_at),
+            second_at: first.map(|round| round.integration.returned_at),
+            takeovers: rounds.iter().flat_map(|round| round.takeovers.clone()).collect(),
+            taken_over: Vec::new(),
+            integration: None,
+            idle: work.plan.idle,
+            client,
+            rounds,
+            problems,
+            clock,
+            captures,
+            emulated,
+            verdict,
+        })
+    }
+}
+
+/// Lets the fault happen to node `index`. Returns the moment before.
+fn strike(stage: &Stage, options: &Options, index: usize) -> Result<Instant> {
+    match options.fault {
+        Fault::LinkDown | Fault::CutBackup => {
+            let moment = monotonic();
+            stage.network.cables[index].pull()?;
+            Ok(moment)
+        }
+        Fault::Stop => {
+            let moment = monotonic();
+            stage.agent(index)?.stop()?;
+            Ok(moment)
+        }
+        // The power: a machine that boots has no server that was stopped.
+        _ => power_off(stage, index, Returning::Killed),
+    }
+}
+
+/// Brings node `index` back after `fault`: it boots, or is connected again, or its agent is started again.
+fn bring_back(stage: &mut Stage, fault: Fault, index: usize) -> Result<()> {
+    match fault {
+        Fault::LinkDown | Fault::CutBackup => Ok(stage.network.cables[index].plug()?),
+        Fault::Stop => {
+            stage.agent_mut(index)?.wait_stopped()?;
+            stage.start_agent(index)
+        }
+        _ => {
+            reboot::boot(stage, index)?;
+            stage.network.cables[index].plug()?;
+            reboot::configure(stage, index)?;
+            stage.start_agent(index)
+        }
+    }
+}

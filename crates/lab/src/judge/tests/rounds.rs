@@ -1,0 +1,252 @@
+//! The wire and the speaker change more than once: node a dies, comes back as the wire, node b dies.
+
+use super::*;
+
+/// Node a is the wire.
+const FROM_CLIENT_BY_A: Way = &[
+    (Point::Client, [0; 6], [0; 6]),
+    (Point::Router, MAC_ROUTER, MAC_A),
+    (Point::NodeA, MAC_ROUTER, MAC_A),
+    (Point::NodeA, MAC_A, MAC_B),
+    (Point::NodeB, MAC_A, MAC_B),
+];
+const FROM_B_BY_A: Way = &[
+    (Point::NodeB, MAC_B, MAC_A),
+    (Point::NodeA, MAC_B, MAC_A),
+    (Point::NodeA, MAC_A, MAC_ROUTER),
+    (Point::Router, MAC_A, MAC_ROUTER),
+    (Point::Client, [0; 6], [0; 6]),
+];
+const FROM_A: Way = PAST_THE_WIRE;
+const FROM_B: Way = FROM_SURVIVOR;
+
+/// What happens between `won` and the end, by whom.
+struct Rounds {
+    run: Run,
+    first_fault: u64,
+    returned: u64,
+    /// Where in `run` the service is.
+    said: u64,
+}
+
+fn says(at: u64, data: &'static [u8]) -> Say {
+    Say {
+        at,
+        data,
+        ack: 5,
+        ..SAY
+    }
+}
+
+impl Rounds {
+    /// Node a has died, node b has taken over and said `der`, and node a has just come back.
+    fn new() -> Self {
+        let mut run = Run::new();
+        run.open();
+        run.exchange();
+        let first_fault = run.fault();
+        run.survivor(says(3, b"der"));
+        run.say(false, TO_SURVIVOR, Say { at: 5, ack: 6, ..SAY });
+        Self {
+            first_fault,
+            returned: run.now_ns,
+            run,
+            said: 6,
+        }
+    }
+
+    /// The next three bytes go `way`.
+    fn service(&mut self, way: Way, data: &'static [u8]) {
+        self.run.say(true, way, says(self.said, data));
+        self.said += data.len() as u64;
+    }
+
+    /// Node a forwards for the first time, and so long that all of it must be in order.
+    fn becomes_wire(&mut self) {
+        self.service(FROM_B_BY_A, b"ful");
+        self.run.now_ns += 30 * MS;
+        let ack = self.said;
+        self.run.say(false, FROM_CLIENT_BY_A, Say { at: 5, ack, ..SAY });
+        self.service(FROM_B_BY_A, b"abc");
+    }
+
+    fn expected(&self, second_fault: Option<u64>) -> Expectations {
+        let mut expected = self.run.expected(Some(self.first_fault));
+        expected.role_changes_ns.extend(second_fault);
+        let directory = TempDir::new().unwrap();
+        let survey = Survey::of(&self.run.write(&directory), &expected).unwrap();
+        let returned = Change::Returned {
+            node: 0,
+            at_ns: self.returned,
+        };
+        expected.wires = survey.wires(1, &[returned]);
+        expected
+    }
+
+    fn broken(&self, second_fault: Option<u64>) -> Vec<Rule> {
+        self.run.broken(&self.expected(second_fault))
+    }
+}
+
+#[test]
+fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
+    let mut rounds = Rounds::new();
+    rounds.becomes_wire();
+    let first_forwarded = rounds.returned + 3 * HOP_NS;
+    let fault = rounds.run.fault();
+    rounds.service(FROM_A, b"xyz");
+    let expected = rounds.expected(Some(fault));
+    let (old, new) = (expected.wires[0], expected.wires[1]);
+    assert_eq!((old.node, old.until_ns), (1, first_forwarded));
+    assert_eq!((new.node, new.until_ns), (0, u64::MAX));
+    let verdict = rounds.run.judge(&expected);
+    assert!(verdict.holds(), "{verdict:#?}");
+    let reigns: Vec<_> = verdict
+        .reigns
+        .iter()
+        .map(|one| (one.node, one.taken_over))
+        .collect();
+    assert_eq!(reigns, [(0, 0), (1, 1), (0, 1)]);
+    assert_eq!(verdict.connections_taken_over, 1);
+}
+
+#[test]
+fn a_node_that_returns_and_speaks_without_right_is_a_second_voice() {
+    let mut rounds = Rounds::new();
+    rounds.service(FROM_A, b"ful");
+    let mut broken = rounds.broken(None);
+    broken.retain(|&rule| rule == Rule::OneVoice);
+    assert_eq!(broken, [Rule::OneVoice]);
+    // Nor may it once it is the wire.
+    let mut rounds = Rounds::new();
+    rounds.becomes_wire();
+    rounds.service(FROM_A, b"xyz");
+    assert_eq!(rounds.broken(None), [Rule::OneVoice]);
+    let early = rounds.run.now_ns;
+    assert_eq!(rounds.broken(Some(early)), [Rule::OneVoice]);
+}
+
+#[test]
+fn the_old_wire_must_not_go_past_the_new_one() {
+    let mut rounds = Rounds::new();
+    rounds.becomes_wire();
+    rounds.service(FROM_B, b"xyz");
+    assert_eq!(rounds.broken(None), [Rule::OutputCommit, Rule::ThroughWire]);
+    // What was on its way when the new one began is no leak.
+    let mut rounds = Rounds::new();
+    rounds.service(FROM_B_BY_A, b"ful");
+    rounds.service(FROM_B, b"abc");
+    rounds.run.now_ns += 30 * MS;
+    rounds.service(FROM_B_BY_A, b"xyz");
+    assert_eq!(rounds.broken(None), []);
+    // Input that reached it past the new one is not in the new one's log.
+    let mut rounds = Rounds::new();
+    rounds.becomes_wire();
+    let ack = rounds.said;
+    let more = Say {
+        at: 5,
+        ack,
+        data: b"more",
+        ..SAY
+    };
+    rounds.run.say(false, TO_SURVIVOR, more);
+    let acknowledged = Say {
+        ack: 9,
+        ..says(ack, b"")
+    };
+    rounds.run.say(true, FROM_B_BY_A, acknowledged);
+    assert_eq!(rounds.broken(None), [Rule::InputCommit]);
+}
+
+#[test]
+fn input_that_came_before_the_new_wire_need_not_have_been_logged_by_it() {
+    let mut rounds = Rounds::new();
+    let more = Say {
+        at: 5,
+        ack: 6,
+        data: b"more",
+        ..SAY
+    };
+    rounds.run.say(false, TO_SURVIVOR, more);
+    rounds.service(FROM_B_BY_A, b"ful");
+    rounds.run.now_ns += 30 * MS;
+    rounds.run.say(
+        true,
+        FROM_B_BY_A,
+        Say {
+            ack: 9,
+            ..says(9, b"abc")
+        },
+    );
+    assert_eq!(rounds.broken(None), []);
+}
+
+#[test]
+fn two_nodes_that_speak_at_the_same_time_are_heard_and_measured() {
+    let mut rounds = Rounds::new();
+    rounds.becomes_wire();
+    let fault = rounds.run.fault();
+    rounds.service(FROM_A, b"xyz");
+    let survey = |rounds: &Rounds| {
+        let directory = TempDir::new().unwrap();
+        Survey::of(&rounds.run.write(&directory), &rounds.expected(None)).unwrap()
+    };
+    assert_eq!(survey(&rounds).two_speakers_ns(), 0);
+    let entrances: Vec<_> = survey(&rounds).entrances.iter().map(|one| one.node).collect();
+    assert_eq!(entrances, [1, 0]);
+    // Node b was not dead: a word in between, and one after it.
+    let before = rounds.run.now_ns;
+    rounds.service(FROM_B, b"!");
+    assert_eq!(rounds.broken(Some(fault)), [Rule::OutputCommit, Rule::OneVoice]);
+    let after = rounds.run.now_ns;
+    rounds.service(FROM_A, b"?");
+    let both = survey(&rounds).two_speakers_ns();
+    assert!((1..after - before).contains(&both), "{both}");
+    let speakers: Vec<_> = survey(&rounds).speeches().iter().map(|one| one.node).collect();
+    assert_eq!(speakers, [0, 1, 0, 1]);
+}
+
+#[test]
+fn a_wire_that_was_lost_is_none_until_it_returns() {
+    let passage = |sender, origin, from_ns, until_ns| Passage {
+        sender,
+        origin,
+        from_ns,
+        until_ns,
+    };
+    let survey = Survey {
+        passages: vec![
+            passage(1, 0, 0, 10 * MS),
+            passage(0, 0, 90 * MS, 200 * MS),
+            passage(1, 0, 200 * MS, 900 * MS),
+        ],
+        entrances: Vec::new(),
+    };
+    let changes = [
+        Change::Lost { node: 0, at_ns: 5 },
+        Change::Lost {
+            node: 1,
+            at_ns: 20 * MS,
+        },
+        Change::Returned {
+            node: 1,
+            at_ns: 100 * MS,
+        },
+    ];
+    let wire = |from_ns, until_ns| Wire {
+        node: 1,
+        from_ns,
+        until_ns,
+    };
+    let wires = survey.wires(1, &changes);
+    assert_eq!(wires, [wire(0, 20 * MS), wire(220 * MS, u64::MAX)]);
+    // Lost again before it was found to be one.
+    let lost = Change::Lost {
+        node: 1,
+        at_ns: 210 * MS,
+    };
+    assert_eq!(
+        survey.wires(1, &[&changes[..], &[lost]].concat()),
+        [wire(0, 20 * MS)]
+    );
+}
