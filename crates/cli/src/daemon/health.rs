@@ -144,7 +144,10 @@ mod tests {
         ask(server(b"+PONG\r\n"), &health()).unwrap();
         let error = ask(server(b"-LOADING"), &health()).unwrap_err();
         let said = error.to_string(); // as much of it as had come
-        assert!(said.starts_with("it said \"-LOAD") && said.ends_with("not \"+PONG\""), "{said}");
+        assert!(
+            said.starts_with("it said \"-LOAD") && said.ends_with("not \"+PONG\""),
+            "{said}"
+        );
         ask(server(b"+PO"), &health()).unwrap_err();
     }
 

@@ -32,6 +32,8 @@ const DATAGRAM_MAX: usize = 32 * 1024;
 const RECEIVE_MAX: usize = 64;
 /// Between two warnings of the same kind.
 const WARN_EVERY: Duration = Duration::from_secs(10);
+/// Between two words out of the rhythm for a peer that is not proved to be new: a recording must not make this node talk.
+const AGAIN_EVERY: Duration = Duration::from_millis(5);
 
 /// What nodes say to each other.
 #[derive(Debug)]
@@ -117,6 +119,8 @@ struct Word {
     at: Option<Instant>,
     /// The thread has not sent it yet.
     fresh: bool,
+    /// When it was said for the sake of a new life last.
+    again: Option<Instant>,
     over: bool,
     sealer: Sealer,
 }
@@ -139,6 +143,7 @@ impl Peer {
                 bytes: Vec::new(),
                 at: None,
                 fresh: false,
+                again: None,
                 over: false,
                 sealer,
             }),
@@ -269,6 +274,9 @@ impl Peer {
     }
 
     fn refuse(&mut self, reason: Refused) {
+        if reason == Refused::Unproved {
+            self.say_again();
+        }
         let count = self.refused.entry(reason).or_default();
         count.datagrams += 1;
         // Copies come by each link; the first words of a new agent prove nothing yet.
@@ -276,6 +284,16 @@ impl Peer {
         if !is_usual && count.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             count.warned = Some(Instant::now());
             tracing::warn!(peer = self.name, datagrams = count.datagrams, %reason, "what the peer's address says does not count");
+        }
+    }
+
+    /// A new life of the peer's agent waits for the nonce that proves it: it need not wait for the rhythm.
+    fn say_again(&self) {
+        let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
+        if word.again.is_none_or(|at| at.elapsed() >= AGAIN_EVERY) {
+            word.again = Some(Instant::now());
+            word.fresh = true;
+            self.said.changed.notify_one();
         }
     }
 

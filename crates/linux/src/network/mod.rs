@@ -215,16 +215,19 @@ impl Network {
 
     /// Grants or withdraws the right to speak: without it nothing that this node says itself leaves from `service`, but
     /// what bears [`MARK_SPEAK`](crate::wire::MARK_SPEAK) and is no RST. What is forwarded is not concerned. Granting takes
-    /// microseconds; withdrawing waits until no CPU uses the old set any more, some 10 ms.
+    /// microseconds; withdrawing waits until no CPU uses the old set any more, some 10 ms, unless nothing was granted.
     ///
     /// # Errors
     /// If nftables refuses.
     pub fn set_speak(&self, service: SocketAddr, may: bool) -> Result<(), Error> {
         let table = guard::table(&self.journal.plan().node);
         let mut speakers = self.speakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let might = speakers.contains(&service);
         speakers.retain(|speaker| *speaker != service);
         if may {
             speakers.push(service);
+        } else if !might {
+            return Ok(());
         }
         self.voice.set(&table, service, may)
     }
