@@ -67,8 +67,10 @@ impl Node {
             if service.is_busy() && word.yields {
                 continue; // a few connections first; it is said again
             }
-            let change = service.standing.on_word(now, &word);
-            self.follow(now, index, change);
+            // Who finds itself deposed can return on the same word.
+            while let Some(change) = self.services[usize::from(index)].standing.on_word(now, &word) {
+                self.follow(now, index, Some(change));
+            }
         }
     }
 
