@@ -92,7 +92,6 @@ fn broken_by(defect: Defect) -> BTreeSet<String> {
         scenario.defect = None;
         if !broken.is_empty() && play(&scenario).violations.is_empty() {
             rules.extend(broken.into_iter().map(|violation| violation.rule));
-            break;
         }
     }
     rules

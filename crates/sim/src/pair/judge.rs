@@ -8,6 +8,8 @@ use proto::packet::{Checksum, Segment};
 use proto::table::Direction;
 use proto::{Instant, Seq};
 
+use super::books::{Known, Most, Place, Voice};
+
 /// So many violations are kept; the first ones tell most.
 const VIOLATIONS_MAX: usize = 20;
 
@@ -37,17 +39,6 @@ pub struct Judge {
     flows: BTreeMap<SocketAddr, Flow>,
     violations: Vec<String>,
     resets: Vec<(Instant, SocketAddr)>,
-}
-
-/// Who says something, and by what right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Voice {
-    /// 0 or 1.
-    pub node: usize,
-    /// Of the gate that lets it out.
-    pub epoch: u64,
-    /// That gate is for a node without a wire before it.
-    pub is_alone: bool,
 }
 
 /// One connection, from its SYN on.
@@ -83,64 +74,6 @@ struct Flow {
     is_orphaned: bool,
     /// The process that served it has died.
     has_died: bool,
-}
-
-/// The bytes of a stream that were seen.
-#[derive(Debug, Default)]
-struct Known {
-    bytes: Vec<Option<u8>>,
-    contiguous: usize,
-    fin: Option<u64>,
-}
-
-impl Known {
-    /// Notes a segment's contents; the place of the first byte that contradicts, or of another end.
-    fn note(&mut self, at: i64, payload: &[u8], fin: bool) -> Result<(), u64> {
-        let end = at + payload.len() as i64;
-        for (position, byte) in (at..end).zip(payload) {
-            let Ok(position) = usize::try_from(position) else {
-                continue;
-            };
-            if position >= self.bytes.len() {
-                self.bytes.resize(position + 1, None);
-            }
-            let known = self.bytes[position].get_or_insert(*byte);
-            if known != byte || self.fin.is_some_and(|fin| position as u64 >= fin) {
-                return Err(position as u64);
-            }
-        }
-        while self.bytes.get(self.contiguous).is_some_and(Option::is_some) {
-            self.contiguous += 1;
-        }
-        if let Some(end) = u64::try_from(end).ok().filter(|_| fin) {
-            let is_first = self.fin.is_none() && end >= self.bytes.len() as u64;
-            if !is_first && self.fin != Some(end) {
-                return Err(end);
-            }
-            self.fin = Some(end);
-        }
-        Ok(())
-    }
-
-    /// What follows all that is known without a gap, the FIN included.
-    fn end(&self) -> u64 {
-        let contiguous = self.contiguous as u64;
-        contiguous + u64::from(self.fin == Some(contiguous))
-    }
-
-    fn has(&self, at: i64, payload: &[u8]) -> bool {
-        (at..).zip(payload).all(|(position, byte)| {
-            let known = usize::try_from(position).map(|position| self.bytes.get(position).copied().flatten());
-            known.is_err() || known == Ok(Some(*byte))
-        })
-    }
-}
-
-/// A segment's place in both streams.
-#[derive(Clone, Copy)]
-struct Place {
-    at: i64,
-    acknowledges: i64,
 }
 
 impl Flow {
@@ -193,47 +126,6 @@ impl Flow {
             at: segment.seq.distance_from(self.output_first?).into(),
             acknowledges: segment.ack.distance_from(self.input_first).into(),
         })
-    }
-}
-
-/// The most that one side has said.
-#[derive(Clone, Copy, Debug, Default)]
-struct Most {
-    acknowledged: u64,
-    right_edge: u64,
-    timestamp: Option<u32>,
-}
-
-impl Most {
-    /// What a segment says.
-    fn of(segment: &Segment<'_>, place: Place, shift: u8) -> Self {
-        let acknowledged = u64::try_from(place.acknowledges).unwrap_or(0);
-        Self {
-            acknowledged,
-            right_edge: acknowledged + (u64::from(segment.window) << shift),
-            timestamp: segment.options.timestamps.map(|timestamps| timestamps.value),
-        }
-    }
-
-    /// In what `later` is less.
-    fn is_more_than(self, later: Self, shift: u8) -> Option<String> {
-        let is_before = |(now, before): (u32, u32)| now.wrapping_sub(before).cast_signed() < 0;
-        let is_less = later.acknowledged < self.acknowledged
-            || later.right_edge + (1 << shift) <= self.right_edge // a window is written in whole units
-            || later.timestamp.zip(self.timestamp).is_some_and(is_before);
-        is_less.then(|| format!("{later:?} after {self:?}"))
-    }
-
-    fn or(self, other: Self) -> Self {
-        let timestamp = match (self.timestamp, other.timestamp) {
-            (Some(one), Some(other)) if other.wrapping_sub(one).cast_signed() < 0 => Some(one),
-            (one, other) => other.or(one),
-        };
-        Self {
-            acknowledged: self.acknowledged.max(other.acknowledged),
-            right_edge: self.right_edge.max(other.right_edge),
-            timestamp,
-        }
     }
 }
 

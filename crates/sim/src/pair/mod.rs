@@ -16,8 +16,10 @@
 mod agent;
 pub mod application;
 pub(crate) mod arbiter;
+mod books;
 mod carry_out;
 mod clock;
+mod death;
 mod defect;
 pub mod draw;
 pub mod echo;
@@ -27,6 +29,7 @@ mod neighbours;
 mod relay;
 mod scene;
 mod station;
+mod talk;
 mod wire;
 
 pub use agent::Costs;
@@ -35,5 +38,6 @@ pub use defect::Defect;
 pub use judge::Judge;
 pub use relay::{Ending, Relay};
 pub(crate) use scene::is_excused;
-pub use scene::{Scene, SceneConfig, Talk, vip};
+pub use scene::{Scene, SceneConfig, vip};
 pub use station::{Station, StationConfig};
+pub use talk::Talk;

@@ -7,23 +7,24 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proto::Instant;
-use proto::action::{Gate, Server};
+use proto::action::Gate;
 use proto::connection::Endpoint;
 use proto::node::{Node as Core, NodeConfig};
-use proto::packet::{Checksum, Flags, Segment};
+use proto::packet::{Checksum, Segment};
 use proto::role::Role;
 use proto::table::{ConnectionId, Direction};
 
 use super::agent::{Agent, Costs};
 use super::application::{Application, Pace, Program, Served};
 use super::arbiter::{Answer, Arbiter};
+use super::books::Voice;
 use super::clock::Clock;
 use super::defect::Defect;
-use super::judge::{Judge, Voice};
+use super::judge::Judge;
 use super::neighbours::{ANNOUNCE, PONG, WHO};
 use super::wire::{Fate, Side, Wire};
 use crate::host::{EndpointId, Host, HostConfig};
-use crate::tcp::{self, State};
+use crate::tcp;
 use crate::world::{Node, Output, Port};
 
 /// To the neighbours: routers, outside hosts.
@@ -96,9 +97,9 @@ pub struct Station {
     pub(super) is_reached: bool,
     pub(super) is_claiming: bool,
     /// Clients whose connections have lost their process: FIN and RST of these are not speech.
-    dying: BTreeSet<SocketAddr>,
+    pub(super) dying: BTreeSet<SocketAddr>,
     /// The process that listened is dead: a RST for want of it is no speech either.
-    is_server_dead: bool,
+    pub(super) is_server_dead: bool,
     /// Sockets that are not ready for packets.
     pub(super) deaf: BTreeSet<SocketAddr>,
     pub(super) restoring: BTreeMap<ConnectionId, Restoring>,
@@ -253,78 +254,6 @@ impl Station {
 
     pub(super) fn is(&self, defect: Defect) -> bool {
         self.config.defect == Some(defect)
-    }
-
-    /// A worker with the connections of `clients` is killed: its kernel closes them, as the program `death` sees.
-    pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
-        let now = self.clock.read(now);
-        self.kill_processes(now, clients);
-    }
-
-    fn kill_processes(&mut self, now: Instant, clients: &[SocketAddr]) {
-        let vip = self.vip;
-        let number = self.config.number;
-        for &client in clients {
-            let id = self.host.find(vip, client).filter(|&id| {
-                let state = self.host.endpoint(id).map(tcp::Endpoint::state);
-                let is_accepted = state.is_some_and(|state| state != State::SynReceived); // those are the listener's
-                is_accepted && self.host.app::<Served>(id).is_some()
-            });
-            let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
-                continue;
-            };
-            self.judge.borrow_mut().on_process_lost(number, client);
-            if !self.is(Defect::DeathSpeaks) {
-                self.dying.insert(client);
-            }
-            let nobody = Box::new(|_: Instant, _: &mut tcp::Endpoint| None);
-            let id = self.host.adopt(now, endpoint, nobody);
-            self.host.with(now, id, tcp::Endpoint::shutdown);
-            self.core.handle_orphans(now, 0, [client]);
-        }
-        self.agent.wake(now);
-    }
-
-    /// The process that listens is killed, with all its connections.
-    pub fn kill_server(&mut self, now: Instant) {
-        let now = self.clock.read(now);
-        self.is_server_dead = true;
-        self.host.unlisten(self.vip.port());
-        let served = |(id, endpoint): (EndpointId, &tcp::Endpoint)| {
-            self.host.app::<Served>(id).map(|_| endpoint.remote())
-        };
-        let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
-        self.kill_processes(now, &clients);
-        self.core.handle_server(now, 0, Server::Dead);
-    }
-
-    /// It is started again.
-    pub fn start_server(&mut self, now: Instant) {
-        if std::mem::take(&mut self.is_server_dead) {
-            listen(&mut self.host, &self.config, self.vip);
-            let now = self.clock.read(now);
-            self.core.handle_server(now, 0, Server::Alive);
-            self.agent.wake(now);
-        }
-    }
-
-    /// What a dying socket says, without its FIN or RST: the egress guard's part. `None`: nothing is left.
-    fn silence_death(&self, packet: Vec<u8>) -> Option<Vec<u8>> {
-        let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
-        if !self.dying.contains(&segment.destination) || !(segment.flags.fin || segment.flags.rst) {
-            return Some(packet);
-        }
-        if segment.flags.rst || segment.payload.is_empty() {
-            return None;
-        }
-        let quiet = Segment {
-            flags: Flags {
-                fin: false,
-                ..segment.flags
-            },
-            ..segment
-        };
-        Some(quiet.emit())
     }
 
     /// Sends what the local stack or a raw socket says, if the guards let it.
@@ -488,7 +417,7 @@ fn started(config: &StationConfig, vip: SocketAddr, seed: u64) -> Host {
     host
 }
 
-fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr) {
+pub(super) fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr) {
     let (program, pace) = (Rc::clone(&config.program), config.pace);
     host.listen(vip.port(), move |client| {
         Box::new(Served::new(program(client), pace))

@@ -1,0 +1,113 @@
+//! What the judge writes down of a connection.
+
+use proto::packet::Segment;
+
+/// The bytes of a stream that were seen.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub bytes: Vec<Option<u8>>,
+    pub contiguous: usize,
+    pub fin: Option<u64>,
+}
+
+impl Known {
+    /// Notes a segment's contents; the place of the first byte that contradicts, or of another end.
+    pub fn note(&mut self, at: i64, payload: &[u8], fin: bool) -> Result<(), u64> {
+        let end = at + payload.len() as i64;
+        for (position, byte) in (at..end).zip(payload) {
+            let Ok(position) = usize::try_from(position) else {
+                continue;
+            };
+            if position >= self.bytes.len() {
+                self.bytes.resize(position + 1, None);
+            }
+            let known = self.bytes[position].get_or_insert(*byte);
+            if known != byte || self.fin.is_some_and(|fin| position as u64 >= fin) {
+                return Err(position as u64);
+            }
+        }
+        while self.bytes.get(self.contiguous).is_some_and(Option::is_some) {
+            self.contiguous += 1;
+        }
+        if let Some(end) = u64::try_from(end).ok().filter(|_| fin) {
+            let is_first = self.fin.is_none() && end >= self.bytes.len() as u64;
+            if !is_first && self.fin != Some(end) {
+                return Err(end);
+            }
+            self.fin = Some(end);
+        }
+        Ok(())
+    }
+
+    /// What follows all that is known without a gap, the FIN included.
+    pub fn end(&self) -> u64 {
+        let contiguous = self.contiguous as u64;
+        contiguous + u64::from(self.fin == Some(contiguous))
+    }
+
+    pub fn has(&self, at: i64, payload: &[u8]) -> bool {
+        (at..).zip(payload).all(|(position, byte)| {
+            let known = usize::try_from(position).map(|position| self.bytes.get(position).copied().flatten());
+            known.is_err() || known == Ok(Some(*byte))
+        })
+    }
+}
+
+/// A segment's place in both streams.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub at: i64,
+    pub acknowledges: i64,
+}
+
+/// The most that one side has said.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Most {
+    pub acknowledged: u64,
+    pub right_edge: u64,
+    pub timestamp: Option<u32>,
+}
+
+impl Most {
+    /// What a segment says.
+    pub fn of(segment: &Segment<'_>, place: Place, shift: u8) -> Self {
+        let acknowledged = u64::try_from(place.acknowledges).unwrap_or(0);
+        Self {
+            acknowledged,
+            right_edge: acknowledged + (u64::from(segment.window) << shift),
+            timestamp: segment.options.timestamps.map(|timestamps| timestamps.value),
+        }
+    }
+
+    /// In what `later` is less.
+    pub fn is_more_than(self, later: Self, shift: u8) -> Option<String> {
+        let is_before = |(now, before): (u32, u32)| now.wrapping_sub(before).cast_signed() < 0;
+        let is_less = later.acknowledged < self.acknowledged
+            || later.right_edge + (1 << shift) <= self.right_edge // a window is written in whole units
+            || later.timestamp.zip(self.timestamp).is_some_and(is_before);
+        is_less.then(|| format!("{later:?} after {self:?}"))
+    }
+
+    pub fn or(self, other: Self) -> Self {
+        let timestamp = match (self.timestamp, other.timestamp) {
+            (Some(one), Some(other)) if other.wrapping_sub(one).cast_signed() < 0 => Some(one),
+            (one, other) => other.or(one),
+        };
+        Self {
+            acknowledged: self.acknowledged.max(other.acknowledged),
+            right_edge: self.right_edge.max(other.right_edge),
+            timestamp,
+        }
+    }
+}
+
+/// Who says something, and by what right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Voice {
+    /// 0 or 1.
+    pub node: usize,
+    /// Of the gate that lets it out.
+    pub epoch: u64,
+    /// That gate is for a node without a wire before it.
+    pub is_alone: bool,
+}

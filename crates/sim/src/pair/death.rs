@@ -1,0 +1,87 @@
+//! Processes of the application that die, and what their kernel says for them.
+
+use std::net::SocketAddr;
+
+use proto::Instant;
+use proto::action::Server;
+use proto::packet::{Checksum, Flags, Segment};
+
+use super::application::Served;
+use super::defect::Defect;
+use super::station::{Station, listen};
+use crate::host::EndpointId;
+use crate::tcp::{self, State};
+
+impl Station {
+    /// A worker with the connections of `clients` is killed: its kernel closes them, as the program `death` sees.
+    pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
+        let now = self.clock.read(now);
+        self.kill_processes(now, clients);
+    }
+
+    fn kill_processes(&mut self, now: Instant, clients: &[SocketAddr]) {
+        let vip = self.vip;
+        let number = self.config.number;
+        for &client in clients {
+            let id = self.host.find(vip, client).filter(|&id| {
+                let state = self.host.endpoint(id).map(tcp::Endpoint::state);
+                let is_accepted = state.is_some_and(|state| state != State::SynReceived); // those are the listener's
+                is_accepted && self.host.app::<Served>(id).is_some()
+            });
+            let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
+                continue;
+            };
+            self.judge.borrow_mut().on_process_lost(number, client);
+            if !self.is(Defect::DeathSpeaks) {
+                self.dying.insert(client);
+            }
+            let nobody = Box::new(|_: Instant, _: &mut tcp::Endpoint| None);
+            let id = self.host.adopt(now, endpoint, nobody);
+            self.host.with(now, id, tcp::Endpoint::shutdown);
+            self.core.handle_orphans(now, 0, [client]);
+        }
+        self.agent.wake(now);
+    }
+
+    /// The process that listens is killed, with all its connections.
+    pub fn kill_server(&mut self, now: Instant) {
+        let now = self.clock.read(now);
+        self.is_server_dead = true;
+        self.host.unlisten(self.vip.port());
+        let served = |(id, endpoint): (EndpointId, &tcp::Endpoint)| {
+            self.host.app::<Served>(id).map(|_| endpoint.remote())
+        };
+        let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
+        self.kill_processes(now, &clients);
+        self.core.handle_server(now, 0, Server::Dead);
+    }
+
+    /// It is started again.
+    pub fn start_server(&mut self, now: Instant) {
+        if std::mem::take(&mut self.is_server_dead) {
+            listen(&mut self.host, &self.config, self.vip);
+            let now = self.clock.read(now);
+            self.core.handle_server(now, 0, Server::Alive);
+            self.agent.wake(now);
+        }
+    }
+
+    /// What a dying socket says, without its FIN or RST: the egress guard's part. `None`: nothing is left.
+    pub(super) fn silence_death(&self, packet: Vec<u8>) -> Option<Vec<u8>> {
+        let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
+        if !self.dying.contains(&segment.destination) || !(segment.flags.fin || segment.flags.rst) {
+            return Some(packet);
+        }
+        if segment.flags.rst || segment.payload.is_empty() {
+            return None;
+        }
+        let quiet = Segment {
+            flags: Flags {
+                fin: false,
+                ..segment.flags
+            },
+            ..segment
+        };
+        Some(quiet.emit())
+    }
+}

@@ -1,0 +1,82 @@
+//! What a client says on one connection.
+
+use std::time::Duration;
+
+use proto::Instant;
+use proto::follower::Policy;
+
+use super::{echo, http};
+use crate::exchange::Stream;
+use crate::host::App;
+use crate::tcp::Endpoint;
+
+/// What a client says on one connection.
+#[derive(Debug)]
+pub enum Talk {
+    /// Requests of HTTP.
+    Http(http::Client),
+    /// Messages to be echoed.
+    Echo(echo::Client),
+}
+
+impl Talk {
+    /// One request for a reply of `len` bytes, and nothing special.
+    pub fn plain(policy: Policy, len: u32) -> Self {
+        let after = Duration::ZERO;
+        match policy {
+            Policy::Http => {
+                let request = http::Request::get(len.into(), Stream::new(1, len.into()));
+                let pipelined = false;
+                let planned = http::Planned {
+                    request,
+                    after,
+                    pipelined,
+                };
+                Self::Http(http::Client::new(vec![planned], false, None))
+            }
+            Policy::Replica => {
+                let message = echo::Message {
+                    upload: 0,
+                    download: len,
+                    seed: 1,
+                    echo: false,
+                    is_last: false,
+                };
+                Self::Echo(echo::Client::new(vec![(message, after)], false, None))
+            }
+        }
+    }
+
+    /// Whether every reply came as it should, and nothing else.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Self::Http(client) => client.is_complete(),
+            Self::Echo(client) => client.is_complete(),
+        }
+    }
+
+    /// What came that should not.
+    pub fn wrong(&self) -> Option<&str> {
+        match self {
+            Self::Http(client) => client.wrong(),
+            Self::Echo(client) => client.wrong(),
+        }
+    }
+
+    /// Whether the pair may have to cut the open reply.
+    pub fn may_be_cut(&self) -> bool {
+        match self {
+            Self::Http(client) => client.may_be_cut(),
+            Self::Echo(_) => false,
+        }
+    }
+}
+
+impl App for Talk {
+    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+        match self {
+            Self::Http(client) => client.drive(now, endpoint),
+            Self::Echo(client) => client.drive(now, endpoint),
+        }
+    }
+}
