@@ -60,6 +60,19 @@ impl Point {
     }
 }
 
+/// An interface that is captured.
+#[derive(Clone, Debug)]
+pub struct Place<'a> {
+    /// What the judge takes it for.
+    pub point: Point,
+    /// The name of its file, without the extension.
+    pub name: String,
+    /// The namespace that it is in.
+    pub namespace: &'a Netns,
+    /// Its name there.
+    pub interface: &'a str,
+}
+
 /// A finished capture: a pcap file with nanosecond times of the wall clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capture {
@@ -80,24 +93,39 @@ pub struct Captures {
 }
 
 impl Captures {
-    /// Starts all captures and waits until each sees every packet. Files are `DIRECTORY/POINT.pcap`; of each packet
-    /// `snap` bytes are kept.
+    /// Starts captures at every point of `network`. Files are `DIRECTORY/POINT.pcap`; of each packet `snap` bytes are kept.
+    ///
+    /// # Errors
+    /// As [`Self::start_at`].
+    pub fn start(network: &Topology, directory: &Path, snap: u32) -> Result<Self> {
+        let places = Point::ALL.map(|point| {
+            let (namespace, interface) = point.place(network);
+            Place {
+                point,
+                name: point.name().to_owned(),
+                namespace,
+                interface,
+            }
+        });
+        Self::start_at(&places, directory, snap)
+    }
+
+    /// Starts a capture at each of `places` and waits until each sees every packet. Files are `DIRECTORY/NAME.pcap`.
     ///
     /// # Errors
     /// If tcpdump cannot be started or does not get going.
-    pub fn start(network: &Topology, directory: &Path, snap: u32) -> Result<Self> {
+    pub fn start_at(places: &[Place<'_>], directory: &Path, snap: u32) -> Result<Self> {
         let mut running = Vec::new();
-        for point in Point::ALL {
-            let (namespace, interface) = point.place(network);
-            let path = directory.join(format!("{}.pcap", point.name()));
-            let mut tcpdump = namespace.command("tcpdump")?;
+        for place in places {
+            let path = directory.join(format!("{}.pcap", place.name));
+            let mut tcpdump = place.namespace.command("tcpdump")?;
             tcpdump
-                .args(["-i", interface, "-w"])
+                .args(["-i", place.interface, "-w"])
                 .arg(&path)
                 .args(["-s", &snap.to_string(), "-B", &BUFFER_KIB.to_string()])
                 .args(["--time-stamp-precision=nano", "-Z", "root"]);
-            let label = format!("tcpdump-{}", point.name());
-            running.push((point, path, Process::start(&label, tcpdump, directory)?));
+            let label = format!("tcpdump-{}", place.name);
+            running.push((place.point, path, Process::start(&label, tcpdump, directory)?));
         }
         for (.., tcpdump) in &mut running {
             tcpdump.wait_until("listen", START_LIMIT, |tcpdump| {

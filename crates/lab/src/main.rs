@@ -5,9 +5,11 @@ mod capture;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod client;
 mod clock;
+mod cluster;
 mod crash;
 mod edge_memory;
 mod emulator;
+mod fence;
 mod figure;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod judge;
@@ -18,6 +20,7 @@ mod process;
 mod teardown;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod timeline;
+mod witness;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -43,6 +46,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::Options),
+    Cluster(cluster::ClusterOptions),
     Crash(crash::Options),
     Demo(crash::DemoOptions),
     Figure(figure::Options),
@@ -51,6 +55,7 @@ enum Command {
     EdgeMemory(edge_memory::Options),
     Network(net::hold::Options),
     Programs(crash::ProgramsOptions),
+    Split(crash::SplitOptions),
     Trace(figure::TraceOptions),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::Options),
@@ -58,6 +63,8 @@ enum Command {
     Dumbbell(bench::sim::DumbbellOptions),
     #[command(name = bench::sim::MEASURE, hide = true)]
     Measure(bench::sim::MeasureOptions),
+    #[command(name = fence::FENCE, hide = true)]
+    Fence(fence::FenceOptions),
     #[command(name = CLIENT, hide = true)]
     Client,
     #[command(name = teardown::WATCHDOG, hide = true)]
@@ -110,6 +117,7 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         Command::Bench(options) => bench::run(&options),
+        Command::Cluster(options) => cluster::cluster(&options),
         Command::Crash(options) => crash::run(&options),
         Command::Demo(options) => crash::demo(&options),
         Command::Figure(options) => figure::run(&options),
@@ -121,6 +129,8 @@ fn main() -> ExitCode {
         Command::Load(options) => bench::load::run(&options).map(|()| Outcome::Held),
         Command::Network(options) => net::hold::run(&options),
         Command::Programs(options) => crash::programs(&options),
+        Command::Split(options) => crash::split(&options),
+        Command::Fence(options) => fence::fence(&options).map(|()| Outcome::Held),
         Command::Client | Command::Watchdog => unreachable!("handled above"),
     };
     match result {

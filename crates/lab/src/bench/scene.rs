@@ -8,7 +8,7 @@ use linux::netns::Netns;
 
 use crate::net::address::{NODES, VIP_V4};
 use crate::net::{INTERFACE, NODE_NAMES, Plan, ROUTER_LAN_INTERFACE, Topology, batch};
-use crate::node::{Agent, Application, Content, Pair, Server, Service};
+use crate::node::{Agent, Application, Arbiter, Content, HEARTBEAT_PORT, Pair, Server, Service};
 use crate::process::Process;
 use crate::teardown::{Resource, Teardown};
 
@@ -222,13 +222,16 @@ fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
         binary: daemon.to_owned(),
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
         addresses: [NODES[0].v4, NODES[1].v4].map(|address| vec![IpAddr::V4(address)]),
-        arbiter: String::new(),
         service,
+        service_name: "lab".to_owned(),
+        interface: INTERFACE.to_owned(),
+        heartbeat_port: HEARTBEAT_PORT,
         policy: "http",
         heartbeat_ms: 20,
         missed,
         claim_ping: Vec::new(),
         health: None,
+        arbiter: Arbiter::None,
     }
 }
 

@@ -61,7 +61,7 @@ pub fn follow(
             let of_some = options.fault.sequel(target) == Sequel::TakeoverOfSome;
             course.survive(stage, of_some)?;
         }
-        Sequel::Claim => course.wait_for_role(stage, 0, |status| !status.is_duplex(), "work alone")?,
+        Sequel::Claim => course.wait_for_role(stage, 0, Status::is_alone, "work alone")?,
         Sequel::Nothing => course.recover(stage, options, target)?,
     }
     if !options.baseline {

@@ -15,6 +15,7 @@ mod repeat;
 mod report;
 mod rounds;
 mod sample;
+mod split;
 mod stage;
 mod strike;
 mod work;
@@ -28,13 +29,15 @@ use serde::Serialize;
 use crate::capture;
 use crate::client::Protocol;
 use crate::emulator::Way;
-use crate::node::Application;
+use crate::node::{Application, Assume};
 use crate::{Outcome, WrongUse};
 
 use self::fault::{Fault, Sequel, Target};
 pub use demo::{DemoOptions, demo};
+pub use preflight::check_machine;
 pub use programs::{ProgramsOptions, programs};
 pub use sample::{Sample, sample};
+pub use split::{SplitOptions, split};
 
 /// Let something fail under load, and say whether every connection survived.
 ///
@@ -76,6 +79,12 @@ pub struct Options {
     /// every connection is protected the next round hits whoever is in the fault's role then.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
+    /// Who decides which node may speak when they do not hear each other: nobody, a fence, or etcd.
+    #[arg(long, value_enum, default_value_t = Assume::FailStop)]
+    assume: Assume,
+    /// Members of etcd.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    members: u8,
     /// Connections, all at once.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: u32,
@@ -127,6 +136,8 @@ impl Options {
             then_power_off: false,
             returning: Returning::Killed,
             rounds: None,
+            assume: Assume::FailStop,
+            members: 1,
             connections,
             busy: connections,
             megabytes: None,

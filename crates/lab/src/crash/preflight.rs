@@ -9,7 +9,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 use thiserror::Error;
 
-use super::Options;
+use super::{Options, Workload};
+use crate::node::Assume;
 
 /// What is missing here, each with what to do about it.
 #[derive(Debug, Error)]
@@ -22,6 +23,19 @@ struct Missing(Vec<String>);
 /// Names all that is missing.
 pub fn check(options: &Options) -> Result<()> {
     check_with(options, &[])
+}
+
+/// The same for nodes behind nginx with `assume`, and which daemon is under test.
+///
+/// # Errors
+/// Names all that is missing.
+pub fn check_machine(assume: Assume, steadfast: Option<PathBuf>) -> Result<PathBuf> {
+    let options = Options {
+        assume,
+        ..Options::single(Workload::Request, 1, 0, steadfast)
+    };
+    check(&options)?;
+    daemon(&options)
 }
 
 /// As [`check`], with these programs besides.
@@ -46,7 +60,12 @@ pub fn check_with(options: &Options, programs: &[&'static str]) -> Result<()> {
         "redis-benchmark" => (program, "redis-tools"),
         _ => (program, program),
     });
-    for (program, package) in needed.into_iter().chain(others) {
+    let of_arbiter: &[_] = match options.assume {
+        Assume::Etcd => &[("etcd", "etcd-server"), ("openssl", "openssl")],
+        Assume::Fence | Assume::FailStop => &[],
+    };
+    let all = needed.into_iter().chain(others).chain(of_arbiter.iter().copied());
+    for (program, package) in all {
         if !in_path(program) {
             missing.push(format!(
                 "{program}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"

@@ -14,6 +14,7 @@ use super::play::{Facts, play};
 use super::report::Report;
 use super::{Options, stage};
 use crate::Outcome;
+use crate::node::Assume;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -143,6 +144,10 @@ fn command(options: &Options, seed: u64) -> String {
         name(&|| options.returning.to_possible_value()),
         options.connections,
     );
+    if options.assume != Assume::FailStop {
+        let assume = name(&|| options.assume.to_possible_value());
+        command += &format!(" --assume {assume} --members {}", options.members);
+    }
     if let Some(server) = options.server {
         command += &format!(" --server {}", name(&|| server.to_possible_value()));
     }
@@ -230,7 +235,7 @@ mod tests {
     #[test]
     fn the_replay_command_asks_for_the_same_run() {
         let asked = "lab --policy replica --workload upload --fault flush-tc --node backup --then-power-off --rtt 20 \
-                     --loss 0.1 --repeat 50 --connections 7 --busy 3 --ipv6";
+                     --loss 0.1 --assume etcd --members 3 --repeat 50 --connections 7 --busy 3 --ipv6";
         let options = Cli::parse_from(asked.split_whitespace()).options;
         let again = command(&options, 9);
         let replayed = Cli::parse_from(again.split(' ').skip(1)).options;
@@ -243,6 +248,7 @@ mod tests {
         );
         assert_eq!((replayed.connections, replayed.busy, replayed.ipv6), (7, 3, true));
         assert_eq!((replayed.fault, replayed.node), (options.fault, options.node));
+        assert_eq!((replayed.assume, replayed.members), (options.assume, 3));
         assert!(replayed.then_power_off);
         assert_eq!(replayed.megabytes, None);
     }

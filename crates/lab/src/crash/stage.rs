@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::fault::{Fault, Sequel};
+use super::fault::Fault;
 use super::work::Work;
 use super::{Options, baseline, preflight};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
-use crate::net::address::{CLIENT, Endpoint, NODES, ROUTER_LAN, VIP_V4, VIP_V6};
-use crate::net::{NODE_NAMES, Plan, Topology};
-use crate::node::{Agent, Application, Content, Pair, Server, Status};
+use crate::fence;
+use crate::net::address::{CLIENT, Endpoint, NODES, ROUTER_LAN, VIP_V4, VIP_V6, WITNESSES};
+use crate::net::{INTERFACE, NODE_NAMES, Plan, Topology};
+use crate::node::{Agent, Application, Arbiter, Assume, Content, HEARTBEAT_PORT, Pair, Server, Status};
 use crate::teardown::{Resource, Teardown};
+use crate::witness::{self, Witness};
 
 /// Where runs put their files: in memory, so that captures cost little.
 const MEMORY: &str = "/dev/shm";
@@ -37,6 +39,8 @@ pub struct Stage {
     pub captures: Captures,
     /// The way to the client, if it is emulated.
     pub emulator: Option<Emulator>,
+    /// etcd, if it decides who may speak.
+    _witness: Option<Witness>,
     /// The network.
     pub network: Topology,
     /// What the nodes agree on.
@@ -77,7 +81,8 @@ impl Stage {
             Server::start(application, node, &directory, &label, &content, WORKERS)
         };
         let servers = [server(0)?, server(1)?];
-        let pair = pair(options, work.plan.seed, run)?;
+        let (arbiter, witness) = arbiter(options, &network, run, &directory, teardown)?;
+        let pair = pair(options, run, arbiter)?;
         let agents = if options.baseline {
             baseline::hold(&network.nodes[0], pair.service.ip())?;
             None
@@ -92,6 +97,7 @@ impl Stage {
             content,
             captures,
             emulator,
+            _witness: witness,
             network,
             pair,
             directory,
@@ -168,7 +174,34 @@ fn directory(options: &Options, run: &str, teardown: &Teardown) -> Result<PathBu
     Ok(directory)
 }
 
-fn pair(options: &Options, seed: u64, run: &str) -> Result<Pair> {
+/// Who decides which node may speak, with what runs for it.
+fn arbiter(
+    options: &Options,
+    network: &Topology,
+    run: &str,
+    directory: &Path,
+    teardown: &Teardown,
+) -> Result<(Arbiter, Option<Witness>)> {
+    match options.assume {
+        Assume::FailStop => Ok((Arbiter::None, None)),
+        Assume::Fence => {
+            let of_peer =
+                |peer: usize| fence::command(&network.switch, NODE_NAMES[peer], &network.nodes[peer]);
+            Ok((Arbiter::Fence([of_peer(1)?, of_peer(0)?]), None))
+        }
+        Assume::Etcd => {
+            let mut hosts = Vec::new();
+            for (index, endpoint) in WITNESSES.iter().enumerate().take(usize::from(options.members)) {
+                let host = network.add_host(run, &witness::name(index), endpoint, teardown)?;
+                hosts.push((host, *endpoint));
+            }
+            let witness = Witness::start(hosts, directory).context("start etcd")?;
+            Ok((witness.arbiter(), Some(witness)))
+        }
+    }
+}
+
+fn pair(options: &Options, run: &str, arbiter: Arbiter) -> Result<Pair> {
     let address = |node: &Endpoint| match options.ipv6 {
         true => IpAddr::V6(node.v6),
         false => IpAddr::V4(node.v4),
@@ -177,20 +210,21 @@ fn pair(options: &Options, seed: u64, run: &str) -> Result<Pair> {
         true => [ROUTER_LAN.v6, CLIENT.v6].map(IpAddr::V6),
         false => [ROUTER_LAN.v4, CLIENT.v4].map(IpAddr::V4),
     };
-    let target = options.fault.target(options.node, seed)?;
-    let may_claim = options.rounds.is_some() || options.fault.sequel(target) == Sequel::Claim;
     let is_probed = options.fault == Fault::HangServer;
     Ok(Pair {
         binary: preflight::daemon(options)?,
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
         addresses: [address(&NODES[0]), address(&NODES[1])].map(|address| vec![address]),
-        arbiter: String::new(),
         service: service(options),
+        service_name: "lab".to_owned(),
+        interface: INTERFACE.to_owned(),
+        heartbeat_port: HEARTBEAT_PORT,
         policy: options.policy.name(),
         heartbeat_ms: HEARTBEAT_MS,
         missed: MISSED,
-        claim_ping: if may_claim { outside.to_vec() } else { Vec::new() },
+        claim_ping: outside.to_vec(),
         health: is_probed.then(|| options.application().health()),
+        arbiter,
     })
 }
 

@@ -51,6 +51,12 @@ pub const NODES: [Endpoint; 2] = [
     Endpoint::new([10, 2, 0, 10], [0xfd02, 0x10], [0, 0x10]),
     Endpoint::new([10, 2, 0, 11], [0xfd02, 0x11], [0, 0x11]),
 ];
+/// Hosts beside the nodes, for witnesses.
+pub const WITNESSES: [Endpoint; 3] = [
+    Endpoint::new([10, 2, 0, 20], [0xfd02, 0x20], [0, 0x20]),
+    Endpoint::new([10, 2, 0, 21], [0xfd02, 0x21], [0, 0x21]),
+    Endpoint::new([10, 2, 0, 22], [0xfd02, 0x22], [0, 0x22]),
+];
 /// The service's virtual address.
 pub const VIP_V4: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 100);
 /// The service's virtual IPv6 address.
@@ -70,7 +76,8 @@ mod tests {
 
     #[test]
     fn no_two_interfaces_share_a_mac() {
-        let all = [CLIENT, ROUTER_WAN, ROUTER_LAN, NODES[0], NODES[1]];
+        let hosts = [CLIENT, ROUTER_WAN, ROUTER_LAN, NODES[0], NODES[1]];
+        let all = [&hosts[..], &WITNESSES].concat();
         for (i, one) in all.iter().enumerate() {
             assert!(all[i + 1..].iter().all(|other| other.mac != one.mac), "{one:?}");
         }

@@ -155,6 +155,50 @@ impl Topology {
     }
 }
 
+impl Topology {
+    /// Puts another host of `run` on the switch.
+    ///
+    /// # Errors
+    /// Names the step that failed; what was built so far is removed by `teardown`.
+    pub fn add_host(
+        &self,
+        run: &str,
+        role: &str,
+        endpoint: &Endpoint,
+        teardown: &Teardown,
+    ) -> Result<Netns, NetError> {
+        let name = namespace(run, role);
+        teardown.will_create(&Resource::Namespace(name.clone()))?;
+        let mac = endpoint.mac_text();
+        let switch = self.switch.name();
+        let commands = [
+            format!("netns add {name}"),
+            format!(
+                "link add name {INTERFACE} address {mac} netns {name} type veth peer name {role} netns {switch}"
+            ),
+        ];
+        batch(None, &commands)?;
+        let host = Netns::open(&name)?;
+        set_up_kernel(&host, HOST_SETTINGS)?;
+        batch(
+            Some(switch),
+            &[
+                format!("link set dev {role} master lan"),
+                format!("link set dev {role} up"),
+            ],
+        )?;
+        batch(
+            Some(&name),
+            &host_commands(endpoint, &ROUTER_LAN, Plan::default()),
+        )?;
+        Ok(host)
+    }
+}
+
+fn namespace(run: &str, role: &str) -> String {
+    format!("sf-{run}-{role}")
+}
+
 /// The namespaces' names.
 struct Names {
     client: String,
@@ -166,7 +210,7 @@ struct Names {
 
 impl Names {
     fn new(run: &str, wan: bool) -> Self {
-        let name = |role: &str| format!("sf-{run}-{role}");
+        let name = |role: &str| namespace(run, role);
         Self {
             client: name("client"),
             wan: wan.then(|| name("wan")),
@@ -228,6 +272,23 @@ const ROUTER_SETTINGS: &[(&str, &str)] = &[
     ("ipv6/conf/all/forwarding", "1"),
     ("ipv6/conf/default/forwarding", "1"),
 ];
+
+/// Makes the kernel settings of every host; before it has interfaces, which inherit them.
+///
+/// # Errors
+/// Names the setting that is refused.
+pub fn set_up_host(host: &Netns) -> Result<(), NetError> {
+    set_up_kernel(host, HOST_SETTINGS)
+}
+
+/// The same for a router.
+///
+/// # Errors
+/// Names the setting that is refused.
+pub fn set_up_router(router: &Netns) -> Result<(), NetError> {
+    set_up_kernel(router, HOST_SETTINGS)?;
+    set_up_kernel(router, ROUTER_SETTINGS)
+}
 
 fn set_up_kernel(
     namespace: &Netns,

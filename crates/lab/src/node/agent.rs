@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::net::INTERFACE;
+use super::arbiter::Arbiter;
 use crate::process::Process;
 use crate::teardown::Resource;
 
@@ -30,8 +30,6 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a daemon that is told to stop has: it waits 5 s for its peer at most.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
-/// The one service of the lab.
-const SERVICE: &str = "lab";
 /// Where the daemons send their heartbeats, by UDP.
 pub const HEARTBEAT_PORT: u16 = 7400;
 
@@ -44,10 +42,14 @@ pub struct Pair {
     pub names: [String; 2],
     /// Their addresses, one for each link between them, first on the LAN.
     pub addresses: [Vec<IpAddr>; 2],
-    /// Who gives the right to speak: the configuration's lines in front of its tables, such as a `[witness]`. Empty: nobody.
-    pub arbiter: String,
     /// The service.
     pub service: SocketAddr,
+    /// Its name in the configuration.
+    pub service_name: String,
+    /// The interface that it is on, of both nodes.
+    pub interface: String,
+    /// The UDP port of their heartbeats.
+    pub heartbeat_port: u16,
     /// `http` or `replica`.
     pub policy: &'static str,
     /// Milliseconds between two heartbeats.
@@ -58,6 +60,8 @@ pub struct Pair {
     pub claim_ping: Vec<IpAddr>,
     /// How the daemons ask the application whether it is well, if they do.
     pub health: Option<Health>,
+    /// Who decides which node may speak when they do not hear each other.
+    pub arbiter: Arbiter,
 }
 
 /// A health probe of the application: what is sent to it on a connection of its own, and how its answer begins.
@@ -102,21 +106,26 @@ impl Pair {
     fn configuration(&self, index: usize, key: &Path) -> String {
         let (name, peer) = (&self.names[index], 1 - index);
         let primary = &self.names[0];
+        let Self {
+            service_name,
+            interface,
+            heartbeat_port,
+            ..
+        } = self;
         let loopback = if self.service.is_ipv4() {
             "127.0.0.1"
         } else {
             "[::1]"
         };
         format!(
-            "{}
-[node]
+            "[node]
 name = \"{name}\"
 state_dir = \"{STATE}/{name}\"
 
 [peer]
 name = \"{}\"
 addresses = {:?}
-port = {HEARTBEAT_PORT}
+port = {heartbeat_port}
 key_file = {key:?}
 
 [detector]
@@ -124,15 +133,14 @@ heartbeat_ms = {}
 missed = {}
 
 [[service]]
-name = \"{SERVICE}\"
+name = \"{service_name}\"
 address = \"{}\"
 port = {port}
-interface = \"{INTERFACE}\"
+interface = \"{interface}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
-{}{}",
-            self.arbiter,
+{}{}{}",
             self.names[peer],
             self.addresses[peer]
                 .iter()
@@ -144,6 +152,7 @@ application = \"{loopback}:{port}\"
             self.policy,
             self.claim(),
             self.health.map_or_else(String::new, Health::table),
+            self.arbiter.table(index),
             port = self.service.port(),
         )
     }
@@ -205,7 +214,7 @@ impl Agent {
     pub fn start(pair: &Pair, index: usize, node: &Netns, directory: &Path) -> Result<Self> {
         let name = &pair.names[index];
         let configuration = directory.join(format!("{name}.toml"));
-        let key = directory.join("key");
+        let key = directory.join(format!("{}.key", pair.names[0]));
         write_key(&key, &pair.names[0])?;
         fs::write(&configuration, pair.configuration(index, &key))
             .with_context(|| configuration.display().to_string())?;
@@ -469,17 +478,6 @@ impl Status {
             .unwrap_or(0)
     }
 
-    /// Whether it has connections and each would survive a failure.
-    #[must_use]
-    pub fn protects_all(&self) -> bool {
-        let all = self.services.iter().map(|service| &service.connections);
-        all.clone()
-            .any(|counts| counts.get("protected").is_some_and(|&count| count > 0))
-            && all
-                .flatten()
-                .all(|(kind, &count)| kind == "protected" || count == 0)
-    }
-
     /// Whether the node goes on alone, and has claimed the address if it had to.
     #[must_use]
     pub fn is_alone(&self) -> bool {
@@ -502,13 +500,16 @@ mod tests {
             binary: "steadfast".into(),
             names: ["a-1".to_owned(), "b-1".to_owned()],
             addresses: ["10.2.0.10", "10.2.0.11"].map(|address| vec![address.parse().unwrap()]),
-            arbiter: String::new(),
             service: "10.2.0.100:80".parse().unwrap(),
+            service_name: "lab".to_owned(),
+            interface: "eth0".to_owned(),
+            heartbeat_port: HEARTBEAT_PORT,
             policy: "http",
             heartbeat_ms: 20,
             missed: 4,
             claim_ping: Vec::new(),
             health: None,
+            arbiter: Arbiter::None,
         }
     }
 
@@ -539,7 +540,7 @@ mod tests {
                 send: "GET / HTTP/1.0\r\n\r\n",
                 expect: "HTTP/1.",
             }),
-            arbiter: "[fence]\ncommand = [\"off\"]".to_owned(),
+            arbiter: Arbiter::Fence([vec!["off".to_owned()], Vec::new()]),
             ..pair()
         };
         let table: toml::Table = full.configuration(0, Path::new("/key")).parse().unwrap();

@@ -1,0 +1,217 @@
+//! The network of a cluster: each service has a LAN of its own, with its two nodes on it.
+//!
+//! ```text
+//!                        ┌─ lan0 ── node 0, node 1      service k: VIP 10.2.k.100, primary node k (.10),
+//!  client ── router ─────┼─ lan1 ── node 1, node 2                 backup node k+1 (.11), router .1
+//!  10.1.0.2              └─ lan2 ── node 2, node 0      (and behind the router the witnesses, 10.3.j.20)
+//! ```
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, Result};
+use linux::netns::{Cable, Netns};
+
+use crate::net::address::{CLIENT, Endpoint, PREFIX_V4, ROUTER_WAN};
+use crate::net::{INTERFACE, batch, set_up_host, set_up_router};
+use crate::teardown::{Resource, Teardown};
+
+/// All namespaces, and the nodes' cables.
+#[derive(Debug)]
+pub struct Network {
+    pub client: Netns,
+    pub router: Netns,
+    pub nodes: Vec<Netns>,
+    pub witnesses: Vec<(Netns, Endpoint)>,
+    /// Each node's two, at the switch's end.
+    cables: Vec<[Cable; 2]>,
+    _switch: Netns,
+}
+
+/// One service's place in the network.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    pub service: usize,
+    pub vip: Ipv4Addr,
+    /// The primary's interface, and the backup's.
+    pub ends: [Endpoint; 2],
+    pub router: Endpoint,
+}
+
+impl Segment {
+    /// Of service number `service`.
+    pub fn new(service: usize) -> Self {
+        let number = service as u8;
+        let end = |last: u8| Endpoint {
+            v4: Ipv4Addr::new(10, 2, number, last),
+            v6: CLIENT.v6,
+            mac: [2, 0, 0, number + 1, 0, last],
+        };
+        Self {
+            service,
+            vip: Ipv4Addr::new(10, 2, number, 100),
+            ends: [end(10), end(11)],
+            router: end(1),
+        }
+    }
+
+    /// The interface's name at the router and at both nodes.
+    pub fn interface(&self) -> String {
+        format!("lan{}", self.service)
+    }
+
+    /// Its nodes' numbers among `count`: primary, backup.
+    pub fn nodes(&self, count: usize) -> [usize; 2] {
+        [self.service, (self.service + 1) % count]
+    }
+}
+
+impl Network {
+    /// Builds it for `count` nodes and `witnesses` hosts. Every namespace is announced to `teardown` before it exists.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn build(run: &str, count: usize, witnesses: usize, teardown: &Teardown) -> Result<Self> {
+        let add = |role: &str| -> Result<Netns> {
+            let name = format!("sf-{run}-{role}");
+            teardown.will_create(&Resource::Namespace(name.clone()))?;
+            batch(None, &[format!("netns add {name}")])?;
+            Ok(Netns::open(&name)?)
+        };
+        let (client, router, switch) = (add("client")?, add("router")?, add("switch")?);
+        let nodes: Vec<_> = (0..count)
+            .map(|node| add(&format!("n{node}")))
+            .collect::<Result<_>>()?;
+        for host in nodes.iter().chain([&client]) {
+            set_up_host(host)?;
+            batch(Some(host.name()), &["link set dev lo up".to_owned()])?;
+        }
+        set_up_router(&router)?;
+        connect(&client, INTERFACE, &CLIENT, &router, "wan")?;
+        own(&router, "wan", ROUTER_WAN.v4)?;
+        own(&client, INTERFACE, CLIENT.v4)?;
+        way_out(&client, ROUTER_WAN.v4)?;
+        for segment in (0..count).map(Segment::new) {
+            lay(&segment, count, &nodes, &router, &switch)?;
+        }
+        let mut network = Self {
+            cables: (0..count)
+                .map(|node| cables(&switch, node, count))
+                .collect::<Result<_>>()?,
+            client,
+            router,
+            nodes,
+            witnesses: Vec::new(),
+            _switch: switch,
+        };
+        network.add_witnesses(witnesses, add)?;
+        Ok(network)
+    }
+
+    /// Pulls both cables of `node`.
+    ///
+    /// # Errors
+    /// If one cannot be pulled.
+    pub fn pull(&self, node: usize) -> Result<()> {
+        for cable in &self.cables[node] {
+            cable.pull()?;
+        }
+        Ok(())
+    }
+
+    /// Puts `count` hosts behind the router.
+    fn add_witnesses(&mut self, count: usize, add: impl Fn(&str) -> Result<Netns>) -> Result<()> {
+        for index in 0..count {
+            let number = index as u8;
+            let endpoint = Endpoint {
+                v4: Ipv4Addr::new(10, 3, number, 20),
+                v6: CLIENT.v6,
+                mac: [2, 0, 0, 0x30, number, 20],
+            };
+            let host = add(&crate::witness::name(index))?;
+            set_up_host(&host)?;
+            let port = format!("wit{index}");
+            connect(&host, INTERFACE, &endpoint, &self.router, &port)?;
+            let gateway = Ipv4Addr::new(10, 3, number, 1);
+            own(&self.router, &port, gateway)?;
+            batch(Some(host.name()), &["link set dev lo up".to_owned()])?;
+            own(&host, INTERFACE, endpoint.v4)?;
+            way_out(&host, gateway)?;
+            self.witnesses.push((host, endpoint));
+        }
+        Ok(())
+    }
+}
+
+/// A LAN for one service.
+fn lay(segment: &Segment, count: usize, nodes: &[Netns], router: &Netns, switch: &Netns) -> Result<()> {
+    let lan = segment.interface();
+    let bridge = format!("link add name {lan} type bridge stp_state 0 forward_delay 0 mcast_snooping 0");
+    batch(Some(switch.name()), &[bridge, format!("link set dev {lan} up")])?;
+    let port = |name: &str| {
+        [
+            format!("link set dev {name} master {lan}"),
+            format!("link set dev {name} up"),
+        ]
+    };
+    let uplink = format!("r{}", segment.service);
+    connect(router, &lan, &segment.router, switch, &uplink)?;
+    batch(Some(switch.name()), &port(&uplink))?;
+    own(router, &lan, segment.router.v4)?;
+    for (end, node) in segment.ends.iter().zip(segment.nodes(count)) {
+        let name = plug(node, segment.service);
+        connect(&nodes[node], &lan, end, switch, &name)?;
+        batch(Some(switch.name()), &port(&name))?;
+        own(&nodes[node], &lan, end.v4)?;
+    }
+    // A node's way out is by the LAN of the service that it is primary of.
+    way_out(&nodes[segment.service], segment.router.v4).context("the node's way out")
+}
+
+/// The switch's port of `node` on the LAN of `service`.
+fn plug(node: usize, service: usize) -> String {
+    format!("n{node}s{service}")
+}
+
+fn cables(switch: &Netns, node: usize, count: usize) -> Result<[Cable; 2]> {
+    let before = (node + count - 1) % count;
+    Ok([
+        switch.cable(&plug(node, node))?,
+        switch.cable(&plug(node, before))?,
+    ])
+}
+
+/// A cable from `interface` of `host`, which gets the MAC of `endpoint`, to `port` of `other`.
+fn connect(host: &Netns, interface: &str, endpoint: &Endpoint, other: &Netns, port: &str) -> Result<()> {
+    let (near, far, mac) = (host.name(), other.name(), endpoint.mac_text());
+    let cable = format!(
+        "link add name {interface} address {mac} netns {near} type veth peer name {port} netns {far}"
+    );
+    Ok(batch(None, &[cable])?)
+}
+
+fn own(host: &Netns, interface: &str, address: Ipv4Addr) -> Result<()> {
+    let commands = [
+        format!("link set dev {interface} up"),
+        format!("addr add {address}/{PREFIX_V4} dev {interface}"),
+    ];
+    Ok(batch(Some(host.name()), &commands)?)
+}
+
+fn way_out(host: &Netns, gateway: Ipv4Addr) -> Result<()> {
+    Ok(batch(
+        Some(host.name()),
+        &[format!("route add default via {gateway}")],
+    )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_is_primary_of_one_service_and_backup_of_the_one_before() {
+        let pairs: Vec<_> = (0..3).map(|service| Segment::new(service).nodes(3)).collect();
+        assert_eq!(pairs, [[0, 1], [1, 2], [2, 0]]);
+        assert_ne!(Segment::new(0).ends[0].mac, Segment::new(1).ends[0].mac);
+    }
+}

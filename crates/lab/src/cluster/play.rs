@@ -1,0 +1,339 @@
+//! What happens to the cluster.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::{Context, Result};
+use proto::Instant;
+
+use super::network::{Network, Segment};
+use super::report::{Report, Service};
+use super::{APPLICATION, ClusterOptions};
+use crate::capture::{Capture, Captures, Place, Point, SNAP_DEFAULT};
+use crate::client::{ClientProcess, Order, Plan, Until, Workload};
+use crate::clock::{ClockOffset, monotonic};
+use crate::judge::{self, Change, Closing, CommitMode, Expectations, Speaking, Survey};
+use crate::net::INTERFACE;
+use crate::net::address::CLIENT;
+use crate::node::{Agent, Arbiter, Assume, Content, HEARTBEAT_PORT, Pair, Server, Takeover};
+use crate::process;
+use crate::teardown::{Resource, Teardown};
+use crate::witness::Witness;
+
+const HEARTBEAT_MS: u32 = 20;
+const MISSED: u32 = 4;
+const WORKERS: u32 = 2;
+/// Members of etcd, of which one is killed.
+const MEMBERS: usize = 3;
+/// Content of a request.
+const SIZE: u64 = 1024;
+/// How long the clients are at work before and between what happens, and after it.
+const ACT: Duration = Duration::from_millis(500);
+const AFTER: Duration = Duration::from_millis(1500);
+const LIMIT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+/// Waits that begin later are not the fault's.
+const WINDOW: Duration = Duration::from_millis(500);
+
+/// Everything that runs. What is declared first is dropped first.
+struct Cluster {
+    clients: Vec<ClientProcess>,
+    /// By service: the primary's daemon, the backup's.
+    agents: Vec<[Agent; 2]>,
+    _servers: Vec<Server>,
+    captures: Captures,
+    witness: Option<Witness>,
+    network: Network,
+    segments: Vec<Segment>,
+    detection: Duration,
+}
+
+/// Plays it.
+///
+/// # Errors
+/// If it could not be played to its end.
+pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &Teardown) -> Result<Report> {
+    let clock = ClockOffset::measure();
+    let mut cluster = Cluster::set(options, steadfast, run, teardown)?;
+    let off = usize::from(options.off);
+    let mut problems = Vec::new();
+    std::thread::sleep(ACT);
+    if let Some(witness) = &cluster.witness {
+        witness.kill_one()?;
+        std::thread::sleep(ACT);
+    }
+    let fault_at = cluster.power_off(off)?;
+    let takeover = cluster.wait(off, fault_at, &mut problems)?;
+    std::thread::sleep(AFTER);
+    for client in &mut cluster.clients {
+        client.order(Order::Fault {
+            at_ns: fault_at.as_nanos(),
+            window_ms: WINDOW.as_millis() as u64,
+        })?;
+        client.order(Order::Stop)?;
+    }
+    let has_witness = cluster.witness.is_some();
+    let services = cluster.conclude(off, fault_at, clock)?;
+    let mut report = Report {
+        ok: false,
+        nodes: options.nodes,
+        off: options.off,
+        assume: options.assume,
+        etcd_members: if has_witness { MEMBERS } else { 0 },
+        etcd_members_killed: usize::from(has_witness),
+        takeover_ms: takeover.and_then(|takeover| {
+            let live = takeover.last_live_ns?;
+            Some((live as f64 - fault_at.as_nanos() as f64) / 1e6)
+        }),
+        services,
+        problems,
+    };
+    report.conclude();
+    Ok(report)
+}
+
+impl Cluster {
+    fn set(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &Teardown) -> Result<Self> {
+        let count = usize::from(options.nodes);
+        let directory = directory(options, run, teardown)?;
+        let content = Content::generate(&directory, &[(options.seed, SIZE)])?;
+        let members = if options.assume == Assume::Etcd {
+            MEMBERS
+        } else {
+            0
+        };
+        let mut network = Network::build(run, count, members, teardown).context("build the network")?;
+        let segments: Vec<_> = (0..count).map(Segment::new).collect();
+        let captures = capture(&network, &segments, &directory)?;
+        let hosts = std::mem::take(&mut network.witnesses);
+        let witness = (members > 0)
+            .then(|| Witness::start(hosts, &directory))
+            .transpose()?;
+        let arbiter = witness.as_ref().map_or(Arbiter::None, Witness::arbiter);
+        let server = |(index, node)| {
+            let label = format!("{}-n{index}", APPLICATION.program());
+            Server::start(APPLICATION, node, &directory, &label, &content, WORKERS)
+        };
+        let servers = network
+            .nodes
+            .iter()
+            .enumerate()
+            .map(server)
+            .collect::<Result<_>>()?;
+        let mut agents = Vec::new();
+        let mut detection = Duration::ZERO;
+        for segment in &segments {
+            let pair = pair(segment, count, steadfast.clone(), run, arbiter.clone());
+            detection = pair.detection();
+            agents.push(protect(
+                &pair,
+                segment.nodes(count),
+                &network,
+                &directory,
+                teardown,
+            )?);
+        }
+        let mut cluster = Self {
+            clients: Vec::new(),
+            agents,
+            _servers: servers,
+            captures,
+            witness,
+            network,
+            segments,
+            detection,
+        };
+        for segment in &cluster.segments {
+            cluster.clients.push(connect(&cluster.network, segment, options)?);
+        }
+        for client in &mut cluster.clients {
+            client.wait_ready(LIMIT)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Turns the power of `node` off. Returns the moment before.
+    fn power_off(&self, node: usize) -> Result<Instant> {
+        let spared = self.captures.pids();
+        let moment = monotonic();
+        self.network.pull(node)?;
+        let inode = self.network.nodes[node].inode();
+        process::kill_inside(&[inode], |pid| spared.contains(&pid), LIMIT)
+            .context("kill the node's processes")?;
+        Ok(moment)
+    }
+
+    /// Waits until the service of node `off` is taken over, and the one that it was the wire of goes on alone.
+    fn wait(&self, off: usize, fault_at: Instant, problems: &mut Vec<String>) -> Result<Option<Takeover>> {
+        let count = self.segments.len();
+        let before = (off + count - 1) % count;
+        let deadline = Deadline::now() + LIMIT;
+        loop {
+            let backup = self.agents[off][1].status(&self.network.nodes[(off + 1) % count]);
+            let primary = self.agents[before][0].status(&self.network.nodes[before]);
+            let takeover = backup.as_ref().ok().and_then(|status| {
+                let since = |one: &&Takeover| one.declared_ns >= fault_at.as_nanos() && one.is_complete();
+                status.takeovers().iter().find(since).copied()
+            });
+            let is_alone = primary.as_ref().is_ok_and(crate::node::Status::is_alone);
+            if takeover.is_some() && is_alone {
+                return Ok(takeover);
+            }
+            if Deadline::now() > deadline {
+                problems.push(format!(
+                    "after {LIMIT:?} the other nodes did not go on: {backup:?}, {primary:?}; they said:{}{}",
+                    self.agents[off][1].last_words(),
+                    self.agents[before][0].last_words(),
+                ));
+                return Ok(takeover);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Lets the clients end, and judges each service.
+    fn conclude(self, off: usize, fault_at: Instant, clock: ClockOffset) -> Result<Vec<Service>> {
+        let mut reports = Vec::new();
+        for client in self.clients {
+            reports.push(client.finish(LIMIT + LIMIT)?);
+        }
+        let captures = self.captures.stop()?;
+        let count = self.segments.len();
+        let mut services = Vec::new();
+        for (segment, client) in self.segments.iter().zip(reports) {
+            let nodes = segment.nodes(count);
+            let fault_ns = clock.realtime_ns(fault_at);
+            let mut expected = expectations(segment);
+            if nodes[0] == off {
+                expected.role_changes_ns.push(fault_ns);
+            }
+            let lost = (nodes[1] == off).then(|| Change::Lost {
+                node: 1,
+                at_ns: fault_ns + self.detection.as_nanos() as u64 / 2,
+            });
+            let own = captures_of(&captures, segment.service);
+            let survey = Survey::of(&own, &expected)?;
+            expected.wires = survey.wires(1, &lost.into_iter().collect::<Vec<_>>());
+            let verdict = judge::check(&own, &expected)?;
+            services.push(Service::new(segment.service, nodes, off, &client, verdict));
+        }
+        Ok(services)
+    }
+}
+
+fn expectations(segment: &Segment) -> Expectations {
+    Expectations {
+        service: address(segment),
+        clients: vec![CLIENT.v4.into()],
+        macs: segment.ends.map(|end| end.mac),
+        router_mac: segment.router.mac,
+        mode: CommitMode::Prs,
+        wires: Vec::new(),
+        role_changes_ns: Vec::new(),
+        speaking: Speaking::ForAll,
+        closing: Closing::ClientFirst,
+    }
+}
+
+fn address(segment: &Segment) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(segment.vip), APPLICATION.port())
+}
+
+fn directory(options: &ClusterOptions, run: &str, teardown: &Teardown) -> Result<PathBuf> {
+    let directory = if let Some(keep) = &options.keep {
+        std::path::absolute(keep)?.join(run)
+    } else {
+        let directory = Path::new("/dev/shm").join(format!("steadfast-lab-{run}"));
+        teardown.will_create(&Resource::Path(directory.clone()))?;
+        directory
+    };
+    fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    Ok(directory)
+}
+
+/// At the client, and for each service at the router and both nodes.
+fn capture(network: &Network, segments: &[Segment], directory: &Path) -> Result<Captures> {
+    let lans: Vec<_> = segments.iter().map(Segment::interface).collect();
+    let mut places = vec![Place {
+        point: Point::Client,
+        name: Point::Client.name().to_owned(),
+        namespace: &network.client,
+        interface: INTERFACE,
+    }];
+    for (segment, lan) in segments.iter().zip(&lans) {
+        let [a, b] = segment.nodes(segments.len());
+        for (point, namespace) in [
+            (Point::Router, &network.router),
+            (Point::NodeA, &network.nodes[a]),
+            (Point::NodeB, &network.nodes[b]),
+        ] {
+            places.push(Place {
+                point,
+                name: format!("{lan}-{}", point.name()),
+                namespace,
+                interface: lan,
+            });
+        }
+    }
+    Captures::start_at(&places, directory, SNAP_DEFAULT).context("capture")
+}
+
+/// The four captures that show service number `service`, in the order in which [`capture`] began them.
+fn captures_of(captures: &[Capture], service: usize) -> Vec<Capture> {
+    let own = captures.iter().skip(1 + 3 * service).take(3);
+    captures.iter().take(1).chain(own).cloned().collect()
+}
+
+fn pair(segment: &Segment, count: usize, binary: PathBuf, run: &str, arbiter: Arbiter) -> Pair {
+    let service = segment.service;
+    Pair {
+        binary,
+        names: segment
+            .nodes(count)
+            .map(|node| format!("n{node}-s{service}-{run}")),
+        addresses: segment.ends.map(|end| vec![IpAddr::V4(end.v4)]),
+        service: address(segment),
+        service_name: format!("s{service}"),
+        interface: segment.interface(),
+        heartbeat_port: HEARTBEAT_PORT + service as u16,
+        policy: "http",
+        heartbeat_ms: HEARTBEAT_MS,
+        missed: MISSED,
+        claim_ping: vec![segment.router.v4.into(), CLIENT.v4.into()],
+        health: None,
+        arbiter,
+    }
+}
+
+fn protect(
+    pair: &Pair,
+    nodes: [usize; 2],
+    network: &Network,
+    directory: &Path,
+    teardown: &Teardown,
+) -> Result<[Agent; 2]> {
+    for leftover in pair.leftovers() {
+        teardown.will_create(&leftover)?;
+    }
+    let start = |index: usize| Agent::start(pair, index, &network.nodes[nodes[index]], directory);
+    let mut agents = [start(0)?, start(1)?];
+    for (agent, node) in agents.iter_mut().zip(nodes) {
+        agent.wait_ready(&network.nodes[node])?;
+    }
+    Ok(agents)
+}
+
+fn connect(network: &Network, segment: &Segment, options: &ClusterOptions) -> Result<ClientProcess> {
+    let workload = Workload::Request {
+        size: SIZE,
+        until: Until::Told,
+    };
+    let mut plan = Plan::new(address(segment), APPLICATION.protocol(), workload);
+    plan.connections = usize::from(options.connections);
+    plan.seed = options.seed;
+    let mut command = network.client.command(std::env::current_exe()?)?;
+    command.arg(crate::CLIENT);
+    ClientProcess::start(command, &plan)
+}

@@ -1,0 +1,136 @@
+//! What a cluster has shown.
+
+use serde::Serialize;
+
+use crate::client::{self, Spread};
+use crate::judge::{Finding, Verdict};
+use crate::node::Assume;
+
+/// Everything.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Whether no connection of any service noticed more than a stall.
+    pub ok: bool,
+    pub nodes: u8,
+    /// The node whose power went off.
+    pub off: u8,
+    pub assume: Assume,
+    pub etcd_members: usize,
+    pub etcd_members_killed: usize,
+    /// From the power failure until the last connection of the node's service could go on.
+    pub takeover_ms: Option<f64>,
+    pub services: Vec<Service>,
+    /// What the daemons did not do.
+    pub problems: Vec<String>,
+}
+
+/// One service.
+#[derive(Debug, Serialize)]
+pub struct Service {
+    service: usize,
+    /// The nodes at first: primary, backup.
+    nodes: [usize; 2],
+    /// What it lost: `primary`, `wire`, or nothing.
+    lost: Option<&'static str>,
+    connections: usize,
+    survived: usize,
+    sha256_match: bool,
+    /// The clients' longest wait around the fault.
+    stall_ms: Option<Spread>,
+    connections_taken_over: u64,
+    resets_seen: u64,
+    violations: Vec<Finding>,
+    unproven: Vec<String>,
+    failures: Vec<String>,
+}
+
+/// How many findings of a kind are told one by one.
+const SHOWN: usize = 10;
+
+impl Service {
+    /// Of service number `service` on `nodes`, when node `off` lost its power.
+    pub fn new(
+        service: usize,
+        nodes: [usize; 2],
+        off: usize,
+        client: &client::Report,
+        verdict: Verdict,
+    ) -> Self {
+        let failures = client.connections.iter().filter_map(|one| one.failure.as_ref());
+        Self {
+            service,
+            nodes,
+            lost: match nodes {
+                [primary, _] if primary == off => Some("primary"),
+                [_, backup] if backup == off => Some("wire"),
+                _ => None,
+            },
+            connections: client.connections.len(),
+            survived: client.survivors(),
+            sha256_match: client.sha256_match(),
+            stall_ms: client.stall_ms(0),
+            connections_taken_over: verdict.connections_taken_over,
+            resets_seen: verdict.resets_seen(),
+            violations: verdict.violations.into_iter().take(SHOWN).collect(),
+            unproven: verdict.unproven,
+            failures: failures.take(SHOWN).map(ToString::to_string).collect(),
+        }
+    }
+
+    fn holds(&self) -> bool {
+        let has_moved = self.lost == Some("primary");
+        self.survived == self.connections
+            && self.sha256_match
+            && self.resets_seen == 0
+            && self.violations.is_empty()
+            && self.unproven.is_empty()
+            && (self.connections_taken_over > 0) == has_moved
+    }
+}
+
+impl Report {
+    /// Says whether it held.
+    pub fn conclude(&mut self) {
+        self.ok = self.problems.is_empty() && self.services.iter().all(Service::holds);
+    }
+
+    /// Everything for a person.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "{}: {} nodes, node {} lost its power",
+            if self.ok { "held" } else { "DID NOT HOLD" },
+            self.nodes,
+            self.off
+        );
+        if self.etcd_members_killed > 0 {
+            text += &format!(
+                " ({} of {} members of etcd had been killed)",
+                self.etcd_members_killed, self.etcd_members
+            );
+        }
+        for one in &self.services {
+            text += &format!(
+                "\n  service {} (nodes {:?}, lost {}): {} of {} survived, stall max {:.1} ms, {} taken over, {} violations",
+                one.service,
+                one.nodes,
+                one.lost.unwrap_or("nothing"),
+                one.survived,
+                one.connections,
+                one.stall_ms.map_or(0.0, |spread| spread.max),
+                one.connections_taken_over,
+                one.violations.len(),
+            );
+            let found = one
+                .violations
+                .iter()
+                .map(|found| format!("{:?}: {}", found.rule, found.what));
+            for line in found.chain(one.unproven.clone()).chain(one.failures.clone()) {
+                text += &format!("\n    {line}");
+            }
+        }
+        for problem in &self.problems {
+            text += &format!("\n  {problem}");
+        }
+        text + "\n"
+    }
+}

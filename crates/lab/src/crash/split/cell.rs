@@ -1,0 +1,194 @@
+//! One fault with one way to decide who may speak.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::fault::SplitFault;
+use crate::client::{Failure, Report, Spread};
+use crate::clock::{ClockOffset, monotonic};
+use crate::crash::Options;
+use crate::crash::expect::of_service;
+use crate::crash::play::{begin, finish, measure};
+use crate::crash::stage::service;
+use crate::crash::work::Work;
+use crate::judge::{Passage, Survey};
+use crate::net::NODE_NAMES;
+use crate::node::Assume;
+use crate::teardown::Teardown;
+
+/// How long the clients are at work before the fault, and after it.
+const BEFORE: Duration = Duration::from_millis(500);
+const AFTER: Duration = Duration::from_millis(2000);
+/// A connection that hangs for so long does not come back.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    pub assume: Assume,
+    pub fault: SplitFault,
+    /// Whether what must hold held.
+    pub ok: bool,
+    /// For how long both nodes spoke.
+    pub two_speakers_ms: f64,
+    /// The longest time in which no node spoke, from the fault on.
+    pub silence_ms: f64,
+    /// Who spoke when, since the fault.
+    pub speeches: Vec<Speaker>,
+    /// When it ended, since it began.
+    pub healed_ms: f64,
+    connections: usize,
+    survived: usize,
+    reset: usize,
+    /// Connections that got a wrong byte.
+    wrong: usize,
+    /// Connections that ended early, or hung.
+    other: usize,
+    stall_ms: Option<Spread>,
+    /// What each node's daemon said in the end.
+    states: [String; 2],
+    /// What the captures cannot prove.
+    unproven: Vec<String>,
+}
+
+/// A time in which a node spoke, in milliseconds since the fault.
+#[derive(Clone, Debug, Serialize)]
+pub struct Speaker {
+    pub node: &'static str,
+    pub from_ms: f64,
+    pub until_ms: f64,
+}
+
+/// Plays `fault` with what `options` assume.
+///
+/// # Errors
+/// If it could not be played to its end.
+pub fn play(options: &Options, fault: SplitFault, seed: u64, run: &str) -> Result<Cell> {
+    let teardown = Teardown::start()?;
+    let cell = play_with(options, fault, seed, run, &teardown);
+    teardown.finish()?;
+    cell
+}
+
+fn play_with(
+    options: &Options,
+    fault: SplitFault,
+    seed: u64,
+    run: &str,
+    teardown: &Teardown,
+) -> Result<Cell> {
+    let clock = ClockOffset::measure();
+    let mut work = Work::new(options, seed, service(options));
+    work.plan.deadline_ms = DEADLINE.as_millis() as u64;
+    let (stage, mut client) = begin(options, &work, run, &|_| {}, teardown)?;
+    std::thread::sleep(BEFORE);
+    let fault_at = monotonic();
+    fault.play(&stage)?;
+    let healed_at = monotonic();
+    std::thread::sleep(AFTER);
+    measure(&mut client, fault_at, healed_at.since(fault_at))?;
+    let states = [0, 1].map(|index| match stage.status(index) {
+        Ok(status) => status.services.iter().map(|one| one.state.clone()).collect(),
+        Err(_) => "does not answer".to_owned(),
+    });
+    let client = finish(client, &work)?;
+    let captures = stage.captures.stop()?;
+    let survey = Survey::of(&captures, &of_service(options, Vec::new()))?;
+    let missed = captures.iter().filter(|capture| capture.dropped > 0);
+    let fault_ns = clock.realtime_ns(fault_at);
+    let mut cell = Cell {
+        assume: options.assume,
+        fault,
+        ok: false,
+        two_speakers_ms: survey.two_speakers_ns() as f64 / 1e6,
+        silence_ms: silence_ms(&survey.passages, fault_ns),
+        speeches: speeches(&survey, fault_ns),
+        healed_ms: healed_at.since(fault_at).as_secs_f64() * 1e3,
+        connections: client.connections.len(),
+        survived: client.survivors(),
+        reset: count(&client, |failure| {
+            matches!(failure, Failure::Reset | Failure::Refused)
+        }),
+        wrong: count(&client, |failure| matches!(failure, Failure::Wrong(_))),
+        other: 0,
+        stall_ms: client.stall_ms(0),
+        states,
+        unproven: missed
+            .map(|capture| format!("the capture at {} missed packets", capture.point.name()))
+            .collect(),
+    };
+    cell.other = cell.connections - cell.survived - cell.reset - cell.wrong;
+    cell.conclude();
+    Ok(cell)
+}
+
+impl Cell {
+    /// `ASSUME/FAULT`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", name(&self.assume), name(&self.fault))
+    }
+
+    /// How many connections survived.
+    pub fn outcome(&self) -> String {
+        format!("{} of {}", self.survived, self.connections)
+    }
+
+    /// One line for a person.
+    pub fn line(&self) -> String {
+        format!(
+            "{:<7} {:<31} both spoke {:8.1} ms, nobody {:7.1} ms; of {} connections {} survived, {} reset, {} wrong, {} other; \
+             then a {}, b {}",
+            if self.ok { "held" } else { "BROKEN" },
+            self.key(),
+            self.two_speakers_ms,
+            self.silence_ms,
+            self.connections,
+            self.survived,
+            self.reset,
+            self.wrong,
+            self.other,
+            self.states[0],
+            self.states[1],
+        )
+    }
+
+    fn conclude(&mut self) {
+        let one_speaker = self.two_speakers_ms == 0.0 || self.assume == Assume::FailStop;
+        self.ok = one_speaker && self.wrong == 0 && self.unproven.is_empty() && !self.speeches.is_empty();
+    }
+}
+
+fn name(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn count(client: &Report, is_so: impl Fn(&Failure) -> bool) -> usize {
+    let failures = client.connections.iter().filter_map(|one| one.failure.as_ref());
+    failures.filter(|failed| is_so(&failed.failure)).count()
+}
+
+fn since_ms(at_ns: u64, fault_ns: u64) -> f64 {
+    (at_ns as f64 - fault_ns as f64) / 1e6
+}
+
+fn speeches(survey: &Survey, fault_ns: u64) -> Vec<Speaker> {
+    let speeches = survey.speeches().into_iter();
+    speeches
+        .map(|speech| Speaker {
+            node: NODE_NAMES[speech.node],
+            from_ms: since_ms(speech.from_ns, fault_ns),
+            until_ms: since_ms(speech.until_ns, fault_ns),
+        })
+        .collect()
+}
+
+/// The longest time between two words, from the fault on.
+fn silence_ms(passages: &[Passage], fault_ns: u64) -> f64 {
+    let pairs = passages.windows(2).filter(|pair| pair[1].from_ns > fault_ns);
+    let gaps = pairs.map(|pair| since_ms(pair[1].from_ns, pair[0].until_ns));
+    gaps.fold(0.0, f64::max)
+}

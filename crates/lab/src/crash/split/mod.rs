@@ -1,0 +1,137 @@
+//! `steadfast-lab split`: the nodes do not hear each other, or one of them sleeps, and both are alive: who speaks?
+
+mod cell;
+mod fault;
+mod picture;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use self::cell::Cell;
+use self::fault::SplitFault;
+use super::{Options, Workload, preflight};
+use crate::Outcome;
+use crate::node::Assume;
+
+/// Connections of each cell.
+const CONNECTIONS: u32 = 20;
+
+/// Separate two living nodes, or let one of them sleep, and say who spoke for the service when.
+///
+/// Each fault is played with each way to decide who may speak: fail-stop (nobody decides: silence is taken for death), fence (a
+/// command that turns the other node's power off) and etcd. Clients send requests all the time. From captures at the
+/// router it is found which node spoke when. With fence and etcd two nodes must never speak at the same time; with fail-stop
+/// it is measured and shown. In no cell may a client get a wrong byte.
+#[derive(Clone, Debug, Args)]
+pub struct SplitOptions {
+    /// What happens; default: everything, one after the other.
+    #[arg(long = "fault", value_enum, value_delimiter = ',')]
+    faults: Vec<SplitFault>,
+    /// Who decides; default: each.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    assume: Vec<Assume>,
+    /// Members of etcd.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    members: u8,
+    /// Decides the data; the same in every cell.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Draw who spoke when into this file (HTML).
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Keep captures and logs in this directory, one subdirectory for each cell.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// The daemon under test; default: `steadfast` beside this program.
+    #[arg(long, value_name = "PATH")]
+    steadfast: Option<PathBuf>,
+}
+
+/// All cells.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Whether nobody spoke beside another with fence and etcd, and no client got a wrong byte anywhere.
+    ok: bool,
+    /// For how long both nodes spoke, by `ASSUME/FAULT`.
+    two_speakers_ms: BTreeMap<String, f64>,
+    cells: Vec<Cell>,
+}
+
+impl SplitOptions {
+    fn cells(&self) -> Vec<(Assume, SplitFault)> {
+        let or_all = |chosen: &[SplitFault]| match chosen {
+            [] => SplitFault::value_variants().to_vec(),
+            chosen => chosen.to_vec(),
+        };
+        let faults = or_all(&self.faults);
+        let assumes = match &self.assume[..] {
+            [] => Assume::value_variants(),
+            chosen => chosen,
+        };
+        let with = |&assume: &Assume| {
+            faults
+                .iter()
+                .map(move |&fault| (assume, fault))
+                .collect::<Vec<_>>()
+        };
+        assumes.iter().flat_map(with).collect()
+    }
+
+    /// The same as for `steadfast-lab crash`.
+    fn of_crash(&self, assume: Assume) -> Options {
+        Options {
+            assume,
+            members: self.members,
+            keep: self.keep.clone(),
+            ..Options::single(Workload::Request, CONNECTIONS, self.seed, self.steadfast.clone())
+        }
+    }
+}
+
+/// Plays all cells and prints what they showed.
+///
+/// # Errors
+/// If a cell could not be played.
+pub fn split(options: &SplitOptions) -> Result<Outcome> {
+    let chosen = options.cells();
+    for &(assume, _) in &chosen {
+        preflight::check(&options.of_crash(assume))?;
+    }
+    let mut cells = Vec::new();
+    for (number, &(assume, fault)) in chosen.iter().enumerate() {
+        let run = format!("{}-{number}", std::process::id());
+        let cell = cell::play(&options.of_crash(assume), fault, options.seed, &run)?;
+        if !options.json {
+            println!("{}", cell.line());
+        }
+        cells.push(cell);
+    }
+    if let Some(path) = &options.picture {
+        fs::write(path, picture::render(&cells)).with_context(|| path.display().to_string())?;
+    }
+    let report = Report {
+        ok: cells.iter().all(|cell| cell.ok),
+        two_speakers_ms: cells
+            .iter()
+            .map(|cell| (cell.key(), cell.two_speakers_ms))
+            .collect(),
+        cells,
+    };
+    if options.json {
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
+    }
+    Ok(if report.ok {
+        Outcome::Held
+    } else {
+        Outcome::DidNotHold
+    })
+}
