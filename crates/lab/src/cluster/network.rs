@@ -15,6 +15,9 @@ use crate::net::address::{CLIENT, Endpoint, PREFIX_V4, ROUTER_WAN};
 use crate::net::{INTERFACE, batch, set_up_host, set_up_router};
 use crate::teardown::{Resource, Teardown};
 
+/// A way out that is taken only by who names its interface.
+const SECOND_METRIC: u32 = 100;
+
 /// All namespaces, and the nodes' cables.
 #[derive(Debug)]
 pub struct Network {
@@ -26,6 +29,10 @@ pub struct Network {
     cables: Vec<[Cable; 2]>,
     _switch: Netns,
 }
+
+/// The routing table of service 0's LAN, and the priority of the rules that lead to such tables: after the daemons' own.
+const TABLE: usize = 100;
+const PRIORITY: u32 = 6000;
 
 /// One service's place in the network.
 #[derive(Clone, Copy, Debug)]
@@ -163,8 +170,15 @@ fn lay(segment: &Segment, count: usize, nodes: &[Netns], router: &Netns, switch:
         batch(Some(switch.name()), &port(&name))?;
         own(&nodes[node], &lan, end.v4)?;
     }
-    // A node's way out is by the LAN of the service that it is primary of.
-    way_out(&nodes[segment.service], segment.router.v4).context("the node's way out")
+    // A node's way out is by the LAN of the service that it is primary of; what it releases as the wire of the other goes by
+    // that one's.
+    way_out(&nodes[segment.service], segment.router.v4).context("the node's way out")?;
+    let [_, backup] = segment.nodes(count).map(|node| nodes[node].name());
+    let second = format!(
+        "route add default via {} metric {SECOND_METRIC}",
+        segment.router.v4
+    );
+    Ok(batch(Some(backup), &[second])?)
 }
 
 /// The switch's port of `node` on the LAN of `service`.
@@ -193,6 +207,18 @@ fn own(host: &Netns, interface: &str, address: Ipv4Addr) -> Result<()> {
     let commands = [
         format!("link set dev {interface} up"),
         format!("addr add {address}/{PREFIX_V4} dev {interface}"),
+    ];
+    Ok(batch(Some(host.name()), &commands)?)
+}
+
+/// What `host` says from an address of the LAN of `segment` goes by its router.
+fn by_source(host: &Netns, segment: &Segment) -> Result<()> {
+    let (table, lan, router) = (TABLE + segment.service, segment.interface(), segment.router.v4);
+    let [a, b, c, _] = router.octets();
+    let network = Ipv4Addr::new(a, b, c, 0);
+    let commands = [
+        format!("route add default via {router} dev {lan} table {table}"),
+        format!("rule add priority {PRIORITY} from {network}/{PREFIX_V4} lookup {table}"),
     ];
     Ok(batch(Some(host.name()), &commands)?)
 }
