@@ -4,7 +4,7 @@ use super::run::{Outcome, play};
 use super::scenario::Scenario;
 
 /// So many runs are tried.
-const TRIES_MAX: usize = 2_000;
+const TRIES_MAX: usize = 300;
 
 /// Leaves out faults, connections and peculiarities one by one, as long as the same rule is broken. Returns the smallest scenario that
 /// was found, with its outcome; nothing if `scenario` breaks no rule.
