@@ -133,10 +133,10 @@ impl Role {
             // It has seen nothing that it could go on from.
             (Self::Returning, PeerSilent | PeerSpeaks) => Some(Self::Standby),
             (Self::Returning, Consented) => Some(Self::Backup),
+            (Self::Returning, Begins) => Some(Self::Primary),
             (
                 Self::Returning,
-                Begins | Alone | PeerServes | PeerReturns | PeerBack | PeerYields | PeerLeaves | Reached
-                | Decided,
+                Alone | PeerServes | PeerReturns | PeerBack | PeerYields | PeerLeaves | Reached | Decided,
             ) => None,
 
             (Self::Backup, PeerSilent | PeerYields) => Some(Self::TakingOver),
@@ -233,6 +233,7 @@ mod tests {
         Claiming -- PeerReturns --> Primary
         Claiming -- PeerBack --> Primary
         Claiming -- Reached --> Sole
+        Returning -- Begins --> Primary
         Returning -- PeerSpeaks --> Standby
         Returning -- Consented --> Backup
         Returning -- PeerSilent --> Standby

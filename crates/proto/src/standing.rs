@@ -306,7 +306,7 @@ impl Standing {
         if word.role.speaks_alone() {
             return self.event_of_voice(word);
         }
-        let same = word.epoch == self.epoch;
+        let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
         let may_serve_it = !word.leaves && !self.leaves;
         match (self.role, word.role) {
             (Role::Joining, Role::Joining) => (self.knows && self.config.is_primary).then_some(Event::Begins),
@@ -325,7 +325,15 @@ impl Standing {
             (Role::Claiming, Role::Backup) => {
                 (same && !word.leaves && !self.has_asked).then_some(Event::PeerBack)
             }
-            (Role::Returning, Role::Primary) => (word.epoch > self.epoch).then_some(Event::Consented),
+            (Role::Returning, Role::Primary) => later.then_some(Event::Consented),
+            // It was refused the right to serve, so nobody does; and it is mute.
+            (Role::Returning, Role::Standby) => (later || same).then_some(Event::Begins),
+            // The agent before this one was returning only.
+            (Role::Backup, Role::Primary | Role::Claiming) if later => Some(Event::PeerSpeaks),
+            // Both began. Neither is heard, for each is held to the other's wire.
+            (Role::Primary | Role::Claiming, Role::Primary | Role::Claiming) => {
+                (later || same && !self.config.is_primary).then_some(Event::PeerSpeaks)
+            }
             (Role::Primary, Role::Backup) => (same && word.leaves).then_some(Event::PeerLeaves),
             (Role::Backup, Role::Primary) => (same && word.yields).then_some(Event::PeerYields),
             // It was the primary of this epoch, and has begun anew: its connections are here only.

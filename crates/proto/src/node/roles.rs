@@ -7,6 +7,7 @@ use super::{Node, Service, Unfollowed};
 use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
+use crate::orphans::Telling;
 use crate::role::Role;
 use crate::standing::{Change, Verdict, Word};
 use crate::takeover::Takeover;
@@ -266,8 +267,8 @@ impl Node {
         clients: impl IntoIterator<Item = SocketAddr>,
     ) {
         let service = &mut self.services[usize::from(index)];
-        if service.role() != Role::Primary {
-            return; // there is no wire that knows them
+        if !matches!(service.role(), Role::Primary | Role::Claiming) {
+            return; // there is no wire that knows them, and none that may be heard again
         }
         let told = clients
             .into_iter()
@@ -344,6 +345,7 @@ impl Node {
                 self.services[usize::from(index)].takeover = Some(takeover);
             }
             Role::Sole if from == Role::Claiming => {
+                service.telling = Telling::default();
                 if let Some(claim) = &mut service.claim {
                     claim.on_reached(now);
                 }
