@@ -27,6 +27,10 @@ pub struct Network {
     _switch: Netns,
 }
 
+/// The routing table of service 0's LAN, and the priority of the rules that lead to such tables: after the daemons' own.
+const TABLE: usize = 100;
+const PRIORITY: u32 = 6000;
+
 /// One service's place in the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
@@ -163,7 +167,10 @@ fn lay(segment: &Segment, count: usize, nodes: &[Netns], router: &Netns, switch:
         batch(Some(switch.name()), &port(&name))?;
         own(&nodes[node], &lan, end.v4)?;
     }
-    // A node's way out is by the LAN of the service that it is primary of.
+    // A node has two ways out: what is of a LAN goes by that LAN's router, the rest by that of the service that it is primary of.
+    for node in segment.nodes(count) {
+        by_source(&nodes[node], segment)?;
+    }
     way_out(&nodes[segment.service], segment.router.v4).context("the node's way out")
 }
 
@@ -193,6 +200,18 @@ fn own(host: &Netns, interface: &str, address: Ipv4Addr) -> Result<()> {
     let commands = [
         format!("link set dev {interface} up"),
         format!("addr add {address}/{PREFIX_V4} dev {interface}"),
+    ];
+    Ok(batch(Some(host.name()), &commands)?)
+}
+
+/// What `host` says from an address of the LAN of `segment` goes by its router.
+fn by_source(host: &Netns, segment: &Segment) -> Result<()> {
+    let (table, lan, router) = (TABLE + segment.service, segment.interface(), segment.router.v4);
+    let [a, b, c, _] = router.octets();
+    let network = Ipv4Addr::new(a, b, c, 0);
+    let commands = [
+        format!("route add default via {router} dev {lan} table {table}"),
+        format!("rule add priority {PRIORITY} from {network}/{PREFIX_V4} lookup {table}"),
     ];
     Ok(batch(Some(host.name()), &commands)?)
 }

@@ -13,7 +13,7 @@ use crate::capture::{Capture, Point};
 /// The ways that the service's segments took to the router, in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Survey {
-    /// Neighbours differ in sender or origin.
+    /// Neighbours differ in sender or origin, or there are 100 ms between them.
     pub passages: Vec<Passage>,
     /// The nodes that clients' packets were sent to by the router, one after the other.
     pub entrances: Vec<Entrance>,
@@ -186,7 +186,11 @@ impl Survey {
 
     fn pass(&mut self, sender: usize, origin: usize, at_ns: u64) {
         match self.passages.last_mut() {
-            Some(last) if (last.sender, last.origin) == (sender, origin) => last.until_ns = at_ns,
+            Some(last)
+                if (last.sender, last.origin) == (sender, origin) && last.until_ns + SILENCE_NS >= at_ns =>
+            {
+                last.until_ns = at_ns;
+            }
             _ => self.passages.push(Passage {
                 sender,
                 origin,
