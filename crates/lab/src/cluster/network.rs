@@ -15,9 +15,6 @@ use crate::net::address::{CLIENT, Endpoint, PREFIX_V4, ROUTER_WAN};
 use crate::net::{INTERFACE, batch, set_up_host, set_up_router};
 use crate::teardown::{Resource, Teardown};
 
-/// A way out that is taken only by who names its interface.
-const SECOND_METRIC: u32 = 100;
-
 /// All namespaces, and the nodes' cables.
 #[derive(Debug)]
 pub struct Network {
@@ -170,15 +167,11 @@ fn lay(segment: &Segment, count: usize, nodes: &[Netns], router: &Netns, switch:
         batch(Some(switch.name()), &port(&name))?;
         own(&nodes[node], &lan, end.v4)?;
     }
-    // A node's way out is by the LAN of the service that it is primary of; what it releases as the wire of the other goes by
-    // that one's.
-    way_out(&nodes[segment.service], segment.router.v4).context("the node's way out")?;
-    let [_, backup] = segment.nodes(count).map(|node| nodes[node].name());
-    let second = format!(
-        "route add default via {} metric {SECOND_METRIC}",
-        segment.router.v4
-    );
-    Ok(batch(Some(backup), &[second])?)
+    // A node has two ways out: what is of a LAN goes by that LAN's router, the rest by that of the service that it is primary of.
+    for node in segment.nodes(count) {
+        by_source(&nodes[node], segment)?;
+    }
+    way_out(&nodes[segment.service], segment.router.v4).context("the node's way out")
 }
 
 /// The switch's port of `node` on the LAN of `service`.

@@ -213,7 +213,10 @@ impl Station {
         if self.is_reached {
             self.core.handle_reached(now, 0);
         }
-        while let Some(answer) = self.verdicts.pop_front_if(|answer| answer.at <= now) {
+        while self.verdicts.front().is_some_and(|answer| answer.at <= now) {
+            let Some(answer) = self.verdicts.pop_front() else {
+                break;
+            };
             let verdict = if self.is(Defect::IgnoreVerdict) {
                 Verdict::Granted
             } else {

@@ -50,7 +50,7 @@ impl Clock {
         let at = i128::from(self.origin.as_nanos()) + passed;
         let mut at = Instant::from_nanos(u64::try_from(at.max(0)).unwrap_or(u64::MAX)).max(self.origin);
         while self.read(at) < time {
-            at = at + Duration::from_nanos(1);
+            at += Duration::from_nanos(1);
         }
         at
     }

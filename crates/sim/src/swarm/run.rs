@@ -48,8 +48,8 @@ pub struct Outcome {
 
 /// Plays it. What panics has broken a promise, too.
 pub fn play(scenario: &Scenario) -> Outcome {
-    let to_the_end = || Run::new(scenario).to_the_end();
-    catch_unwind(AssertUnwindSafe(to_the_end)).unwrap_or_else(|cause| {
+    let play_on = || Run::new(scenario).play_on();
+    catch_unwind(AssertUnwindSafe(play_on)).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| cause.downcast_ref().copied()).unwrap_or("");
         Outcome {
@@ -63,7 +63,7 @@ pub fn play(scenario: &Scenario) -> Outcome {
 pub fn play_traced(scenario: &Scenario) -> (Outcome, String) {
     let mut run = Run::new(scenario);
     run.scene.world.record();
-    let outcome = run.to_the_end();
+    let outcome = run.play_on();
     (outcome, run.scene.world.trace().to_owned())
 }
 
@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn to_the_end(&mut self) -> Outcome {
+    fn play_on(&mut self) -> Outcome {
         for fault in &self.scenario.faults {
             if fault.during.is_some() {
                 let deadline = self.now() + WAIT_MAX;
