@@ -36,6 +36,7 @@ impl Station {
         }
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
+            Action::Report(Report::Role { to, epoch, .. }) if to.speaks_alone() => self.alone_in.push(epoch),
             Action::Report(_) => {}
             Action::Assume { role, .. } => self.assume(role),
             Action::SetGate {

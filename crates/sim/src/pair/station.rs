@@ -110,6 +110,8 @@ pub struct Station {
     pub(super) agent: Agent,
     /// All times in here are this clock's; the world's are read on it where they come in.
     pub(super) clock: Clock,
+    /// The epochs in which it began to speak alone.
+    pub(crate) alone_in: Vec<u64>,
     /// Its cable carries a signal.
     pub(super) has_carrier: bool,
     /// The whole machine stands still until then; what comes in meanwhile waits.
@@ -171,6 +173,7 @@ impl Station {
             lost: Vec::new(),
             agent,
             clock,
+            alone_in: Vec::new(),
             has_carrier: true,
             frozen_until: now,
             backlog: Vec::new(),
@@ -189,7 +192,7 @@ impl Station {
         fresh.clock = self.clock;
         fresh.frozen_until = now;
         fresh.lost = std::mem::take(&mut self.lost);
-        fresh.has_carrier = self.has_carrier;
+        fresh.alone_in = std::mem::take(&mut self.alone_in);
         *self = fresh;
     }
 

@@ -40,7 +40,8 @@ impl Violation {
 pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
     let judge = scene.judge();
     let is_no_fail_stop = scenario.faults.iter().any(|fault| fault.kind.is_no_fail_stop());
-    outcome.was_split = judge.voices_too_many() > 0 && is_no_fail_stop && scenario.arbiter.is_none();
+    let have_split = judge.voices_too_many() > 0 || both_were_alone(scene);
+    outcome.was_split = have_split && is_no_fail_stop && scenario.arbiter.is_none();
     outcome.connections = scene.count();
     if !outcome.was_split {
         let broken = judge.violations().iter().map(|line| Violation::of_judge(line));
@@ -99,6 +100,15 @@ fn excused(scene: &Scene) -> BTreeSet<SocketAddr> {
     lost.filter(|(_, reason)| is_excused(reason))
         .map(|(client, _)| *client)
         .collect()
+}
+
+/// Whether both nodes had the right to speak alone in one epoch. Then one may say, later too, what contradicts the other.
+fn both_were_alone(scene: &Scene) -> bool {
+    let [one, other] = [0, 1].map(|index| {
+        let station = scene.stations().nth(index);
+        station.map_or(&[][..], |station| &station.alone_in)
+    });
+    one.iter().any(|epoch| other.contains(epoch))
 }
 
 fn roles(scene: &Scene) -> Vec<(Role, u64)> {
