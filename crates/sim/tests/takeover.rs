@@ -37,12 +37,15 @@ fn power_off() {
 #[test]
 fn cut() {
     for_seeds("cut", 0..SEEDS, |seed, _| {
-        let (mut scene, mut draw) = any(seed, |_, _| {});
+        let (mut scene, mut draw) = any(seed, |_, config| config.own_path = Some(config.path.clone()));
         let moment = START + draw.time(Duration::from_millis(500));
         let back = draw.time(Duration::from_secs(3)) + MS * 50;
         let (lan, beats) = (scene.lan, scene.heartbeats);
         scene.cut(lan, at(moment), at(moment + back));
         scene.cut(beats, at(moment), at(moment + back));
+        // It cannot claim meanwhile; afterwards it comes back as the wire.
+        let own_path = scene.own_path;
+        scene.cut(own_path, at(Duration::ZERO), at(moment + back));
         let complaints = scene.run(at(LIMIT));
         (scene, complaints)
     });
@@ -51,11 +54,14 @@ fn cut() {
 #[test]
 fn false_alarm() {
     for_seeds("false_alarm", 0..SEEDS, |seed, _| {
-        let (mut scene, mut draw) = any(seed, |_, _| {});
+        let (mut scene, mut draw) = any(seed, |_, config| config.own_path = Some(config.path.clone()));
         let moment = START + draw.time(Duration::from_millis(500));
         let back = draw.time(Duration::from_secs(3)) + MS * 50;
         let beats = scene.heartbeats;
         scene.cut(beats, at(moment), at(moment + back));
+        // It cannot claim meanwhile; afterwards it comes back as the wire.
+        let own_path = scene.own_path;
+        scene.cut(own_path, at(Duration::ZERO), at(moment + back));
         let complaints = scene.run(at(LIMIT));
         (scene, complaints)
     });

@@ -218,6 +218,13 @@ impl Course {
                 std::thread::sleep(ACT);
                 Ok(())
             }
+            Fault::Handover => self.rejoin(stage, 0, self.fault_at),
+            Fault::Drain => {
+                let returned_at = monotonic();
+                let index = target.nodes()[0];
+                stage.order(index, &["drain", &stage.pair.names[index], "--off"])?;
+                self.rejoin(stage, index, returned_at)
+            }
             Fault::CrashWorker | Fault::KillBackup | Fault::KillAgent | Fault::FlushTc => Ok(()),
         }
     }

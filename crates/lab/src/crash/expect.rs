@@ -48,7 +48,7 @@ pub fn changes(
 pub fn lost_at(fault: Fault, fault_ns: u64, detection: Duration) -> u64 {
     match fault {
         // It has said that it leaves.
-        Fault::Stop => fault_ns,
+        Fault::Stop | Fault::Drain => fault_ns,
         // Until the primary may declare it dead, nothing goes past it, and what it has sent is on its way.
         _ => fault_ns + detection.as_nanos() as u64 / 2,
     }

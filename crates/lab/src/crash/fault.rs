@@ -30,6 +30,10 @@ pub enum Fault {
     CutBackup,
     /// A node's agent is told to stop (SIGTERM), as systemd does.
     Stop,
+    /// A node is asked for a handover: primary and backup change places.
+    Handover,
+    /// A node is drained; later it takes part again.
+    Drain,
     /// A node's tc filters and their qdisc are removed.
     FlushTc,
     /// A node's power goes off; it comes back with half of its configuration, later its agent starts.
@@ -72,7 +76,9 @@ impl Fault {
             | Self::HangServer
             | Self::KillAgentAfterTakeover => &[Target::Primary],
             Self::KillBackup | Self::CutBackup => &[Target::Backup],
-            Self::RebootRace | Self::Stop => &[Target::Primary, Target::Backup],
+            Self::RebootRace | Self::Stop | Self::Handover | Self::Drain => {
+                &[Target::Primary, Target::Backup]
+            }
             Self::KillAgent | Self::FlushTc => &[Target::Primary, Target::Backup, Target::Both],
         }
     }
@@ -102,8 +108,8 @@ impl Fault {
             | Self::KillAgentAfterTakeover => Sequel::Takeover,
             Self::CrashWorker => Sequel::TakeoverOfSome,
             Self::KillBackup | Self::CutBackup => Sequel::Claim,
-            Self::RebootRace | Self::Stop if target == Target::Backup => Sequel::Claim,
-            Self::RebootRace | Self::Stop => Sequel::Takeover,
+            Self::RebootRace | Self::Stop | Self::Drain if target == Target::Backup => Sequel::Claim,
+            Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
             Self::KillAgent | Self::FlushTc => Sequel::Nothing,
         }
     }
@@ -118,7 +124,13 @@ impl Fault {
     pub fn has_rounds(self) -> bool {
         matches!(
             self,
-            Self::PowerOff | Self::LinkDown | Self::KillBackup | Self::CutBackup | Self::Stop
+            Self::PowerOff
+                | Self::LinkDown
+                | Self::KillBackup
+                | Self::CutBackup
+                | Self::Stop
+                | Self::Handover
+                | Self::Drain
         )
     }
 

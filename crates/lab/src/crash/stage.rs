@@ -130,6 +130,14 @@ impl Stage {
         self.agent(index)?.status(&self.network.nodes[index])
     }
 
+    /// Has node `index` do what an operator's command says.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn order(&self, index: usize, command: &[&str]) -> Result<()> {
+        self.agent(index)?.order(&self.network.nodes[index], command)
+    }
+
     /// Starts the agent of node `index` again, once it has ended.
     ///
     /// # Errors

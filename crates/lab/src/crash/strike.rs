@@ -40,8 +40,25 @@ pub fn strike(stage: &Stage, fault: Fault, target: Target, returning: Returning)
             stage.agent(first)?.stop()?;
             Ok(moment)
         }
+        Fault::Handover | Fault::Drain => by_plan(stage, fault, first),
         Fault::FlushTc => flush_tc(stage, target),
     }
+}
+
+/// Has node `index` hand over, or give up its part. Returns the moment before.
+///
+/// # Errors
+/// If it does not.
+pub fn by_plan(stage: &Stage, fault: Fault, index: usize) -> Result<Instant> {
+    let moment = monotonic();
+    match fault {
+        Fault::Drain => stage.order(index, &["drain", &stage.pair.names[index]])?,
+        _ => {
+            let (service, node) = (&stage.pair.service_name, &stage.pair.names[index]);
+            stage.order(index, &["handover", service, "--node", node])?;
+        }
+    }
+    Ok(moment)
 }
 
 /// Turns off the power of node `index`: its cable is cut, then every process is killed, but the captures (which watch

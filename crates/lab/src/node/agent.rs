@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use linux::netns::Netns;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -320,6 +320,27 @@ impl Agent {
     /// If it does not answer.
     pub fn status(&self, node: &Netns) -> Result<Status> {
         self.operator.ask("status", node)
+    }
+
+    /// Has the daemon in `node` do what an operator's command says, and waits until it is done.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn order(&self, node: &Netns, command: &[&str]) -> Result<()> {
+        let answer = node
+            .command(&self.operator.binary)?
+            .args(command)
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("run steadfast {command:?}"))?;
+        let said = String::from_utf8_lossy(&answer.stderr);
+        ensure!(
+            answer.status.success(),
+            "steadfast {command:?}: {}: {}",
+            answer.status,
+            said.trim()
+        );
+        Ok(())
     }
 
     /// Asks the daemon in `node` how its connections are.

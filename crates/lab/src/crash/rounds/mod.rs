@@ -17,7 +17,7 @@ use super::fault::{Fault, Target};
 use super::integration::{Integration, wait_for};
 use super::play::{self, Facts, STALL_WINDOW, as_nanos};
 use super::stage::{Stage, service};
-use super::strike::power_off;
+use super::strike::{by_plan, power_off};
 use super::work::Work;
 use super::{Options, Returning, reboot};
 use crate::client::{ClientProcess, Event};
@@ -277,6 +277,7 @@ fn strike(stage: &Stage, options: &Options, index: usize) -> Result<Instant> {
             stage.agent(index)?.stop()?;
             Ok(moment)
         }
+        Fault::Handover | Fault::Drain => by_plan(stage, options.fault, index),
         // The power: a machine that boots has no server that was stopped.
         _ => power_off(stage, index, Returning::Killed),
     }
@@ -290,6 +291,8 @@ fn bring_back(stage: &mut Stage, fault: Fault, index: usize) -> Result<()> {
             stage.agent_mut(index)?.wait_stopped()?;
             stage.start_agent(index)
         }
+        Fault::Handover => Ok(()),
+        Fault::Drain => stage.order(index, &["drain", &stage.pair.names[index], "--off"]),
         _ => {
             reboot::boot(stage, index)?;
             stage.network.cables[index].plug()?;
