@@ -142,9 +142,13 @@ impl Standing {
 
     /// The operator wants this node to have no part in the service, or to have one again.
     pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
-        self.leaves = leaves;
-        let offers = leaves && self.role == Role::Returning;
-        offers.then(|| self.change(now, Event::PeerSilent, 0)).flatten()
+        let left = std::mem::replace(&mut self.leaves, leaves);
+        match self.role {
+            Role::Returning if leaves => self.change(now, Event::PeerSilent, 0),
+            // The primary may have gone on without it on its word: what it has logged counts no more.
+            Role::Backup if left && !leaves => self.change(now, Event::PeerSpeaks, 0),
+            _ => None,
+        }
     }
 
     /// When the right to speak ends, of a node that speaks alone; nothing if it does not end.

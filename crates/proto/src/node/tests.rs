@@ -219,6 +219,22 @@ fn who_leaves_has_no_part_until_told_so() {
 }
 
 #[test]
+fn a_backup_that_takes_its_leave_back_begins_anew() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    two.hears = false; // its word may have been heard, and the answer not
+    let now = two.now;
+    two.nodes[1].handle_leave(now, 0, true);
+    two.carry_out(1);
+    two.nodes[1].handle_leave(now, 0, false);
+    two.carry_out(1);
+    assert_eq!(two.nodes[1].role(0).0, Role::Standby);
+    assert_eq!(two.gates[1].0, Gate::Mute);
+    two.hears = true;
+    assert_eq!(two.pass(SHORT).roles(), [(Role::Primary, 3), (Role::Backup, 3)]);
+}
+
+#[test]
 fn cut_apart_with_an_arbiter_only_one_speaks() {
     let mut two = Two::new(Arbiter::Witness);
     two.pass(SHORT);
