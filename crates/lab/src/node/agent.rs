@@ -1,6 +1,5 @@
 //! The daemon of a node, as its operator sees it: a configuration file, `steadfast run`, `steadfast status`.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
@@ -12,10 +11,11 @@ use anyhow::{Context, Result, bail, ensure};
 use linux::netns::Netns;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::arbiter::Arbiter;
+use super::status::{Connection, Status};
 use crate::process::Process;
 use crate::teardown::Resource;
 
@@ -386,129 +386,6 @@ impl Operator {
             bail!("steadfast {what}: {}: {}", answer.status, said.trim());
         }
         serde_json::from_slice(&answer.stdout).with_context(|| format!("the answer of steadfast {what}"))
-    }
-}
-
-/// What the lab reads of `steadfast status --json`. Times are nanoseconds of `CLOCK_MONOTONIC`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Status {
-    /// The services; the lab has one.
-    pub services: Vec<Service>,
-}
-
-/// A service in [`Status`].
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Service {
-    /// What the node is for it now.
-    #[serde(default)]
-    pub role: String,
-    /// The same in detail.
-    #[serde(default)]
-    pub state: String,
-    /// `duplex` or `simplex`.
-    pub mode: String,
-    /// How often who speaks for it has changed.
-    #[serde(default)]
-    pub epoch: u64,
-    /// How many connections are how well protected.
-    pub connections: BTreeMap<String, u64>,
-    /// The takeovers so far.
-    pub takeovers: Vec<Takeover>,
-    /// Bytes that the log takes.
-    #[serde(default)]
-    pub log_bytes: u64,
-    /// Bytes that are in the rings and not yet read.
-    #[serde(default)]
-    pub ring_fill_bytes: u64,
-    /// What was counted, by reason.
-    #[serde(default)]
-    pub counters: BTreeMap<String, u64>,
-}
-
-/// A takeover in [`Service`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Takeover {
-    /// When the primary was declared dead.
-    pub declared_ns: u64,
-    /// When its packets were shut out.
-    pub gate_closed_ns: Option<u64>,
-    /// When the first connection could go on.
-    pub first_live_ns: Option<u64>,
-    /// When the last connection could go on.
-    pub last_live_ns: Option<u64>,
-    /// Connections that there were.
-    pub connections: u64,
-    /// Connections that go on.
-    pub restored: u64,
-    /// Connections that got a RST.
-    pub reset: u64,
-    /// Connections that needed nothing any more.
-    pub ended: u64,
-}
-
-impl Takeover {
-    /// Whether every connection has been decided.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.restored + self.reset + self.ended >= self.connections
-    }
-}
-
-/// What the lab reads of `steadfast connections --json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Connection {
-    /// The client's end.
-    pub client: SocketAddr,
-    /// When it could go on after a takeover.
-    pub live_ns: Option<u64>,
-}
-
-impl Status {
-    /// Whether every service is protected by both nodes.
-    #[must_use]
-    pub fn is_duplex(&self) -> bool {
-        self.services.iter().all(|service| service.mode == "duplex")
-    }
-
-    /// Whether there are connections, and each would be continued.
-    #[must_use]
-    pub fn protects_all(&self) -> bool {
-        let protects = |service: &Service| {
-            let mut others = service
-                .connections
-                .iter()
-                .filter(|(kind, _)| *kind != "protected");
-            service.connections.get("protected") > Some(&0) && others.all(|(_, count)| *count == 0)
-        };
-        self.services.iter().all(protects)
-    }
-
-    /// Whether the node claims to speak for the lab's service.
-    #[must_use]
-    pub fn speaks(&self) -> bool {
-        self.services.iter().any(|service| service.role == "primary")
-    }
-
-    /// Connections that its keeper has got so far.
-    #[must_use]
-    pub fn kept(&self) -> u64 {
-        let counters = self.services.first().map(|service| &service.counters);
-        counters
-            .and_then(|counters| counters.get("relayed_adopted"))
-            .copied()
-            .unwrap_or(0)
-    }
-
-    /// Whether the node goes on alone, and has claimed the address if it had to.
-    #[must_use]
-    pub fn is_alone(&self) -> bool {
-        self.services.iter().all(|service| service.state == "sole")
-    }
-
-    /// The takeovers of the lab's service, in order of time.
-    #[must_use]
-    pub fn takeovers(&self) -> &[Takeover] {
-        self.services.first().map_or(&[], |service| &service.takeovers)
     }
 }
 

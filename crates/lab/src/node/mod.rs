@@ -4,7 +4,9 @@ mod agent;
 mod arbiter;
 mod configuration;
 mod server;
+mod status;
 
-pub use self::agent::{Agent, Connection, HEARTBEAT_PORT, Pair, Service, Status, Takeover};
+pub use self::agent::{Agent, HEARTBEAT_PORT, Pair};
 pub use self::arbiter::{Arbiter, Assume};
 pub use self::server::{Application, Content, Server};
+pub use self::status::{Connection, Service, Status, Takeover};
