@@ -182,12 +182,14 @@ impl Course {
             Fault::LinkDown => self.plug(stage, 0),
             Fault::CutBackup => self.plug(stage, 1),
             Fault::KillServer => {
+                self.rejoin(stage, 0, self.fault_at)?;
                 self.second_at = Some(monotonic());
                 stage.start_server(0)?;
                 std::thread::sleep(ACT);
                 Ok(())
             }
             Fault::HangServer => {
+                self.rejoin(stage, 0, self.fault_at)?;
                 self.second_at = Some(monotonic());
                 stage.servers[0].signal(Signal::SIGCONT)?;
                 std::thread::sleep(ACT);
