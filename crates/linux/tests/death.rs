@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, kill, raise, signal};
 use nix::unistd::Pid;
+use steadfast_linux::network::sockets;
 use steadfast_linux::wire::{Mode, WireOptions};
 
 use support::frame::Tap;
@@ -216,6 +217,16 @@ impl Scene {
         self.client.set_nonblocking(false).expect("blocking");
     }
 
+    /// Input that the server's kernel has acknowledged and the server has not read.
+    fn leave_unread(&self) {
+        (&self.client).write_all(b"never read").expect("write");
+        eventually("it is acknowledged", || {
+            let log = self.reading.now();
+            let (_, connection) = log.connection(self.client.local_addr().expect("connected"));
+            (connection.input_acknowledged().0 == 10).then_some(())
+        });
+    }
+
     fn end(&mut self, end: End) {
         match end {
             End::Signal(signal) => self.server.signal(signal),
@@ -322,12 +333,7 @@ fn the_rst_for_a_dead_workers_connection_is_not_heard() {
             return;
         };
         let mut scene = Scene::new(&lan, family);
-        (&scene.client).write_all(b"never read").expect("write");
-        eventually("it is acknowledged", || {
-            let log = scene.reading.now();
-            let (_, connection) = log.connection(scene.client.local_addr().expect("connected"));
-            (connection.input_acknowledged().0 == 10).then_some(())
-        });
+        scene.leave_unread();
         scene.end(End::Signal(Signal::SIGKILL));
         scene.server.wait_for_end();
         scene.guard.wait_for(family, "dropped_dying_process", 1);
@@ -348,12 +354,7 @@ fn the_rst_of_a_process_that_died_is_not_heard() {
             return;
         };
         let mut scene = Scene::new(&lan, family);
-        (&scene.client).write_all(b"never read").expect("write");
-        eventually("it is acknowledged", || {
-            let log = scene.reading.now();
-            let (_, connection) = log.connection(scene.client.local_addr().expect("connected"));
-            (connection.input_acknowledged().0 == 10).then_some(())
-        });
+        scene.leave_unread();
         scene.end(End::Signal(Signal::SIGKILL));
         scene.assert_silenced("unread input");
         let dropped = scene.guard.counter(family, "dropped_dying_process");
@@ -361,6 +362,40 @@ fn the_rst_of_a_process_that_died_is_not_heard() {
         scene.guard.wait_for(family, "dropped_dying_process", dropped + 1);
         scene.assert_silenced("a segment for a socket that is gone");
         scene.hears(b"", "after both");
+    }
+}
+
+/// Its connection goes on elsewhere: what its kernel holds of it must not be said again. Who listens goes on, and so do others.
+#[test]
+fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("what_a_dead_process_leaves_is_destroyed_without_a_word") else {
+            return;
+        };
+        let mut scene = Scene::new(&lan, family);
+        let client = scene.client.local_addr().expect("connected");
+        let destroy = || {
+            let destroy = || sockets::destroy_dying(family.vip(), &[client]);
+            lan.primary.run(destroy).expect("sock_diag answers")
+        };
+        assert_eq!(destroy(), 0, "its process lives");
+        scene.server.obey("fill");
+        scene.end(End::Signal(Signal::SIGKILL));
+        scene.server.wait_for_end();
+        assert_eq!(destroy(), 1);
+        assert_eq!(destroy(), 0, "it is gone");
+        scene.assert_silenced("destroyed");
+        scene.client.set_nonblocking(true).expect("non-blocking");
+        let end = loop {
+            match (&scene.client).read(&mut [0; 65_536]) {
+                Ok(1..) => {}
+                end => break end,
+            }
+        };
+        let is_open = end
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(is_open, "the client heard {end:?}");
     }
 }
 

@@ -32,13 +32,13 @@ pub enum Gate {
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Sets up the network for a role, before the gate opens for it: addresses, routes, guards. Of a node that speaks already
+    /// Sets up the network for what a gate lets pass, before it opens: addresses, routes, guards. Of a node that speaks already
     /// nothing is lost meanwhile. Not on a takeover's way.
     Assume {
         /// For this service.
         service: ServiceIndex,
-        /// The role.
-        role: Role,
+        /// The gate.
+        gate: Gate,
         /// The peer's MAC address on the service interface.
         peer_mac: [u8; 6],
     },
@@ -72,6 +72,14 @@ pub enum Action {
     Settle {
         /// Of this service.
         service: ServiceIndex,
+    },
+    /// Another node goes on with the connections of these clients, or nobody can: the kernel's sockets, which nobody owns any more,
+    /// are to go without a word.
+    Destroy {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The clients.
+        clients: Vec<SocketAddr>,
     },
     /// Bring the VIP to the service interface and let what it sends go out there: the wire is gone.
     TakeAddress {

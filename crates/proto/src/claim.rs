@@ -8,6 +8,9 @@
 //!
 //! The ping goes out with the VIP as its source, so an answer shows that the neighbours send the VIP's packets here. A node that is
 //! cut off gets no answer and stays mute.
+//!
+//! A wire that leaves by itself passes everything on until this node speaks alone, and nobody else can: the neighbours are told
+//! first, the address follows, and nothing is lost between.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,6 +31,8 @@ pub(crate) struct Claim {
     due: Instant,
     wait: Duration,
     is_begun: bool,
+    /// The wire gives the VIP up: then this node may speak, for the neighbours have been told.
+    given_at: Option<Instant>,
     /// Announcements that are left, once outside hosts reach the VIP here.
     left: Option<u32>,
 }
@@ -39,17 +44,26 @@ impl Claim {
             due: at,
             wait: WAIT,
             is_begun: false,
+            given_at: None,
             left: None,
+        }
+    }
+
+    /// A claim of what the wire gives up.
+    pub(crate) fn of_given(now: Instant) -> Self {
+        Self {
+            is_begun: true,
+            given_at: Some(now + WAIT),
+            ..Self::new(now)
         }
     }
 
     /// Nothing to be claimed, for the VIP is here: the neighbours are told, a few times.
     pub(crate) fn announcing(now: Instant) -> Self {
         Self {
-            due: now,
-            wait: WAIT,
             is_begun: true,
             left: Some(AFTERWARDS),
+            ..Self::new(now)
         }
     }
 
@@ -74,9 +88,14 @@ impl Claim {
         self.due = now + WAIT;
     }
 
-    /// Whether the VIP has come here.
+    /// Whether the neighbours are being told.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_begun
+    }
+
+    /// From when on nobody needs to be asked whether the VIP has come here.
+    pub(crate) fn given_at(&self) -> Option<Instant> {
+        self.given_at
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
@@ -121,6 +140,15 @@ mod tests {
             Action::Announce { service: 0 },
         );
         assert_eq!(actions, [take, announce.clone(), announce]);
+    }
+
+    #[test]
+    fn what_is_given_is_announced_before_the_address_comes() {
+        let mut claim = Claim::of_given(at(0));
+        let mut actions = VecDeque::new();
+        claim.on_timeout(at(0), 0, &mut actions);
+        assert_eq!(actions, [Action::Announce { service: 0 }]);
+        assert_eq!(claim.given_at(), Some(at(20)));
     }
 
     #[test]

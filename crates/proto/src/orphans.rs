@@ -45,13 +45,23 @@ impl Telling {
         }
     }
 
-    /// The backup has taken all below `adopted`. Returns whether there is more to be told at once.
-    pub(crate) fn on_adopted(&mut self, adopted: u64) -> bool {
-        let before = self.first;
-        while self.first < adopted && self.waiting.pop_front().is_some() {
-            self.first += 1;
-        }
-        self.first > before && !self.waiting.is_empty()
+    /// The backup has taken all below `adopted`: those that it had not said so of before.
+    pub(crate) fn on_adopted(&mut self, adopted: u64) -> Vec<SocketAddr> {
+        let new = adopted.saturating_sub(self.first);
+        let new = usize::try_from(new).map_or(self.waiting.len(), |new| new.min(self.waiting.len()));
+        self.first += new as u64;
+        self.waiting.drain(..new).collect()
+    }
+
+    /// Whether there is more to be told.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The backup is gone. It may have taken any of these, and have spoken for them.
+    pub(crate) fn give_up(&mut self) -> Vec<SocketAddr> {
+        self.first += self.waiting.len() as u64;
+        self.waiting.drain(..).collect()
     }
 }
 

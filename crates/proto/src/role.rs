@@ -8,8 +8,8 @@
 //!     ├──────────────────────────────────────────────────────────────┘                              │
 //!     │ peer serves             consented            peer silent, yields            all decided     │
 //!     └────────────▶ Returning ───────────▶ Backup ─────────────────────▶ TakingOver ───────────────┘
-//!                       ▲  │ peer silent
-//!           peer serves │  ▼
+//!                       ▲  │ peer silent, withdrawn      │ withdrawn
+//!           peer serves │  ▼                             ▼
 //!                      Standby ◀── peer speaks ── any role
 //! ```
 //!
@@ -63,6 +63,8 @@ pub enum Event {
     PeerYields,
     /// The peer is a wire that will be gone soon.
     PeerLeaves,
+    /// The operator takes this node out, or in again: what it knows of the peer's connections counts no more.
+    Withdrawn,
     /// Outside hosts reach the VIP here.
     Reached,
     /// The last connection of a takeover is decided.
@@ -101,7 +103,7 @@ impl Role {
     pub fn after(self, event: Event) -> Option<Self> {
         use Event::{
             Alone, Begins, Consented, Decided, PeerBack, PeerLeaves, PeerReturns, PeerServes, PeerSilent,
-            PeerSpeaks, PeerYields, Reached,
+            PeerSpeaks, PeerYields, Reached, Withdrawn,
         };
         match (self, event) {
             (Self::Joining, Begins) => Some(Self::Primary),
@@ -110,7 +112,8 @@ impl Role {
             (Self::Joining, PeerSpeaks) => Some(Self::Standby),
             (
                 Self::Joining,
-                PeerReturns | Consented | PeerSilent | PeerBack | PeerYields | PeerLeaves | Reached | Decided,
+                PeerReturns | Consented | PeerSilent | PeerBack | PeerYields | PeerLeaves | Withdrawn
+                | Reached | Decided,
             ) => None,
 
             // Until it has claimed the VIP its output is held to the wire by the egress guard.
@@ -119,7 +122,8 @@ impl Role {
             (Self::Primary, PeerSpeaks) => Some(Self::Standby),
             (
                 Self::Primary,
-                Begins | Alone | PeerServes | Consented | PeerBack | PeerYields | Reached | Decided,
+                Begins | Alone | PeerServes | Consented | PeerBack | PeerYields | Withdrawn | Reached
+                | Decided,
             ) => None,
 
             (Self::Claiming, PeerBack | PeerReturns) => Some(Self::Primary),
@@ -127,11 +131,12 @@ impl Role {
             (Self::Claiming, PeerSpeaks) => Some(Self::Standby),
             (
                 Self::Claiming,
-                Begins | Alone | PeerServes | Consented | PeerSilent | PeerYields | PeerLeaves | Decided,
+                Begins | Alone | PeerServes | Consented | PeerSilent | PeerYields | PeerLeaves | Withdrawn
+                | Decided,
             ) => None,
 
             // It has seen nothing that it could go on from.
-            (Self::Returning, PeerSilent | PeerSpeaks) => Some(Self::Standby),
+            (Self::Returning, PeerSilent | PeerSpeaks | Withdrawn) => Some(Self::Standby),
             (Self::Returning, Consented) => Some(Self::Backup),
             (Self::Returning, Begins) => Some(Self::Primary),
             (
@@ -140,7 +145,7 @@ impl Role {
             ) => None,
 
             (Self::Backup, PeerSilent | PeerYields) => Some(Self::TakingOver),
-            (Self::Backup, PeerSpeaks) => Some(Self::Standby),
+            (Self::Backup, PeerSpeaks | Withdrawn) => Some(Self::Standby),
             (
                 Self::Backup,
                 Begins | Alone | PeerServes | PeerReturns | Consented | PeerBack | PeerLeaves | Reached
@@ -152,7 +157,7 @@ impl Role {
             (
                 Self::TakingOver,
                 Begins | Alone | PeerServes | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
-                | PeerLeaves | Reached,
+                | PeerLeaves | Withdrawn | Reached,
             ) => None,
 
             (Self::Sole, PeerReturns) => Some(Self::Primary),
@@ -160,7 +165,7 @@ impl Role {
             (
                 Self::Sole,
                 Begins | Alone | PeerServes | Consented | PeerSilent | PeerBack | PeerYields | PeerLeaves
-                | Reached | Decided,
+                | Withdrawn | Reached | Decided,
             ) => None,
 
             // What the peer holds alone is not this node's to speak for, also when the peer falls silent.
@@ -168,7 +173,7 @@ impl Role {
             (
                 Self::Standby,
                 Begins | Alone | PeerSpeaks | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
-                | PeerLeaves | Reached | Decided,
+                | PeerLeaves | Withdrawn | Reached | Decided,
             ) => None,
         }
     }
@@ -189,7 +194,7 @@ impl Role {
 
 impl Event {
     /// All events, for tables.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Begins,
         Self::Alone,
         Self::PeerSpeaks,
@@ -200,6 +205,7 @@ impl Event {
         Self::PeerBack,
         Self::PeerYields,
         Self::PeerLeaves,
+        Self::Withdrawn,
         Self::Reached,
         Self::Decided,
     ];
@@ -237,9 +243,11 @@ mod tests {
         Returning -- PeerSpeaks --> Standby
         Returning -- Consented --> Backup
         Returning -- PeerSilent --> Standby
+        Returning -- Withdrawn --> Standby
         Backup -- PeerSpeaks --> Standby
         Backup -- PeerSilent --> TakingOver
         Backup -- PeerYields --> TakingOver
+        Backup -- Withdrawn --> Standby
         TakingOver -- PeerSpeaks --> Standby
         TakingOver -- Decided --> Sole
         Sole -- PeerSpeaks --> Standby

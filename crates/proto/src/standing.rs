@@ -56,6 +56,8 @@ pub struct Change {
     pub from: Role,
     /// The role now.
     pub to: Role,
+    /// Why.
+    pub event: Event,
 }
 
 /// Who decides between two nodes that do not hear each other (DESIGN.md §4).
@@ -144,9 +146,9 @@ impl Standing {
     pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
         let left = std::mem::replace(&mut self.leaves, leaves);
         match self.role {
-            Role::Returning if leaves => self.change(now, Event::PeerSilent, 0),
+            Role::Returning if leaves => self.change(now, Event::Withdrawn, 0),
             // The primary may have gone on without it on its word: what it has logged counts no more.
-            Role::Backup if left && !leaves => self.change(now, Event::PeerSpeaks, 0),
+            Role::Backup if left && !leaves => self.change(now, Event::Withdrawn, 0),
             _ => None,
         }
     }
@@ -167,9 +169,15 @@ impl Standing {
         self.granted_until
     }
 
-    /// Whether a node that claims may bring the address here.
+    /// From when on a node that claims may bring the address here; nothing if it has not got the right to.
+    pub fn claims_at(&self) -> Option<Instant> {
+        let has_right = self.role == Role::Claiming && self.is_confirmed();
+        has_right.then(|| self.granted_until.unwrap_or(Instant::ZERO))
+    }
+
+    /// Whether a node that claims may bring the address here now.
     pub fn may_claim(&self, now: Instant) -> bool {
-        self.role == Role::Claiming && self.is_free(now) && self.is_confirmed()
+        self.claims_at().is_some_and(|at| now >= at)
     }
 
     /// Whether the arbiter has given the epoch, in which this node speaks or is going to, to it.
@@ -187,10 +195,6 @@ impl Standing {
         }
     }
 
-    fn is_free(&self, now: Instant) -> bool {
-        self.granted_until.is_none_or(|until| now >= until)
-    }
-
     fn has_lease(&self, now: Instant) -> bool {
         self.lease_until.is_some_and(|until| now < until)
     }
@@ -204,33 +208,24 @@ impl Standing {
 
     /// The epoch for which the arbiter is to be asked now, if it is.
     pub fn ask(&mut self, now: Instant) -> Option<u64> {
-        let wants = match self.role {
-            Role::TakingOver | Role::Sole => true,
-            Role::Claiming => self.is_free(now),
-            Role::Backup => self.is_wanted,
-            Role::Joining => !self.knows,
-            Role::Primary | Role::Returning | Role::Standby => false,
-        };
-        if !wants || self.is_confirmed() || now < self.ask_at {
-            return None;
-        }
+        self.asks_at().filter(|at| now >= *at)?;
         self.ask_at = now + ASK_AGAIN;
         self.has_asked = true;
         self.wanted()
     }
 
-    /// When [`ask`](Self::ask) may have something to say, or a claim may begin.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let asks = match self.role {
-            Role::TakingOver | Role::Sole | Role::Claiming => true,
-            Role::Backup => self.is_wanted,
-            Role::Joining => !self.knows,
-            Role::Primary | Role::Returning | Role::Standby => false,
-        };
-        (asks && !self.is_confirmed()).then(|| match self.role {
-            Role::Claiming => self.ask_at.max(self.granted_until.unwrap_or(self.ask_at)),
-            _ => self.ask_at,
-        })
+    /// When [`ask`](Self::ask) has something to say.
+    pub fn asks_at(&self) -> Option<Instant> {
+        if self.is_confirmed() {
+            return None;
+        }
+        match self.role {
+            Role::TakingOver | Role::Sole => Some(self.ask_at),
+            Role::Claiming => Some(self.ask_at.max(self.granted_until.unwrap_or(self.ask_at))),
+            Role::Backup => self.is_wanted.then_some(self.ask_at),
+            Role::Joining => (!self.knows).then_some(self.ask_at),
+            Role::Primary | Role::Returning | Role::Standby => None,
+        }
     }
 
     /// The arbiter's answer for `epoch`.
@@ -339,6 +334,8 @@ impl Standing {
                 (later || same && !self.config.is_primary).then_some(Event::PeerSpeaks)
             }
             (Role::Primary, Role::Backup) => (same && word.leaves).then_some(Event::PeerLeaves),
+            // It was refused what this node's arbiter gave to the agent before this one: it lets nothing pass any more.
+            (Role::Primary, Role::Standby) => (later || same).then_some(Event::PeerLeaves),
             (Role::Backup, Role::Primary) => (same && word.yields).then_some(Event::PeerYields),
             // It was the primary of this epoch, and has begun anew: its connections are here only.
             (Role::Backup, Role::Joining) => Some(Event::PeerYields),
@@ -397,6 +394,6 @@ impl Standing {
         }
         self.role = to;
         self.grant(now);
-        Some(Change { from, to })
+        Some(Change { from, to, event })
     }
 }

@@ -61,10 +61,17 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
         Defect::IgnoreVerdict => vec![between],
         // The one that took over cannot be confirmed; the other one is.
         Defect::SpeakOn => vec![
-            first(Kind::Arbiter, Target::Speaker, 250),
-            fault(Kind::Between, Target::Speaker, None, 0, 900),
-            fault(Kind::Cut, Target::Speaker, None, 130, 900),
+            Fault {
+                detail: 2,
+                ..first(Kind::Arbiter, Target::Speaker, 1_500)
+            },
+            fault(Kind::Between, Target::Speaker, None, 0, 1_200),
         ],
+        // The primary speaks until the gate is closed.
+        Defect::SkipDrains => {
+            scenario.nodes.nap_us = 4_000;
+            vec![first(Kind::Handover, Target::Speaker, 0)]
+        }
         Defect::LeaseFromHearing => vec![
             first(Kind::Pause, Target::Other, 600),
             fault(Kind::Between, Target::Other, None, 100 + seed * 8 % 400, 900),
@@ -73,10 +80,19 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
             scenario.arbiter = None;
             vec![first(Kind::Pause, Target::Other, 700)]
         }
-        Defect::WithoutConsent => vec![
-            crash,
-            fault(Kind::Between, Target::Speaker, Some(Phase::Returning), 0, 500),
-        ],
+        // What it says is not heard; then nothing is.
+        Defect::WithoutConsent => {
+            let from_a = |cable: u64| Fault {
+                detail: cable * 2,
+                ..fault(Kind::OneWay, Target::Other, None, 0, 2_000)
+            };
+            vec![
+                crash,
+                from_a(1),
+                from_a(2),
+                fault(Kind::Between, Target::Other, None, 700, 1_000),
+            ]
+        }
         Defect::DeathSpeaks => vec![first(Kind::Worker, Target::Speaker, 400)],
         _ => vec![crash],
     };

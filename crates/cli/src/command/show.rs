@@ -14,8 +14,11 @@ use super::{Failure, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control::{
     self, ArbiterKind, ClientError, Connections, LinkStatus, Mode, OwnerStatus, PeerStatus, Protection,
-    RingStatus, ServiceStatus, Status, WitnessStatus,
+    RingStatus, ServiceStatus, StateSince, Status, WitnessStatus,
 };
+
+/// States that are shown of a node's history.
+const HISTORY_SHOWN: usize = 4;
 
 pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), Failure> {
     let status = control::status(&choose(node)?).map_err(no_answer)?;
@@ -120,7 +123,7 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
     }
     text += &table.text();
     for service in services {
-        text += &details_text(service);
+        text += &details_text(service, now_ns);
         text += &takeovers_text(service, now_ns);
         text += &counters_text(service);
     }
@@ -202,11 +205,14 @@ fn application_text(application: Server) -> &'static str {
 }
 
 /// What does not fit into one line with the other services.
-fn details_text(service: &ServiceStatus) -> String {
+fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     let mut text = format!("\n{} in detail\n", service.name);
     let mut line = |what: &str, how: String| text += &format!("{what:<13}  {how}\n");
     if let Some(reason) = &service.simplex_reason {
         line("simplex", reason.clone());
+    }
+    if !service.history.is_empty() {
+        line("history", history_text(&service.history, now_ns));
     }
     if let (Some(state), Some(application)) = (service.peer_state, service.peer_application) {
         let application = application_text(application);
@@ -244,6 +250,16 @@ fn details_text(service: &ServiceStatus) -> String {
         line("not protected", format!("{count}: {reason}"));
     }
     text
+}
+
+/// The last states that a node had for a service, the present one first.
+fn history_text(history: &[StateSince], now_ns: u64) -> String {
+    let state = |since: &StateSince| {
+        let seconds = now_ns.saturating_sub(since.at_ns) / 1_000_000_000;
+        format!("{} {seconds} s ago", since.state)
+    };
+    let states: Vec<_> = history.iter().rev().take(HISTORY_SHOWN).map(state).collect();
+    states.join(", before that ")
 }
 
 fn takeovers_text(service: &ServiceStatus, now_ns: u64) -> String {

@@ -1,14 +1,13 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use clap::CommandFactory;
 
 use super::node::Node;
 use super::*;
-use crate::config::{Policy, Role};
+use crate::config::Role;
 use crate::control::{
-    ArbiterKind, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus, Mode,
-    OwnerStatus, PeerStatus, Protection, RingStatus, RingsStatus, ServiceStatus, Status, TakeoverReport,
-    WitnessStatus,
+    ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus, Mode, PeerStatus, Protection, RingStatus,
+    RingsStatus, ServiceStatus, StateSince, Status, TakeoverReport, samples,
 };
 
 #[test]
@@ -18,21 +17,12 @@ fn the_command_line_is_consistent() {
 
 /// A survivor, 12 s after it has taken over.
 fn survivor() -> ServiceStatus {
+    let sample = samples::service();
     ServiceStatus {
-        name: "web".to_owned(),
-        address: "10.0.0.100".parse().unwrap(),
-        port: 80,
-        policy: Policy::Http,
         role: Role::Primary,
         mode: Mode::Simplex,
         epoch: 2,
-        connections: ConnectionCounts {
-            protected: 20,
-            unprotected: 1,
-            ambiguous: 0,
-        },
         log_bytes: 5_452_595,
-        ring_fill_bytes: 0,
         takeovers: vec![TakeoverReport {
             declared_ns: 60_000_000_000,
             gate_closed_ns: 60_000_010_000,
@@ -45,7 +35,17 @@ fn survivor() -> ServiceStatus {
         }],
         counters: [("logged".to_owned(), 12_345), ("never".to_owned(), 0)].into(),
         state: proto::role::Role::Sole,
-        peer_state: Some(proto::role::Role::Primary),
+        history: [
+            (10, proto::role::Role::Backup, 1),
+            (60, proto::role::Role::TakingOver, 2),
+            (61, proto::role::Role::Sole, 2),
+        ]
+        .map(|(at_s, state, epoch)| StateSince {
+            at_ns: at_s * 1_000_000_000,
+            state,
+            epoch,
+        })
+        .into(),
         simplex_reason: Some("this node serves alone".to_owned()),
         application: proto::action::Server::Hung,
         peer_application: Some(proto::action::Server::Dead),
@@ -56,12 +56,12 @@ fn survivor() -> ServiceStatus {
             unacknowledged_bytes: 1500,
         },
         log_limit_bytes: 2 << 30,
-        connection_log_bytes: 2048,
         connection_log_limit_bytes: 64 << 20,
         lease: LeaseStatus {
             configured_ns: 300_000_000,
             left_ns: Some(380_000_000),
         },
+        ..sample
     }
 }
 
@@ -70,18 +70,15 @@ fn a_status_can_be_read_at_a_glance() {
     let status = Status {
         node: "alpha".to_owned(),
         peer: PeerStatus {
-            name: "beta".to_owned(),
-            address: "10.0.0.3".parse().unwrap(),
             alive: false,
             heartbeat_age_ns: Some(12_500_000_000),
-            authenticated: true,
             links: [("10.0.0.3", Some(12_500_000_000)), ("10.1.0.3", None)]
                 .map(|(address, heard_age_ns)| LinkStatus {
                     address: address.parse().unwrap(),
                     heard_age_ns,
                 })
                 .into(),
-            refused: BTreeMap::from([("a copy".to_owned(), 4)]),
+            ..samples::peer()
         },
         services: vec![survivor()],
         rings: RingsStatus {
@@ -94,20 +91,7 @@ fn a_status_can_be_read_at_a_glance() {
                 size_bytes: 1 << 20,
             },
         },
-        arbiter: ArbiterKind::Etcd,
-        witness: Some(WitnessStatus {
-            reachable: true,
-            answer_age_ns: Some(1_500_000_000),
-            error: None,
-            owners: BTreeMap::from([(
-                "web".to_owned(),
-                OwnerStatus {
-                    epoch: 7,
-                    owner: "beta".to_owned(),
-                },
-            )]),
-            nodes: vec!["alpha".to_owned(), "beta".to_owned()],
-        }),
+        ..samples::status()
     };
     let expected = "\
 node alpha, peer beta at 10.0.0.3: SILENT, last heartbeat 12500.00 ms ago
@@ -122,6 +106,7 @@ web      10.0.0.100:80  http    sole  SIMPLEX      2  HUNG                20    
 
 web in detail
 simplex        this node serves alone
+history        sole 11 s ago, before that taking over 12 s ago, before that backup 62 s ago
 peer           primary; its application: DEAD
 log            5.1 MiB of 2.0 GiB; the largest 2.0 KiB of 64.0 MiB
 lag            0 B not followed, 1.4 KiB of input not acknowledged by the primary

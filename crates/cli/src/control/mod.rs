@@ -6,6 +6,8 @@
 
 mod client;
 mod line;
+#[cfg(test)]
+pub mod samples;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -205,6 +207,8 @@ pub struct ServiceStatus {
     pub counters: BTreeMap<String, u64>,
     /// What this node is for it, in detail.
     pub state: State,
+    /// What it was lately, the present state last; nothing if that was taken from an agent before this one.
+    pub history: Vec<StateSince>,
     /// What the peer said last that it is for it.
     pub peer_state: Option<State>,
     /// Why it is simplex; nothing if it is duplex.
@@ -227,6 +231,17 @@ pub struct ServiceStatus {
     pub connection_log_limit_bytes: u64,
     /// When this node may claim the VIP.
     pub lease: LeaseStatus,
+}
+
+/// What a node became for a service, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateSince {
+    /// When (CLOCK_MONOTONIC, nanoseconds).
+    pub at_ns: u64,
+    /// What it became.
+    pub state: State,
+    /// In which epoch.
+    pub epoch: u64,
 }
 
 /// How far the backup is behind the primary. What is in the rings comes on top: nobody knows yet to whom it belongs.

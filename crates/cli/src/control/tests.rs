@@ -3,102 +3,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use super::samples::status as a_status;
 use super::*;
-
-fn a_peer() -> PeerStatus {
-    PeerStatus {
-        name: "beta".to_owned(),
-        address: "10.0.0.3".parse().unwrap(),
-        alive: true,
-        heartbeat_age_ns: Some(20_000_000),
-        authenticated: true,
-        links: vec![LinkStatus {
-            address: "10.0.0.3".parse().unwrap(),
-            heard_age_ns: Some(20_000_000),
-        }],
-        refused: BTreeMap::from([("a copy".to_owned(), 4)]),
-    }
-}
-
-fn a_witness() -> WitnessStatus {
-    WitnessStatus {
-        reachable: true,
-        answer_age_ns: Some(1_500_000_000),
-        error: None,
-        owners: BTreeMap::from([(
-            "web".to_owned(),
-            OwnerStatus {
-                epoch: 7,
-                owner: "beta".to_owned(),
-            },
-        )]),
-        nodes: vec!["alpha".to_owned(), "beta".to_owned()],
-    }
-}
-
-fn a_status() -> Status {
-    Status {
-        node: "alpha".to_owned(),
-        peer: a_peer(),
-        services: vec![ServiceStatus {
-            name: "web".to_owned(),
-            address: "10.0.0.100".parse().unwrap(),
-            port: 80,
-            policy: Policy::Http,
-            role: Role::Backup,
-            mode: Mode::Duplex,
-            epoch: 3,
-            connections: ConnectionCounts {
-                protected: 20,
-                unprotected: 1,
-                ambiguous: 0,
-            },
-            log_bytes: 4096,
-            ring_fill_bytes: 0,
-            takeovers: vec![TakeoverReport {
-                declared_ns: 1,
-                gate_closed_ns: 2,
-                first_live_ns: Some(3),
-                last_live_ns: None,
-                connections: 4,
-                restored: 5,
-                reset: 6,
-                ended: 7,
-            }],
-            counters: [("records".to_owned(), 9)].into(),
-            state: State::Backup,
-            peer_state: Some(State::Primary),
-            simplex_reason: None,
-            application: Application::Alive,
-            peer_application: Some(Application::Hung),
-            reasons: [("older than the wire".to_owned(), 1)].into(),
-            relayed: 0,
-            lag: Lag {
-                unfollowed_bytes: 10,
-                unacknowledged_bytes: 11,
-            },
-            log_limit_bytes: 8192,
-            connection_log_bytes: 2048,
-            connection_log_limit_bytes: 4096,
-            lease: LeaseStatus {
-                configured_ns: 300,
-                left_ns: None,
-            },
-        }],
-        rings: RingsStatus {
-            connections: RingStatus {
-                fill_bytes: 0,
-                size_bytes: 64,
-            },
-            opening: RingStatus {
-                fill_bytes: 1,
-                size_bytes: 32,
-            },
-        },
-        arbiter: ArbiterKind::Etcd,
-        witness: Some(a_witness()),
-    }
-}
 
 fn some_connections() -> Connections {
     Connections {
@@ -161,7 +67,7 @@ fn a_client_gets_what_the_node_answers() {
 
 #[test]
 fn the_json_is_the_documented_one() {
-    let status = r#"{"node":"alpha","peer":{"name":"beta","address":"10.0.0.3","alive":true,"heartbeat_age_ns":20000000,"authenticated":true,"links":[{"address":"10.0.0.3","heard_age_ns":20000000}],"refused":{"a copy":4}},"services":[{"name":"web","address":"10.0.0.100","port":80,"policy":"http","role":"backup","mode":"duplex","epoch":3,"connections":{"protected":20,"unprotected":1,"ambiguous":0},"log_bytes":4096,"ring_fill_bytes":0,"takeovers":[{"declared_ns":1,"gate_closed_ns":2,"first_live_ns":3,"last_live_ns":null,"connections":4,"restored":5,"reset":6,"ended":7}],"counters":{"records":9},"state":"backup","peer_state":"primary","simplex_reason":null,"application":"alive","peer_application":"hung","reasons":{"older than the wire":1},"relayed":0,"lag":{"unfollowed_bytes":10,"unacknowledged_bytes":11},"log_limit_bytes":8192,"connection_log_bytes":2048,"connection_log_limit_bytes":4096,"lease":{"configured_ns":300,"left_ns":null}}],"rings":{"connections":{"fill_bytes":0,"size_bytes":64},"opening":{"fill_bytes":1,"size_bytes":32}},"arbiter":"etcd","witness":{"reachable":true,"answer_age_ns":1500000000,"error":null,"owners":{"web":{"epoch":7,"owner":"beta"}},"nodes":["alpha","beta"]}}"#;
+    let status = r#"{"node":"alpha","peer":{"name":"beta","address":"10.0.0.3","alive":true,"heartbeat_age_ns":20000000,"authenticated":true,"links":[{"address":"10.0.0.3","heard_age_ns":20000000}],"refused":{"a copy":4}},"services":[{"name":"web","address":"10.0.0.100","port":80,"policy":"http","role":"backup","mode":"duplex","epoch":3,"connections":{"protected":20,"unprotected":1,"ambiguous":0},"log_bytes":4096,"ring_fill_bytes":0,"takeovers":[{"declared_ns":1,"gate_closed_ns":2,"first_live_ns":3,"last_live_ns":null,"connections":4,"restored":5,"reset":6,"ended":7}],"counters":{"records":9},"state":"backup","history":[{"at_ns":8,"state":"backup","epoch":3}],"peer_state":"primary","simplex_reason":null,"application":"alive","peer_application":"hung","reasons":{"older than the wire":1},"relayed":0,"lag":{"unfollowed_bytes":10,"unacknowledged_bytes":11},"log_limit_bytes":8192,"connection_log_bytes":2048,"connection_log_limit_bytes":4096,"lease":{"configured_ns":300,"left_ns":null}}],"rings":{"connections":{"fill_bytes":0,"size_bytes":64},"opening":{"fill_bytes":1,"size_bytes":32}},"arbiter":"etcd","witness":{"reachable":true,"answer_age_ns":1500000000,"error":null,"owners":{"web":{"epoch":7,"owner":"beta"}},"nodes":["alpha","beta"]}}"#;
     assert_eq!(serde_json::to_string(&a_status()).unwrap(), status);
     let connections = r#"{"connections":[{"service":"web","client":"[2001:db8::9]:4242","protection":"ambiguous","reason":"conflicting copies","in_offset":1,"out_offset":2,"log_bytes":3,"lag":{"unfollowed_bytes":0,"unacknowledged_bytes":0},"live_ns":null}]}"#;
     assert_eq!(serde_json::to_string(&some_connections()).unwrap(), connections);

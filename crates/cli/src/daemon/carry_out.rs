@@ -264,9 +264,9 @@ impl Executor {
         match action {
             Action::Assume {
                 service,
-                role,
+                gate,
                 peer_mac,
-            } => return self.assume(service, role, peer_mac),
+            } => return self.assume(service, gate, peer_mac),
             Action::SetGate {
                 service,
                 gate,
@@ -282,6 +282,7 @@ impl Executor {
             Action::Confirm { service, epoch } => self.arbiter.confirm(Question { service, epoch }),
             Action::Hold { service, clients } => self.hold(service, clients),
             Action::Settle { service } => self.settle(service),
+            Action::Destroy { service, clients } => self.destroy(service, &clients),
             Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
             Action::Announce { service } => self.claims.announce(service),
             Action::StandDown { service } => self.stand_down(service),
@@ -320,28 +321,21 @@ impl Executor {
         Ok(())
     }
 
-    /// Makes the network what the role needs; the gate is set next. Of a node that has no part yet it is closed meanwhile; one that
+    /// Makes the network what the gate needs, which is set next. Of a node that has no part yet it is closed meanwhile; one that
     /// speaks goes on.
-    fn assume(&mut self, service: ServiceIndex, role: Role, peer_mac: [u8; 6]) -> anyhow::Result<()> {
+    fn assume(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> anyhow::Result<()> {
         if self.wire.gate(service).0 == Mode::Off {
             self.wire.set_mode(service, Mode::Mute);
         }
         self.wire.set_peer_mac(service, peer_mac);
-        let vip = self.services[usize::from(service)].vip.ip();
-        let part = match role {
-            Role::Primary | Role::Claiming => Part::Behind,
-            Role::Joining
-            | Role::Returning
-            | Role::Backup
-            | Role::TakingOver
-            | Role::Sole
-            | Role::Standby => Part::Wire,
-        };
         self.claims.end(service);
-        self.network
-            .assume(vip, part)
-            .with_context(|| format!("putting up {vip}"))?;
-        if part == Part::Behind {
+        let vip = self.services[usize::from(service)].vip.ip();
+        if let Some(part) = part_behind(gate) {
+            self.network
+                .assume(vip, part)
+                .with_context(|| format!("putting up {vip}"))?;
+        }
+        if gate == Gate::Primary {
             self.set_speak(service, true);
         }
         Ok(())
@@ -367,6 +361,15 @@ impl Executor {
         let clients = std::mem::take(&mut self.services[usize::from(index)].held);
         if let Err(error) = self.wire.settle(index, &clients) {
             tracing::error!(%error, "clients whose connections were held cannot open new ones");
+        }
+    }
+
+    /// Sockets of processes that died. The death guard lets no RST out.
+    fn destroy(&self, index: ServiceIndex, clients: &[SocketAddr]) {
+        let vip = self.services[usize::from(index)].vip;
+        match linux::network::sockets::destroy_dying(vip, clients) {
+            Ok(sockets) => tracing::debug!(%vip, sockets, "sockets of dead processes ended silently"),
+            Err(error) => tracing::error!(%error, %vip, "sockets of dead processes are left"),
         }
     }
 

@@ -6,7 +6,7 @@ use linux::wire::{REASONS, Rings};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Protection};
-use proto::node::Node;
+use proto::node::{Node, RoleSince};
 use proto::role::Role;
 use proto::stream::StreamLog;
 
@@ -15,7 +15,7 @@ use super::relay::RELAYED;
 use crate::config::{self, Policy};
 use crate::control::{
     self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, RingStatus, RingsStatus,
-    ServiceStatus, Status, TakeoverReport,
+    ServiceStatus, StateSince, Status, TakeoverReport,
 };
 
 /// Reasons that are told one by one; replicas may fail in many ways.
@@ -98,6 +98,7 @@ fn service(
             .collect(),
         counters: counters(node, executor, index),
         state,
+        history: node.roles(index).map(state_since).collect(),
         peer_state: peer.map(|beat| beat.role),
         simplex_reason: simplex.map(|reason| reason.to_string()),
         application: node.server(index),
@@ -112,6 +113,14 @@ fn service(
             configured_ns: nanos(node.config().lease),
             left_ns: node.may_claim_at(index).map(|at| nanos(at.since(now))),
         },
+    }
+}
+
+fn state_since(since: &RoleSince) -> StateSince {
+    StateSince {
+        at_ns: since.at.as_nanos(),
+        state: since.role,
+        epoch: since.epoch,
     }
 }
 

@@ -4,49 +4,16 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::config::{Policy, Role};
+use crate::config::Role;
 use crate::control::{
-    ArbiterKind, Call, ConnectionCounts, Lag, LeaseStatus, LinkStatus, Mode, OwnerStatus, PeerStatus,
-    RingStatus, RingsStatus, Server, ServiceStatus, Status, TakeoverReport, WitnessStatus,
+    Call, ConnectionCounts, LeaseStatus, LinkStatus, Mode, PeerStatus, RingStatus, RingsStatus, Server,
+    ServiceStatus, Status, TakeoverReport, samples,
 };
 
-fn a_peer() -> PeerStatus {
-    PeerStatus {
-        name: "beta".to_owned(),
-        address: "10.0.0.3".parse().unwrap(),
-        alive: true,
-        heartbeat_age_ns: Some(20_000_000),
-        authenticated: true,
-        links: vec![LinkStatus {
-            address: "192.0.2.3".parse().unwrap(),
-            heard_age_ns: Some(20_000_000),
-        }],
-        refused: BTreeMap::from([("a copy".to_owned(), 4)]),
-    }
-}
-
-fn a_witness() -> WitnessStatus {
-    WitnessStatus {
-        reachable: true,
-        answer_age_ns: Some(1_500_000_000),
-        error: None,
-        owners: BTreeMap::from([(
-            "web".to_owned(),
-            OwnerStatus {
-                epoch: 7,
-                owner: "beta".to_owned(),
-            },
-        )]),
-        nodes: vec!["alpha".to_owned(), "beta".to_owned()],
-    }
-}
-
+/// A node that takes over, and whose application is hung.
 fn a_status() -> Status {
+    let sample = samples::service();
     let service = ServiceStatus {
-        name: "web".to_owned(),
-        address: "10.0.0.100".parse().unwrap(),
-        port: 80,
-        policy: Policy::Http,
         role: Role::Primary,
         mode: Mode::Simplex,
         epoch: 2,
@@ -55,17 +22,13 @@ fn a_status() -> Status {
             unprotected: 2,
             ambiguous: 1,
         },
-        log_bytes: 4096,
         ring_fill_bytes: 8,
         takeovers: vec![TakeoverReport {
             declared_ns: 1_000_000_000,
             gate_closed_ns: 1_000_010_000,
             first_live_ns: Some(1_001_000_000),
             last_live_ns: None,
-            connections: 4,
-            restored: 3,
-            reset: 1,
-            ended: 7,
+            ..sample.takeovers[0]
         }],
         counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
             .map(|(name, count)| (name.to_owned(), count))
@@ -77,34 +40,35 @@ fn a_status() -> Status {
         peer_application: None,
         reasons: BTreeMap::from([("relayed; no backup".to_owned(), 1)]),
         relayed: 1,
-        lag: Lag {
-            unfollowed_bytes: 10,
-            unacknowledged_bytes: 11,
-        },
-        log_limit_bytes: 8192,
-        connection_log_bytes: 2048,
-        connection_log_limit_bytes: 4096,
         lease: LeaseStatus {
             configured_ns: 300_000_000,
             left_ns: None,
         },
+        ..sample
+    };
+    let full = RingStatus {
+        fill_bytes: 8,
+        size_bytes: 32,
+    };
+    let empty = RingStatus {
+        fill_bytes: 0,
+        size_bytes: 16,
+    };
+    let link = LinkStatus {
+        address: "192.0.2.3".parse().unwrap(),
+        heard_age_ns: Some(20_000_000),
     };
     Status {
-        node: "alpha".to_owned(),
-        peer: a_peer(),
+        peer: PeerStatus {
+            links: vec![link],
+            ..samples::peer()
+        },
         services: vec![service],
         rings: RingsStatus {
-            connections: RingStatus {
-                fill_bytes: 8,
-                size_bytes: 32,
-            },
-            opening: RingStatus {
-                fill_bytes: 0,
-                size_bytes: 16,
-            },
+            connections: full,
+            opening: empty,
         },
-        arbiter: ArbiterKind::Etcd,
-        witness: Some(a_witness()),
+        ..samples::status()
     }
 }
 

@@ -107,6 +107,8 @@ pub enum Order {
         at_ns: u64,
         /// Gaps that begin later than so many milliseconds after the fault are not counted as its stall.
         window_ms: u64,
+        /// Of a wait that began before, only what comes after the fault counts: it may have had another cause.
+        clips: bool,
     },
     /// Requests end.
     Stop,

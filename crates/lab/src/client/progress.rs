@@ -108,6 +108,19 @@ impl Progress {
         self.longest.iter().map(|gap| gap.0).filter(touches).max()
     }
 
+    /// The same, of the part of each gap that lies behind `at_ns`.
+    pub fn longest_gap_after(&self, at_ns: u64, window_ns: u64) -> Option<Gap> {
+        let rest = |gap: Gap| {
+            let start_ns = gap.start_ns.max(at_ns);
+            let end_ns = gap.start_ns + gap.length_ns;
+            let length_ns = end_ns.checked_sub(start_ns)?;
+            Some(Gap { length_ns, start_ns })
+        };
+        let ends = at_ns.saturating_add(window_ns);
+        let gaps = self.longest.iter().map(|gap| gap.0);
+        gaps.filter(|gap| gap.start_ns <= ends).filter_map(rest).max()
+    }
+
     /// The timeline, in order of time; it ends with the last progress made.
     pub fn timeline(&self) -> Vec<Sample> {
         let mut timeline = self.samples.clone();

@@ -90,6 +90,7 @@ struct Run {
 struct Told {
     at_ns: u64,
     window_ns: u64,
+    clips: bool,
     /// The longest wait around it of each connection, as known when it was told: later ones may be longer, so that it is
     /// forgotten.
     seen: Vec<Option<Gap>>,
@@ -142,7 +143,7 @@ impl Run {
             tokio::select! {
                 one = &mut tasks[ended.len()] => ended.push(one.context("a connection's task")?),
                 order = next_order(&mut orders) => match order {
-                    Order::Fault { at_ns, window_ms } => faults.push(Told::new(at_ns, window_ms, &connections)),
+                    order @ Order::Fault { .. } => faults.extend(Told::new(order, &connections)),
                     Order::Stop => drop(self.stop.send(true)),
                     Order::Wake => drop(self.wake.send(true)),
                 },
@@ -160,9 +161,7 @@ impl Run {
         }
         // A fault told while the last connection ended still counts.
         while let Ok(order) = orders.try_recv() {
-            if let Order::Fault { at_ns, window_ms } = order {
-                faults.push(Told::new(at_ns, window_ms, &connections));
-            }
+            faults.extend(Told::new(order, &connections));
         }
         say(&progress(&connections))?;
         Ok(Report {
@@ -211,13 +210,32 @@ impl Run {
 }
 
 impl Told {
-    fn new(at_ns: u64, window_ms: u64, connections: &[Rc<Connection>]) -> Self {
-        let window_ns = window_ms.saturating_mul(1_000_000);
-        let seen = |one: &Rc<Connection>| one.progress.borrow().longest_gap_around(at_ns, window_ns);
-        Self {
+    /// Nothing if the order tells of no fault.
+    fn new(order: Order, connections: &[Rc<Connection>]) -> Option<Self> {
+        let Order::Fault {
             at_ns,
-            window_ns,
-            seen: connections.iter().map(seen).collect(),
+            window_ms,
+            clips,
+        } = order
+        else {
+            return None;
+        };
+        let mut told = Self {
+            at_ns,
+            window_ns: window_ms.saturating_mul(1_000_000),
+            clips,
+            seen: Vec::new(),
+        };
+        let seen = connections.iter().map(|one| told.look(&one.progress.borrow()));
+        told.seen = seen.collect();
+        Some(told)
+    }
+
+    fn look(&self, progress: &Progress) -> Option<Gap> {
+        if self.clips {
+            progress.longest_gap_after(self.at_ns, self.window_ns)
+        } else {
+            progress.longest_gap_around(self.at_ns, self.window_ns)
         }
     }
 
@@ -225,7 +243,7 @@ impl Told {
     fn stall(&self, index: usize, progress: &Progress) -> Stall {
         Stall {
             fault_ns: self.at_ns,
-            gap: self.seen[index].max(progress.longest_gap_around(self.at_ns, self.window_ns)),
+            gap: self.seen[index].max(self.look(progress)),
         }
     }
 }

@@ -176,6 +176,7 @@ fn download(fault: Fault) -> ConnectionReport {
     let order = Order::Fault {
         at_ns: crate::clock::monotonic().as_nanos(),
         window_ms: 10_000,
+        clips: false,
     };
     run_plan(plan, &[order]).connections.remove(0)
 }

@@ -71,6 +71,7 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
         client.order(Order::Fault {
             at_ns: fault_at.as_nanos(),
             window_ms: WINDOW.as_millis() as u64,
+            clips: false,
         })?;
         client.order(Order::Stop)?;
     }

@@ -11,6 +11,7 @@ use super::course::told;
 use super::play::{as_nanos, as_optional_nanos};
 use super::stage::Stage;
 use crate::capture::{Capture, Point};
+use crate::client::{ClientProcess, Order};
 use crate::clock::{ClockOffset, monotonic};
 use crate::judge::pcap::Reader;
 use crate::judge::{Change, Survey};
@@ -30,6 +31,10 @@ pub struct Integration {
     /// Just before it was connected, or its agent started, again.
     #[serde(serialize_with = "as_nanos")]
     pub returned_at: Instant,
+    /// When its agent began to be the wire, as it said: before that it is the boot of a machine that has no part in the service, on
+    /// the same processors.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub begun_at: Option<Instant>,
     /// When both nodes said that the service is duplex.
     #[serde(serialize_with = "as_optional_nanos")]
     pub duplex_at: Option<Instant>,
@@ -51,6 +56,7 @@ impl Integration {
         Self {
             node,
             returned_at,
+            begun_at: None,
             duplex_at: None,
             protected_at: None,
             ready_at: None,
@@ -67,6 +73,11 @@ impl Integration {
             wait_for(stage, index, Status::is_duplex, "become duplex again", problems)?;
         }
         self.duplex_at = Some(monotonic());
+        let begun_at = stage
+            .status(self.node)
+            .ok()
+            .and_then(|status| status.became("returning"));
+        self.begun_at = begun_at.filter(|at| *at >= self.returned_at);
         Ok(())
     }
 
@@ -86,21 +97,31 @@ impl Integration {
         Ok(())
     }
 
-    /// From the return until all was protected, or else duplex: the time in which clients might notice.
-    #[must_use]
-    pub fn window(&self) -> Duration {
-        let whole = self.protected_at.or(self.duplex_at);
-        whole.map_or(Duration::ZERO, |whole| whole.since(self.returned_at))
-    }
-
-    /// The same in milliseconds, if it came to that.
+    /// From the return until all was protected, or else duplex, in milliseconds; if it came to that.
     #[must_use]
     pub fn whole_after_ms(&self) -> Option<f64> {
-        let window = self.window();
-        (!window.is_zero()).then_some(window.as_secs_f64() * 1e3)
+        let whole = self.protected_at.or(self.duplex_at)?;
+        Some(super::durations::ms(
+            self.returned_at.as_nanos(),
+            whole.as_nanos(),
+        ))
     }
 
-    /// The same for the judge.
+    /// Asks for the longest wait from when it began to be the wire until all was protected, or else duplex.
+    ///
+    /// # Errors
+    /// If the clients cannot be told.
+    pub fn measure(&self, client: &mut ClientProcess) -> Result<()> {
+        let at = self.begun_at.unwrap_or(self.returned_at);
+        let whole = self.protected_at.or(self.duplex_at).unwrap_or(at);
+        client.order(Order::Fault {
+            at_ns: at.as_nanos(),
+            window_ms: whole.since(at).as_millis() as u64,
+            clips: true,
+        })
+    }
+
+    /// The return, for the judge.
     #[must_use]
     pub fn change(&self, clock: ClockOffset) -> Change {
         Change::Returned {

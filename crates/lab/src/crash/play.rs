@@ -122,7 +122,7 @@ fn play_with(
         measure(&mut client, second_at, STALL_WINDOW)?;
     }
     if let Some(integration) = &course.integration {
-        measure(&mut client, integration.returned_at, integration.window())?;
+        integration.measure(&mut client)?;
     }
     tell("finish");
     let client = finish(client, &work)?;
@@ -231,6 +231,7 @@ pub fn measure(client: &mut ClientProcess, at: Instant, window: Duration) -> Res
     client.order(Order::Fault {
         at_ns: at.as_nanos(),
         window_ms: window.as_millis() as u64,
+        clips: false,
     })
 }
 

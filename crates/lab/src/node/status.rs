@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use proto::Instant;
 use serde::{Deserialize, Serialize};
 
 /// What the lab reads of `steadfast status --json`. Times are nanoseconds of `CLOCK_MONOTONIC`.
@@ -21,6 +22,9 @@ pub struct Service {
     /// The same in detail.
     #[serde(default)]
     pub state: String,
+    /// What it became lately, the latest last.
+    #[serde(default)]
+    pub history: Vec<StateSince>,
     /// `duplex` or `simplex`.
     pub mode: String,
     /// How often who speaks for it has changed.
@@ -39,6 +43,15 @@ pub struct Service {
     /// What was counted, by reason.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
+}
+
+/// What a node became for a [`Service`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StateSince {
+    /// When.
+    pub at_ns: u64,
+    /// What.
+    pub state: String,
 }
 
 /// A takeover in [`Service`].
@@ -80,6 +93,14 @@ pub struct Connection {
 }
 
 impl Status {
+    /// When the node became that for the lab's service the last time.
+    #[must_use]
+    pub fn became(&self, state: &str) -> Option<Instant> {
+        let history = &self.services.first()?.history;
+        let since = history.iter().rfind(|since| since.state == state)?;
+        Some(Instant::from_nanos(since.at_ns))
+    }
+
     /// Whether every service is protected by both nodes.
     #[must_use]
     pub fn is_duplex(&self) -> bool {

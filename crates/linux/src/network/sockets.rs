@@ -79,6 +79,26 @@ pub fn destroy(vip: SocketAddr) -> Result<usize, Error> {
     run().map_err(Error::at("destroy the connections of", vip))
 }
 
+/// The same for the connections of `clients` only, and only if their process has died: a client may have a new one.
+///
+/// # Errors
+/// What the kernel says.
+pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, Error> {
+    let run = || -> io::Result<usize> {
+        let diag = SockDiag::open()?;
+        let mut destroyed = 0;
+        for &client in clients {
+            let (family, id) = connection(vip, client);
+            // With its cookie from now on.
+            if let Some(found) = diag.look_up(family, 0, &id)?.filter(Known::is_dying) {
+                destroyed += usize::from(diag.destroy(family, &found.id)?);
+            }
+        }
+        Ok(destroyed)
+    };
+    run().map_err(Error::at("destroy the connections of", vip))
+}
+
 /// Where somebody listens on `port`, and is not about to die: a dying process' listeners are there until the kernel has closed
 /// them, but the program `death` has marked them.
 ///
@@ -150,8 +170,7 @@ impl SockDiag {
                         let id: SocketId = answer.bytes(4);
                         let at = local(family, &id);
                         if at.port() == port {
-                            let mark = attribute(answer.body, DIAG_MARK).and_then(<[u8]>::first_chunk);
-                            let mark = mark.map_or(0, |&bytes| u32::from_ne_bytes(bytes));
+                            let mark = mark_of(answer.body);
                             found.push(Found { id, at, mark });
                         }
                     }
@@ -173,10 +192,17 @@ impl SockDiag {
         }
     }
 
-    /// Of this connection, found by its hash; `None` if it is not open.
+    /// Of this connection; `None` if it is not open.
     fn terms(&self, vip: SocketAddr, client: SocketAddr) -> io::Result<Option<Terms>> {
         let (family, id) = connection(vip, client);
-        let question = request(SOCK_DIAG_BY_FAMILY, 0, (family, WITH_INFO), u32::MAX, &id);
+        let known = self.look_up(family, WITH_INFO, &id)?;
+        let open = known.filter(|known| known.state == ESTABLISHED);
+        Ok(open.and_then(|known| terms_of(attribute(&known.message, DIAG_INFO)?)))
+    }
+
+    /// One socket, found by its hash: the connection, or else who listens for it.
+    fn look_up(&self, family: u8, extensions: u8, id: &SocketId) -> io::Result<Option<Known>> {
+        let question = request(SOCK_DIAG_BY_FAMILY, 0, (family, extensions), u32::MAX, id);
         self.socket.send(&question, 0)?;
         let (answers, _) = self.socket.recv_from_full()?;
         let answer = first(&answers)?;
@@ -186,10 +212,26 @@ impl SockDiag {
                 outcome => outcome.map(|()| None),
             };
         }
-        // A listener is found in its place if there is no such connection.
         let [_, state] = answer.bytes(0);
-        let info = attribute(answer.body, DIAG_INFO).filter(|_| state == ESTABLISHED);
-        Ok(info.and_then(terms_of))
+        Ok(Some(Known {
+            state,
+            id: answer.bytes(4),
+            message: answer.body.to_vec(),
+        }))
+    }
+}
+
+/// A socket that was looked up.
+struct Known {
+    state: u8,
+    id: SocketId,
+    message: Vec<u8>,
+}
+
+impl Known {
+    /// Whether it is a connection whose process died, as the program `death` has marked it.
+    fn is_dying(&self) -> bool {
+        CONNECTED >> self.state & 1 == 1 && mark_of(&self.message) == MARK_DYING
     }
 }
 
@@ -261,6 +303,12 @@ fn local(family: u8, id: &SocketId) -> SocketAddr {
         Ipv6Addr::from(address).to_canonical()
     };
     SocketAddr::new(address, port)
+}
+
+/// The mark of a socket, if the asker may know it.
+fn mark_of(body: &[u8]) -> u32 {
+    let mark = attribute(body, DIAG_MARK).and_then(<[u8]>::first_chunk);
+    mark.map_or(0, |&bytes| u32::from_ne_bytes(bytes))
 }
 
 /// One of the attributes behind a message: each has its length and type in front.

@@ -71,9 +71,25 @@ pub struct Unfollowed {
     pub unknown: u64,
 }
 
+/// A role that a node took, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleSince {
+    /// When.
+    pub at: Instant,
+    /// The role.
+    pub role: Role,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+/// So many are remembered.
+const ROLES_MAX: usize = 16;
+
 pub(crate) struct Service {
     pub(crate) config: ServiceConfig,
     standing: Standing,
+    /// The last roles, the present one last.
+    roles: VecDeque<RoleSince>,
     gate: Gate,
     pub(crate) table: Table,
     pub(crate) takeover: Option<Takeover>,
@@ -104,6 +120,7 @@ impl Service {
         Self {
             config: config.clone(),
             standing: Standing::new(standing, found, now),
+            roles: VecDeque::new(),
             gate: config.found.map_or(Gate::Off, |(gate, _)| gate),
             table: Table::new(config.table),
             takeover: None,
@@ -131,6 +148,12 @@ impl Service {
     /// Whether the connections of a dead worker are being taken over: then nothing else is.
     fn is_busy(&self) -> bool {
         self.takeover.is_some() && self.role() == Role::Backup
+    }
+
+    /// When a claim of what the wire gives up is made, if nothing else is to be waited for.
+    fn is_given_at(&self) -> Option<Instant> {
+        let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
+        Some(given_at.max(self.standing.claims_at()?))
     }
 
     /// Whether it is for this node to answer a segment of no connection.

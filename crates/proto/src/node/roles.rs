@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
-use super::view::Simplex;
-use super::{Node, Service, Unfollowed};
+use super::view::Refusal;
+use super::{Node, ROLES_MAX, RoleSince, Service, Unfollowed};
 use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
-use crate::orphans::Telling;
-use crate::role::Role;
+use crate::role::{Event, Role};
 use crate::standing::{Change, Verdict, Word};
 use crate::takeover::Takeover;
 
@@ -101,15 +100,25 @@ impl Node {
 
     fn hear_of_orphans(&mut self, now: Instant, index: ServiceIndex, incarnation: u64, beat: &ServiceBeat) {
         let service = &mut self.services[usize::from(index)];
-        let mut answers = service.telling.on_adopted(beat.adopted);
+        let adopted = service.telling.on_adopted(beat.adopted);
+        let mut answers = !adopted.is_empty() && service.telling.has_more();
         if service.role() == Role::Backup && beat.role == Role::Primary {
             let new = service.hearing.take(incarnation, &beat.orphans);
             answers |= !new.is_empty();
             service.orphans.extend(new);
         }
+        self.destroy(index, adopted);
         self.adopt_orphans(now, index);
         if answers {
             self.send_heartbeat(now);
+        }
+    }
+
+    /// What the kernel would still say for these connections would contradict who goes on with them.
+    fn destroy(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {
+        if !clients.is_empty() {
+            let service = index;
+            self.actions.push_back(Action::Destroy { service, clients });
         }
     }
 
@@ -143,15 +152,15 @@ impl Node {
     ///
     /// # Errors
     /// Why that cannot be.
-    pub fn handle_handover(&mut self, now: Instant, index: ServiceIndex) -> Result<(), Simplex> {
-        if let Some(why) = self.simplex(now, index) {
+    pub fn handle_handover(&mut self, now: Instant, index: ServiceIndex) -> Result<(), Refusal> {
+        if let Some(why) = self.cannot_hand_over(now, index) {
             return Err(why);
         }
         let service = &mut self.services[usize::from(index)];
         if service.role() == Role::Primary {
             service.hands_over = true;
             self.send_heartbeat(now);
-        } else if !service.is_busy() {
+        } else {
             let change = service.standing.on_handover(now);
             self.follow(now, index, change);
         }
@@ -176,7 +185,8 @@ impl Node {
             self.services[usize::from(index)].table.prove(now);
             self.ask_about_older(now, index);
         }
-        for (index, service) in (0..).zip(&mut self.services) {
+        for index in self.indices() {
+            let service = &mut self.services[usize::from(index)];
             service.repeats.on_timeout(now, &mut self.actions);
             if let Some(epoch) = service.standing.ask(now) {
                 let service = index;
@@ -189,6 +199,9 @@ impl Node {
                 .filter(|claim| may_claim || claim.is_begun())
             {
                 claim.on_timeout(now, index, &mut self.actions);
+            }
+            if service.is_given_at().is_some_and(|at| now >= at) {
+                self.handle_reached(now, index);
             }
         }
         if self.detector.wants_probe(now) {
@@ -218,16 +231,18 @@ impl Node {
     /// When [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Instant {
         let of_service = |service: &Service| {
-            let claim = service.claim.as_ref().and_then(Claim::poll_timeout);
-            let free = service
-                .standing
-                .granted_until()
-                .filter(|_| service.role() == Role::Claiming);
-            let claim = claim.map(|due| free.map_or(due, |free| due.max(free)));
+            let claim = service.claim.as_ref().and_then(|claim| {
+                let due = claim.poll_timeout()?;
+                if claim.is_begun() {
+                    return Some(due);
+                }
+                Some(due.max(service.standing.claims_at()?))
+            });
             [
                 service.repeats.poll_timeout(),
                 claim,
-                service.standing.poll_timeout(),
+                service.is_given_at(),
+                service.standing.asks_at(),
             ]
         };
         let services = self.services.iter().flat_map(of_service).flatten();
@@ -327,9 +342,15 @@ impl Node {
 
     /// Does what a change of role brings about.
     pub(super) fn follow(&mut self, now: Instant, index: ServiceIndex, change: Option<Change>) {
-        let Some(Change { from, to }) = change else { return };
+        let Some(change) = change else { return };
+        let Change { from, to, .. } = change;
         let service = &mut self.services[usize::from(index)];
         service.hands_over = false;
+        if matches!(change.event, Event::Reached | Event::PeerReturns) {
+            let lost = service.telling.give_up();
+            self.destroy(index, lost);
+        }
+        let service = &mut self.services[usize::from(index)];
         match to {
             Role::Primary => self.serve(index),
             Role::Returning => self.offer(index),
@@ -337,7 +358,7 @@ impl Node {
                 service.claim = Some(Claim::announcing(now));
                 self.set_gate(index, Gate::Wire);
             }
-            Role::Claiming => self.claim(now, index, from),
+            Role::Claiming => self.claim(now, index, change),
             Role::TakingOver => {
                 service.taken.clear(); // from now on it answers for all
                 self.set_gate(index, Gate::Takeover);
@@ -345,20 +366,29 @@ impl Node {
                 self.services[usize::from(index)].takeover = Some(takeover);
             }
             Role::Sole if from == Role::Claiming => {
-                service.telling = Telling::default();
-                if let Some(claim) = &mut service.claim {
-                    claim.on_reached(now);
-                }
+                let claim = service.claim.as_mut().expect("it claimed");
+                let is_given = claim.given_at().is_some();
+                claim.on_reached(now);
                 self.set_gate(index, Gate::Sole);
+                if is_given {
+                    self.actions.push_back(Action::TakeAddress { service: index });
+                }
             }
             Role::Standby => self.stand_down(index),
             Role::Sole | Role::Joining => {}
         }
+        let service = &mut self.services[usize::from(index)];
+        let epoch = service.standing.epoch();
+        if service.roles.len() == ROLES_MAX {
+            service.roles.pop_front();
+        }
+        let (at, role) = (now, to);
+        service.roles.push_back(RoleSince { at, role, epoch });
         let report = Report::Role {
             service: index,
             from,
             to,
-            epoch: self.service(index).standing.epoch(),
+            epoch,
         };
         self.actions.push_back(Action::Report(report));
         self.send_heartbeat(now); // the peer should know at once
@@ -376,22 +406,22 @@ impl Node {
         });
     }
 
-    fn assume(&mut self, index: ServiceIndex) {
-        let service = self.service(index);
-        let peer_mac = service.peer.as_ref().map_or([0; 6], |peer| peer.mac);
-        let role = service.role();
+    /// The network first, then the gate.
+    fn assume(&mut self, index: ServiceIndex, gate: Gate) {
+        let peer = self.service(index).peer.as_ref();
+        let peer_mac = peer.map_or([0; 6], |peer| peer.mac);
         self.actions.push_back(Action::Assume {
             service: index,
-            role,
+            gate,
             peer_mac,
         });
+        self.set_gate(index, gate);
     }
 
-    /// What is said goes through the peer's wire from now on: network first, then the gate.
+    /// What is said goes through the peer's wire from now on.
     fn serve(&mut self, index: ServiceIndex) {
         self.services[usize::from(index)].claim = None;
-        self.assume(index);
-        self.set_gate(index, Gate::Primary);
+        self.assume(index, Gate::Primary);
     }
 
     /// Becomes a wire that nobody has been told of yet. What it logs concerns what the peer says from now on.
@@ -399,16 +429,18 @@ impl Node {
         let service = &mut self.services[usize::from(index)];
         service.table.clear();
         service.unfollowed = Unfollowed::default();
-        self.assume(index);
-        self.set_gate(index, Gate::Wire);
+        self.assume(index, Gate::Wire);
     }
 
     /// The wire is gone, or never was. Its lease may still run: it may be deciding connections at this moment.
-    fn claim(&mut self, now: Instant, index: ServiceIndex, from: Role) {
-        self.services[usize::from(index)].claim = Some(Claim::new(now));
-        if from == Role::Joining {
-            self.assume(index);
-            self.set_gate(index, Gate::Primary);
+    fn claim(&mut self, now: Instant, index: ServiceIndex, change: Change) {
+        let claim = match change.event {
+            Event::PeerLeaves => Claim::of_given(now),
+            _ => Claim::new(now),
+        };
+        self.services[usize::from(index)].claim = Some(claim);
+        if change.from == Role::Joining {
+            self.assume(index, Gate::Primary);
         }
     }
 

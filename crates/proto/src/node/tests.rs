@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::detector::DetectorConfig;
+use crate::node::view::{Refusal, Simplex};
 use crate::standing::Verdict;
 
 const BEAT: Duration = Duration::from_millis(20);
@@ -21,6 +22,8 @@ struct Two {
     /// What the arbiter says, where it is asked.
     verdict: Option<Verdict>,
     gates: [(Gate, Option<Instant>); 2],
+    /// What was done to the network.
+    network: [Vec<&'static str>; 2],
     incarnations: u64,
 }
 
@@ -35,6 +38,7 @@ impl Two {
             outside: true,
             verdict: Some(Verdict::Granted),
             gates: [(Gate::Off, None); 2],
+            network: [Vec::new(), Vec::new()],
             incarnations: 1,
         }
     }
@@ -50,18 +54,36 @@ impl Two {
             self.now += BEAT;
             for index in 0..2 {
                 if self.runs[index] {
-                    self.nodes[index].handle_timeout(self.now);
-                    self.carry_out(index);
+                    self.run(index);
                 }
             }
         }
         self
     }
 
+    /// Does what is due; it must not be due for ever.
+    fn run(&mut self, index: usize) {
+        for _ in 0..4 {
+            self.nodes[index].handle_timeout(self.now);
+            self.carry_out(index);
+            if self.nodes[index].poll_timeout() > self.now {
+                return;
+            }
+        }
+        panic!("{:?} turns round and round", self.nodes[index].role(0));
+    }
+
     fn carry_out(&mut self, index: usize) {
         let mut announced = false;
         while let Some(action) = self.nodes[index].poll_action() {
             let now = self.now;
+            self.network[index].extend(match action {
+                Action::Announce { .. } => Some("announce"),
+                Action::TakeAddress { .. } => Some("take the address"),
+                Action::Destroy { .. } => Some("destroy"),
+                Action::SetGate { gate: Gate::Sole, .. } => Some("speak"),
+                _ => None,
+            });
             match action {
                 Action::SetGate { gate, until, .. } => self.gates[index] = (gate, until),
                 Action::Drain { service } => self.nodes[index].handle_drained(now, service),
@@ -204,10 +226,10 @@ fn who_leaves_has_no_part_until_told_so() {
         two.pass(LONG);
         assert_eq!(two.nodes[stays].role(0), (Role::Sole, 3));
         assert_eq!(two.nodes[leaves].role(0), (Role::Standby, 3));
-        assert_eq!(two.nodes[leaves].simplex(two.now, 0), Some(view::Simplex::Left));
+        assert_eq!(two.nodes[leaves].simplex(two.now, 0), Some(Simplex::Left));
         assert_eq!(
             two.nodes[stays].would_be_lost(two.now, 0),
-            Some(view::Simplex::Sole)
+            Some(Refusal::Simplex(Simplex::Sole))
         );
         let now = two.now;
         two.nodes[leaves].handle_leave(now, 0, false);
@@ -215,6 +237,102 @@ fn who_leaves_has_no_part_until_told_so() {
         two.pass(SHORT);
         assert_eq!(two.nodes[stays].role(0), (Role::Primary, 4));
         assert_eq!(two.nodes[leaves].role(0), (Role::Backup, 4));
+    }
+}
+
+/// What the primary says passes through the wire until it may go out by itself.
+#[test]
+fn a_wire_that_leaves_is_missed_by_nobody() {
+    for arbiter in [Arbiter::FailStop, Arbiter::Witness] {
+        let mut two = Two::new(arbiter);
+        two.outside = false; // nobody needs to be asked: the wire has promised
+        two.pass(SHORT);
+        two.verdict = None;
+        let now = two.now;
+        two.nodes[1].handle_leave(now, 0, true);
+        two.carry_out(1);
+        let must_ask = arbiter == Arbiter::Witness;
+        if must_ask {
+            two.pass(LONG);
+            assert_eq!(two.roles(), [(Role::Claiming, 2), (Role::Backup, 2)]);
+            assert_eq!(two.gates.map(|(gate, _)| gate), [Gate::Primary, Gate::Wire]);
+        }
+        two.verdict = Some(Verdict::Granted);
+        two.pass(SHORT + BEAT);
+        assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 3)]);
+        let done = &two.network[0];
+        let speaks = done.iter().position(|what| *what == "speak").expect("it speaks");
+        assert!(
+            done[..speaks].iter().all(|what| *what == "announce") && speaks > 0,
+            "{done:?}"
+        );
+        assert_eq!(done[speaks + 1], "take the address");
+    }
+}
+
+#[test]
+fn a_claim_waits_for_a_slow_arbiter_in_peace() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(SHORT);
+    two.verdict = None;
+    two.kill(1).pass(LONG); // `run` notices if it does not
+    assert_eq!(two.nodes[0].role(0), (Role::Claiming, 2));
+    two.verdict = Some(Verdict::Granted);
+    assert_eq!(two.pass(LONG).nodes[0].role(0), (Role::Sole, 3));
+}
+
+/// The agent before this one had asked for the next epoch when it died, and was given it.
+#[test]
+fn a_primary_whose_wire_was_refused_goes_on_alone() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(SHORT);
+    two.runs[0] = false;
+    two.verdict = Some(Verdict::Refused { epoch: 3 });
+    two.pass(LONG);
+    assert_eq!(two.nodes[1].role(0), (Role::Standby, 3));
+    two.runs[0] = true;
+    two.verdict = Some(Verdict::Granted);
+    two.pass(LONG);
+    assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
+}
+
+/// Who goes on with them may have spoken for them.
+#[test]
+fn what_a_dead_worker_leaves_is_destroyed_once_it_is_told() {
+    let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
+    for wire_dies in [false, true] {
+        let mut two = Two::new(Arbiter::FailStop);
+        two.pass(SHORT);
+        two.hears = !wire_dies;
+        let now = two.now;
+        two.nodes[0].handle_orphans(now, 0, [client]);
+        two.carry_out(0);
+        two.pass(BEAT);
+        if wire_dies {
+            assert!(!two.network[0].contains(&"destroy"), "it may still be the wire");
+            two.hears = true;
+            two.kill(1).pass(LONG);
+        }
+        let destroyed = two.network[0].iter().filter(|what| **what == "destroy").count();
+        assert_eq!(destroyed, 1, "the wire dies: {wire_dies}");
+    }
+}
+
+#[test]
+fn nothing_is_given_to_an_application_that_does_not_serve() {
+    for server in [Server::Dead, Server::Hung] {
+        let mut two = Two::new(Arbiter::FailStop);
+        two.pass(SHORT);
+        let now = two.now;
+        two.nodes[1].handle_server(now, 0, server);
+        two.carry_out(1);
+        let refusal = Some(Refusal::Server(server));
+        assert_eq!(
+            [0, 1].map(|node| two.nodes[node].handle_handover(now, 0).err()),
+            [refusal; 2]
+        );
+        assert_eq!(two.nodes[0].would_be_lost(now, 0), refusal);
+        assert_eq!(two.nodes[1].would_be_lost(now, 0), None, "the wire is not needed");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::Node;
+use super::{Node, RoleSince};
 use crate::Instant;
 use crate::action::{Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
@@ -34,6 +34,28 @@ pub enum Simplex {
     Left,
     /// The peer serves alone, and this node is about to be its wire.
     Returning,
+}
+
+/// Why an operator's order is not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// There is nobody to go on.
+    Simplex(Simplex),
+    /// The application on the node that would go on does not serve.
+    Server(Server),
+    /// Connections are being taken over at this moment.
+    Busy,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Simplex(why) => why.fmt(f),
+            Self::Server(Server::Hung) => f.write_str("the application on the node that would go on is hung"),
+            Self::Server(_) => f.write_str("the application on the node that would go on is dead"),
+            Self::Busy => f.write_str("connections are being taken over at this moment; try again"),
+        }
+    }
 }
 
 impl std::fmt::Display for Simplex {
@@ -73,6 +95,11 @@ impl Node {
         (service.role(), service.standing.epoch())
     }
 
+    /// The last roles of a service on this node, the present one last; none if it has kept that of the agent before.
+    pub fn roles(&self, service: ServiceIndex) -> impl Iterator<Item = &RoleSince> {
+        self.service(service).roles.iter()
+    }
+
     /// What the peer said last about a service.
     pub fn peer_beat(&self, service: ServiceIndex) -> Option<&ServiceBeat> {
         self.service(service).peer.as_ref()
@@ -109,10 +136,29 @@ impl Node {
         }
     }
 
+    /// Why a service cannot change hands.
+    pub(super) fn cannot_hand_over(&self, now: Instant, index: ServiceIndex) -> Option<Refusal> {
+        let service = self.service(index);
+        if let Some(why) = self.simplex(now, index) {
+            return Some(Refusal::Simplex(why));
+        }
+        if service.is_busy() {
+            return Some(Refusal::Busy);
+        }
+        let peer = service.peer.as_ref().map(|peer| peer.server);
+        let of_next = match service.role() {
+            Role::Primary => peer,
+            _ => Some(service.server),
+        };
+        of_next
+            .filter(|server| *server != Server::Alive)
+            .map(Refusal::Server)
+    }
+
     /// Why nobody would serve if this node had no part in a service any more; nothing if the peer would.
-    pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
+    pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<Refusal> {
         let serves = self.service(index).role().may_speak();
-        self.simplex(now, index).filter(|_| serves)
+        self.cannot_hand_over(now, index).filter(|_| serves)
     }
 
     /// Whether both nodes do their part for a service.

@@ -153,6 +153,11 @@ impl Station {
         self.pause(restart);
     }
 
+    /// Whether there is an agent that could be given an order.
+    pub(super) const fn hears_orders(&self) -> bool {
+        !self.agent.is_dead
+    }
+
     /// A new agent finds what the kernel has kept.
     fn start_agent(&mut self, now: Instant) {
         let mut config = self.config.core.clone();

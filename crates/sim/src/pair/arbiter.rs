@@ -50,8 +50,8 @@ pub(crate) struct Arbiter {
     delay: Duration,
     /// The last epoch that it gave away, and to whom.
     held: Option<Question>,
-    /// It does not answer before.
-    out_until: Instant,
+    /// It does not answer a node before.
+    out_until: [Instant; 2],
     asked: u64,
     /// Who is to be switched off for whom: the scene does it.
     pub fences: VecDeque<Question>,
@@ -63,21 +63,25 @@ impl Arbiter {
             kind,
             delay,
             held: None,
-            out_until: Instant::ZERO,
+            out_until: [Instant::ZERO; 2],
             asked: 0,
             fences: VecDeque::new(),
         }
     }
 
-    /// It is out of order until then: every second question is decided all the same, and nobody hears of it.
-    pub fn fail(&mut self, until: Instant) {
-        self.out_until = self.out_until.max(until);
+    /// It is out of order until then, for one node or both: every second question is decided all the same, and nobody hears of it.
+    pub fn fail(&mut self, node: Option<usize>, until: Instant) {
+        for (number, out_until) in self.out_until.iter_mut().enumerate() {
+            if node.is_none_or(|node| node == number) {
+                *out_until = until.max(*out_until);
+            }
+        }
     }
 
     /// The answer; of a fence it comes when the other node is off.
     pub fn ask(&mut self, now: Instant, question: Question) -> Option<Answer> {
         self.asked += 1;
-        let is_out = now < self.out_until;
+        let is_out = now < self.out_until[question.node];
         let verdict = match self.kind {
             _ if is_out && self.asked % 2 == 1 => Verdict::Failed,
             ArbiterKind::Witness => self.decide(question),

@@ -13,9 +13,8 @@ use std::rc::Rc;
 
 use super::arbiter::{Answer, Question};
 use super::defect::Defect;
-use super::neighbours::PING;
 use super::relay::{Adoption, Plan, Relay};
-use super::station::{AGENTS, Address, CLIENTS, PROBE, Replica, Restoring, Station};
+use super::station::{AGENTS, Address, PROBE, Replica, Restoring, Station};
 use super::wire::End;
 use crate::host::EndpointId;
 use crate::tcp::{Endpoint, Restore, RestoreWindow, WindowScale};
@@ -38,7 +37,7 @@ impl Station {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
             Action::Report(Report::Role { to, epoch, .. }) if to.speaks_alone() => self.alone_in.push(epoch),
             Action::Report(_) => {}
-            Action::Assume { role, .. } => self.assume(role),
+            Action::Assume { gate, .. } => self.assume(gate),
             Action::SetGate {
                 gate, epoch, until, ..
             } => {
@@ -50,16 +49,12 @@ impl Station {
             Action::Confirm { epoch, .. } => self.confirm(now, epoch),
             Action::Hold { clients, .. } => self.wire.hold(&clients),
             Action::Settle { .. } => self.wire.settle(),
+            Action::Destroy { clients, .. } => self.destroy_dying(&clients),
             Action::TakeAddress { .. } => {
                 self.address = Address::Interface;
                 self.is_claiming = true;
             }
-            Action::Announce { .. } => {
-                self.announce();
-                if self.is_claiming {
-                    self.send(CLIENTS, PING);
-                }
-            }
+            Action::Announce { .. } => self.tell_neighbours(),
             Action::StandDown { .. } => self.stand_down(),
             Action::Drain { .. } => {
                 let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();
@@ -101,14 +96,14 @@ impl Station {
         }
     }
 
-    /// Makes the network what the role needs. Of a node that has no part yet the gate is closed meanwhile; one that speaks goes on.
-    fn assume(&mut self, role: Role) {
+    /// Makes the network what the gate needs, which is closed meanwhile of a node that has no part yet; one that speaks goes on.
+    fn assume(&mut self, next: Gate) {
         let (gate, epoch) = self.wire.gate();
         if gate == Gate::Off {
             self.wire.set_gate(Gate::Mute, epoch);
         }
         (self.is_claiming, self.is_reached) = (false, false);
-        if matches!(role, Role::Primary | Role::Claiming) {
+        if next == Gate::Primary {
             self.address = Address::Loopback;
             self.may_speak = true;
         } else {

@@ -43,6 +43,15 @@ impl Station {
         self.agent.wake(now);
     }
 
+    /// What is left of these connections goes without a word, if their process has died.
+    pub(super) fn destroy_dying(&mut self, clients: &[SocketAddr]) {
+        for &client in clients.iter().filter(|client| self.dying.contains(client)) {
+            if let Some(id) = self.host.find(self.vip, client) {
+                self.host.take(id);
+            }
+        }
+    }
+
     /// The process that listens is killed, with all its connections.
     pub fn kill_server(&mut self, now: Instant) {
         let now = self.clock.read(now);

@@ -60,13 +60,17 @@ impl Defect {
         Self::ForgetWindow,
     ];
 
-    /// Those of a node that are noticed, besides.
-    pub const NODE: [Self; 6] = [
+    /// Those of a node, besides.
+    pub const NODE: [Self; 10] = [
+        Self::SkipDrains,
         Self::ReleaseUnlogged,
         Self::ForgetSyn,
         Self::BypassWire,
         Self::IgnoreEpoch,
+        Self::IgnoreVerdict,
+        Self::SpeakOn,
         Self::LeaseFromHearing,
+        Self::WithoutConsent,
         Self::DeathSpeaks,
     ];
 }

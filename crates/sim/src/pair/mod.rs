@@ -26,6 +26,7 @@ pub mod echo;
 pub mod http;
 mod judge;
 mod neighbours;
+mod orders;
 mod relay;
 mod scene;
 mod station;

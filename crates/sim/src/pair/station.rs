@@ -21,7 +21,7 @@ use super::books::Voice;
 use super::clock::Clock;
 use super::defect::Defect;
 use super::judge::Judge;
-use super::neighbours::{ANNOUNCE, PONG, WHO};
+use super::neighbours::{ANNOUNCE, PING, PONG, WHO};
 use super::wire::{Fate, Side, Wire};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp;
@@ -356,8 +356,16 @@ impl Station {
         self.is_reached |= word == PONG && has_address && self.is_claiming;
     }
 
-    pub(super) fn announce(&mut self) {
+    fn announce(&mut self) {
         self.send(CLIENTS, ANNOUNCE);
+    }
+
+    /// Tells the neighbours where the address is; of one that is claimed it also asks an outside host.
+    pub(super) fn tell_neighbours(&mut self) {
+        self.announce();
+        if self.is_claiming {
+            self.send(CLIENTS, PING);
+        }
     }
 
     pub(super) fn send(&mut self, port: Port, word: &[u8]) {

@@ -44,13 +44,17 @@ pub enum Kind {
     Worker,
     /// The application is killed.
     Server,
-    /// The arbiter does not answer; or, where there is none, nothing.
+    /// The arbiter does not answer, one node or both; or, where there is none, nothing.
     Arbiter,
+    /// No failure: the operator lets the nodes change places.
+    Handover,
+    /// The operator takes a node out, and in again when the fault ends.
+    Drain,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
@@ -66,6 +70,8 @@ impl Kind {
         Self::Worker,
         Self::Server,
         Self::Arbiter,
+        Self::Handover,
+        Self::Drain,
     ];
 
     /// Its name, as in a scenario.
@@ -86,6 +92,8 @@ impl Kind {
             Self::Worker => "worker",
             Self::Server => "server",
             Self::Arbiter => "arbiter",
+            Self::Handover => "handover",
+            Self::Drain => "drain",
         }
     }
 
@@ -106,7 +114,9 @@ impl Kind {
             | Self::Duplicate
             | Self::Worker
             | Self::Server
-            | Self::Arbiter => false,
+            | Self::Arbiter
+            | Self::Handover
+            | Self::Drain => false,
         }
     }
 }
@@ -147,6 +157,7 @@ pub(super) enum Mend {
     Cable(CableId),
     Link(CableId),
     Server(NodeId),
+    Drain(NodeId),
 }
 
 impl Fault {
@@ -214,9 +225,15 @@ impl Fault {
             }
             Kind::Arbiter => {
                 if let Some(arbiter) = &scene.arbiter {
-                    arbiter.borrow_mut().fail(until);
+                    let deaf_to = [None, Some(0), Some(1)][usize::try_from(self.detail % 3).expect("small")];
+                    arbiter.borrow_mut().fail(deaf_to, until);
                 }
                 Vec::new()
+            }
+            Kind::Handover => with(scene, id, Station::order_handover),
+            Kind::Drain => {
+                with(scene, id, |station, now| station.order_drain(now, true));
+                vec![Mend::Drain(id)]
             }
         }
     }
@@ -281,6 +298,9 @@ impl Mend {
             }
             Self::Server(id) => {
                 with(scene, id, Station::start_server);
+            }
+            Self::Drain(id) => {
+                with(scene, id, |station, now| station.order_drain(now, false));
             }
         }
     }

@@ -126,7 +126,7 @@ impl Play<'_> {
         play::measure(&mut self.client, fault_at, STALL_WINDOW)?;
         let quiet = fault_at.since(quiet_at).saturating_sub(play::FAULT_MARGIN);
         play::measure(&mut self.client, quiet_at, quiet)?;
-        play::measure(&mut self.client, integration.returned_at, integration.window())?;
+        integration.measure(&mut self.client)?;
         self.rounds.push(Round {
             node,
             was_primary,

@@ -1,0 +1,113 @@
+//! What a node says of itself, for tests.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// A peer that is well.
+pub fn peer() -> PeerStatus {
+    PeerStatus {
+        name: "beta".to_owned(),
+        address: "10.0.0.3".parse().unwrap(),
+        alive: true,
+        heartbeat_age_ns: Some(20_000_000),
+        authenticated: true,
+        links: vec![LinkStatus {
+            address: "10.0.0.3".parse().unwrap(),
+            heard_age_ns: Some(20_000_000),
+        }],
+        refused: BTreeMap::from([("a copy".to_owned(), 4)]),
+    }
+}
+
+/// A witness that answers.
+pub fn witness() -> WitnessStatus {
+    WitnessStatus {
+        reachable: true,
+        answer_age_ns: Some(1_500_000_000),
+        error: None,
+        owners: BTreeMap::from([(
+            "web".to_owned(),
+            OwnerStatus {
+                epoch: 7,
+                owner: "beta".to_owned(),
+            },
+        )]),
+        nodes: vec!["alpha".to_owned(), "beta".to_owned()],
+    }
+}
+
+/// A service whose wire this node is.
+pub fn service() -> ServiceStatus {
+    ServiceStatus {
+        name: "web".to_owned(),
+        address: "10.0.0.100".parse().unwrap(),
+        port: 80,
+        policy: Policy::Http,
+        role: Role::Backup,
+        mode: Mode::Duplex,
+        epoch: 3,
+        connections: ConnectionCounts {
+            protected: 20,
+            unprotected: 1,
+            ambiguous: 0,
+        },
+        log_bytes: 4096,
+        ring_fill_bytes: 0,
+        takeovers: vec![TakeoverReport {
+            declared_ns: 1,
+            gate_closed_ns: 2,
+            first_live_ns: Some(3),
+            last_live_ns: None,
+            connections: 4,
+            restored: 5,
+            reset: 6,
+            ended: 7,
+        }],
+        counters: [("records".to_owned(), 9)].into(),
+        state: State::Backup,
+        history: vec![StateSince {
+            at_ns: 8,
+            state: State::Backup,
+            epoch: 3,
+        }],
+        peer_state: Some(State::Primary),
+        simplex_reason: None,
+        application: Application::Alive,
+        peer_application: Some(Application::Hung),
+        reasons: [("older than the wire".to_owned(), 1)].into(),
+        relayed: 0,
+        lag: Lag {
+            unfollowed_bytes: 10,
+            unacknowledged_bytes: 11,
+        },
+        log_limit_bytes: 8192,
+        connection_log_bytes: 2048,
+        connection_log_limit_bytes: 4096,
+        lease: LeaseStatus {
+            configured_ns: 300,
+            left_ns: None,
+        },
+    }
+}
+
+/// A node with one service, of which it is the wire.
+pub fn status() -> Status {
+    Status {
+        node: "alpha".to_owned(),
+        peer: peer(),
+        services: vec![service()],
+        rings: RingsStatus {
+            connections: RingStatus {
+                fill_bytes: 0,
+                size_bytes: 64,
+            },
+            opening: RingStatus {
+                fill_bytes: 1,
+                size_bytes: 32,
+            },
+        },
+        arbiter: ArbiterKind::Etcd,
+        witness: Some(witness()),
+    }
+}
