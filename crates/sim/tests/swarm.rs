@@ -62,7 +62,7 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
         // The one that took over cannot be confirmed; the other one is.
         Defect::SpeakOn => vec![
             Fault {
-                detail: 2,
+                detail: 5,
                 ..first(Kind::Arbiter, Target::Speaker, 1_500)
             },
             fault(Kind::Between, Target::Speaker, None, 0, 1_200),
@@ -83,9 +83,12 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
         // What it says is not heard; then nothing is.
         Defect::WithoutConsent => {
             let from_a = |cable: u64| Fault {
-                detail: cable * 2,
+                detail: cable * 2 + 1,
                 ..fault(Kind::OneWay, Target::Other, None, 0, 2_000)
             };
+            for (number, connection) in (0..).zip(&mut scenario.connections) {
+                (connection.at_us, connection.requests) = (number * 120_000, 4);
+            }
             vec![
                 crash,
                 from_a(1),

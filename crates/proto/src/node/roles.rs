@@ -188,10 +188,8 @@ impl Node {
         for index in self.indices() {
             let service = &mut self.services[usize::from(index)];
             service.repeats.on_timeout(now, &mut self.actions);
-            if let Some(epoch) = service.standing.ask(now) {
-                let service = index;
-                self.actions.push_back(Action::Confirm { service, epoch });
-            }
+            self.confirm(now, index);
+            let service = &mut self.services[usize::from(index)];
             let may_claim = service.standing.may_claim(now);
             if let Some(claim) = service
                 .claim
@@ -218,6 +216,14 @@ impl Node {
                 continue;
             };
             self.follow(now, index, change);
+        }
+    }
+
+    /// Asks the arbiter, if it is to be asked now.
+    fn confirm(&mut self, now: Instant, index: ServiceIndex) {
+        if let Some(epoch) = self.services[usize::from(index)].standing.ask(now) {
+            let service = index;
+            self.actions.push_back(Action::Confirm { service, epoch });
         }
     }
 
@@ -362,6 +368,7 @@ impl Node {
             Role::TakingOver => {
                 service.taken.clear(); // from now on it answers for all
                 self.set_gate(index, Gate::Takeover);
+                self.confirm(now, index); // at once: what is said before the answer is known to nobody else if this node dies
                 let takeover = Takeover::begin(now, index, &mut self.actions);
                 self.services[usize::from(index)].takeover = Some(takeover);
             }

@@ -153,8 +153,8 @@ impl Station {
         self.pause(restart);
     }
 
-    /// Whether there is an agent that could be given an order.
-    pub(super) const fn hears_orders(&self) -> bool {
+    /// Whether there is an agent that could be told something.
+    pub(super) const fn has_agent(&self) -> bool {
         !self.agent.is_dead
     }
 
@@ -172,6 +172,7 @@ impl Station {
     pub(super) fn step(&mut self, now: Instant) {
         if self.agent.is_dead {
             self.start_agent(now);
+            self.hear_of_deaths(now);
         }
         self.agent.is_asleep = false;
         if let Some((action, end)) = self.agent.doing.take() {

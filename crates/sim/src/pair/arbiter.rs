@@ -42,6 +42,14 @@ pub(crate) struct Answer {
     pub verdict: Verdict,
 }
 
+/// It gives a node no answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outage {
+    pub until: Instant,
+    /// Every second question is decided all the same.
+    pub decides: bool,
+}
+
 /// The arbiter of a pair.
 #[derive(Debug)]
 pub(crate) struct Arbiter {
@@ -50,8 +58,8 @@ pub(crate) struct Arbiter {
     delay: Duration,
     /// The last epoch that it gave away, and to whom.
     held: Option<Question>,
-    /// It does not answer a node before.
-    out_until: [Instant; 2],
+    /// As each node sees it.
+    outages: [Outage; 2],
     asked: u64,
     /// Who is to be switched off for whom: the scene does it.
     pub fences: VecDeque<Question>,
@@ -63,17 +71,20 @@ impl Arbiter {
             kind,
             delay,
             held: None,
-            out_until: [Instant::ZERO; 2],
+            outages: [Outage {
+                until: Instant::ZERO,
+                decides: false,
+            }; 2],
             asked: 0,
             fences: VecDeque::new(),
         }
     }
 
-    /// It is out of order until then, for one node or both: every second question is decided all the same, and nobody hears of it.
-    pub fn fail(&mut self, node: Option<usize>, until: Instant) {
-        for (number, out_until) in self.out_until.iter_mut().enumerate() {
+    /// It is out of order until then, for one node or both.
+    pub fn fail(&mut self, node: Option<usize>, outage: Outage) {
+        for (number, last) in self.outages.iter_mut().enumerate() {
             if node.is_none_or(|node| node == number) {
-                *out_until = until.max(*out_until);
+                *last = outage;
             }
         }
     }
@@ -81,9 +92,11 @@ impl Arbiter {
     /// The answer; of a fence it comes when the other node is off.
     pub fn ask(&mut self, now: Instant, question: Question) -> Option<Answer> {
         self.asked += 1;
-        let is_out = now < self.out_until[question.node];
+        let outage = self.outages[question.node];
+        let is_out = now < outage.until;
+        let is_lost = !outage.decides || self.asked % 2 == 1;
         let verdict = match self.kind {
-            _ if is_out && self.asked % 2 == 1 => Verdict::Failed,
+            _ if is_out && is_lost => Verdict::Failed,
             ArbiterKind::Witness => self.decide(question),
             ArbiterKind::Fence if is_out => Verdict::Failed,
             ArbiterKind::Fence => {

@@ -110,4 +110,6 @@ pub(super) struct Voice {
     pub epoch: u64,
     /// That gate is for a node without a wire before it.
     pub is_alone: bool,
+    /// By a lease only, which ends: nobody has given it the epoch yet.
+    pub is_lent: bool,
 }

@@ -38,8 +38,24 @@ impl Station {
             let nobody = Box::new(|_: Instant, _: &mut tcp::Endpoint| None);
             let id = self.host.adopt(now, endpoint, nobody);
             self.host.with(now, id, tcp::Endpoint::shutdown);
-            self.core.handle_orphans(now, 0, [client]);
+            self.deaths.push(client);
         }
+        self.hear_of_deaths(now);
+    }
+
+    /// Tells the core of them, if there is an agent; they wait for it in the kernel's ring.
+    pub(super) fn hear_of_deaths(&mut self, now: Instant) {
+        if !self.has_agent() {
+            return;
+        }
+        let server = if self.is_server_dead {
+            Server::Dead
+        } else {
+            Server::Alive
+        };
+        let deaths = std::mem::take(&mut self.deaths);
+        self.core.handle_orphans(now, 0, deaths);
+        self.core.handle_server(now, 0, server);
         self.agent.wake(now);
     }
 
@@ -62,7 +78,6 @@ impl Station {
         };
         let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
         self.kill_processes(now, &clients);
-        self.core.handle_server(now, 0, Server::Dead);
     }
 
     /// It is started again.
@@ -70,8 +85,7 @@ impl Station {
         if std::mem::take(&mut self.is_server_dead) {
             listen(&mut self.host, &self.config, self.vip);
             let now = self.clock.read(now);
-            self.core.handle_server(now, 0, Server::Alive);
-            self.agent.wake(now);
+            self.hear_of_deaths(now);
         }
     }
 

@@ -382,13 +382,14 @@ impl Judge {
             node,
             epoch,
             is_alone,
+            is_lent,
         } = voice;
         let before = self.alone;
         if before.is_some_and(|(latest, who)| who != node && epoch <= latest) {
             self.two_voices(client, &format!("{voice:?} after {before:?}"));
             return;
         }
-        if is_alone {
+        if is_alone && !is_lent {
             self.alone = self.alone.max(Some((epoch, node)));
         }
         let Some(flow) = self.flows.get_mut(&client) else {

@@ -98,6 +98,8 @@ pub struct Station {
     pub(super) is_claiming: bool,
     /// Clients whose connections have lost their process: FIN and RST of these are not speech.
     pub(super) dying: BTreeSet<SocketAddr>,
+    /// Connections whose process died, of which no agent knows yet.
+    pub(super) deaths: Vec<SocketAddr>,
     /// The process that listened is dead: a RST for want of it is no speech either.
     pub(super) is_server_dead: bool,
     /// Sockets that are not ready for packets.
@@ -164,6 +166,7 @@ impl Station {
             is_reached: false,
             is_claiming: false,
             dying: BTreeSet::new(),
+            deaths: Vec::new(),
             is_server_dead: false,
             deaf: BTreeSet::new(),
             restoring: BTreeMap::new(),
@@ -290,6 +293,7 @@ impl Station {
             node: self.config.number,
             epoch,
             is_alone: matches!(gate, Gate::Takeover | Gate::Sole),
+            is_lent: self.until.is_some(),
         };
         self.judge.borrow_mut().on_spoken(voice, &packet, is_raw);
         Some(Output::Transmit { port, packet })
@@ -322,6 +326,7 @@ impl Station {
                     node: 1 - number,
                     epoch,
                     is_alone: false,
+                    is_lent: false,
                 };
                 judge.on_released(voice, direction, &packet);
                 self.outputs.push_back(Output::Transmit { port: out, packet });
@@ -415,6 +420,7 @@ impl Station {
         }
         self.relayed.clear();
         self.dying.clear();
+        self.deaths.clear();
         let clients: Vec<_> = sockets.into_iter().map(|(_, client)| client).collect();
         let number = self.config.number;
         self.judge.borrow_mut().on_sockets_lost(number, &clients);

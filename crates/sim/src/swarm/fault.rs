@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::phase::Phase;
 use crate::link::LinkConfig;
+use crate::pair::arbiter::Outage;
 use crate::pair::draw::Draw;
 use crate::pair::{Scene, Station};
 use crate::world::{CableId, NodeId};
@@ -226,7 +227,8 @@ impl Fault {
             Kind::Arbiter => {
                 if let Some(arbiter) = &scene.arbiter {
                     let deaf_to = [None, Some(0), Some(1)][usize::try_from(self.detail % 3).expect("small")];
-                    arbiter.borrow_mut().fail(deaf_to, until);
+                    let decides = self.detail / 3 % 2 == 0;
+                    arbiter.borrow_mut().fail(deaf_to, Outage { until, decides });
                 }
                 Vec::new()
             }

@@ -17,7 +17,7 @@ use crate::pair::{Scene, Station, Talk};
 const WAIT_MAX: Duration = Duration::from_millis(1_200);
 /// A node that was fenced is off for so long.
 const FENCED: Duration = Duration::from_millis(400);
-/// From the last fault to the mending of all.
+/// From the end of the last fault to the mending of all.
 const AFTERMATH: Duration = Duration::from_millis(200);
 /// From then on to a new client's connection.
 const SETTLING: Duration = Duration::from_secs(3);
@@ -117,8 +117,8 @@ impl<'a> Run<'a> {
             self.advance(moment, None);
             self.strike(fault);
         }
-        let moment = self.now() + AFTERMATH;
-        self.advance(moment, None);
+        let end = self.ends.iter().fold(self.now(), |end, one| end.max(*one));
+        self.advance(end + AFTERMATH, None);
         self.mend_all();
         self.recover();
         let mut outcome = std::mem::take(&mut self.outcome);
@@ -213,11 +213,10 @@ impl<'a> Run<'a> {
         self.mends.extend(mends.into_iter().map(|mend| (end, mend)));
     }
 
+    /// What fences have switched off boots at once.
     fn mend_all(&mut self) {
         let mends = std::mem::take(&mut self.mends);
         mends.iter().for_each(|(_, mend)| mend.carry_out(&mut self.scene));
-        let end = self.ends.iter().fold(self.now(), |end, one| end.max(*one));
-        self.advance(end, None);
     }
 
     /// Waits until all is as it should be, for some time.

@@ -36,6 +36,9 @@ impl Violation {
     }
 }
 
+/// So many characters of what a client has said tell enough.
+const SAID_MAX: usize = 400;
+
 /// Adds what is wrong.
 pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
     let judge = scene.judge();
@@ -66,11 +69,9 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
             continue;
         };
         let what = || {
-            format!(
-                "connection {index} ({client}): {:?}, {:?}, {talk:?}",
-                endpoint.state(),
-                endpoint.failure()
-            )
+            let said: String = format!("{talk:?}").chars().take(SAID_MAX).collect();
+            let (state, failure) = (endpoint.state(), endpoint.failure());
+            format!("connection {index} ({client}): {state:?}, {failure:?}, {said}")
         };
         if is_last {
             if !talk.is_complete() {
