@@ -335,7 +335,7 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 }
 
 /* The lease, and the word of the arbiter that it gives time for (DESIGN.md, section 4). */
-static __always_inline _Bool may_speak_alone(struct service_state *state) {
+static __always_inline _Bool may_speak(struct service_state *state) {
 	__u64 until = *(volatile __u64 *)&state->until_ns;
 	return !until || bpf_ktime_get_ns() < until;
 }
@@ -354,9 +354,9 @@ int guard(struct __sk_buff *skb) {
 	__u8 destination[6];
 	switch (mode_now(state)) {
 	case MODE_WIRE:
-		if (held_as(&packet, state))
-			return TC_ACT_OK;
-		return dropped(service, REASON_EGRESS_MUTE);
+		if (!held_as(&packet, state))
+			return dropped(service, REASON_EGRESS_MUTE);
+		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
 	case MODE_FORWARD:
 		return dropped(service, REASON_EGRESS_MUTE);
 	case MODE_PRIMARY:
@@ -368,7 +368,7 @@ int guard(struct __sk_buff *skb) {
 		return dropped(service, REASON_EGRESS_MUTE);
 	case MODE_TAKEOVER:
 	case MODE_SOLE:
-		return may_speak_alone(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
+		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
 	default: /* MODE_OFF */
 		return TC_ACT_OK;
 	}

@@ -50,7 +50,15 @@ pub enum Action {
         gate: Gate,
         /// The epoch in which it holds, for the agent that may have to go on from there.
         epoch: u64,
-        /// Of a node that speaks alone: what it says after this moment is dropped by the kernel, packet by packet. `None`: no end.
+        /// As [`SetUntil`](Self::SetUntil).
+        until: Option<Instant>,
+    },
+    /// What a node says alone, or for connections that it took over as a wire, is dropped by the kernel after this moment, packet by
+    /// packet.
+    SetUntil {
+        /// For this service.
+        service: ServiceIndex,
+        /// The moment; `None`: there is no end.
         until: Option<Instant>,
     },
     /// Ask the arbiter for the right to speak alone in this epoch; then call `handle_verdict`.

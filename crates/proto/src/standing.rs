@@ -153,9 +153,13 @@ impl Standing {
         }
     }
 
-    /// When the right to speak ends, of a node that speaks alone; nothing if it does not end.
+    /// When the right to speak ends: of a node that speaks alone, or of a wire that speaks for connections that it has taken over.
+    /// Nothing if it does not end.
     pub fn until(&self) -> Option<Instant> {
-        let ends = self.role.speaks_alone() && !self.is_confirmed();
+        let ends = match self.role {
+            Role::Backup => self.config.arbiter != Arbiter::FailStop,
+            role => role.speaks_alone() && !self.is_confirmed(),
+        };
         ends.then(|| self.lease_until.unwrap_or(Instant::ZERO))
     }
 

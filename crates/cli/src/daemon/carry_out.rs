@@ -274,11 +274,10 @@ impl Executor {
                 until,
             } => {
                 self.wire.set_epoch(service, epoch);
-                // An end at the beginning of time is one; 0 would be none.
-                let until = until.map_or(0, |until| until.as_nanos().max(1));
-                self.wire.set_until(service, until);
+                self.wire.set_until(service, nanos_of(until));
                 self.wire.set_mode(service, mode_of(gate));
             }
+            Action::SetUntil { service, until } => self.wire.set_until(service, nanos_of(until)),
             Action::Confirm { service, epoch } => self.arbiter.confirm(Question { service, epoch }),
             Action::Hold { service, clients } => self.hold(service, clients),
             Action::Settle { service } => self.settle(service),
@@ -463,6 +462,11 @@ impl Executor {
             .and(wire.map_err(Into::into))
             .and(network.map_err(Into::into))
     }
+}
+
+/// As the wire's programs read it: 0 is no end, so an end at the beginning of time is not.
+fn nanos_of(until: Option<proto::Instant>) -> u64 {
+    until.map_or(0, |until| until.as_nanos().max(1))
 }
 
 fn mode_of(gate: Gate) -> Mode {

@@ -60,16 +60,19 @@ impl Node {
                 role: beat.role,
                 epoch: beat.epoch,
                 leaves: beat.leaves,
-                yields: beat.leaves || beat.hands_over || is_worse,
+                // A few connections first; it is said again.
+                yields: (beat.leaves || beat.hands_over || is_worse) && !service.is_busy(),
                 echo,
             };
             service.peer = Some(beat);
-            if service.is_busy() && word.yields {
-                continue; // a few connections first; it is said again
-            }
             // Who finds itself deposed can return on the same word.
             while let Some(change) = self.services[usize::from(index)].standing.on_word(now, &word) {
                 self.follow(now, index, Some(change));
+            }
+            let standing = &self.services[usize::from(index)].standing;
+            if standing.role() == Role::Backup {
+                let (service, until) = (index, standing.until());
+                self.actions.push_back(Action::SetUntil { service, until });
             }
         }
     }
@@ -102,7 +105,8 @@ impl Node {
         let service = &mut self.services[usize::from(index)];
         let adopted = service.telling.on_adopted(beat.adopted);
         let mut answers = !adopted.is_empty() && service.telling.has_more();
-        if service.role() == Role::Backup && beat.role == Role::Primary {
+        let (role, epoch) = (service.role(), service.standing.epoch());
+        if role == Role::Backup && (beat.role, beat.epoch) == (Role::Primary, epoch) {
             let new = service.hearing.take(incarnation, &beat.orphans);
             answers |= !new.is_empty();
             service.orphans.extend(new);

@@ -29,7 +29,7 @@ impl Station {
     pub(super) fn carry_out(&mut self, now: Instant, action: Action, end: End) {
         if !matches!(
             action,
-            Action::Send(_) | Action::FeedReplica { .. } | Action::Transmit(_)
+            Action::Send(_) | Action::SetUntil { .. } | Action::FeedReplica { .. } | Action::Transmit(_)
         ) {
             self.outputs.push_back(Output::Note(format!("{action:?}")));
         }
@@ -41,11 +41,12 @@ impl Station {
             Action::SetGate {
                 gate, epoch, until, ..
             } => {
-                self.until = until.filter(|_| !self.is(Defect::SpeakOn));
+                self.set_until(until);
                 if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
                     self.set_gate(gate, epoch);
                 }
             }
+            Action::SetUntil { until, .. } => self.set_until(until),
             Action::Confirm { epoch, .. } => self.confirm(now, epoch),
             Action::Hold { clients, .. } => self.wire.hold(&clients),
             Action::Settle { .. } => self.wire.settle(),
@@ -109,6 +110,10 @@ impl Station {
         } else {
             self.address = Address::Interface;
         }
+    }
+
+    fn set_until(&mut self, until: Option<Instant>) {
+        self.until = until.filter(|_| !self.is(Defect::SpeakOn));
     }
 
     fn set_gate(&mut self, gate: Gate, epoch: u64) {

@@ -272,14 +272,13 @@ impl Station {
         let (gate, epoch) = self.wire.gate();
         let port = match gate {
             Gate::Off | Gate::Mute => return None,
-            Gate::Wire if self.wire.holds(segment.destination) => CLIENTS,
-            Gate::Wire => return None,
+            Gate::Wire if !self.wire.holds(segment.destination) => return None,
             Gate::Primary if self.address == Address::Loopback && !self.is(Defect::BypassWire) => {
                 let packet = self.silence_death(packet)?;
                 return Some(Output::Transmit { port: PEER, packet });
             }
             Gate::Primary if !self.is(Defect::BypassWire) => return None,
-            Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
+            Gate::Wire | Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
                 self.judge.borrow_mut().on_muttered(&packet);
                 return None;
             }
@@ -287,7 +286,7 @@ impl Station {
             Gate::Takeover | Gate::Sole if self.address == Address::Loopback => {
                 return Some(Output::Transmit { port: PEER, packet });
             }
-            Gate::Primary | Gate::Takeover | Gate::Sole => CLIENTS,
+            Gate::Wire | Gate::Primary | Gate::Takeover | Gate::Sole => CLIENTS,
         };
         let voice = Voice {
             node: self.config.number,

@@ -227,7 +227,7 @@ impl Fault {
             Kind::Arbiter => {
                 if let Some(arbiter) = &scene.arbiter {
                     let deaf_to = [None, Some(0), Some(1)][usize::try_from(self.detail % 3).expect("small")];
-                    let decides = self.detail / 3 % 2 == 0;
+                    let decides = (self.detail / 3).is_multiple_of(2);
                     arbiter.borrow_mut().fail(deaf_to, Outage { until, decides });
                 }
                 Vec::new()
