@@ -40,10 +40,12 @@ pub struct Word {
 pub enum Verdict {
     /// The epoch is this node's alone.
     Granted,
-    /// Another node has this epoch, which is not an earlier one.
+    /// This epoch is written down, which is a later one or another node's.
     Refused {
         /// That epoch.
         epoch: u64,
+        /// It is this node's.
+        is_own: bool,
     },
     /// No answer. The arbiter may have decided all the same; it is asked again.
     Failed,
@@ -103,6 +105,8 @@ pub struct Standing {
     is_wanted: bool,
     /// It knows the last epoch that the witness has written down; a new pair must not begin behind it.
     knows: bool,
+    /// That epoch is this node's, which does not know any more what it has said in it.
+    has_forgotten: bool,
     leaves: bool,
 }
 
@@ -121,6 +125,7 @@ impl Standing {
             has_asked: false,
             is_wanted: false,
             knows: found.is_some() || config.arbiter != Arbiter::Witness,
+            has_forgotten: false,
             leaves: false,
         };
         standing.grant(now); // what the agent before has granted is not known
@@ -241,8 +246,9 @@ impl Standing {
             Verdict::Failed => None,
             Verdict::Granted | Verdict::Refused { .. } if self.role == Role::Joining => {
                 self.knows = true;
-                if let Verdict::Refused { epoch } = verdict {
+                if let Verdict::Refused { epoch, is_own } = verdict {
                     self.epoch = self.epoch.max(epoch);
+                    self.has_forgotten = is_own;
                 }
                 None
             }
@@ -254,7 +260,7 @@ impl Standing {
                 }
                 None
             }
-            Verdict::Refused { epoch } => self.change(now, Event::PeerSpeaks, epoch),
+            Verdict::Refused { epoch, .. } => self.change(now, Event::PeerSpeaks, epoch),
         }
     }
 
@@ -315,7 +321,15 @@ impl Standing {
             (Role::Joining, Role::Joining) => (self.knows && self.config.is_primary).then_some(Event::Begins),
             // It is mute for this node, which has forgotten why: nobody serves.
             (Role::Joining, Role::Standby | Role::Returning) => self.knows.then_some(Event::Begins),
-            (Role::Joining, Role::Primary | Role::Claiming) => may_serve_it.then_some(Event::PeerServes),
+            // It has not heard what this node has said alone since: its connections are not what the clients know.
+            (Role::Joining, Role::Primary | Role::Claiming)
+                if word.epoch < self.epoch && self.has_forgotten =>
+            {
+                self.knows.then_some(Event::Begins)
+            }
+            (Role::Joining, Role::Primary | Role::Claiming) => {
+                (self.knows && may_serve_it).then_some(Event::PeerServes)
+            }
             (Role::Standby, Role::Primary | Role::Claiming) => {
                 (may_serve_it && word.epoch >= self.epoch).then_some(Event::PeerServes)
             }

@@ -19,7 +19,10 @@ pub fn judge(stored: &Record, node: &str, epoch: u64) -> Option<Verdict> {
     if stored.epoch == epoch && stored.owner == node {
         return Some(Verdict::Granted);
     }
-    (stored.epoch >= epoch).then_some(Verdict::Refused { epoch: stored.epoch })
+    (stored.epoch >= epoch).then(|| Verdict::Refused {
+        epoch: stored.epoch,
+        is_own: stored.owner == node,
+    })
 }
 
 #[cfg(test)]
@@ -33,15 +36,15 @@ mod tests {
             owner: owner.to_owned(),
             at: 0,
         };
-        let refused = |epoch| Some(Verdict::Refused { epoch });
+        let refused = |epoch, is_own| Some(Verdict::Refused { epoch, is_own });
         let cases = [
             (record(4, "b"), None),
             (record(1, "b"), None),
             (record(4, "a"), None),
             (record(5, "a"), Some(Verdict::Granted)),
-            (record(5, "b"), refused(5)),
-            (record(6, "b"), refused(6)),
-            (record(6, "a"), refused(6)),
+            (record(5, "b"), refused(5, false)),
+            (record(6, "b"), refused(6, false)),
+            (record(6, "a"), refused(6, true)),
         ];
         for (stored, expected) in cases {
             assert_eq!(judge(&stored, "a", 5), expected, "{stored:?}");

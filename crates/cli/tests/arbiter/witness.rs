@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
-use proto::standing::Verdict::{Failed, Granted, Refused};
+use proto::standing::Verdict::{self, Failed, Granted, Refused};
 
 use crate::etcd::Etcd;
 use crate::node::Node;
 use crate::proxy::Proxy;
 
+/// The other node has this epoch.
+const fn refused(epoch: u64) -> Verdict {
+    let is_own = false;
+    Refused { epoch, is_own }
+}
+
 /// Asks as the core does: again, while the members elect a leader.
-fn patiently(node: &mut Node, epoch: u64) -> proto::standing::Verdict {
+fn patiently(node: &mut Node, epoch: u64) -> Verdict {
     loop {
         let verdict = node.take(epoch);
         if verdict != Failed {
@@ -26,17 +32,21 @@ fn an_epoch_is_given_to_one_node() {
     let (mut a, mut b) = (Node::open("a", &etcd.table()), Node::open("b", &etcd.table()));
     assert_eq!(a.take(5), Granted);
     assert_eq!(a.take(5), Granted, "the first answer may have been lost");
-    assert_eq!(b.take(5), Refused { epoch: 5 });
-    assert_eq!(b.take(4), Refused { epoch: 5 });
+    assert_eq!(b.take(5), refused(5));
+    assert_eq!(b.take(4), refused(5));
     assert_eq!(b.take(6), Granted);
-    assert_eq!(a.take(5), Refused { epoch: 6 }, "what it once had is over");
+    assert_eq!(a.take(5), refused(6), "what it once had is over");
+    assert_eq!(
+        b.take(0),
+        Refused {
+            epoch: 6,
+            is_own: true
+        },
+        "it is told what it may have forgotten"
+    );
     drop((a, b));
     let mut a = Node::open("a", &etcd.table());
-    assert_eq!(
-        a.take(6),
-        Refused { epoch: 6 },
-        "it is kept although nobody is there"
-    );
+    assert_eq!(a.take(6), refused(6), "it is kept although nobody is there");
 }
 
 #[test]
@@ -52,10 +62,14 @@ fn of_two_that_ask_at_the_same_time_one_wins() {
         }
         let verdicts = nodes.each_mut().map(|node| node.answer());
         match verdicts {
-            [(first, Granted), (second, Refused { epoch: last })] if [first, second, last] == [epoch; 3] => {
+            [(first, Granted), (second, Refused { epoch: last, .. })]
+                if [first, second, last] == [epoch; 3] =>
+            {
                 wins[0] += 1;
             }
-            [(first, Refused { epoch: last }), (second, Granted)] if [first, second, last] == [epoch; 3] => {
+            [(first, Refused { epoch: last, .. }), (second, Granted)]
+                if [first, second, last] == [epoch; 3] =>
+            {
                 wins[1] += 1;
             }
             other => panic!("epoch {epoch}: {other:?}"),
@@ -75,7 +89,7 @@ fn a_lost_answer_is_read_back() {
         let mut a = Node::open("a", &etcd.table_at(&[proxy.address]));
         assert_eq!(a.take(epoch), Granted);
         assert_eq!(proxy.left(), 0, "the transaction was cut");
-        assert_eq!(b.take(epoch), Refused { epoch });
+        assert_eq!(b.take(epoch), refused(epoch));
     }
 }
 
@@ -118,7 +132,7 @@ fn a_member_may_be_gone_and_another_one_frozen_but_not_all() {
     assert_eq!(patiently(&mut a, 1), Granted);
     etcd.kill(0);
     assert_eq!(patiently(&mut b, 2), Granted);
-    assert_eq!(a.take(2), Refused { epoch: 2 });
+    assert_eq!(a.take(2), refused(2));
     let frozen = etcd.freeze(1);
     assert_eq!(a.take(3), Failed, "one of three is no majority");
     drop(frozen);

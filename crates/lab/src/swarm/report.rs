@@ -23,6 +23,8 @@ pub struct Report {
     pub connections: u64,
     /// Those that no node could go on with at some time.
     pub connections_orphaned: u64,
+    /// Those for which a node spoke by its lease, and failed before anybody knew.
+    pub connections_lent_in_vain: u64,
     /// Runs in which both nodes spoke and `assume = "fail-stop"` allows it.
     pub runs_split: u64,
     pub simulated_s: f64,
@@ -54,6 +56,7 @@ impl Report {
             runs_per_cpu_second: 0.0,
             connections: 0,
             connections_orphaned: 0,
+            connections_lent_in_vain: 0,
             runs_split: 0,
             simulated_s: 0.0,
         }
@@ -78,6 +81,7 @@ impl Report {
         }
         self.connections += outcome.connections as u64;
         self.connections_orphaned += outcome.orphaned as u64;
+        self.connections_lent_in_vain += outcome.lent_in_vain as u64;
         self.runs_split += u64::from(outcome.was_split);
         self.simulated_s += outcome.time.as_secs_f64();
         let first = outcome.violations.into_iter().next();
@@ -118,12 +122,13 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned; {} runs split",
+            "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned, {} lent in vain; {} runs split",
             self.runs,
             self.seed,
             self.runs_per_cpu_second,
             self.connections,
             self.connections_orphaned,
+            self.connections_lent_in_vain,
             self.runs_split
         )?;
         for broken in &self.violations {

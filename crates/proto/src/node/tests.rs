@@ -287,7 +287,10 @@ fn a_primary_whose_wire_was_refused_goes_on_alone() {
     let mut two = Two::new(Arbiter::Witness);
     two.pass(SHORT);
     two.runs[0] = false;
-    two.verdict = Some(Verdict::Refused { epoch: 3 });
+    two.verdict = Some(Verdict::Refused {
+        epoch: 3,
+        is_own: false,
+    });
     two.pass(LONG);
     assert_eq!(two.nodes[1].role(0), (Role::Standby, 3));
     two.runs[0] = true;
@@ -366,7 +369,10 @@ fn cut_apart_with_an_arbiter_only_one_speaks() {
     two.verdict = Some(Verdict::Granted);
     two.pass(SHORT + BEAT);
     assert_eq!(two.gates[1], (Gate::Takeover, None), "confirmed");
-    two.verdict = Some(Verdict::Refused { epoch: 3 });
+    two.verdict = Some(Verdict::Refused {
+        epoch: 3,
+        is_own: false,
+    });
     two.pass(LONG);
     assert_eq!(
         two.nodes[0].role(0),

@@ -117,7 +117,9 @@ impl Arbiter {
                 if held.epoch > question.epoch
                     || held.epoch == question.epoch && held.node != question.node =>
             {
-                Verdict::Refused { epoch: held.epoch }
+                let is_own = held.node == question.node;
+                let epoch = held.epoch;
+                Verdict::Refused { epoch, is_own }
             }
             _ => {
                 if question.epoch > 0 {

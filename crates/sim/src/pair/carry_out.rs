@@ -42,6 +42,9 @@ impl Station {
                 gate, epoch, until, ..
             } => {
                 self.set_until(until);
+                if until.is_none() && matches!(gate, Gate::Takeover | Gate::Sole) {
+                    self.judge.borrow_mut().on_given(self.config.number, epoch);
+                }
                 if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
                     self.set_gate(gate, epoch);
                 }

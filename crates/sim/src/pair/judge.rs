@@ -1,7 +1,7 @@
 //! What the pair promises, checked on packets: at the client, and where they enter and leave the backup. The judge has its own
 //! books and never asks the core.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use proto::packet::{Checksum, Segment};
@@ -32,6 +32,8 @@ pub struct Judge {
     now: Instant,
     /// The latest epoch in which a node spoke alone, and which one.
     alone: Option<(u64, usize)>,
+    /// Epochs that nodes were given, not only lent.
+    given: BTreeSet<(u64, usize)>,
     /// How often two nodes spoke where one may.
     two_voices: u64,
     /// Clients whose SYN is not answered yet, or whose answer to that has not come.
@@ -74,6 +76,8 @@ struct Flow {
     is_orphaned: bool,
     /// The process that served it has died.
     has_died: bool,
+    /// A node spoke alone by its lease, in that epoch.
+    lent: Option<(u64, usize)>,
 }
 
 impl Flow {
@@ -98,6 +102,7 @@ impl Flow {
             sockets: [false; 2],
             is_orphaned: false,
             has_died: false,
+            lent: None,
         }
     }
 
@@ -136,6 +141,7 @@ impl Judge {
             vip,
             now: Instant::ZERO,
             alone: None,
+            given: BTreeSet::new(),
             two_voices: 0,
             half_open: 0,
             flows: BTreeMap::new(),
@@ -312,6 +318,13 @@ impl Judge {
             .is_some_and(|flow| flow.has_died && flow.is_orphaned)
     }
 
+    /// Whether a node spoke to this client by its lease alone, and nobody was ever told that it had the epoch: the other node may go
+    /// on without knowing what was said.
+    pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
+        let lent = self.flows.get(&client).and_then(|flow| flow.lent);
+        lent.is_some_and(|lent| !self.given.contains(&lent))
+    }
+
     /// Whether a client waits for the end of a handshake.
     pub const fn has_handshakes(&self) -> bool {
         self.half_open > 0
@@ -376,6 +389,11 @@ impl Judge {
         }
     }
 
+    /// A node may speak alone in this epoch, for good.
+    pub(super) fn on_given(&mut self, node: usize, epoch: u64) {
+        self.given.insert((epoch, node));
+    }
+
     /// Somebody says something to a client.
     fn on_voice(&mut self, client: SocketAddr, voice: Voice) {
         let Voice {
@@ -395,6 +413,9 @@ impl Judge {
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };
+        if is_alone && is_lent {
+            flow.lent = Some((epoch, node));
+        }
         let last = flow.voice.replace(voice);
         match last {
             Some(last) if last.node != node && last.epoch == epoch => {

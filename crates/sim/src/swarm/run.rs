@@ -40,6 +40,8 @@ pub struct Outcome {
     pub was_split: bool,
     /// Connections that no node could go on with any more.
     pub orphaned: usize,
+    /// Connections for which a node spoke by its lease, and failed before anybody knew.
+    pub lent_in_vain: usize,
     /// All connections.
     pub connections: usize,
     /// The simulated time.

@@ -47,8 +47,20 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
     outcome.was_split = have_split && is_no_fail_stop && scenario.arbiter.is_none();
     outcome.connections = scene.count();
     if !outcome.was_split {
-        let broken = judge.violations().iter().map(|line| Violation::of_judge(line));
-        outcome.violations.extend(broken);
+        let in_vain: Vec<_> = (0..scene.count())
+            .map(Scene::client_of)
+            .filter(|client| judge.was_lent_in_vain(*client))
+            .collect();
+        outcome.lent_in_vain = in_vain.len();
+        let is_excused = |line: &&String| {
+            in_vain
+                .iter()
+                .any(|client| line.contains(&format!(" {client}: ")))
+        };
+        let broken = judge.violations().iter().filter(|line| !is_excused(line));
+        outcome
+            .violations
+            .extend(broken.map(|line| Violation::of_judge(line)));
         let again = scene.ledger().violations_of_many();
         outcome
             .violations
@@ -89,7 +101,11 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
             && !judge.died_alone(client)
         {
             outcome.violations.push(Violation::new("a false end", what()));
-        } else if !is_orphaned && !excused.contains(&client) && !talk.may_be_cut() {
+        } else if !is_orphaned
+            && !judge.was_lent_in_vain(client)
+            && !excused.contains(&client)
+            && !talk.may_be_cut()
+        {
             outcome.violations.push(Violation::new("survival", what()));
         }
     }
