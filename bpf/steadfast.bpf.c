@@ -305,8 +305,15 @@ int wire(struct __sk_buff *skb) {
 	}
 }
 
-/* The FIN or RST of a process that died is not speech. A FIN glued to data: the data goes, the FIN does not. */
+/*
+ * The FIN or RST of a process that died is not speech. A FIN glued to data: the data goes, the FIN does not. Nor does anything else
+ * without data: it stands behind that FIN, and who goes on with the connection before it would not be heard.
+ */
 static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	__u32 payload_at = packet->ip.l4 + packet->tcp.doff * 4;
+	_Bool is_empty = skb->len <= payload_at;
+	if (skb->mark == MARK_DYING && is_empty)
+		return dropped(packet->service, REASON_DEATH_FIN);
 	if (!packet->tcp.syn && !packet->tcp.fin && !packet->tcp.rst)
 		return TC_ACT_OK;
 	struct client_key client = client_of(packet);
@@ -320,8 +327,7 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 	if (!packet->tcp.fin || !is_dying)
 		return TC_ACT_OK;
 	count(packet->service, REASON_DEATH_FIN);
-	__u32 payload_at = packet->ip.l4 + packet->tcp.doff * 4;
-	if (skb->len <= payload_at)
+	if (is_empty)
 		return TC_ACT_SHOT;
 	__u32 at = packet->ip.l4 + 12; /* data offset and flags */
 	__be16 before, after;
@@ -435,7 +441,12 @@ int death(struct bpf_sock *sk) {
 		if (!anywhere && (!owner || *owner != i))
 			continue;
 		struct service_state *service = bpf_map_lookup_elem(&states, &index);
-		if (!service || service->mode != MODE_PRIMARY || service->port != key.port)
+		if (!service || service->port != key.port)
+			continue;
+		/* Without a wire a connection's end is an ordinary one; but who comes back must know that nobody serves here. */
+		__u32 mode = mode_now(service);
+		_Bool alone = mode == MODE_SOLE || mode == MODE_TAKEOVER;
+		if (mode != MODE_PRIMARY && !(alone && listener))
 			continue;
 		__sync_fetch_and_add(&service->deaths, 1);
 		struct death_record record = {.client = {.service = i}, .listener = listener};

@@ -153,6 +153,11 @@ impl Station {
         self.pause(restart);
     }
 
+    /// Whether there is an agent, and it runs.
+    pub(super) fn runs(&self, now: Instant) -> bool {
+        !self.agent.is_dead && now >= self.agent.paused_until && !self.is_frozen(now)
+    }
+
     /// Whether there is an agent that could be told something.
     pub(super) const fn has_agent(&self) -> bool {
         !self.agent.is_dead
@@ -172,6 +177,7 @@ impl Station {
     pub(super) fn step(&mut self, now: Instant) {
         if self.agent.is_dead {
             self.start_agent(now);
+            self.assume(self.wire.gate().0); // the agent before may have died between two parts
             self.hear_of_deaths(now);
         }
         self.agent.is_asleep = false;

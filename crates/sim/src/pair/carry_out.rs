@@ -101,17 +101,19 @@ impl Station {
     }
 
     /// Makes the network what the gate needs, which is closed meanwhile of a node that has no part yet; one that speaks goes on.
-    fn assume(&mut self, next: Gate) {
+    pub(super) fn assume(&mut self, next: Gate) {
         let (gate, epoch) = self.wire.gate();
         if gate == Gate::Off {
             self.wire.set_gate(Gate::Mute, epoch);
         }
         (self.is_claiming, self.is_reached) = (false, false);
-        if next == Gate::Primary {
-            self.address = Address::Loopback;
-            self.may_speak = true;
-        } else {
-            self.address = Address::Interface;
+        match next {
+            Gate::Off | Gate::Mute => {}
+            Gate::Primary => {
+                self.address = Address::Loopback;
+                self.may_speak = true;
+            }
+            Gate::Wire | Gate::Takeover | Gate::Sole => self.address = Address::Interface,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use proto::Instant;
-use proto::action::Server;
+use proto::action::{Gate, Server};
 use proto::packet::{Checksum, Flags, Segment};
 
 use super::application::Served;
@@ -32,13 +32,15 @@ impl Station {
                 continue;
             };
             self.judge.borrow_mut().on_process_lost(number, client);
-            if !self.is(Defect::DeathSpeaks) {
+            // Of a node without a wire it is an ordinary end.
+            let has_wire = self.wire.gate().0 == Gate::Primary;
+            if has_wire && !self.is(Defect::DeathSpeaks) {
                 self.dying.insert(client);
             }
             let nobody = Box::new(|_: Instant, _: &mut tcp::Endpoint| None);
             let id = self.host.adopt(now, endpoint, nobody);
             self.host.with(now, id, tcp::Endpoint::shutdown);
-            self.deaths.push(client);
+            self.deaths.extend(has_wire.then_some(client));
         }
         self.hear_of_deaths(now);
     }
@@ -77,6 +79,13 @@ impl Station {
             self.host.app::<Served>(id).map(|_| endpoint.remote())
         };
         let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
+        // Handshakes that are not over are the listener's, and gone with it.
+        for (_, endpoint) in self.host.endpoints() {
+            if endpoint.state() == State::SynReceived {
+                let mut judge = self.judge.borrow_mut();
+                judge.on_process_lost(self.config.number, endpoint.remote());
+            }
+        }
         self.kill_processes(now, &clients);
     }
 
@@ -92,11 +101,14 @@ impl Station {
     /// What a dying socket says, without its FIN or RST: the egress guard's part. `None`: nothing is left.
     pub(super) fn silence_death(&self, packet: Vec<u8>) -> Option<Vec<u8>> {
         let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
-        if !self.dying.contains(&segment.destination) || !(segment.flags.fin || segment.flags.rst) {
+        if !self.dying.contains(&segment.destination) {
             return Some(packet);
         }
         if segment.flags.rst || segment.payload.is_empty() {
-            return None;
+            return None; // also what stands behind a FIN that nobody has heard
+        }
+        if !segment.flags.fin {
+            return Some(packet);
         }
         let quiet = Segment {
             flags: Flags {

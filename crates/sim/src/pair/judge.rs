@@ -32,6 +32,7 @@ pub struct Judge {
     now: Instant,
     /// The latest epoch in which a node spoke alone, and which one.
     alone: Option<(u64, usize)>,
+    has_lost_voice: bool,
     /// Epochs that nodes were given, not only lent.
     given: BTreeSet<(u64, usize)>,
     /// How often two nodes spoke where one may.
@@ -141,6 +142,7 @@ impl Judge {
             vip,
             now: Instant::ZERO,
             alone: None,
+            has_lost_voice: false,
             given: BTreeSet::new(),
             two_voices: 0,
             half_open: 0,
@@ -296,6 +298,8 @@ impl Judge {
     /// A node has lost its power.
     pub(crate) fn on_power_lost(&mut self, node: usize) {
         self.on_log_lost(node);
+        let spoke = self.alone.is_some_and(|(_, who)| who == node);
+        self.has_lost_voice |= spoke && self.flows.values().any(|flow| flow.sockets[1 - node]);
         // What it said is said: a pair of which nobody remembers the epoch begins with a new one.
         self.alone = self.alone.filter(|(_, who)| *who != node);
         for flow in self.flows.values_mut() {
@@ -323,6 +327,11 @@ impl Judge {
     pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
         let lent = self.flows.get(&client).and_then(|flow| flow.lent);
         lent.is_some_and(|lent| !self.given.contains(&lent))
+    }
+
+    /// Whether a node that spoke alone lost its power while the other one had connections: what was said is not known there.
+    pub const fn has_lost_voice(&self) -> bool {
+        self.has_lost_voice
     }
 
     /// Whether a client waits for the end of a handshake.

@@ -247,6 +247,10 @@ impl Station {
         self.has_carrier = has_carrier;
     }
 
+    pub(super) fn is_frozen(&self, now: Instant) -> bool {
+        now < self.frozen_until
+    }
+
     /// The whole machine stands still until then.
     pub fn freeze(&mut self, until: Instant) {
         let until = self.clock.read(until);

@@ -230,11 +230,13 @@ impl<'a> Run<'a> {
             let next = self.now() + LOOK;
             self.advance(next, None);
             if self.now() > begin + SETTLING && verdict::is_recovered(&self.scene) {
-                break;
+                let last = self.now() + LOOK * 10; // what comes after the end
+                self.advance(last, None);
+                if verdict::is_recovered(&self.scene) {
+                    return;
+                }
             }
         }
-        let last = self.now() + LOOK * 10; // what comes after the end
-        self.advance(last, None);
     }
 }
 
