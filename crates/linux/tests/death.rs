@@ -453,6 +453,22 @@ fn a_workers_death_leaves_the_service_alive() {
         .assert_protected(client.local_addr().expect("connected"));
 }
 
+/// A wire that comes back must be told that nobody serves here.
+#[test]
+fn a_listeners_death_is_noticed_without_a_wire_too() {
+    for mode in [Mode::Sole, Mode::Takeover] {
+        let Some(lan) = Lan::new("a_listeners_death_is_noticed_without_a_wire_too") else {
+            return;
+        };
+        let family = Family::V4;
+        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), mode);
+        let mut server = Server::start(&lan.primary, family.vip());
+        server.signal(Signal::SIGKILL);
+        server.wait_for_end();
+        assert!(guard.server_dead(family.service()), "{mode:?}");
+    }
+}
+
 /// Who dies elsewhere, or at another address, is not this service's server.
 #[test]
 fn a_strangers_death_is_nothing() {

@@ -79,14 +79,21 @@ impl Station {
             self.host.app::<Served>(id).map(|_| endpoint.remote())
         };
         let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
-        // Handshakes that are not over are the listener's, and gone with it.
-        for (_, endpoint) in self.host.endpoints() {
-            if endpoint.state() == State::SynReceived {
-                let mut judge = self.judge.borrow_mut();
-                judge.on_process_lost(self.config.number, endpoint.remote());
-            }
-        }
+        self.drop_handshakes();
         self.kill_processes(now, &clients);
+    }
+
+    /// Handshakes that are not over are the listener's, and gone with it.
+    fn drop_handshakes(&mut self) {
+        let half_open = self.host.endpoints();
+        let half_open = half_open.filter(|(_, endpoint)| endpoint.state() == State::SynReceived);
+        let ids: Vec<_> = half_open.map(|(id, endpoint)| (id, endpoint.remote())).collect();
+        for (id, client) in ids {
+            self.host.take(id);
+            self.judge
+                .borrow_mut()
+                .on_process_lost(self.config.number, client);
+        }
     }
 
     /// It is started again.

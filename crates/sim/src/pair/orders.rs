@@ -13,11 +13,20 @@ impl Station {
         }
     }
 
-    /// `steadfast drain`, refused if nobody would serve; or `steadfast drain --off`.
-    pub fn order_drain(&mut self, now: Instant, leaves: bool) {
+    /// `steadfast drain`, refused if nobody would serve.
+    pub fn order_drain(&mut self, now: Instant) {
         let now = self.clock.read(now);
-        if self.runs(now) && !(leaves && self.core.would_be_lost(now, 0).is_some()) {
-            self.core.handle_leave(now, 0, leaves);
+        if self.runs(now) && self.core.would_be_lost(now, 0).is_none() {
+            self.core.handle_leave(now, 0, true);
+            self.agent.wake(now);
+        }
+    }
+
+    /// `steadfast drain --off`, as soon as the agent hears it.
+    pub fn order_return(&mut self, now: Instant) {
+        let now = self.clock.read(now);
+        if self.has_agent() {
+            self.core.handle_leave(now, 0, false);
             self.agent.wake(now);
         }
     }

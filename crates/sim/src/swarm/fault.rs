@@ -234,7 +234,7 @@ impl Fault {
             }
             Kind::Handover => with(scene, id, Station::order_handover),
             Kind::Drain => {
-                with(scene, id, |station, now| station.order_drain(now, true));
+                with(scene, id, Station::order_drain);
                 vec![Mend::Drain(id)]
             }
         }
@@ -302,7 +302,7 @@ impl Mend {
                 with(scene, id, Station::start_server);
             }
             Self::Drain(id) => {
-                with(scene, id, |station, now| station.order_drain(now, false));
+                with(scene, id, Station::order_return);
             }
         }
     }
