@@ -77,7 +77,10 @@ fn a_retired_keeper_goes_on_beside_a_new_one_and_takes_along_what_is_its_own() {
     old.ended(1);
     old.agent = None;
     old.join();
-    assert!(!retired.exists() && path.exists(), "it took along its own socket only");
+    assert!(
+        !retired.exists() && path.exists(),
+        "it took along its own socket only"
+    );
     say(&mut second, "new2");
     assert_eq!(read_exactly(&mut second, 4), b"new2");
     end(&second);
