@@ -1,9 +1,10 @@
 //! Running an operator's command without ever waiting for it longer than said.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
@@ -12,8 +13,8 @@ use nix::unistd::Pid;
 const POLL: Duration = Duration::from_millis(10);
 /// So long after the command's end what it wrote is waited for: others may still hold its stderr.
 const STDERR_WITHIN: Duration = Duration::from_millis(100);
-/// Of the first line so much is kept.
-const LINE_MAX: u64 = 1024;
+/// Of what it wrote so much is kept.
+const KEPT_MAX: usize = 4096;
 
 /// What to do with a command that takes too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub enum Outcome {
     Ended {
         /// So.
         status: ExitStatus,
-        /// The first line of what it wrote to stderr, if that was listened to.
+        /// The beginning of what it wrote to stderr, if that was listened to.
         stderr: String,
     },
     /// It took too long.
@@ -62,12 +63,11 @@ pub fn run(
         command.process_group(0).stderr(Stdio::piped());
     }
     let mut child = command.spawn()?;
-    let first_line = child.stderr.take().map(first_line).transpose()?;
+    let said = child.stderr.take().map(Said::on).transpose()?;
     let begun = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
-            let stderr = first_line.and_then(|line| line.recv_timeout(STDERR_WITHIN).ok());
-            let stderr = stderr.unwrap_or_default();
+            let stderr = said.map_or_else(String::new, |said| said.text());
             return Ok(Outcome::Ended { status, stderr });
         }
         if begun.elapsed() >= limit {
@@ -87,18 +87,36 @@ fn kill(child: &mut Child) -> io::Result<()> {
     child.wait().map(drop)
 }
 
-/// Reads `from` to its end, so that who writes is never held up, and gives the first line.
-fn first_line(from: impl Read + Send + 'static) -> io::Result<Receiver<String>> {
-    let (line, lines) = channel();
-    std::thread::Builder::new().name("stderr".into()).spawn(move || {
-        let mut from = BufReader::new(from);
-        let mut first = Vec::new();
-        let _ = from.by_ref().take(LINE_MAX).read_until(b'\n', &mut first);
-        // Nobody waits for it any more if the command was late.
-        let _ = line.send(String::from_utf8_lossy(&first).trim_end().to_owned());
-        let _ = io::copy(&mut from, &mut io::sink());
-    })?;
-    Ok(lines)
+/// What a command has written so far.
+struct Said {
+    kept: Arc<Mutex<Vec<u8>>>,
+    end: Receiver<()>,
+}
+
+impl Said {
+    /// Reads `from` to its end, so that who writes is never held up, and keeps the beginning.
+    fn on(mut from: impl Read + Send + 'static) -> io::Result<Self> {
+        let kept = Arc::<Mutex<Vec<u8>>>::default();
+        let (ended, end) = channel();
+        let keeps = Arc::clone(&kept);
+        std::thread::Builder::new().name("stderr".into()).spawn(move || {
+            let mut buffer = [0; KEPT_MAX];
+            while let Ok(count @ 1..) = from.read(&mut buffer) {
+                let mut kept = keeps.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = KEPT_MAX - kept.len();
+                kept.extend_from_slice(&buffer[..count.min(room)]);
+            }
+            // Nobody waits for it any more if the command was late.
+            let _ = ended.send(());
+        })?;
+        Ok(Self { kept, end })
+    }
+
+    fn text(&self) -> String {
+        let _ = self.end.recv_timeout(STDERR_WITHIN);
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&kept).trim_end().to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -116,7 +134,7 @@ mod tests {
         let script = "echo \"$X is\" wrong >&2; echo more >&2; exit 3";
         match run(&shell(script), &[("X", "it")], LONG, Late::Kill).unwrap() {
             Outcome::Ended { status, stderr } => {
-                assert_eq!((status.code(), stderr.as_str()), (Some(3), "it is wrong"));
+                assert_eq!((status.code(), stderr.as_str()), (Some(3), "it is wrong\nmore"));
             }
             Outcome::Late => panic!("it has a minute"),
         }

@@ -8,5 +8,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod environment;
+mod keepers;
 pub mod lock;
 pub mod metrics;
+mod program;

@@ -5,9 +5,10 @@
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use linux::own_file::OwnFile;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -21,7 +22,7 @@ pub const KEEPER: &str = "keeper.lock";
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
-    _file: Flock<File>,
+    file: Flock<File>,
 }
 
 /// Why a lock could not be taken.
@@ -82,16 +83,41 @@ impl Lock {
                 Err((_, errno)) => return Err(failed("lock")(errno.into())),
             };
             // Its last holder may have removed it in between.
-            let same = match std::fs::metadata(&path) {
-                Ok(there) => there.ino() == file.metadata().map_err(failed("look at"))?.ino(),
-                Err(_) => false,
-            };
-            if same {
+            let metadata = file.metadata().map_err(failed("look at"))?;
+            if OwnFile::of(&path, &metadata).is_at(&path) {
                 file.set_len(0).map_err(failed("write"))?;
                 writeln!(&*file, "{}", std::process::id()).map_err(failed("write"))?;
-                return Ok(Self { path, _file: file });
+                return Ok(Self { path, file });
             }
         }
+    }
+
+    /// The lock `name` in `state_dir` that the program before this one in this process held and passed on, if it did.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn inherited(state_dir: &Path, name: &str) -> Result<Option<Self>, LockError> {
+        let path = state_dir.join(name);
+        let failed = |source| LockError::Io {
+            step: "inherit",
+            path: path.clone(),
+            source,
+        };
+        let Some(file) = linux::process::inherited(&path).map_err(failed)? else {
+            return Ok(None);
+        };
+        match Flock::lock(File::from(file), FlockArg::LockExclusiveNonblock) {
+            Ok(file) => Ok(Some(Self { path, file })),
+            Err((_, errno)) => Err(failed(errno.into())),
+        }
+    }
+
+    /// Whether a program that takes this one's place in this process gets the lock, without a moment in which it is free.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn pass_on(&self, passes: bool) -> io::Result<()> {
+        linux::process::pass_on(&*self.file, passes)
     }
 
     /// The number of the process that holds the lock `name` in `state_dir`; nothing if none does.
@@ -120,8 +146,11 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // While it is held: whoever opened it before sees that it is another one than at the path now.
-        let _ = std::fs::remove_file(&self.path);
+        // While it is held: whoever opened it before sees that it is another one than at the path now. A retired keeper's has
+        // been renamed.
+        if let Ok(metadata) = self.file.metadata() {
+            let _ = OwnFile::of(&self.path, &metadata).remove();
+        }
     }
 }
 
@@ -156,6 +185,39 @@ mod tests {
         drop(lock);
         assert_eq!(Lock::holder(&state_dir, DAEMON).unwrap(), None);
         assert!(!state_dir.join(DAEMON).exists());
+    }
+
+    #[test]
+    fn only_a_lock_that_was_passed_on_is_inherited() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Lock::inherited(dir.path(), DAEMON).unwrap().is_none());
+        let lock = Lock::take(dir.path(), DAEMON).unwrap();
+        assert!(Lock::inherited(dir.path(), DAEMON).unwrap().is_none());
+        lock.pass_on(true).unwrap();
+        std::mem::forget(lock); // as exec does
+        let lock = Lock::inherited(dir.path(), DAEMON).unwrap().unwrap();
+        assert!(
+            Lock::inherited(dir.path(), DAEMON).unwrap().is_none(),
+            "it has an owner again"
+        );
+        assert!(
+            Lock::take(dir.path(), DAEMON).is_err(),
+            "it was held all the time"
+        );
+        drop(lock);
+        assert!(!dir.path().join(DAEMON).exists());
+    }
+
+    #[test]
+    fn a_renamed_lock_is_held_and_takes_along_its_own_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let renamed = "keeper-1.lock";
+        let old = Lock::take(dir.path(), KEEPER).unwrap();
+        std::fs::rename(dir.path().join(KEEPER), dir.path().join(renamed)).unwrap();
+        let _new = Lock::take(dir.path(), KEEPER).unwrap();
+        assert!(Lock::holder(dir.path(), renamed).unwrap().is_some());
+        drop(old);
+        assert!(!dir.path().join(renamed).exists() && dir.path().join(KEEPER).exists());
     }
 
     #[test]

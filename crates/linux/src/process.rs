@@ -1,7 +1,12 @@
 //! This process among the others of the machine.
 
+use std::fs;
 use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Raises the process above ordinary ones: its heartbeats must go out, and the ring be read, also when every CPU is busy.
@@ -60,6 +65,54 @@ pub fn raise_file_limit() -> io::Result<()> {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     }
     Ok(())
+}
+
+/// Whether a program that takes this one's place in this process (`exec`) gets `file`; usually it does not.
+///
+/// # Errors
+/// What `fcntl(2)` says.
+pub fn pass_on(file: impl AsFd, passes: bool) -> io::Result<()> {
+    let flags = if passes {
+        FdFlag::empty()
+    } else {
+        FdFlag::FD_CLOEXEC
+    };
+    fcntl(file, FcntlArg::F_SETFD(flags))?;
+    Ok(())
+}
+
+/// The file at `path` as the program before this one in this process [passed it on](pass_on), if it did. It is passed on no further, so
+/// it is found once.
+///
+/// # Errors
+/// If the open files cannot be looked at.
+pub fn inherited(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let file = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    let wanted = match file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        wanted => wanted?,
+    };
+    for entry in fs::read_dir("/proc/self/fd")? {
+        let entry = entry?;
+        let Some(raw) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<RawFd>().ok())
+        else {
+            continue;
+        };
+        // SAFETY: no memory is involved; a number that is no descriptor any more is answered with -1.
+        let flags = unsafe { libc::fcntl(raw, libc::F_GETFD) };
+        let is_ours = flags == -1 || flags & libc::FD_CLOEXEC != 0;
+        if is_ours || !file(&entry.path()).is_ok_and(|found| found == wanted) {
+            continue;
+        }
+        // SAFETY: what this process opens itself has FD_CLOEXEC; so it was open before, and nobody owns it.
+        let owned = unsafe { OwnedFd::from_raw_fd(raw) };
+        pass_on(&owned, false)?;
+        return Ok(Some(owned));
+    }
+    Ok(None)
 }
 
 /// Keeps freed memory for the next log instead of giving it back to the kernel at once: under load, logs grow and shrink

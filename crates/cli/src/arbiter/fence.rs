@@ -46,7 +46,8 @@ fn fence(config: &config::Fence, names: &Names, question: Question) -> Verdict {
             return Verdict::Granted;
         }
         Ok(Outcome::Ended { status, stderr }) => {
-            tracing::error!(service, peer, program, %status, stderr, "the fence command failed");
+            let said = stderr.lines().next();
+            tracing::error!(service, peer, program, %status, said, "the fence command failed");
         }
         Ok(Outcome::Late) => {
             tracing::error!(

@@ -133,6 +133,11 @@ impl Arbiter {
         Some((question, verdict))
     }
 
+    /// Whether it has not answered yet.
+    pub fn is_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// Who is asked.
     pub fn kind(&self) -> ArbiterKind {
         match self.judge {

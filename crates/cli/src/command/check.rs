@@ -3,11 +3,20 @@
 use std::path::Path;
 
 use super::{Config, ConfigError, Failure, Problem, Program};
+use crate::daemon;
 use crate::environment::{self, PeerMust};
 
 /// Checks the file and says so if it is all right.
-pub(super) fn check(program: &Program, file: &Path, without_peer: bool) -> Result<(), Failure> {
+pub(super) fn check(
+    program: &Program,
+    file: &Path,
+    without_peer: bool,
+    in_place: bool,
+) -> Result<(), Failure> {
     let config = load_and_check(program, file, without_peer)?;
+    if in_place {
+        daemon::could_go_on(&config)?;
+    }
     let services = match config.services.len() {
         1 => "1 service".to_owned(),
         count => format!("{count} services"),

@@ -3,23 +3,17 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use linux::network;
 use linux::wire;
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use super::node::{Node, folders};
 use super::{Failure, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control;
+use crate::keepers;
 use crate::lock::{self, Lock, LockError};
-
-/// So long a keeper has to end by itself.
-const KEEPER_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Cleans up after the node that `node` names, or after all.
 pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), Failure> {
@@ -71,7 +65,7 @@ fn clean_up_after(node: &Node) -> Result<Option<String>, Failure> {
 /// Removes everything, in the order in which an orderly stop does: relayed connections end while the guards stand; the
 /// VIPs go before the wire, and the guard last.
 fn remove(node: &Node) -> anyhow::Result<()> {
-    end_keeper(&node.state_dir)?;
+    keepers::end_all(&node.state_dir)?;
     let journal = network::journal(&node.state_dir);
     let interfaces = interfaces(node, &journal)?;
     network::undo(&journal).context("restoring the network")?;
@@ -80,20 +74,14 @@ fn remove(node: &Node) -> anyhow::Result<()> {
     }
     wire::remove_pins(&Path::new(wire::PIN_ROOT).join(&node.name)).context("removing the eBPF pins")?;
     network::remove_guard(&node.name).context("removing the guard")?;
-    let sockets = [
-        control::socket(&node.state_dir),
-        node.state_dir.join("keeper.sock"),
-    ];
-    let others = [lock::KEEPER, "keeper.log"].map(|name| node.state_dir.join(name));
-    for file in sockets.into_iter().chain(others) {
-        match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("removing {}", file.display()));
-            }
-            _ => {}
+    keepers::remove_files(&node.state_dir)?;
+    let socket = control::socket(&node.state_dir);
+    match std::fs::remove_file(&socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", socket.display()))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The interfaces on which the node's wire may hang: those of its journal; if that is lost, all, unless another node may
@@ -109,24 +97,4 @@ fn interfaces(node: &Node, journal: &Path) -> anyhow::Result<Vec<network::Interf
         None => interfaces.clear(),
     }
     Ok(interfaces)
-}
-
-/// Ends the keeper, whose daemon is dead.
-fn end_keeper(state_dir: &Path) -> anyhow::Result<()> {
-    let until = Instant::now() + KEEPER_ENDS_WITHIN;
-    let mut signal = Signal::SIGTERM;
-    while let Some(pid) = Lock::holder(state_dir, lock::KEEPER)? {
-        let number = pid
-            .parse()
-            .with_context(|| format!("the keeper's lock names process {pid}"))?;
-        match kill(Pid::from_raw(number), signal) {
-            Ok(()) | Err(Errno::ESRCH) => {}
-            Err(errno) => bail!("ending the keeper, process {pid}: {errno}"),
-        }
-        if Instant::now() > until {
-            signal = Signal::SIGKILL;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
 }

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Config, ConfigError, Problem};
+use crate::daemon::Start;
 
 /// Keeps live TCP connections alive when a server fails, without changing the clients.
 #[derive(Debug, Parser)]
@@ -34,6 +35,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the node until SIGTERM or SIGINT, then restore the network as it was found
+    ///
+    /// SIGUSR2 is the upgrade in place: the program that lies at this one's path by then takes its place in the same process, with the
+    /// configuration read anew, and no connection is lost. If `check-config --in-place` of that program finds a fault, it is logged and
+    /// everything goes on as before.
     Run {
         #[command(flatten)]
         config: ConfigFile,
@@ -51,6 +56,9 @@ enum Command {
         /// Do not ask for the peer
         #[arg(long)]
         without_peer: bool,
+        /// Check also whether this program could take the place of the running daemon (`systemctl reload`)
+        #[arg(long)]
+        in_place: bool,
     },
     /// Show what the node protects, in which mode, and how far behind it is
     ///
@@ -167,8 +175,8 @@ enum LogFormat {
 /// What the commands hand over to.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Runs the node until it is told to stop; the flag says whether it serves without a peer, if none is there.
-    pub run: fn(&Config, bool) -> anyhow::Result<()>,
+    /// Runs the node until it is told to stop.
+    pub run: fn(&Start<'_>) -> anyhow::Result<()>,
     /// Names what this kernel lacks to run the node.
     pub features: fn(&Config) -> Vec<String>,
 }
@@ -212,7 +220,11 @@ pub fn main(program: &Program) -> ExitCode {
             without_peer,
             log_format,
         } => run::run(program, &config.config, without_peer, log_format),
-        Command::CheckConfig { config, without_peer } => check::check(program, &config.config, without_peer),
+        Command::CheckConfig {
+            config,
+            without_peer,
+            in_place,
+        } => check::check(program, &config.config, without_peer, in_place),
         Command::Status { node, json } => show::status(&node, json),
         Command::Connections { node, json } => show::connections(&node, json),
         Command::Handover { service, node } => order::handover(&node, service),

@@ -7,22 +7,36 @@ use tracing_subscriber::EnvFilter;
 
 use super::check::load_and_check;
 use super::{Config, Failure, LogFormat, Program};
+use crate::daemon::{self, Start};
 use crate::lock::{self, Lock, LockError};
 
-/// Checks everything, makes sure that no other daemon runs this node, and runs it.
+/// Checks everything, makes sure that no other daemon runs this node, and runs it. If this program has taken the place of another one
+/// in this process, the lock is here already.
 pub(super) fn run(program: &Program, file: &Path, without_peer: bool, log: LogFormat) -> Result<(), Failure> {
+    daemon::block_signal()?;
     start_log(log)?;
     let node = Config::load(file)?.node;
-    if let Some(pid) = Lock::holder(&node.state_dir, lock::DAEMON).map_err(Failure::failed)? {
+    let inherited = Lock::inherited(&node.state_dir, lock::DAEMON).map_err(Failure::failed)?;
+    if inherited.is_none()
+        && let Some(pid) = Lock::holder(&node.state_dir, lock::DAEMON).map_err(Failure::failed)?
+    {
         return Err(second(&node.name, &pid));
     }
-    let config = load_and_check(program, file, without_peer)?;
-    let lock = match Lock::take(&config.node.state_dir, lock::DAEMON) {
+    let config = match &inherited {
+        Some(_) => Config::load(file)?, // `check-config --in-place` of this program has just looked at the rest
+        None => load_and_check(program, file, without_peer)?,
+    };
+    let lock = match inherited.map_or_else(|| Lock::take(&node.state_dir, lock::DAEMON), Ok) {
         Ok(lock) => lock,
         Err(LockError::Held { pid, .. }) => return Err(second(&node.name, &pid)),
         Err(error) => return Err(Failure::failed(error)),
     };
-    (program.run)(&config, without_peer)?;
+    (program.run)(&Start {
+        config: &config,
+        file,
+        without_peer,
+        lock: &lock,
+    })?;
     drop(lock);
     Ok(())
 }

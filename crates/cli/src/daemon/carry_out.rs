@@ -26,6 +26,7 @@ use super::restore::Restoring;
 use super::servers::Servers;
 use crate::arbiter::{Arbiter, Question};
 use crate::config::Config;
+use crate::keepers::Keepers;
 
 /// Sockets kept ready for a takeover, per service: enough for most, not so many that descriptors run out.
 const POOL_MAX: usize = 1024;
@@ -58,7 +59,7 @@ pub(super) struct Service {
     pub(super) pool: Pool,
     on_deposed: Vec<String>,
     /// Clients whose connections are being decided.
-    held: Vec<SocketAddr>,
+    pub(super) held: Vec<SocketAddr>,
 }
 
 impl Executor {
@@ -111,9 +112,9 @@ impl Executor {
         self.services.iter().map(|service| service.mac).collect()
     }
 
-    /// Starts the keeper, which relays restored connections.
+    /// Finds or starts the keeper, which relays restored connections.
     pub fn start_keeper(&mut self, config: &Config) -> anyhow::Result<()> {
-        self.relay.start(config)
+        self.relay.start(Keepers::open(&config.node.state_dir)?)
     }
 
     /// The relay, to be asked how it is.
@@ -487,17 +488,5 @@ pub fn part_behind(gate: Gate) -> Option<Part> {
         Gate::Wire | Gate::Takeover => Some(Part::Wire),
         Gate::Primary => Some(Part::Behind),
         Gate::Sole => Some(Part::Alone),
-    }
-}
-
-/// The other way round, for what an agent that died has left.
-pub fn gate_of(mode: Mode) -> Gate {
-    match mode {
-        Mode::Off | Mode::Forward => Gate::Off,
-        Mode::Wire => Gate::Wire,
-        Mode::Takeover => Gate::Takeover,
-        Mode::Sole => Gate::Sole,
-        Mode::Primary => Gate::Primary,
-        Mode::Mute => Gate::Mute,
     }
 }

@@ -139,6 +139,47 @@ fn both_speak_the_highest_version_that_both_speak() {
     assert_eq!(old.hear(&said), Err(Refused::Version));
 }
 
+/// Lets both ends talk, and says which version each speaks in the end, if it was heard.
+fn versions_of(one: &mut End, two: &mut End) -> [Option<u8>; 2] {
+    for _ in 0..3 {
+        let _ = two.hear(&one.say(""));
+        let _ = one.hear(&two.say(""));
+    }
+    let [of_one, of_two] = [one.say("words"), two.say("words")];
+    let heard = |end: &mut End, said: &[u8]| end.hear(said).map(|_| said[0]).ok();
+    [heard(two, &of_one), heard(one, &of_two)]
+}
+
+#[test]
+fn ends_of_different_versions_come_to_the_highest_common_one_from_wherever_they_begin() {
+    for (ours, theirs) in [(1..=1, 1..=2), (1..=3, 2..=5), (2..=5, 1..=3), (1..=4, 4..=4)] {
+        let common = common(&ours, &theirs);
+        let mut one = speaking("a", "b", None, ours.clone());
+        let mut two = speaking("b", "a", None, theirs.clone());
+        assert_eq!(
+            versions_of(&mut one, &mut two),
+            [common; 2],
+            "{ours:?} and {theirs:?}"
+        );
+    }
+    let (mut one, mut two) = (speaking("a", "b", None, 1..=2), speaking("b", "a", None, 3..=4));
+    assert_eq!(versions_of(&mut one, &mut two), [None; 2]);
+}
+
+#[test]
+fn a_pair_is_upgraded_node_by_node_and_back() {
+    let old = |name, peer| speaking(name, peer, None, 1..=1);
+    let new = |name, peer| speaking(name, peer, None, 1..=2);
+    let (mut a, mut b) = (old("a", "b"), old("b", "a"));
+    assert_eq!(versions_of(&mut a, &mut b), [Some(1); 2]);
+    a = new("a", "b");
+    assert_eq!(versions_of(&mut a, &mut b), [Some(1); 2], "one is new");
+    b = new("b", "a");
+    assert_eq!(versions_of(&mut a, &mut b), [Some(2); 2], "both are new");
+    a = old("a", "b");
+    assert_eq!(versions_of(&mut a, &mut b), [Some(1); 2], "one is old again");
+}
+
 #[test]
 fn what_is_no_frame_is_refused() {
     let mut b = end("b", "a", None);

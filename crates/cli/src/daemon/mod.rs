@@ -16,41 +16,42 @@ mod replicas;
 mod report;
 mod restore;
 mod servers;
+mod set_up;
+mod upgrade;
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use anyhow::Context;
-use linux::network::{self, Network};
-use linux::wire::{self, Rings, Wire, WireOptions, WireService};
+use linux::wire::{self, Rings};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
-use proto::action::Gate;
-use proto::detector::DetectorConfig;
-use proto::node::{Node, NodeConfig, ServiceConfig};
+use proto::node::Node;
 use proto::stream::{OnShelf, Shelf};
-use proto::table::{Direction, TableConfig};
+use proto::table::Direction;
 
 use crate::arbiter::Arbiter;
-use crate::config::{self, Config, Policy, Role};
+use crate::config::Config;
 use crate::control::{self, Call};
+use crate::lock::Lock;
 use crate::metrics;
 use carry_out::Executor;
-use health::Watch;
 use peer::{About, Message, Peer};
-use servers::Servers;
 pub use servers::accepts;
+pub use set_up::could_go_on;
+use set_up::{Found, SetUp, node_config, set_up};
+use upgrade::Upgrade;
+pub use upgrade::block_signal;
 
 /// Records handled between two looks at the clock.
 const BATCH: usize = 4096;
-/// The ring that is used while the agent is not late. Less is full too often, more leaves the caches.
-const RING_CACHED_BYTES: u32 = 16 << 20;
 /// Between two looks at the rings while there is traffic: long, since it takes a CPU away from those who make it.
 const NAP: Duration = Duration::from_millis(4);
 /// The same while more than [`MUCH`] is found: half of that ring lasts so long at 8 GB/s.
@@ -64,8 +65,21 @@ const STOP_MAX: Duration = Duration::from_secs(5);
 /// The longest sleep: a wake-up could be lost in the gap between the last look and the sleep.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
+/// How the daemon was started.
+#[derive(Debug)]
+pub struct Start<'a> {
+    /// What is configured.
+    pub config: &'a Config,
+    /// In this file.
+    pub file: &'a Path,
+    /// It serves without a peer, if none is there.
+    pub without_peer: bool,
+    /// The node's lock.
+    pub lock: &'a Lock,
+}
+
 /// The running agent.
-struct Agent {
+struct Agent<'a> {
     node: Node,
     executor: Executor,
     rings: Rings,
@@ -73,6 +87,7 @@ struct Agent {
     calls: Receiver<Call>,
     wakeups: UnixStream,
     stop: Arc<AtomicBool>,
+    upgrade: Upgrade<'a>,
     idle_naps: u32,
     peer_status: control::PeerStatus,
     /// It is to stop, by then at the latest.
@@ -101,11 +116,14 @@ impl wire::Reader for Reader<'_> {
     }
 }
 
-/// Runs the node until SIGTERM or SIGINT, then restores the network as it was found.
+/// Runs the node until SIGTERM or SIGINT, then restores the network as it was found. SIGUSR2 lets the program that lies at this
+/// one's path now take its place; the caller has blocked it.
 ///
 /// # Errors
 /// What kept it from starting, or from cleaning up; the step is named.
-pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
+pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
+    let config = start.config;
+    upgrade::wait_for_inherited_children();
     linux::process::keep_freed_memory();
     linux::process::raise_file_limit().context("raising the limit of open files")?;
     let (wakeup, wakeups) = UnixStream::pair().context("making the wake-up pipe")?;
@@ -116,6 +134,7 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("catching signals")?;
         signal_hook::low_level::pipe::register(signal, wakeup.try_clone()?).context("catching signals")?;
     }
+    let upgrade = Upgrade::new(start, &wakeup)?;
     if let Err(error) = linux::process::take_precedence() {
         tracing::warn!(%error, "the agent runs at ordinary priority: false alarms are more likely");
     }
@@ -129,7 +148,7 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         rings,
         found,
     } = set_up(config, wake.clone(), arbiter)?;
-    let node = node_config(config, without_peer, &executor, found.as_deref());
+    let node = node_config(config, start.without_peer, &executor, found.as_ref());
     let node = Node::new(node, linux::clock::now());
     let peer = Peer::open(config).context("opening the links to the peer")?;
     let (server, asker, calls) = control::Server::open(&config.node.state_dir, wake)?;
@@ -154,12 +173,14 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
         calls,
         wakeups,
         stop,
+        upgrade,
         idle_naps: 0,
         peer_status,
         leaves_by: None,
         peer_addresses: config.peer.addresses.clone(),
     };
-    tracing::info!(node = config.node.name, peer = config.peer.name, "ready");
+    let away = found.map(|Found { seen, .. }| linux::clock::now().since(seen));
+    tracing::info!(node = config.node.name, peer = config.peer.name, ?away, "ready");
     let outcome = agent.run();
     drop(server);
     agent.executor.tear_down()?;
@@ -167,186 +188,7 @@ pub fn run(config: &Config, without_peer: bool) -> anyhow::Result<()> {
     outcome
 }
 
-/// What the agent stands on.
-struct SetUp {
-    executor: Executor,
-    rings: Rings,
-    /// By service, the gate and epoch that an agent that died has left.
-    found: Option<Vec<(Gate, u64)>>,
-}
-
-/// Goes on with what an agent that died has left; else begins: guard first, then the wire. The VIPs come up when the roles are
-/// agreed.
-fn set_up(
-    config: &Config,
-    wake: impl Fn() + Clone + Send + 'static,
-    arbiter: Arbiter,
-) -> anyhow::Result<SetUp> {
-    let mut crash_exit_codes: Vec<u8> = config
-        .services
-        .iter()
-        .flat_map(|service| service.crash_exit_codes.iter().copied())
-        .collect();
-    crash_exit_codes.dedup();
-    let options = WireOptions {
-        ring_cached_bytes: RING_CACHED_BYTES,
-        ring_bytes: config.log.ring_bytes,
-        ring_open_bytes: config.log.syn_ring_bytes,
-        crash_exit_codes,
-        agent_timeout: config.node.agent_timeout,
-        chunks_only: false,
-    };
-    let services = wire_services(config)?;
-    let adopted = Wire::adopt(&config.node.name, &options, &services)?;
-    let found = adopted.as_ref().map(|wire| {
-        (0..)
-            .take(services.len())
-            .map(|index| wire.gate(index))
-            .map(|(mode, epoch)| (carry_out::gate_of(mode), epoch))
-            .collect::<Vec<_>>()
-    });
-    let (wire, network) = match adopted {
-        Some(wire) => go_on(config, wire)?,
-        None => begin(config, &options, &services)?,
-    };
-    let rings = wire.rings()?;
-    let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
-    let executor = Executor::new(config, wire, network, servers, arbiter)?;
-    Ok(SetUp {
-        executor,
-        rings,
-        found,
-    })
-}
-
-/// Nothing is undone if this fails: forwarding goes on, and the operator decides.
-fn go_on(config: &Config, mut wire: Wire) -> anyhow::Result<(Wire, Network)> {
-    tracing::info!("an earlier agent died: going on with what it left");
-    wire.set_agent_seen(linux::clock::now().as_nanos());
-    if let Some(left_out) = wire.attach()? {
-        tracing::warn!("{left_out}");
-    }
-    let journal = network::journal(&config.node.state_dir);
-    let mut network = Network::adopt(&plan(config), &journal)?
-        .with_context(|| format!("{} is missing; run `steadfast cleanup` first", journal.display()))?;
-    // That agent may have died between two parts: what the gate says holds.
-    for (index, service) in (0..).zip(&config.services) {
-        if let Some(part) = carry_out::part_behind(carry_out::gate_of(wire.gate(index).0)) {
-            network.assume(service.address, part)?;
-        }
-    }
-    Ok((wire, network))
-}
-
-fn begin(
-    config: &Config,
-    options: &WireOptions,
-    services: &[WireService],
-) -> anyhow::Result<(Wire, Network)> {
-    let mut wire = Wire::load(&config.node.name, options)?;
-    let attached = (|| {
-        for (index, service) in (0..).zip(services) {
-            wire.add_service(index, service)?;
-        }
-        if let Some(left_out) = wire.attach()? {
-            tracing::warn!("{left_out}");
-        }
-        anyhow::Ok(())
-    })();
-    let journal = network::journal(&config.node.state_dir);
-    let network = attached.and_then(|()| Ok(Network::prepare(&plan(config), &journal)?));
-    match network {
-        Ok(network) => Ok((wire, network)),
-        Err(error) => {
-            if let Err(error) = wire.remove() {
-                tracing::error!(%error, "the wire is not removed; run `steadfast cleanup`");
-            }
-            Err(error)
-        }
-    }
-}
-
-fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
-    let of = |service: &config::Service| {
-        let interface = network::Interface::find(&service.interface)?
-            .with_context(|| format!("interface {} is gone", service.interface))?;
-        let mac = interface.mac.map(|mac| mac.0);
-        anyhow::Ok(WireService {
-            address: service.address,
-            port: service.port,
-            ifindex: interface.index,
-            own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
-        })
-    };
-    config.services.iter().map(of).collect()
-}
-
-fn plan(config: &Config) -> network::Plan {
-    let services = config
-        .services
-        .iter()
-        .map(|service| network::Service {
-            address: (service.address, service.port).into(),
-            interface: service.interface.clone(),
-            peer: service.peer_address,
-            application: service.application,
-        })
-        .collect();
-    network::Plan {
-        node: config.node.name.clone(),
-        services,
-    }
-}
-
-fn node_config(
-    config: &Config,
-    without_peer: bool,
-    executor: &Executor,
-    found: Option<&[(Gate, u64)]>,
-) -> NodeConfig {
-    let services = config
-        .services
-        .iter()
-        .zip(executor.macs())
-        .enumerate()
-        .map(|(index, (service, mac))| ServiceConfig {
-            table: TableConfig {
-                vip: (service.address, service.port).into(),
-                policy: match service.policy {
-                    Policy::Http => proto::follower::Policy::Http,
-                    Policy::Replica => proto::follower::Policy::Replica,
-                },
-                reexecute: service.reexecute,
-                connection_bytes_max: config.log.per_connection_bytes,
-                bytes_max: config.log.total_bytes,
-                hash_seed: linux::process::random_seed(),
-            },
-            is_primary: service.role == Role::Primary,
-            mac,
-            found: found.map(|found| found[index]),
-        })
-        .collect();
-    let detector = DetectorConfig {
-        interval: config.detector.heartbeat,
-        missed: config.detector.missed,
-        agent_timeout: config.node.agent_timeout,
-    };
-    NodeConfig {
-        name: config.node.name.clone(),
-        incarnation: linux::process::random_seed() as u64,
-        without_peer,
-        detector,
-        lease: config.detector.lease,
-        arbiter: match config.arbiter {
-            config::Arbiter::FailStop => proto::standing::Arbiter::FailStop,
-            config::Arbiter::Fence(_) => proto::standing::Arbiter::Fence,
-            config::Arbiter::Witness(_) => proto::standing::Arbiter::Witness,
-        },
-        services,
-    }
-}
-
-impl Agent {
+impl Agent<'_> {
     fn run(&mut self) -> anyhow::Result<()> {
         while !self.may_stop() {
             if self.executor.check_in(&mut self.node) {
@@ -373,12 +215,30 @@ impl Agent {
             while let Ok(call) = self.calls.try_recv() {
                 self.answer(call);
             }
+            self.look_for_upgrade();
             if handled < BATCH {
                 self.executor.prepare_sockets(&self.node);
                 self.rest(handled, nap);
             }
         }
         Ok(())
+    }
+
+    /// Makes way for another program, once it is asked for, found fit, and nothing would be left half done.
+    fn look_for_upgrade(&mut self) {
+        let is_settled = !self.node.is_deciding() && self.executor.is_settled();
+        if self.leaves_by.is_none() && self.upgrade.is_due(is_settled) {
+            let relay = &mut self.executor.relay;
+            let keepers = relay.pause();
+            let error = self.upgrade.make_way();
+            tracing::error!(error = format!("{error:#}"), "not upgraded: going on as before");
+            if let Some(Err(error)) = keepers.map(|keepers| relay.start(keepers)) {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "connections to come will not be relayed"
+                );
+            }
+        }
     }
 
     fn hear(&mut self, message: Message) {

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -21,12 +20,11 @@ use proto::table::ConnectionId;
 
 use crate::config::Config;
 use crate::control::{self, ConnectionStatus};
+use crate::keepers::Keepers;
 
-/// The keeper has this long to open its socket.
-const START_PATIENCE: Duration = Duration::from_secs(5);
 /// Bits of a connection's number that one agent counts with.
 const NUMBERS: u32 = 32;
-/// How old the keeper's status may be when someone asks.
+/// How old the keepers' status may be when someone asks.
 const REFRESH: Duration = Duration::from_millis(200);
 /// Why a connection that was taken over is not protected.
 pub const RELAYED: &str = "relayed; no backup";
@@ -71,7 +69,7 @@ struct Service {
     volatile: Volatile,
 }
 
-/// The live connections and the way to the keeper.
+/// The live connections and the way to the keepers.
 pub struct Relay {
     live: HashMap<(ServiceIndex, ConnectionId), Live>,
     /// The number of the first of [`taken`](Self::taken): the keeper may have connections of earlier agents.
@@ -79,8 +77,16 @@ pub struct Relay {
     taken: Vec<Taken>,
     names: Vec<String>,
     status: Arc<Mutex<Status>>,
-    keeper: Option<(Sender<Handover>, JoinHandle<()>)>,
-    services: Vec<Service>,
+    thread: Option<Thread>,
+    services: Arc<[Service]>,
+}
+
+/// The thread that talks to the keepers.
+struct Thread {
+    handovers: Sender<Handover>,
+    /// Those that no keeper has taken or refused yet.
+    pending: Arc<AtomicUsize>,
+    handle: JoinHandle<Keepers>,
 }
 
 impl Relay {
@@ -105,43 +111,53 @@ impl Relay {
                 .map(|service| service.name.clone())
                 .collect(),
             status: Arc::default(),
-            keeper: None,
-            services,
+            thread: None,
+            services: services.into(),
         })
     }
 
-    /// Starts the keeper's process and the thread that talks to it.
-    pub fn start(&mut self, config: &Config) -> anyhow::Result<()> {
-        let socket = config.node.state_dir.join("keeper.sock");
-        let client = match Client::connect(&socket) {
-            Ok(client) => {
-                tracing::info!("an earlier agent's keeper goes on");
-                client
-            }
-            Err(_) => {
-                spawn_keeper(&config.node.state_dir, &socket)?;
-                Client::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")?
-            }
-        };
-        let (sender, receiver) = channel();
-        let services = std::mem::take(&mut self.services);
-        let status = Arc::clone(&self.status);
-        let thread = std::thread::Builder::new()
+    /// Starts the thread that talks to `keepers`.
+    pub fn start(&mut self, keepers: Keepers) -> anyhow::Result<()> {
+        let (handovers, receiver) = channel();
+        let pending = Arc::new(AtomicUsize::new(0));
+        let (services, status) = (Arc::clone(&self.services), Arc::clone(&self.status));
+        let left = Arc::clone(&pending);
+        let handle = std::thread::Builder::new()
             .name("relay".into())
-            .spawn(move || serve(client, &receiver, &services, &status))
+            .spawn(move || serve(keepers, &receiver, &left, &services, &status))
             .context("starting a thread")?;
-        self.keeper = Some((sender, thread));
+        self.thread = Some(Thread {
+            handovers,
+            pending,
+            handle,
+        });
         Ok(())
     }
 
-    /// Ends the keeper; connections that it has are reset.
+    /// Ends the thread once it has handed over what it was given. The keepers go on.
+    pub fn pause(&mut self) -> Option<Keepers> {
+        let Thread {
+            handovers, handle, ..
+        } = self.thread.take()?;
+        drop(handovers);
+        let keepers = handle.join();
+        keepers
+            .inspect_err(|_| tracing::error!("the relay's thread panicked"))
+            .ok()
+    }
+
+    /// Ends the keepers; connections that they have are reset.
     pub fn stop(&mut self) {
-        if let Some((sender, thread)) = self.keeper.take() {
-            drop(sender);
-            if thread.join().is_err() {
-                tracing::error!("the relay's thread panicked");
-            }
+        if let Some(Err(error)) = self.pause().map(Keepers::stop) {
+            tracing::error!(%error, "a keeper is left");
         }
+    }
+
+    /// Whether all that went live is a keeper's.
+    pub fn is_settled(&self) -> bool {
+        let is_idle =
+            |thread: &Thread| thread.pending.load(Ordering::Acquire) == 0 || thread.handle.is_finished();
+        self.live.is_empty() && self.thread.as_ref().is_none_or(is_idle)
     }
 
     /// A connection's socket has become live.
@@ -182,10 +198,15 @@ impl Relay {
     /// Gives a connection to the keeper.
     pub fn hand_over(&self, handover: Handover) {
         let client = handover.endpoint.client;
-        if let Some((keeper, _)) = &self.keeper
-            && keeper.send(handover).is_ok()
+        if let Some(Thread {
+            handovers, pending, ..
+        }) = &self.thread
         {
-            return;
+            pending.fetch_add(1, Ordering::AcqRel);
+            if handovers.send(handover).is_ok() {
+                return;
+            }
+            pending.fetch_sub(1, Ordering::AcqRel);
         }
         tracing::error!(%client, "no keeper: the connection is lost");
     }
@@ -291,56 +312,52 @@ fn name_of(ending: linux::keeper::Ending) -> String {
         .unwrap_or_default()
 }
 
-/// The keeper is a process of its own, in a session of its own: it outlives the agent.
-fn spawn_keeper(state_dir: &Path, socket: &Path) -> anyhow::Result<()> {
-    let program: PathBuf = std::env::current_exe().context("finding this program")?;
-    let log = state_dir.join("keeper.log");
-    let log = std::fs::File::create(&log).with_context(|| format!("creating {}", log.display()))?;
-    let mut command = Command::new(program);
-    command
-        .arg("keeper")
-        .arg("--socket")
-        .arg(socket)
-        .arg("--state-dir")
-        .arg(state_dir);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    let mut child = command.spawn().context("starting the keeper")?;
-    // Waits for it, so that no zombie stays if it ends before the agent does.
-    std::thread::spawn(move || child.wait());
-    Ok(())
-}
-
-/// Hands connections over until the agent stops.
-fn serve(mut client: Client, handovers: &Receiver<Handover>, services: &[Service], status: &Mutex<Status>) {
-    let mut adopted = client.status().is_ok_and(|status| !status.services.is_empty());
+/// Hands connections over until no more can come.
+fn serve(
+    mut keepers: Keepers,
+    handovers: &Receiver<Handover>,
+    pending: &AtomicUsize,
+    services: &[Service],
+    status: &Mutex<Status>,
+) -> Keepers {
+    let mut adopted = keepers.status().is_ok_and(|status| !status.services.is_empty());
     loop {
         match handovers.recv_timeout(REFRESH) {
             Ok(handover) => {
+                let mut count = 0;
                 for handover in std::iter::once(handover).chain(handovers.try_iter()) {
-                    adopt(&mut client, &services[usize::from(handover.service)], handover);
+                    count += 1;
+                    let service = &services[usize::from(handover.service)];
+                    adopt(&mut keepers.current, service, handover);
                 }
-                if let Err(error) = client.settle() {
-                    tracing::error!(%error, "connection lost");
-                }
+                settle(&mut keepers.current);
+                pending.fetch_sub(count, Ordering::AcqRel);
                 adopted = true;
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Disconnected) => return keepers,
         }
         if !adopted {
             continue;
         }
-        match client.status() {
+        match keepers.status() {
             Ok(now) => *status.lock().unwrap_or_else(PoisonError::into_inner) = now,
             Err(error @ ClientError::Refused(_)) => tracing::error!(%error, "connection lost"),
             Err(error) => {
                 tracing::error!(%error, "the keeper is lost, and with it the relayed connections");
-                return;
+                return keepers;
             }
         }
     }
-    if let Err(error) = client.stop() {
-        tracing::warn!(%error, "stopping the keeper");
+}
+
+/// Waits until the keeper has taken or refused all that was given to it.
+fn settle(keeper: &mut Client) {
+    while let Err(error) = keeper.settle() {
+        tracing::error!(%error, "connection lost");
+        if !matches!(error, ClientError::Refused(_)) {
+            return; // the next question to it fails too
+        }
     }
 }
 

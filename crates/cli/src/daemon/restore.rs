@@ -7,7 +7,7 @@ use proto::node::Node;
 use proto::table::ConnectionId;
 use proto::takeover;
 
-use super::carry_out::Executor;
+use super::carry_out::{Executor, Service};
 use super::relay::{Handover, Live};
 
 /// A connection between `Restore` and `Activate`.
@@ -17,6 +17,15 @@ pub(super) struct Restoring {
 }
 
 impl Executor {
+    /// Whether no connection is on its way from the log to the keeper, and no question is open that was asked on the way.
+    pub fn is_settled(&self) -> bool {
+        let is_held = |service: &Service| !service.held.is_empty();
+        self.restoring.is_empty()
+            && self.relay.is_settled()
+            && !self.services.iter().any(is_held)
+            && !self.arbiter().is_asked()
+    }
+
     pub(super) fn restore(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
         let Some(connection) = node.table(service).get(id) else {
             return;

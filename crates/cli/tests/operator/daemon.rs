@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::lan::{Lan, Namespace, Outcome, steadfast};
+use crate::lan::{Lan, Namespace, Outcome, PROGRAM, program, steadfast};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -17,21 +17,24 @@ use serde_json::Value;
 /// Why a connection is not protected that began before the backup's agent did.
 const OLDER: &str = "older than the wire; protected once its next request is answered";
 
-fn spawn(namespace: &Namespace, config: &Path, log: &Path) -> Child {
+fn spawn(namespace: &Namespace, path: &Path, config: &Path, log: &Path) -> Child {
     let config = config.to_str().unwrap();
-    let mut command = steadfast(&["run", "--log-format", "json", "--config", config]);
+    let mut command = program(path, &["run", "--log-format", "json", "--config", config]);
     let log = File::options().create(true).append(true).open(log).unwrap();
     command.stderr(log);
     namespace.run(|| command.spawn().unwrap())
 }
 
 /// A running daemon; it is killed if the test ends before it does.
-struct Daemon<'a> {
+pub struct Daemon<'a> {
     namespace: &'a Namespace,
-    state_dir: PathBuf,
-    config: PathBuf,
-    log: PathBuf,
-    process: Child,
+    pub program: PathBuf,
+    pub state_dir: PathBuf,
+    pub config: PathBuf,
+    /// What was configured at first.
+    pub text: String,
+    pub log: PathBuf,
+    pub process: Child,
 }
 
 impl<'a> Daemon<'a> {
@@ -78,31 +81,39 @@ impl<'a> Daemon<'a> {
             "#,
             state_dir.display()
         );
-        std::fs::write(&config, text).unwrap();
+        std::fs::write(&config, &text).unwrap();
         let log = dir.join(format!("{name}.log"));
-        let process = spawn(namespace, &config, &log);
+        let process = spawn(namespace, PROGRAM.as_ref(), &config, &log);
         Self {
             namespace,
+            program: PROGRAM.into(),
             state_dir,
             config,
+            text,
             log,
             process,
         }
     }
 
     /// Starts it anew, after it has ended.
-    fn start_again(&mut self) {
-        self.process = spawn(self.namespace, &self.config, &self.log);
+    pub fn start_again(&mut self) {
+        self.process = spawn(self.namespace, &self.program, &self.config, &self.log);
     }
 
-    fn ask(&self, command: &str) -> Outcome {
+    pub fn ask(&self, command: &str) -> Outcome {
         let config = self.config.to_str().unwrap();
         self.namespace
             .run(|| Outcome::of(&mut steadfast(&[command, "--json", "--config", config])))
     }
 
+    pub fn run_command(&self, command: &str) -> Outcome {
+        let config = self.config.to_str().unwrap();
+        self.namespace
+            .run(|| Outcome::of(&mut steadfast(&[command, "--config", config])))
+    }
+
     /// Waits until the status has all these words.
-    fn wait_for(&self, words: &[&str]) {
+    pub fn wait_for(&self, words: &[&str]) {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let Outcome { output, errors, .. } = self.ask("status");
@@ -119,7 +130,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }
 }
@@ -128,9 +139,8 @@ impl Drop for Daemon<'_> {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let config = self.config.to_str().unwrap();
-        self.namespace
-            .run(|| Outcome::of(&mut steadfast(&["cleanup", "--config", config])));
+        let _ = std::fs::write(&self.config, &self.text); // the test may have made it unfit
+        self.run_command("cleanup");
     }
 }
 
@@ -261,7 +271,7 @@ fn metrics_say_what_the_status_says() {
 
 /// The primary and the backup of a pair, both running and protecting; `test` is a part of their names, because eBPF pins
 /// are the whole machine's.
-fn pair<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
+pub fn pair<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
     linked(lan, dir, test, &["10.0.0"])
 }
 

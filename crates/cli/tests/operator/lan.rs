@@ -177,7 +177,15 @@ peer_address = "2001:db8::3"
 
 /// `steadfast` with `arguments`, to be run.
 pub fn steadfast(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_steadfast"));
+    program(PROGRAM.as_ref(), arguments)
+}
+
+/// Where the program under test is.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_steadfast");
+
+/// The same from a copy at `path`.
+pub fn program(path: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(path);
     command.args(arguments).stdin(Stdio::null());
     command
 }

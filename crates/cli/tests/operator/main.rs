@@ -3,3 +3,4 @@
 mod commands;
 mod daemon;
 mod lan;
+mod upgrade;

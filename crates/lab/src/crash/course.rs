@@ -158,9 +158,15 @@ impl Course {
                 std::thread::sleep(RESTARTED_AFTER);
                 stage.start_agent(index)?;
             }
+            if options.fault == Fault::Upgrade && turn > 0 {
+                self.second_at = Some(stage.agent(index)?.upgrade()?);
+            }
             self.wait_for_role(stage, index, Status::is_duplex, "become duplex again")?;
+            if options.fault == Fault::Upgrade {
+                self.look_at_keepers(stage, index)?;
+            }
         }
-        if options.fault == Fault::KillAgent && options.then_power_off {
+        if options.fault != Fault::FlushTc && options.then_power_off {
             // What is older than a new agent is learnt from the next request on.
             self.wait_for_role(stage, 1, Status::protects_all, "protect all connections again")?;
         }
@@ -171,6 +177,21 @@ impl Course {
         for takeover in takeovers {
             self.problems
                 .push(format!("node b took over without a reason: {takeover:?}"));
+        }
+        Ok(())
+    }
+
+    /// After an upgrade a keeper of the new program gets the connections to come, and the earlier one has those that it had.
+    fn look_at_keepers(&mut self, stage: &Stage, index: usize) -> Result<()> {
+        let name = &stage.pair.names[index];
+        let (serves_anew, retired) = stage.agent(index)?.keepers()?;
+        if !serves_anew {
+            self.problems
+                .push(format!("the keeper of {name} runs the earlier program"));
+        }
+        if retired == 0 {
+            self.problems
+                .push(format!("the earlier keeper of {name} is gone, or in use"));
         }
         Ok(())
     }
@@ -195,18 +216,27 @@ impl Course {
                 std::thread::sleep(ACT);
                 Ok(())
             }
-            Fault::KillAgentAfterTakeover => {
+            Fault::KillAgentAfterTakeover | Fault::UpgradeAfterTakeover => {
                 let restored = self.takeovers.last().map_or(0, |takeover| takeover.restored);
                 let has_all = |status: &Status| status.kept() >= restored;
                 self.wait_for_role(stage, 1, has_all, "give what it restored to its keeper")?;
-                self.second_at = Some(kill_agent(stage, 1)?);
-                std::thread::sleep(RESTARTED_AFTER);
-                stage.start_agent(1)?;
+                if options.fault == Fault::UpgradeAfterTakeover {
+                    self.second_at = Some(stage.agent(1)?.upgrade()?);
+                } else {
+                    self.second_at = Some(kill_agent(stage, 1)?);
+                    std::thread::sleep(RESTARTED_AFTER);
+                    stage.start_agent(1)?;
+                }
                 let is_alone = |status: &Status| !status.is_duplex() && status.speaks();
-                self.wait_for_role(stage, 1, is_alone, "go on alone")
+                self.wait_for_role(stage, 1, is_alone, "go on alone")?;
+                if options.fault == Fault::UpgradeAfterTakeover {
+                    self.wait_for_role(stage, 1, has_all, "know what its earlier keeper has")?;
+                    self.look_at_keepers(stage, 1)?;
+                }
+                Ok(())
             }
             Fault::RebootRace => self.come_back_half(stage, target.nodes()[0]),
-            Fault::KillAgent | Fault::FlushTc if options.then_power_off => {
+            Fault::KillAgent | Fault::Upgrade | Fault::FlushTc if options.then_power_off => {
                 let at = power_off(stage, 0, options.returning)?;
                 (self.deadly_at, self.second_at) = (Some(at), Some(at));
                 self.survive(stage, false)
@@ -227,7 +257,9 @@ impl Course {
                 stage.order(index, &["drain", &stage.pair.names[index], "--off"])?;
                 self.rejoin(stage, index, returned_at)
             }
-            Fault::CrashWorker | Fault::KillBackup | Fault::KillAgent | Fault::FlushTc => Ok(()),
+            Fault::CrashWorker | Fault::KillBackup | Fault::KillAgent | Fault::Upgrade | Fault::FlushTc => {
+                Ok(())
+            }
         }
     }
 

@@ -24,6 +24,10 @@ pub enum Fault {
     KillAgent,
     /// The primary's power goes off; when the survivor has taken over, its agent is killed and started again.
     KillAgentAfterTakeover,
+    /// A node's daemon is upgraded in place: another file takes the place of its program, and SIGUSR2.
+    Upgrade,
+    /// The primary's power goes off; when the survivor has taken over, its daemon is upgraded in place.
+    UpgradeAfterTakeover,
     /// The backup's cable is cut in both directions at once, then all its processes are killed.
     KillBackup,
     /// The backup's cable is pulled, and plugged in again later; nothing is killed.
@@ -74,12 +78,15 @@ impl Fault {
             | Self::KillServer
             | Self::CrashWorker
             | Self::HangServer
-            | Self::KillAgentAfterTakeover => &[Target::Primary],
+            | Self::KillAgentAfterTakeover
+            | Self::UpgradeAfterTakeover => &[Target::Primary],
             Self::KillBackup | Self::CutBackup => &[Target::Backup],
             Self::RebootRace | Self::Stop | Self::Handover | Self::Drain => {
                 &[Target::Primary, Target::Backup]
             }
-            Self::KillAgent | Self::FlushTc => &[Target::Primary, Target::Backup, Target::Both],
+            Self::KillAgent | Self::Upgrade | Self::FlushTc => {
+                &[Target::Primary, Target::Backup, Target::Both]
+            }
         }
     }
 
@@ -105,12 +112,13 @@ impl Fault {
             | Self::LinkDown
             | Self::KillServer
             | Self::HangServer
-            | Self::KillAgentAfterTakeover => Sequel::Takeover,
+            | Self::KillAgentAfterTakeover
+            | Self::UpgradeAfterTakeover => Sequel::Takeover,
             Self::CrashWorker => Sequel::TakeoverOfSome,
             Self::KillBackup | Self::CutBackup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain if target == Target::Backup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
-            Self::KillAgent | Self::FlushTc => Sequel::Nothing,
+            Self::KillAgent | Self::Upgrade | Self::FlushTc => Sequel::Nothing,
         }
     }
 
@@ -118,6 +126,11 @@ impl Fault {
     pub fn exception(self, application: Application) -> Option<&'static str> {
         (self == Self::CrashWorker && !application.has_workers())
             .then_some("not applicable: this server is one process and has no workers; see kill-server")
+    }
+
+    /// Whether the nodes' programs are replaced.
+    pub fn replaces_programs(self) -> bool {
+        matches!(self, Self::Upgrade | Self::UpgradeAfterTakeover)
     }
 
     /// Whether it can happen again and again: a node is gone, and comes back.

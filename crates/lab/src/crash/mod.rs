@@ -68,7 +68,7 @@ pub struct Options {
     /// Which node fails, if the fault leaves that open; default: the seed decides.
     #[arg(long, value_enum)]
     node: Option<Target>,
-    /// After a fault that nobody shall take over (kill-agent, flush-tc), turn the primary's power off as well: shows that
+    /// After a fault that nobody shall take over (kill-agent, upgrade, flush-tc), turn the primary's power off as well: shows that
     /// the pair protects again.
     #[arg(long)]
     then_power_off: bool,
@@ -180,7 +180,9 @@ impl Options {
         let target = self.fault.target(self.node, 0)?;
         let sequel = self.fault.sequel(target);
         if self.then_power_off && sequel != Sequel::Nothing {
-            return wrong("--then-power-off needs a fault that nobody takes over: kill-agent or flush-tc");
+            return wrong(
+                "--then-power-off needs a fault that nobody takes over: kill-agent, upgrade or flush-tc",
+            );
         }
         if self.baseline && sequel != Sequel::Takeover {
             return wrong("--baseline needs a fault after which the address moves, such as power-off");

@@ -87,7 +87,8 @@ impl Stage {
             baseline::hold(&network.nodes[0], pair.service.ip())?;
             None
         } else {
-            Some(agents(&pair, &network, &directory, teardown)?)
+            let copies = options.fault.replaces_programs();
+            Some(agents(&pair, copies, &network, &directory, teardown)?)
         };
         Ok(Self {
             agents,
@@ -236,11 +237,26 @@ fn pair(options: &Options, run: &str, arbiter: Arbiter) -> Result<Pair> {
     })
 }
 
-fn agents(pair: &Pair, network: &Topology, directory: &Path, teardown: &Teardown) -> Result<[Agent; 2]> {
+/// Starts both daemons; with `copies`, each from a file of its own, which can be replaced.
+fn agents(
+    pair: &Pair,
+    copies: bool,
+    network: &Topology,
+    directory: &Path,
+    teardown: &Teardown,
+) -> Result<[Agent; 2]> {
     for leftover in pair.leftovers() {
         teardown.will_create(&leftover)?;
     }
-    let start = |node: usize| Agent::start(pair, node, &network.nodes[node], directory);
+    let start = |node: usize| {
+        let mut pair = pair.clone();
+        if copies {
+            let copy = directory.join(format!("program-{}", pair.names[node]));
+            std::fs::copy(&pair.binary, &copy).with_context(|| copy.display().to_string())?;
+            pair.binary = copy;
+        }
+        Agent::start(&pair, node, &network.nodes[node], directory)
+    };
     let mut agents = [start(0)?, start(1)?];
     for (agent, node) in agents.iter_mut().zip(&network.nodes) {
         agent.wait_ready(node)?;

@@ -23,9 +23,11 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 pub fn strike(stage: &Stage, fault: Fault, target: Target, returning: Returning) -> Result<Instant> {
     let first = target.nodes()[0];
     match fault {
-        Fault::PowerOff | Fault::KillAgentAfterTakeover | Fault::KillBackup | Fault::RebootRace => {
-            power_off(stage, first, returning)
-        }
+        Fault::PowerOff
+        | Fault::KillAgentAfterTakeover
+        | Fault::UpgradeAfterTakeover
+        | Fault::KillBackup
+        | Fault::RebootRace => power_off(stage, first, returning),
         Fault::LinkDown | Fault::CutBackup => {
             let moment = monotonic();
             stage.network.cables[first].pull()?;
@@ -35,6 +37,7 @@ pub fn strike(stage: &Stage, fault: Fault, target: Target, returning: Returning)
         Fault::HangServer => signal_server(stage, Signal::SIGSTOP),
         Fault::CrashWorker => crash_worker(stage),
         Fault::KillAgent => kill_agent(stage, first),
+        Fault::Upgrade => stage.agent(first)?.upgrade(),
         Fault::Stop => {
             let moment = monotonic();
             stage.agent(first)?.stop()?;

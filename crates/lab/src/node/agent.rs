@@ -2,20 +2,22 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant as Deadline};
 
 use anyhow::{Context, Result, bail, ensure};
 use linux::netns::Netns;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use proto::Instant;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::arbiter::Arbiter;
 use super::status::{Connection, Status};
+use crate::clock::monotonic;
 use crate::process::Process;
 use crate::teardown::Resource;
 
@@ -29,6 +31,10 @@ const READY_LIMIT: Duration = Duration::from_secs(15);
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a daemon that is told to stop has: it waits 5 s for its peer at most.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long a successor has to be checked, and to come into its place.
+const UPGRADE_LIMIT: Duration = Duration::from_secs(30);
+/// How exactly the moment of an upgrade is known.
+const UPGRADE_POLL: Duration = Duration::from_micros(200);
 const POLL: Duration = Duration::from_millis(20);
 /// Where the daemons send their heartbeats, by UDP.
 pub const HEARTBEAT_PORT: u16 = 7400;
@@ -251,6 +257,53 @@ impl Agent {
         kill(self.process.pid(), Signal::SIGKILL).with_context(|| format!("kill {}", self.name))
     }
 
+    /// Upgrades it in place, as a package and `systemctl reload` do: a copy takes the place of its program's file, and SIGUSR2. Returns
+    /// the last moment at which the earlier program was still seen.
+    ///
+    /// # Errors
+    /// If the new program does not come into its place in time; quotes what the earlier one said.
+    pub fn upgrade(&self) -> Result<Instant> {
+        let program = &self.operator.binary;
+        let new = program.with_extension("new");
+        fs::copy(program, &new)
+            .and_then(|_| fs::rename(&new, program))
+            .with_context(|| format!("replace {}", program.display()))?;
+        let successor = inode(program)?;
+        kill(self.pid(), Signal::SIGUSR2).with_context(|| format!("upgrade {}", self.name))?;
+        let deadline = Deadline::now() + UPGRADE_LIMIT;
+        loop {
+            let seen = monotonic();
+            if runs(self.pid())? == successor {
+                return Ok(seen);
+            }
+            ensure!(
+                Deadline::now() < deadline,
+                "{} is not upgraded after {UPGRADE_LIMIT:?}; it said:{}",
+                self.name,
+                self.last_words()
+            );
+            std::thread::sleep(UPGRADE_POLL);
+        }
+    }
+
+    /// Whether the keeper that gets its connections runs the file that lies at its program's path now, and how many keepers of
+    /// earlier ones there are.
+    ///
+    /// # Errors
+    /// If the keeper or the daemon's state cannot be looked at.
+    pub fn keepers(&self) -> Result<(bool, usize)> {
+        let state = Path::new(STATE).join(&self.name);
+        let lock = state.join("keeper.lock");
+        let pid = fs::read_to_string(&lock).with_context(|| lock.display().to_string())?;
+        let is_new = runs(Pid::from_raw(pid.trim().parse()?))? == inode(&self.operator.binary)?;
+        let mut retired = 0;
+        for entry in fs::read_dir(&state)? {
+            let name = entry?.file_name().into_encoded_bytes();
+            retired += usize::from(name.starts_with(b"keeper-") && name.ends_with(b".lock"));
+        }
+        Ok((is_new, retired))
+    }
+
     /// Tells it to stop, as a supervisor does.
     ///
     /// # Errors
@@ -355,6 +408,16 @@ impl Agent {
         let answer = self.operator.ask("connections", node);
         answer.map(|Answer { connections }| connections)
     }
+}
+
+/// The file that process `pid` runs.
+fn runs(pid: Pid) -> Result<u64> {
+    inode(Path::new(&format!("/proc/{pid}/exe")))
+}
+
+fn inode(path: &Path) -> Result<u64> {
+    let file = fs::metadata(path).with_context(|| path.display().to_string())?;
+    Ok(file.ino())
 }
 
 /// Asks a daemon questions.

@@ -16,7 +16,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Both ends must be of one version: an agent that finds another one keeps to a keeper of its own.
+/// Both ends must be of one version: an agent that finds another one starts a keeper of its own.
 const MAGIC: [u8; 4] = *b"SFK2";
 const HEADER: usize = MAGIC.len() + 1;
 const INLINE: u8 = 0;

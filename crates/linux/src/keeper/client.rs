@@ -7,7 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt,
+};
+use nix::unistd::Pid;
 use socket2::SockRef;
 use thiserror::Error;
 
@@ -39,6 +42,13 @@ pub enum ClientError {
     /// The keeper's answer is to another question.
     #[error("keeper: unexpected answer to {0}")]
     Unexpected(&'static str),
+}
+
+impl ClientError {
+    /// The keeper is there, but its messages are of another version: it can be left alone only.
+    pub fn is_other_version(&self) -> bool {
+        matches!(self, Self::Channel { source, .. } if source.kind() == io::ErrorKind::InvalidData)
+    }
 }
 
 /// A connection to the keeper. Dropping it changes nothing for what the keeper owns.
@@ -94,6 +104,20 @@ impl Client {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// The keeper's process.
+    ///
+    /// # Errors
+    /// The kernel does not say which.
+    pub fn pid(&self) -> Result<Pid, ClientError> {
+        let credentials = getsockopt(&self.socket, sockopt::PeerCredentials);
+        credentials
+            .map(|credentials| Pid::from_raw(credentials.pid()))
+            .map_err(|errno| ClientError::Channel {
+                step: "asking for its process",
+                source: errno.into(),
+            })
     }
 
     /// Gives a connection to the keeper: `client`, its live socket; `replica`, the replica's socket if the plan has one;

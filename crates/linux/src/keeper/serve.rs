@@ -25,6 +25,7 @@ use super::kept::Keeper;
 use super::message::{Answer, Plan, Request};
 use super::relay::Relay;
 use super::{Client, Options};
+use crate::own_file::OwnFile;
 
 /// Pause after a connection of an agent could not be accepted: out of descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -80,8 +81,7 @@ fn detach() -> Result<(), KeeperError> {
 
 /// Serves in this thread until `terminate`, a stop, or disuse.
 pub(super) async fn serve(options: Options, terminate: impl Future<Output = ()>) -> Result<(), KeeperError> {
-    let path = options.socket.clone();
-    let listener = open(&path)?;
+    let (listener, file) = open(&options.socket)?;
     let keeper = Rc::new(Keeper::new(options));
     LocalSet::new()
         .run_until(async {
@@ -91,7 +91,10 @@ pub(super) async fn serve(options: Options, terminate: impl Future<Output = ()>)
                     keeper.stop.send_replace(true);
                 }
             }
-            drop(std::fs::remove_file(&path)); // an agent may have done so
+            // An agent may have removed it, or renamed it for the sake of another keeper.
+            if let Err(error) = file.remove() {
+                tracing::warn!(%error, "the control socket's file stays");
+            }
             while !keeper.is_empty() {
                 keeper.changed.notified().await;
             }
@@ -101,7 +104,7 @@ pub(super) async fn serve(options: Options, terminate: impl Future<Output = ()>)
 }
 
 /// Makes the control socket. One that nobody serves any more is replaced.
-fn open(path: &Path) -> Result<AsyncFd<OwnedFd>, KeeperError> {
+fn open(path: &Path) -> Result<(AsyncFd<OwnedFd>, OwnFile), KeeperError> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let listener =
         socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(at("making a socket"))?;
@@ -112,10 +115,12 @@ fn open(path: &Path) -> Result<AsyncFd<OwnedFd>, KeeperError> {
         bound = bind(listener.as_raw_fd(), &address);
     }
     bound.map_err(at("binding the control socket (another keeper may serve there)"))?;
+    let file = OwnFile::at(path).map_err(at("looking at the control socket"))?;
     let owner_only = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(path, owner_only).map_err(at("restricting the control socket"))?;
     listen(&listener, Backlog::new(16).expect("small")).map_err(at("listening"))?;
-    watch(listener).map_err(at("watching the control socket"))
+    let listener = watch(listener).map_err(at("watching the control socket"))?;
+    Ok((listener, file))
 }
 
 /// Attends to agents until the keeper is stopped or unused.

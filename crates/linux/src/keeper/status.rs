@@ -16,6 +16,36 @@ pub struct Status {
     pub ended: Vec<EndedStatus>,
 }
 
+impl Status {
+    /// Adds what another keeper tells about its connections.
+    pub fn add(&mut self, other: Self) {
+        for (name, theirs) in other.services {
+            let sums = self.services.entry(name).or_default();
+            sums.adopted += theirs.adopted;
+            sums.live += theirs.live;
+            sums.refused += theirs.refused;
+            sums.quarantined += theirs.quarantined;
+            sums.to_application += theirs.to_application;
+            sums.to_client += theirs.to_client;
+            for (ending, count) in theirs.ended {
+                *sums.ended.entry(ending).or_default() += count;
+            }
+        }
+        self.connections.extend(other.connections);
+        self.ended.extend(other.ended);
+        let too_many = self.ended.len().saturating_sub(ENDED_MAX);
+        self.ended.drain(..too_many);
+    }
+
+    /// What is left to be told when the keeper is gone: its sums.
+    #[must_use]
+    pub fn of_the_past(mut self) -> Self {
+        self.connections.clear();
+        self.services.values_mut().for_each(|sums| sums.live = 0);
+        self
+    }
+}
+
 /// How many ended connections are remembered one by one.
 pub const ENDED_MAX: usize = 256;
 

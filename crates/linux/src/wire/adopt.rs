@@ -58,6 +58,33 @@ impl Wire {
         options: &WireOptions,
         services: &[WireService],
     ) -> Result<Option<Self>, WireError> {
+        let Some(mut wire) = Self::over_pins(node, options, services)? else {
+            return Ok(None);
+        };
+        for service in services {
+            wire.remember_interface(service.ifindex);
+        }
+        wire.set_crash_codes(&options.crash_exit_codes);
+        wire.set_agent_timeout(options.agent_timeout);
+        wire.set_asleep(false);
+        Ok(Some(wire))
+    }
+
+    /// Whether there is a wire of the node named `node`, its agent alive or dead, that [`Wire::adopt`] would go on with. Nothing is
+    /// changed.
+    ///
+    /// # Errors
+    /// As [`Wire::adopt`].
+    pub fn fits(node: &str, options: &WireOptions, services: &[WireService]) -> Result<bool, WireError> {
+        Ok(Self::over_pins(node, options, services)?.is_some())
+    }
+
+    /// Programs of our own, loaded over the pinned maps, attached nowhere.
+    fn over_pins(
+        node: &str,
+        options: &WireOptions,
+        services: &[WireService],
+    ) -> Result<Option<Self>, WireError> {
         let pin_dir = Path::new(PIN_ROOT).join(node);
         if !pin_dir.exists() {
             return Ok(None);
@@ -77,14 +104,8 @@ impl Wire {
         let object = open
             .load()
             .step(|| "loading the eBPF programs (verifier)".into())?;
-        let mut wire = Self::over(object, pin_dir.clone())?;
+        let wire = Self::over(object, pin_dir.clone())?;
         wire.compare(services)?.map_err(unfit)?;
-        for service in services {
-            wire.remember_interface(service.ifindex);
-        }
-        wire.set_crash_codes(&options.crash_exit_codes);
-        wire.set_agent_timeout(options.agent_timeout);
-        wire.set_asleep(false);
         Ok(Some(wire))
     }
 

@@ -104,6 +104,13 @@ impl Wire {
         word.swap(0, Ordering::SeqCst)
     }
 
+    /// When the agent said last that it is there, nanoseconds of the monotonic clock.
+    pub fn agent_seen(&self) -> u64 {
+        // SAFETY: within the mapping, aligned.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }
+            .load(Ordering::Relaxed)
+    }
+
     /// The agent is there; if it is away for longer than its timeout, a full log keeps no packet from passing.
     pub fn set_agent_seen(&self, now_ns: u64) {
         // SAFETY: within the mapping, aligned.

@@ -110,6 +110,17 @@ impl Node {
         self.service(service).server
     }
 
+    /// Whether it is being decided who speaks, or for which connections: what an agent that ends now would leave half done.
+    pub fn is_deciding(&self) -> bool {
+        self.services.iter().any(|service| {
+            let is_turning = match service.role() {
+                Role::Claiming | Role::Returning | Role::TakingOver => true,
+                Role::Joining | Role::Primary | Role::Backup | Role::Sole | Role::Standby => false,
+            };
+            is_turning || service.takeover.is_some() || !service.orphans.is_empty()
+        })
+    }
+
     /// Why not both nodes do their part for a service; nothing if they do.
     pub fn simplex(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
         let service = self.service(index);

@@ -1,12 +1,14 @@
 //! Agents come and go.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
+
 use super::lab::*;
 use crate::keeper::Options;
-use crate::keeper::{Client, ClientError, Ending, Plan, serve};
+use crate::keeper::{Client, ClientError, ConnectionStatus, Ending, Plan, Status, serve};
 
 #[test]
 fn connections_go_on_when_the_agent_is_gone_and_another_one_finds_them() {
@@ -36,6 +38,99 @@ fn an_unused_keeper_ends_and_takes_its_socket_along() {
     end(&client);
     lab.join();
     assert!(!lab.path().exists());
+}
+
+#[test]
+fn a_retired_keeper_goes_on_beside_a_new_one_and_takes_along_what_is_its_own() {
+    let echo = |mut stream: std::net::TcpStream| {
+        for _ in 0..2 {
+            let request = read_exactly(&mut stream, 4);
+            say(&mut stream, request);
+        }
+    };
+    let brief = |options: &mut Options| options.unused = Duration::from_secs(1);
+    let mut old = Lab::with(brief);
+    let (address, _old_application) = application(echo);
+    let of_old = connection();
+    let plan = adoption(1, &of_old, address, idle());
+    let mut first = old.adopt(plan, of_old, &[]);
+    say(&mut first, "old1");
+    assert_eq!(read_exactly(&mut first, 4), b"old1");
+
+    let path = old.path();
+    let retired = path.with_file_name("keeper-1");
+    std::fs::rename(&path, &retired).unwrap();
+    let mut new = Lab::at(&path, brief);
+    let (address, _new_application) = application(echo);
+    let of_new = connection();
+    let plan = adoption(2, &of_new, address, idle());
+    let mut second = new.adopt(plan, of_new, &[]);
+    for (client, words) in [(&mut first, "old2"), (&mut second, "new1")] {
+        say(client, words);
+        assert_eq!(read_exactly(client, 4), words.as_bytes());
+    }
+    let numbers = |status: Status| status.connections.iter().map(|one| one.id).collect::<Vec<_>>();
+    assert_eq!((numbers(old.status()), numbers(new.status())), (vec![1], vec![2]));
+    assert!(Client::connect(&retired).is_ok(), "a later agent finds it");
+
+    end(&first);
+    old.ended(1);
+    old.agent = None;
+    old.join();
+    assert!(
+        !retired.exists() && path.exists(),
+        "it took along its own socket only"
+    );
+    say(&mut second, "new2");
+    assert_eq!(read_exactly(&mut second, 4), b"new2");
+    end(&second);
+    new.ended(2);
+    new.agent = None;
+    new.join();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_keeper_of_another_version_is_told_from_a_broken_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keeper");
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    listen(&listener, Backlog::new(1).unwrap()).unwrap();
+    let mut agent = Client::connect(&path).unwrap();
+    assert_eq!(agent.pid().unwrap(), nix::unistd::getpid());
+    // SAFETY: the kernel has just made it for us.
+    let other = unsafe { OwnedFd::from_raw_fd(accept(listener.as_raw_fd()).unwrap()) };
+    nix::unistd::write(&other, b"SFK\xffno idea what you want").unwrap();
+    assert!(agent.status().unwrap_err().is_other_version());
+    drop(other);
+    assert!(!agent.status().unwrap_err().is_other_version());
+}
+
+#[test]
+fn what_two_keepers_tell_adds_up() {
+    let mut labs = [Lab::new(), Lab::new()];
+    let mut sum = Status::default();
+    let mut clients = Vec::new();
+    for (lab, id) in labs.iter_mut().zip([10, 20]) {
+        let [lives, ends] = [connection(), connection()];
+        let plan = adoption(id, &lives, nobody(), idle());
+        clients.push(lab.adopt(plan, lives, &[]));
+        let plan = adoption(id + 1, &ends, nobody(), Plan::Silent);
+        drop(lab.adopt(plan, ends, &[]));
+        lab.ended(id + 1);
+        sum.add(lab.status());
+    }
+    let sums = &sum.services["web"];
+    assert_eq!((sums.adopted, sums.live), (4, 2));
+    assert_eq!(sums.ended, [(Ending::Closed, 2)].into());
+    let ids = |connections: &[ConnectionStatus]| connections.iter().map(|one| one.id).collect::<Vec<_>>();
+    assert_eq!(ids(&sum.connections), [10, 20]);
+    assert_eq!(sum.ended.iter().map(|one| one.id).collect::<Vec<_>>(), [11, 21]);
+    let past = sum.of_the_past();
+    assert_eq!((past.services["web"].adopted, past.services["web"].live), (4, 0));
+    assert!(past.connections.is_empty() && past.ended.len() == 2);
 }
 
 #[test]

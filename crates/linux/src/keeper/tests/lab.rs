@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A keeper and an agent that talks to it.
 pub struct Lab {
-    directory: TempDir,
+    path: PathBuf,
+    _directory: Option<TempDir>,
     pub agent: Option<Client>,
     thread: Option<JoinHandle<()>>,
 }
@@ -36,10 +37,18 @@ impl Lab {
 
     pub fn with(change: impl FnOnce(&mut Options)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut options = Options::new(directory.path().join("keeper"));
+        Self::start(&directory.path().join("keeper"), change, Some(directory))
+    }
+
+    /// A keeper that serves at `path`, in a folder that outlives it.
+    pub fn at(path: &Path, change: impl FnOnce(&mut Options)) -> Self {
+        Self::start(path, change, None)
+    }
+
+    fn start(path: &Path, change: impl FnOnce(&mut Options), directory: Option<TempDir>) -> Self {
+        let mut options = Options::new(path.to_owned());
         options.transparent = false;
         change(&mut options);
-        let path = options.socket.clone();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -49,16 +58,17 @@ impl Lab {
                 .block_on(serve::serve(options, std::future::pending()))
                 .unwrap();
         });
-        let agent = Some(Client::connect_within(&path, PATIENCE).unwrap());
+        let agent = Some(Client::connect_within(path, PATIENCE).unwrap());
         Self {
-            directory,
+            path: path.to_owned(),
+            _directory: directory,
             agent,
             thread: Some(thread),
         }
     }
 
     pub fn path(&self) -> PathBuf {
-        self.directory.path().join("keeper")
+        self.path.clone()
     }
 
     pub fn agent(&mut self) -> &mut Client {

@@ -1,0 +1,248 @@
+//! What an agent stands on: begun, or gone on with as an earlier agent left it.
+
+use anyhow::{Context, bail};
+use linux::network::{self, Network};
+use linux::wire::{Mode, Rings, Wire, WireOptions, WireService};
+use proto::Instant;
+use proto::action::Gate;
+use proto::detector::DetectorConfig;
+use proto::node::{NodeConfig, ServiceConfig};
+use proto::table::TableConfig;
+
+use super::carry_out::{Executor, part_behind};
+use super::health::Watch;
+use super::servers::Servers;
+use crate::arbiter::Arbiter;
+use crate::config::{self, Config, Policy, Role};
+use crate::lock::{self, Lock};
+
+/// The ring that is used while the agent is not late. Less is full too often, more leaves the caches.
+const RING_CACHED_BYTES: u32 = 16 << 20;
+
+/// What the agent stands on.
+pub(super) struct SetUp {
+    pub(super) executor: Executor,
+    pub(super) rings: Rings,
+    /// What an agent before this one has left.
+    pub(super) found: Option<Found>,
+}
+
+/// What an agent before this one has left, dead or replaced.
+pub(super) struct Found {
+    /// By service, gate and epoch.
+    pub(super) gates: Vec<(Gate, u64)>,
+    /// When that agent was there last.
+    pub(super) seen: Instant,
+}
+
+/// Goes on with what an agent before this one has left; else begins: guard first, then the wire. The VIPs come up when the roles are
+/// agreed.
+pub(super) fn set_up(
+    config: &Config,
+    wake: impl Fn() + Clone + Send + 'static,
+    arbiter: Arbiter,
+) -> anyhow::Result<SetUp> {
+    let options = wire_options(config);
+    let services = wire_services(config)?;
+    let adopted = Wire::adopt(&config.node.name, &options, &services)?;
+    let found = adopted.as_ref().map(|wire| Found {
+        gates: (0..)
+            .take(services.len())
+            .map(|index| wire.gate(index))
+            .map(|(mode, epoch)| (gate_of(mode), epoch))
+            .collect(),
+        seen: Instant::from_nanos(wire.agent_seen()),
+    });
+    let (wire, network) = match adopted {
+        Some(wire) => go_on(config, wire)?,
+        None => begin(config, &options, &services)?,
+    };
+    let rings = wire.rings()?;
+    let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
+    let executor = Executor::new(config, wire, network, servers, arbiter)?;
+    Ok(SetUp {
+        executor,
+        rings,
+        found,
+    })
+}
+
+/// Says why a program with `config` could not take the place of the running daemon of this node. Nothing is changed.
+///
+/// # Errors
+/// That no daemon runs, or what of it cannot be gone on with.
+pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
+    let node = &config.node;
+    if Lock::holder(&node.state_dir, lock::DAEMON)?.is_none() {
+        bail!(
+            "no daemon runs node {}: there is nothing to be replaced",
+            node.name
+        );
+    }
+    if !Wire::fits(&node.name, &wire_options(config), &wire_services(config)?)? {
+        bail!("the running daemon's node is not called {}", node.name);
+    }
+    let journal = network::journal(&node.state_dir);
+    if network::begun(&journal)?.as_ref() != Some(&plan(config)) {
+        bail!(
+            "services, their interfaces, peers or applications are others than those of the running daemon; to change them, \
+             stop it"
+        );
+    }
+    Ok(())
+}
+
+/// Nothing is undone if this fails: forwarding goes on, and the operator decides.
+fn go_on(config: &Config, mut wire: Wire) -> anyhow::Result<(Wire, Network)> {
+    tracing::info!("going on with what an earlier agent left");
+    wire.set_agent_seen(linux::clock::now().as_nanos());
+    if let Some(left_out) = wire.attach()? {
+        tracing::warn!("{left_out}");
+    }
+    let journal = network::journal(&config.node.state_dir);
+    let mut network = Network::adopt(&plan(config), &journal)?
+        .with_context(|| format!("{} is missing; run `steadfast cleanup` first", journal.display()))?;
+    // That agent may have died between two parts: what the gate says holds.
+    for (index, service) in (0..).zip(&config.services) {
+        if let Some(part) = part_behind(gate_of(wire.gate(index).0)) {
+            network.assume(service.address, part)?;
+        }
+    }
+    Ok((wire, network))
+}
+
+fn begin(
+    config: &Config,
+    options: &WireOptions,
+    services: &[WireService],
+) -> anyhow::Result<(Wire, Network)> {
+    let mut wire = Wire::load(&config.node.name, options)?;
+    let attached = (|| {
+        for (index, service) in (0..).zip(services) {
+            wire.add_service(index, service)?;
+        }
+        if let Some(left_out) = wire.attach()? {
+            tracing::warn!("{left_out}");
+        }
+        anyhow::Ok(())
+    })();
+    let journal = network::journal(&config.node.state_dir);
+    let network = attached.and_then(|()| Ok(Network::prepare(&plan(config), &journal)?));
+    match network {
+        Ok(network) => Ok((wire, network)),
+        Err(error) => {
+            if let Err(error) = wire.remove() {
+                tracing::error!(%error, "the wire is not removed; run `steadfast cleanup`");
+            }
+            Err(error)
+        }
+    }
+}
+
+fn wire_options(config: &Config) -> WireOptions {
+    let services = config.services.iter();
+    let mut crash_exit_codes: Vec<u8> = services
+        .flat_map(|service| service.crash_exit_codes.iter().copied())
+        .collect();
+    crash_exit_codes.dedup();
+    WireOptions {
+        ring_cached_bytes: RING_CACHED_BYTES,
+        ring_bytes: config.log.ring_bytes,
+        ring_open_bytes: config.log.syn_ring_bytes,
+        crash_exit_codes,
+        agent_timeout: config.node.agent_timeout,
+        chunks_only: false,
+    }
+}
+
+fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
+    let of = |service: &config::Service| {
+        let interface = network::Interface::find(&service.interface)?
+            .with_context(|| format!("interface {} is gone", service.interface))?;
+        let mac = interface.mac.map(|mac| mac.0);
+        anyhow::Ok(WireService {
+            address: service.address,
+            port: service.port,
+            ifindex: interface.index,
+            own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
+        })
+    };
+    config.services.iter().map(of).collect()
+}
+
+fn plan(config: &Config) -> network::Plan {
+    let services = config
+        .services
+        .iter()
+        .map(|service| network::Service {
+            address: (service.address, service.port).into(),
+            interface: service.interface.clone(),
+            peer: service.peer_address,
+            application: service.application,
+        })
+        .collect();
+    network::Plan {
+        node: config.node.name.clone(),
+        services,
+    }
+}
+
+pub(super) fn node_config(
+    config: &Config,
+    without_peer: bool,
+    executor: &Executor,
+    found: Option<&Found>,
+) -> NodeConfig {
+    let services = config
+        .services
+        .iter()
+        .zip(executor.macs())
+        .enumerate()
+        .map(|(index, (service, mac))| ServiceConfig {
+            table: TableConfig {
+                vip: (service.address, service.port).into(),
+                policy: match service.policy {
+                    Policy::Http => proto::follower::Policy::Http,
+                    Policy::Replica => proto::follower::Policy::Replica,
+                },
+                reexecute: service.reexecute,
+                connection_bytes_max: config.log.per_connection_bytes,
+                bytes_max: config.log.total_bytes,
+                hash_seed: linux::process::random_seed(),
+            },
+            is_primary: service.role == Role::Primary,
+            mac,
+            found: found.map(|found| found.gates[index]),
+        })
+        .collect();
+    let detector = DetectorConfig {
+        interval: config.detector.heartbeat,
+        missed: config.detector.missed,
+        agent_timeout: config.node.agent_timeout,
+    };
+    NodeConfig {
+        name: config.node.name.clone(),
+        incarnation: linux::process::random_seed() as u64,
+        without_peer,
+        detector,
+        lease: config.detector.lease,
+        arbiter: match config.arbiter {
+            config::Arbiter::FailStop => proto::standing::Arbiter::FailStop,
+            config::Arbiter::Fence(_) => proto::standing::Arbiter::Fence,
+            config::Arbiter::Witness(_) => proto::standing::Arbiter::Witness,
+        },
+        services,
+    }
+}
+
+/// The gate that a mode stands for, in what an earlier agent has left.
+fn gate_of(mode: Mode) -> Gate {
+    match mode {
+        Mode::Off | Mode::Forward => Gate::Off,
+        Mode::Wire => Gate::Wire,
+        Mode::Takeover => Gate::Takeover,
+        Mode::Sole => Gate::Sole,
+        Mode::Primary => Gate::Primary,
+        Mode::Mute => Gate::Mute,
+    }
+}

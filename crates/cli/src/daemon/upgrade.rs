@@ -1,0 +1,246 @@
+//! The upgrade in place: the program that lies at this one's path now takes its place in the same process.
+//!
+//! ```text
+//!  SIGUSR2 ─▶ checking ── fit ──▶ due ── settled ──▶ exec: the successor goes on with what is pinned
+//!                 └─ unfit ─┐       └─ too late ─┐
+//!                           ▼                    ▼
+//!                          said; everything goes on as before
+//! ```
+//!
+//! The successor itself says beforehand whether it could go on (`check-config --in-place`): what fits, it knows best. The node's lock
+//! is passed on, so that there is no moment in which another daemon or `cleanup` could take it.
+
+use std::ffi::CString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, execv};
+use signal_hook::consts::SIGUSR2;
+
+use super::Start;
+use crate::bounded::{self, Late, Outcome};
+use crate::config::{Config, Key};
+use crate::lock::Lock;
+use crate::program;
+
+/// So long the successor may take to say whether it is fit.
+const CHECK_MAX: Duration = Duration::from_secs(30);
+/// So long it is waited for what is being decided.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+
+/// The wish for another program, and what has become of it.
+pub struct Upgrade<'a> {
+    asked: Arc<AtomicBool>,
+    state: State,
+    agreed: Agreed,
+    file: &'a Path,
+    lock: &'a Lock,
+}
+
+enum State {
+    None,
+    Checking(Receiver<Result<(), String>>),
+    /// It is fit; by then the moment must have come.
+    Due(Instant),
+}
+
+/// What stays as long as the daemon runs, beside what is pinned: where it is found, and what it shares with the peer.
+#[derive(Clone, PartialEq, Eq)]
+struct Agreed {
+    name: String,
+    state_dir: PathBuf,
+    peer: String,
+    port: u16,
+    key: Option<Key>,
+}
+
+impl<'a> Upgrade<'a> {
+    /// Listens for SIGUSR2, which wakes the agent through `wakeup`.
+    ///
+    /// # Errors
+    /// If signals cannot be caught, or the key cannot be read.
+    pub fn new(start: &Start<'a>, wakeup: &UnixStream) -> anyhow::Result<Self> {
+        program::path().context("finding this program")?; // before another one lies there
+        let asked = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGUSR2, Arc::clone(&asked)).context("catching SIGUSR2")?;
+        signal_hook::low_level::pipe::register(SIGUSR2, wakeup.try_clone()?).context("catching SIGUSR2")?;
+        unblock_signal()?;
+        Ok(Self {
+            asked,
+            state: State::None,
+            agreed: Agreed::of(start.config).map_err(Error::msg)?,
+            file: start.file,
+            lock: start.lock,
+        })
+    }
+
+    /// Whether the moment has come; `is_settled`: nothing would be left half done now.
+    pub fn is_due(&mut self, is_settled: bool) -> bool {
+        match &self.state {
+            State::None if self.asked.swap(false, Ordering::Relaxed) => self.state = self.check(),
+            State::None => {}
+            State::Checking(verdict) => match verdict.try_recv() {
+                Ok(Ok(())) => self.state = State::Due(Instant::now() + SETTLE_MAX),
+                Ok(Err(why)) => self.refuse(&why),
+                Err(TryRecvError::Disconnected) => self.refuse("its check has failed"),
+                Err(TryRecvError::Empty) => {}
+            },
+            State::Due(_) if is_settled => {
+                self.state = State::None;
+                return true;
+            }
+            State::Due(deadline) if Instant::now() > *deadline => {
+                self.refuse("a takeover, or a change of roles, is still being decided");
+            }
+            State::Due(_) => {}
+        }
+        false
+    }
+
+    fn refuse(&mut self, why: &str) {
+        tracing::error!(why, "not upgraded: going on as before");
+        self.state = State::None;
+    }
+
+    /// Has the successor checked, beside the agent.
+    fn check(&self) -> State {
+        let (sender, verdict) = channel();
+        let (file, agreed) = (self.file.to_owned(), self.agreed.clone());
+        let check = move || {
+            // The agent that does not listen any more has ended.
+            let _ = sender.send(agreed.compare(&file).and_then(|()| ask_successor(&file)));
+        };
+        if let Err(error) = std::thread::Builder::new().name("upgrade".into()).spawn(check) {
+            tracing::error!(%error, "the successor is not checked: no thread"); // then nobody will answer
+        }
+        State::Checking(verdict)
+    }
+
+    /// Lets the program at this one's path go on in this process. Returns only if that cannot be done: why.
+    pub fn make_way(&self) -> Error {
+        let Err(error) = self.exec();
+        // Nothing is known to fail here; then the lock is lost with the next program only.
+        let _ = self.lock.pass_on(false);
+        if let Err(error) = unblock_signal() {
+            tracing::error!(error = format!("{error:#}"), "the next SIGUSR2 is not heard");
+        }
+        error
+    }
+
+    fn exec(&self) -> anyhow::Result<std::convert::Infallible> {
+        let path = program::path()?;
+        let program = CString::new(path.as_os_str().as_bytes())?;
+        let arguments: Vec<CString> = std::env::args_os()
+            .map(|argument| CString::new(argument.into_vec()))
+            .collect::<Result<_, _>>()?;
+        block_signal()?;
+        tracing::info!(program = %path.display(), "making way for the program that lies here now");
+        // The last step: a command that is started meanwhile must not get the lock.
+        self.lock.pass_on(true).context("passing on the lock")?;
+        Ok(execv(&program, &arguments)?)
+    }
+}
+
+impl Agreed {
+    fn of(config: &Config) -> Result<Self, String> {
+        let key = config.peer.key_file.as_deref().map(Key::read).transpose()?;
+        Ok(Self {
+            name: config.node.name.clone(),
+            state_dir: config.node.state_dir.clone(),
+            peer: config.peer.name.clone(),
+            port: config.peer.port,
+            key,
+        })
+    }
+
+    /// Says what of it is another in `file`. A file that this program cannot read may be one that the successor can.
+    fn compare(&self, file: &Path) -> Result<(), String> {
+        let Some(other) = Config::load(file).ok().and_then(|config| Self::of(&config).ok()) else {
+            return Ok(());
+        };
+        let pairs = [
+            ("[node] name", self.name == other.name),
+            ("[node] state_dir", self.state_dir == other.state_dir),
+            ("[peer] name", self.peer == other.peer),
+            ("[peer] port", self.port == other.port),
+            ("[peer] key_file", self.key == other.key),
+        ];
+        match pairs.iter().find(|(_, is_same)| !is_same) {
+            None => Ok(()),
+            Some((field, _)) => Err(format!(
+                "{}: {field} is another one than the running daemon's; to change it, stop the daemon",
+                file.display()
+            )),
+        }
+    }
+}
+
+/// Whether the program at this one's path could go on here with the configuration in `file`.
+fn ask_successor(file: &Path) -> Result<(), String> {
+    let path = program::path().map_err(|error| error.to_string())?;
+    // It must not be in the agent's way, nor in that of whom it serves.
+    let _ = linux::process::yield_precedence();
+    let text = |path: &Path| {
+        path.to_str()
+            .map(str::to_owned)
+            .ok_or_else(|| format!("{}: not UTF-8", path.display()))
+    };
+    let command = [
+        text(path)?,
+        "check-config".into(),
+        "--in-place".into(),
+        "--config".into(),
+        text(file)?,
+    ];
+    tracing::info!(
+        program = command[0],
+        "asked for an upgrade in place: checking the program that lies here now"
+    );
+    match bounded::run(&command, &[], CHECK_MAX, Late::Kill) {
+        Ok(Outcome::Ended { status, .. }) if status.success() => Ok(()),
+        Ok(Outcome::Ended { status, stderr }) => {
+            Err(format!("{} is not fit ({status}): {stderr}", command[0]))
+        }
+        Ok(Outcome::Late) => Err(format!("{} has not checked within {CHECK_MAX:?}", command[0])),
+        Err(error) => Err(format!("{} cannot be run: {error}", command[0])),
+    }
+}
+
+/// Waits for the children that the program before this one in this process has left, such as its keeper, so that no zombie stays when
+/// one ends. To be called before this program has children of its own.
+pub fn wait_for_inherited_children() {
+    let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    for child in children
+        .split_ascii_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+    {
+        let wait = move || waitpid(Pid::from_raw(child), None);
+        // Without a thread a zombie stays: a number, and no more.
+        let _ = std::thread::Builder::new().name("child".into()).spawn(wait);
+    }
+}
+
+/// Until the daemon listens for it, SIGUSR2 waits: it would end the process. Inherited by a successor, and by threads that are started
+/// meanwhile, not by other programs.
+///
+/// # Errors
+/// What the kernel says.
+pub fn block_signal() -> anyhow::Result<()> {
+    signal().thread_block().context("blocking SIGUSR2")
+}
+
+fn unblock_signal() -> anyhow::Result<()> {
+    signal().thread_unblock().context("unblocking SIGUSR2")
+}
+
+fn signal() -> SigSet {
+    SigSet::from_iter([Signal::SIGUSR2])
+}

@@ -1,0 +1,299 @@
+//! The keepers of a node: the one that gets new connections, and those of earlier programs, which relay what they have until it
+//! ends.
+//!
+//! ```text
+//!  keeper.sock       keeper.lock         serves
+//!  keeper-PID.sock   keeper-PID.lock     retired: another program, or another version of its messages
+//! ```
+//!
+//! A keeper that does not run the agent's own program is retired by renaming its files. A retired one that has nothing to relay and no
+//! agent ends by itself; each keeper removes its own files, whatever they are called. So a later agent finds all by
+//! their names.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use linux::keeper::{Client, ClientError, Status};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::lock::{self, Lock};
+use crate::program;
+
+/// The socket of the keeper that serves.
+const SOCKET: &str = "keeper.sock";
+/// What all keepers of the node say.
+const LOG: &str = "keeper.log";
+/// A new keeper has this long to open its socket.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+/// So long keepers that were told to end have, before they are killed.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// An agent's way to the keepers of its node.
+pub struct Keepers {
+    state_dir: PathBuf,
+    /// It gets the connections.
+    pub current: Client,
+    /// Found when they are asked first: nothing that a client waits for waits for their answers.
+    retired: Option<Vec<Retired>>,
+    /// What retired keepers told that relay nothing any more.
+    past: Status,
+}
+
+/// A keeper of an earlier program.
+struct Retired {
+    pid: Pid,
+    client: Client,
+    /// What it told last.
+    told: Status,
+}
+
+impl Keepers {
+    /// Goes on with the keepers that there are; one that does not run this program is retired, and a new one started.
+    ///
+    /// # Errors
+    /// If one cannot be retired, or there is none in the end.
+    pub fn open(state_dir: &Path) -> anyhow::Result<Self> {
+        let socket = state_dir.join(SOCKET);
+        let current = match Client::connect(&socket) {
+            Ok(client) => use_or_retire(state_dir, client)?,
+            Err(_) => None,
+        };
+        let current = match current {
+            Some(client) => client,
+            None => {
+                spawn(state_dir, &socket)?;
+                Client::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")?
+            }
+        };
+        Ok(Self {
+            state_dir: state_dir.to_owned(),
+            current,
+            retired: None,
+            past: Status::default(),
+        })
+    }
+
+    /// What became of all connections. A retired keeper that has none left is not asked again, so that it ends.
+    ///
+    /// # Errors
+    /// The current keeper does not tell.
+    pub fn status(&mut self) -> Result<Status, ClientError> {
+        let mut all = self.current.status()?;
+        let past = &mut self.past;
+        let retired = self.retired.get_or_insert_with(|| find_retired(&self.state_dir));
+        retired.retain_mut(|keeper| match keeper.client.status() {
+            Ok(told) if told.connections.is_empty() => {
+                tracing::info!(pid = %keeper.pid, "the earlier program's keeper has no connection left");
+                past.add(told);
+                false
+            }
+            Ok(told) => {
+                keeper.told = told.clone();
+                all.add(told);
+                true
+            }
+            Err(error) => {
+                let told = std::mem::take(&mut keeper.told);
+                let connections = told.connections.len();
+                tracing::error!(%error, pid = %keeper.pid, connections, "the earlier program's keeper is lost, and with it what it relayed");
+                past.add(told.of_the_past());
+                false
+            }
+        });
+        all.add(past.clone());
+        Ok(all)
+    }
+
+    /// Ends all keepers; connections that they have are reset.
+    ///
+    /// # Errors
+    /// If one does not end.
+    pub fn stop(self) -> anyhow::Result<()> {
+        let retired = self.retired.into_iter().flatten().map(|keeper| keeper.client);
+        for client in std::iter::once(self.current).chain(retired) {
+            if let Err(error) = client.stop() {
+                tracing::warn!(%error, "stopping a keeper");
+            }
+        }
+        end_all(&self.state_dir)
+    }
+}
+
+/// The keeper behind `client`, if it runs this program; else it is retired.
+fn use_or_retire(state_dir: &Path, client: Client) -> anyhow::Result<Option<Client>> {
+    let pid = client.pid()?;
+    if runs_this_program(pid) {
+        tracing::info!(%pid, "an earlier agent's keeper goes on");
+        return Ok(Some(client));
+    }
+    // The lock first: whoever finds the socket renamed may start a keeper.
+    let files = [
+        (lock::KEEPER, format!("keeper-{pid}.lock")),
+        (SOCKET, format!("keeper-{pid}.sock")),
+    ];
+    for (from, to) in files {
+        match fs::rename(state_dir.join(from), state_dir.join(to)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("retiring the keeper: renaming {from}"));
+            }
+            _ => {}
+        }
+    }
+    tracing::info!(%pid, "an earlier program's keeper is retired: a new one gets the connections to come");
+    Ok(None)
+}
+
+/// Whether `pid` runs the file that this process runs. If that cannot be seen, nothing is known against it.
+fn runs_this_program(pid: Pid) -> bool {
+    let file =
+        |process: &str| fs::metadata(format!("/proc/{process}/exe")).map(|file| (file.dev(), file.ino()));
+    match (file(&pid.to_string()), file("self")) {
+        (Ok(theirs), Ok(own)) => theirs == own,
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::debug!(%error, %pid, "the keeper's program cannot be seen");
+            true
+        }
+    }
+}
+
+/// The retired keepers that can be talked to. What dead ones have left is removed.
+fn find_retired(state_dir: &Path) -> Vec<Retired> {
+    let pids = retired_pids(state_dir).unwrap_or_else(|error| {
+        tracing::error!(%error, "earlier keepers cannot be looked for");
+        Vec::new()
+    });
+    let find = |pid| {
+        find_one(state_dir, pid).unwrap_or_else(|error| {
+            tracing::error!(error = format!("{error:#}"), %pid, "an earlier keeper does not answer");
+            None
+        })
+    };
+    pids.into_iter().filter_map(find).collect()
+}
+
+fn find_one(state_dir: &Path, pid: Pid) -> anyhow::Result<Option<Retired>> {
+    let [socket, lock] = ["sock", "lock"].map(|kind| format!("keeper-{pid}.{kind}"));
+    let asked =
+        Client::connect(&state_dir.join(&socket)).and_then(|mut client| Ok((client.status()?, client)));
+    match asked {
+        Ok((told, client)) => Ok(Some(Retired { pid, client, told })),
+        Err(error) if error.is_other_version() => {
+            tracing::warn!(%pid, "an earlier keeper speaks another version: its connections go on, but are not shown");
+            Ok(None)
+        }
+        Err(_) if Lock::holder(state_dir, &lock)?.is_none() => {
+            remove(state_dir, &[&socket, &lock])?;
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The processes after which files of retired keepers are called.
+fn retired_pids(state_dir: &Path) -> io::Result<Vec<Pid>> {
+    let entries = match fs::read_dir(state_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut pids = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        let pid = name.to_str().and_then(|name| {
+            let (pid, kind) = name.strip_prefix("keeper-")?.split_once('.')?;
+            matches!(kind, "sock" | "lock").then(|| pid.parse().ok())?
+        });
+        pids.extend(pid.map(Pid::from_raw));
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(pids)
+}
+
+/// Starts a keeper: a process of its own, in a session of its own, that outlives the agent.
+fn spawn(state_dir: &Path, socket: &Path) -> anyhow::Result<()> {
+    let log = state_dir.join(LOG);
+    // A retired one may be writing to it.
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(&log)
+        .with_context(|| format!("opening {}", log.display()))?;
+    let mut command = Command::new(program::path()?);
+    command
+        .arg("keeper")
+        .arg("--socket")
+        .arg(socket)
+        .arg("--state-dir")
+        .arg(state_dir);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    let mut child = command.spawn().context("starting the keeper")?;
+    // Waits for it, so that no zombie stays if it ends before the agent does.
+    std::thread::spawn(move || child.wait());
+    Ok(())
+}
+
+/// Ends all keepers of a node whose agent does not use them any more.
+///
+/// # Errors
+/// If one cannot be found or ended.
+pub fn end_all(state_dir: &Path) -> anyhow::Result<()> {
+    end(state_dir, lock::KEEPER)?;
+    for pid in retired_pids(state_dir)? {
+        end(state_dir, &format!("keeper-{pid}.lock"))?;
+    }
+    Ok(())
+}
+
+/// Ends the keeper that holds `lock`, if one does.
+fn end(state_dir: &Path, lock: &str) -> anyhow::Result<()> {
+    let until = Instant::now() + ENDS_WITHIN;
+    let mut signal = Signal::SIGTERM;
+    while let Some(pid) = Lock::holder(state_dir, lock)? {
+        let number = pid
+            .parse()
+            .with_context(|| format!("the keeper's lock names process {pid}"))?;
+        match kill(Pid::from_raw(number), signal) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => bail!("ending the keeper, process {pid}: {errno}"),
+        }
+        if Instant::now() > until {
+            signal = Signal::SIGKILL;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Removes what keepers that have ended left, whatever they died of.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn remove_files(state_dir: &Path) -> anyhow::Result<()> {
+    for pid in retired_pids(state_dir)? {
+        remove(
+            state_dir,
+            &[&format!("keeper-{pid}.sock"), &format!("keeper-{pid}.lock")],
+        )?;
+    }
+    remove(state_dir, &[SOCKET, lock::KEEPER, LOG])
+}
+
+fn remove(state_dir: &Path, names: &[&str]) -> anyhow::Result<()> {
+    for name in names {
+        let file = state_dir.join(name);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("removing {}", file.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Where this program's file is, so that a keeper, or a successor, can be started from it.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// What the kernel adds to the path of a file that is there no more.
+const DELETED: &[u8] = b" (deleted)";
+
+/// The path that this program was started from, as found when it was asked for first: by then a package may have put another
+/// file there. A link that was used is kept as a link, since an upgrade may lead it elsewhere.
+///
+/// # Errors
+/// If it cannot be found.
+pub fn path() -> io::Result<&'static Path> {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = PATH.get() {
+        return Ok(path);
+    }
+    let found = match std::env::args_os()
+        .next()
+        .filter(|name| name.as_bytes().contains(&b'/'))
+    {
+        Some(name) if is_running(Path::new(&name)) => std::path::absolute(name)?,
+        _ => undeleted(fs::read_link("/proc/self/exe")?),
+    };
+    Ok(PATH.get_or_init(|| found))
+}
+
+/// Whether this process runs the file at `path`.
+fn is_running(path: &Path) -> bool {
+    let file = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    matches!((file(path), file(Path::new("/proc/self/exe"))), (Ok(there), Ok(own)) if there == own)
+}
+
+fn undeleted(path: PathBuf) -> PathBuf {
+    let mut bytes = path.into_os_string().into_vec();
+    if bytes.ends_with(DELETED) && !Path::new(std::ffi::OsStr::from_bytes(&bytes)).exists() {
+        bytes.truncate(bytes.len() - DELETED.len());
+    }
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_is_where_it_was_started() {
+        assert!(is_running(path().unwrap()));
+        assert!(!is_running(Path::new("/etc/passwd")));
+    }
+
+    #[test]
+    fn a_deleted_program_was_where_its_successor_is() {
+        assert_eq!(
+            undeleted("/sbin/steadfast (deleted)".into()),
+            Path::new("/sbin/steadfast")
+        );
+        assert_eq!(undeleted("/sbin/steadfast".into()), Path::new("/sbin/steadfast"));
+        let folder = tempfile::tempdir().unwrap();
+        let odd = folder.path().join("steadfast (deleted)");
+        fs::write(&odd, "").unwrap();
+        assert_eq!(undeleted(odd.clone()), odd);
+    }
+}

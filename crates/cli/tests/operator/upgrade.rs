@@ -1,0 +1,227 @@
+//! Another program, or another configuration, takes the place of a running daemon.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::daemon::{Daemon, pair};
+use crate::lan::{Lan, Outcome, PROGRAM};
+
+/// Puts a copy of the program at `path`, as a package does: another file under the same name.
+fn install(path: &Path) {
+    let new = path.with_extension("new");
+    fs::copy(PROGRAM, &new).unwrap();
+    fs::rename(&new, path).unwrap();
+}
+
+fn inode(path: impl AsRef<Path>) -> u64 {
+    fs::metadata(path).unwrap().ino()
+}
+
+/// The file that process `pid` runs.
+fn runs(pid: u32) -> u64 {
+    inode(format!("/proc/{pid}/exe"))
+}
+
+#[track_caller]
+fn wait_until(what: &str, daemon: &Daemon<'_>, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        let log = || fs::read_to_string(&daemon.log).unwrap();
+        assert!(Instant::now() < until, "{what} is not so: {}", log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How often the log says that there was no upgrade.
+fn refusals(daemon: &Daemon<'_>) -> usize {
+    let log = fs::read_to_string(&daemon.log).unwrap();
+    log.matches("not upgraded: going on as before").count()
+}
+
+/// The number of the process that holds the lock of the keeper that serves.
+fn keeper(daemon: &Daemon<'_>) -> u32 {
+    let lock = fs::read_to_string(daemon.state_dir.join("keeper.lock")).unwrap();
+    lock.trim().parse().unwrap()
+}
+
+fn service(daemon: &Daemon<'_>) -> Value {
+    let status: Value = serde_json::from_str(&daemon.ask("status").output).unwrap();
+    status["services"][0].clone()
+}
+
+/// The state directory's files whose names end so.
+fn files(daemon: &Daemon<'_>, end: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(&daemon.state_dir).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths
+        .filter(|path| path.to_str().unwrap().ends_with(end))
+        .collect()
+}
+
+/// Open files, and children that have ended and are not waited for.
+fn leftovers(pid: u32) -> (usize, usize) {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let is_zombie = |child: &&str| {
+        fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+    };
+    let zombies = children.split_ascii_whitespace().filter(is_zombie).count();
+    (fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(), zombies)
+}
+
+/// A pair whose first node runs a program of its own, and was started with a keeper of another one.
+fn pair_with_copy<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
+    let [mut one, two] = pair(lan, dir, test);
+    one.program = dir.join("steadfast");
+    install(&one.program);
+    one.signal(Signal::SIGKILL);
+    one.process.wait().unwrap();
+    one.start_again();
+    one.wait_for(&["\"role\":\"primary\"", "\"mode\":\"duplex\""]);
+    [one, two]
+}
+
+#[test]
+fn a_program_takes_the_place_of_the_running_one() {
+    let Some(lan) = Lan::new("a_program_takes_the_place_of_the_running_one") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [mut one, two] = pair_with_copy(&lan, dir.path(), "place");
+    let (pid, epoch) = (one.process.id(), service(&one)["epoch"].clone());
+    assert_eq!(
+        files(&one, ".sock").len(),
+        3,
+        "control, keeper, and the retired keeper of the first program"
+    );
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        let before = keeper(&one);
+        install(&one.program);
+        one.signal(Signal::SIGUSR2);
+        // There is no moment in which the node looks dead.
+        while runs(pid) != inode(&one.program) {
+            let Outcome { code, errors, .. } = one.run_command("cleanup");
+            assert_eq!(code, 2, "a live node is left alone: {errors}");
+            assert_eq!(refusals(&one), 0);
+        }
+        // Nor one in which the signal would end it.
+        one.signal(Signal::SIGUSR2);
+        one.wait_for(&["\"role\":\"primary\"", "\"mode\":\"duplex\""]);
+        assert!(
+            one.process.try_wait().unwrap().is_none(),
+            "it is the same process"
+        );
+        assert_eq!(
+            runs(keeper(&one)),
+            inode(&one.program),
+            "the keeper is of the new program, too"
+        );
+        let retired = one.state_dir.join(format!("keeper-{before}.sock"));
+        wait_until("the end of the unused keeper", &one, || !retired.exists());
+        found.push(leftovers(pid));
+    }
+    assert_eq!(
+        found[0], found[1],
+        "nothing is handed down from program to program"
+    );
+    assert_eq!(found[0].1, 0, "an ended keeper is waited for");
+    assert_eq!(service(&one)["epoch"], epoch);
+    assert_eq!(service(&two)["epoch"], epoch);
+    assert_eq!(refusals(&one), 0);
+    let said = fs::read_to_string(&one.log).unwrap();
+    assert!(said.contains("\"away\":\""), "{said}");
+
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.process.wait().unwrap().code(), Some(0));
+    let left = [files(&one, ".sock"), files(&one, "lock")].concat();
+    assert_eq!(left, Vec::<PathBuf>::new(), "with the daemon all keepers end");
+}
+
+/// What is changed in the configuration, and why that is refused.
+const UNFIT: [(&str, &str, &str); 7] = [
+    ("port = 80", "port = eighty", "not TOML"),
+    (
+        "port = 80",
+        "port = 81",
+        "its service 0 is not 10.0.0.100 port 81",
+    ),
+    (
+        "ring_mb = 1",
+        "ring_mb = 2",
+        "its map ring_overflow has 1048576 entries or bytes, not 2097152",
+    ),
+    (
+        "\"web\"",
+        "\"web\"\napplication = \"127.0.0.1:8080\"",
+        "others than those of the running daemon",
+    ),
+    (
+        "name = \"sf-test-unfit-two\"",
+        "name = \"another\"",
+        "[peer] name is another one",
+    ),
+    (
+        "\"sf-test-unfit-one\"",
+        "\"another\"",
+        "[node] name is another one",
+    ),
+    (
+        "heartbeat_ms",
+        "heartbeat_kms = 1\nheartbeat_ms",
+        "heartbeat_kms: unknown key",
+    ),
+];
+
+#[test]
+fn what_does_not_fit_is_refused_and_the_service_goes_on() {
+    let Some(lan) = Lan::new("what_does_not_fit_is_refused_and_the_service_goes_on") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [one, _two] = pair_with_copy(&lan, dir.path(), "unfit");
+    let (pid, ran) = (one.process.id(), inode(&one.program));
+    let (before, keeper_before) = (service(&one), keeper(&one));
+    let good = one.text.as_str();
+    install(&one.program);
+    for (count, (old, new, reason)) in (1..).zip(UNFIT) {
+        assert!(good.contains(old), "{old}");
+        fs::write(&one.config, good.replace(old, new)).unwrap();
+        one.signal(Signal::SIGUSR2);
+        wait_until(reason, &one, || refusals(&one) == count);
+        let log = fs::read_to_string(&one.log).unwrap();
+        let last = log.lines().rfind(|line| line.contains("not upgraded")).unwrap();
+        assert!(
+            last.contains(reason) && last.contains("ERROR"),
+            "{reason}: {last}"
+        );
+    }
+    fs::write(&one.config, good).unwrap();
+    // Nor is a program that cannot be run.
+    let away = one.program.with_extension("away");
+    fs::rename(&one.program, &away).unwrap();
+    one.signal(Signal::SIGUSR2);
+    wait_until("the refusal of no program", &one, || {
+        refusals(&one) == UNFIT.len() + 1
+    });
+    assert_eq!((runs(pid), keeper(&one)), (ran, keeper_before));
+    let after = service(&one);
+    for field in ["state", "mode", "epoch"] {
+        assert_eq!(after[field], before[field], "{field}");
+    }
+    // What may change, is changed.
+    fs::rename(&away, &one.program).unwrap();
+    let changed = good.replacen(
+        "ring_mb = 1",
+        "ring_mb = 1\ntotal_mb = 7\nper_connection_mb = 1",
+        1,
+    );
+    fs::write(&one.config, changed).unwrap();
+    one.signal(Signal::SIGUSR2);
+    one.wait_for(&["\"log_limit_bytes\":7340032", "\"mode\":\"duplex\""]);
+    assert_eq!(runs(pid), inode(&one.program));
+}

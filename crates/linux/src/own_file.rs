@@ -1,0 +1,89 @@
+//! A file that this process has made and that others may rename: it is found again by its inode.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A file of this process, whatever its name in its folder is by now. Whoever removes it holds it open meanwhile (a bound socket
+/// does, too): else the kernel may have given its inode's number to another file.
+#[derive(Debug)]
+pub struct OwnFile {
+    folder: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl OwnFile {
+    /// The file that is at `path` now.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be looked at.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self::of(path, &fs::symlink_metadata(path)?))
+    }
+
+    /// The file with this `metadata`, which was made at `path`.
+    pub fn of(path: &Path, metadata: &Metadata) -> Self {
+        Self {
+            folder: path.parent().unwrap_or(Path::new("")).to_owned(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+
+    /// Whether it is the file at `path`.
+    pub fn is_at(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
+    }
+
+    /// Removes it. That it is gone already is no error, nor that its folder is.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove(&self) -> io::Result<()> {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let path = entry?.path();
+            if self.is_at(&path) {
+                fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renamed_file_is_removed_and_not_the_one_in_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, renamed] = ["file", "file-1"].map(|name| folder.path().join(name));
+        let open = fs::File::create(&path).unwrap();
+        let own = OwnFile::of(&path, &open.metadata().unwrap());
+        assert!(own.is_at(&path));
+        fs::rename(&path, &renamed).unwrap();
+        fs::write(&path, "another's").unwrap();
+        assert!(!own.is_at(&path) && own.is_at(&renamed));
+        own.remove().unwrap();
+        assert!(path.exists() && !renamed.exists());
+        own.remove().unwrap();
+        assert!(path.exists(), "nothing is left to be removed");
+    }
+
+    #[test]
+    fn what_is_gone_needs_no_removal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "").unwrap();
+        let own = OwnFile::at(&path).unwrap();
+        drop(folder);
+        own.remove().unwrap();
+        assert!(OwnFile::at(&path).is_err());
+    }
+}
