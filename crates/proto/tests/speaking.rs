@@ -168,6 +168,17 @@ impl Pair {
         state.is_contradicted |= is_stale;
     }
 
+    fn crash(&self, state: &mut State, node: usize) {
+        let Node { spoke, given, .. } = state.nodes[node];
+        state.nodes[node] = Node {
+            spoke, // the clients have not forgotten it
+            given,
+            ..self.fresh(node, state.now)
+        };
+        (state.questions[node], state.answers[node]) = (None, None);
+        state.crashes += 1;
+    }
+
     /// The time as one sees it who claims.
     fn hasty(&self, now: Instant) -> Instant {
         let is_hasty = self.defect == Some(Defect::Impatient);
@@ -298,14 +309,7 @@ impl Model for Pair {
                 changed(&mut state, node, &mut |standing| standing.set_leaves(now, leaves));
             }
             Action::Crash(node) => {
-                let Node { spoke, given, .. } = state.nodes[node];
-                state.nodes[node] = Node {
-                    spoke, // the clients have not forgotten it
-                    given,
-                    ..self.fresh(node, state.now)
-                };
-                (state.questions[node], state.answers[node]) = (None, None);
-                state.crashes += 1;
+                self.crash(&mut state, node);
             }
         }
         for node in 0..2 {

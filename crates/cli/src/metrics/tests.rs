@@ -28,7 +28,10 @@ fn a_status() -> Status {
             gate_closed_ns: 1_000_010_000,
             first_live_ns: Some(1_001_000_000),
             last_live_ns: None,
-            ..sample.takeovers[0]
+            connections: 4,
+            restored: 3,
+            reset: 1,
+            ended: 7,
         }],
         counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
             .map(|(name, count)| (name.to_owned(), count))

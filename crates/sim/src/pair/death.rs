@@ -83,17 +83,13 @@ impl Station {
         self.kill_processes(now, &clients);
     }
 
-    /// Handshakes that are not over are the listener's, and gone with it.
+    /// Handshakes that are not over are the listener's: only a wire can go on with them.
     fn drop_handshakes(&mut self) {
         let half_open = self.host.endpoints();
         let half_open = half_open.filter(|(_, endpoint)| endpoint.state() == State::SynReceived);
-        let ids: Vec<_> = half_open.map(|(id, endpoint)| (id, endpoint.remote())).collect();
-        for (id, client) in ids {
-            self.host.take(id);
-            self.judge
-                .borrow_mut()
-                .on_process_lost(self.config.number, client);
-        }
+        let clients: Vec<_> = half_open.map(|(_, endpoint)| endpoint.remote()).collect();
+        let number = self.config.number;
+        self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 
     /// It is started again.

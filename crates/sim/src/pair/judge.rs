@@ -31,22 +31,22 @@ pub struct Judge {
     /// The world's.
     now: Instant,
     /// The latest epoch in which a node spoke alone, and which one.
-    alone: Option<(u64, usize)>,
-    has_lost_voice: bool,
+    pub(super) alone: Option<(u64, usize)>,
+    pub(super) has_lost_voice: bool,
     /// Epochs that nodes were given, not only lent.
-    given: BTreeSet<(u64, usize)>,
+    pub(super) given: BTreeSet<(u64, usize)>,
     /// How often two nodes spoke where one may.
-    two_voices: u64,
+    pub(super) two_voices: u64,
     /// Clients whose SYN is not answered yet, or whose answer to that has not come.
     half_open: u64,
-    flows: BTreeMap<SocketAddr, Flow>,
+    pub(super) flows: BTreeMap<SocketAddr, Flow>,
     violations: Vec<String>,
     resets: Vec<(Instant, SocketAddr)>,
 }
 
 /// One connection, from its SYN on.
 #[derive(Debug)]
-struct Flow {
+pub(super) struct Flow {
     input_first: Seq,
     /// Known once the client has got a SYN-ACK.
     output_first: Option<Seq>,
@@ -60,8 +60,8 @@ struct Flow {
     released: Most,
     spoken: Most,
     /// Who spoke last, and who had before in the same epoch.
-    voice: Option<Voice>,
-    silenced: Option<usize>,
+    pub(super) voice: Option<Voice>,
+    pub(super) silenced: Option<usize>,
     /// What was logged when its socket became ready.
     logged_before_ready: u64,
     /// The node on which it was restored last.
@@ -78,7 +78,7 @@ struct Flow {
     /// The process that served it has died.
     has_died: bool,
     /// A node spoke alone by its lease, in that epoch.
-    lent: Option<(u64, usize)>,
+    pub(super) lent: Option<(u64, usize)>,
 }
 
 impl Flow {
@@ -162,7 +162,7 @@ impl Judge {
         &self.resets
     }
 
-    fn violation(&mut self, client: SocketAddr, what: &str) {
+    pub(super) fn violation(&mut self, client: SocketAddr, what: &str) {
         let now = self.now;
         if self.violations.len() < VIOLATIONS_MAX {
             let micros = now.as_nanos() / 1000;
@@ -322,18 +322,6 @@ impl Judge {
             .is_some_and(|flow| flow.has_died && flow.is_orphaned)
     }
 
-    /// Whether a node spoke to this client by its lease alone, and nobody was ever told that it had the epoch: the other node may go
-    /// on without knowing what was said.
-    pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
-        let lent = self.flows.get(&client).and_then(|flow| flow.lent);
-        lent.is_some_and(|lent| !self.given.contains(&lent))
-    }
-
-    /// Whether a node that spoke alone lost its power while the other one had connections: what was said is not known there.
-    pub const fn has_lost_voice(&self) -> bool {
-        self.has_lost_voice
-    }
-
     /// Whether a client waits for the end of a handshake.
     pub const fn has_handshakes(&self) -> bool {
         self.half_open > 0
@@ -396,60 +384,6 @@ impl Judge {
         if let Some(place) = place {
             flow.released = flow.released.or(Most::of(&segment, place, flow.shift));
         }
-    }
-
-    /// A node may speak alone in this epoch, for good.
-    pub(super) fn on_given(&mut self, node: usize, epoch: u64) {
-        self.given.insert((epoch, node));
-    }
-
-    /// Somebody says something to a client.
-    fn on_voice(&mut self, client: SocketAddr, voice: Voice) {
-        let Voice {
-            node,
-            epoch,
-            is_alone,
-            is_lent,
-        } = voice;
-        let before = self.alone;
-        if before.is_some_and(|(latest, who)| who != node && epoch <= latest) {
-            self.two_voices(client, &format!("{voice:?} after {before:?}"));
-            return;
-        }
-        if is_alone && !is_lent {
-            self.alone = self.alone.max(Some((epoch, node)));
-        }
-        let Some(flow) = self.flows.get_mut(&client) else {
-            return;
-        };
-        if is_alone && is_lent {
-            flow.lent = Some((epoch, node));
-        }
-        let last = flow.voice.replace(voice);
-        match last {
-            Some(last) if last.node != node && last.epoch == epoch => {
-                if flow.silenced == Some(node) {
-                    self.two_voices(client, &format!("{voice:?} after {last:?}"));
-                } else {
-                    flow.silenced = Some(last.node);
-                }
-            }
-            Some(last) if last.epoch > epoch && last.node != node => {
-                self.two_voices(client, &format!("{voice:?} after {last:?}"));
-            }
-            Some(last) if last.epoch != epoch => flow.silenced = None,
-            _ => {}
-        }
-    }
-
-    fn two_voices(&mut self, client: SocketAddr, what: &str) {
-        self.two_voices += 1;
-        self.violation(client, &format!("one voice: {what}"));
-    }
-
-    /// How often two nodes spoke where one may.
-    pub const fn voices_too_many(&self) -> u64 {
-        self.two_voices
     }
 
     /// A node itself says something, past any wire; `is_raw`: not through its stack.

@@ -17,6 +17,7 @@ mod agent;
 pub mod application;
 pub(crate) mod arbiter;
 mod books;
+mod cables;
 mod carry_out;
 mod clock;
 mod death;
@@ -31,6 +32,7 @@ mod relay;
 mod scene;
 mod station;
 mod talk;
+mod voices;
 mod wire;
 
 pub use agent::Costs;

@@ -25,7 +25,7 @@ use super::neighbours::{ANNOUNCE, PING, PONG, WHO};
 use super::wire::{Fate, Side, Wire};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp;
-use crate::world::{Node, Output, Port};
+use crate::world::{Node as _, Output, Port};
 
 /// To the neighbours: routers, outside hosts.
 pub(super) const CLIENTS: Port = Port(0);
@@ -117,8 +117,8 @@ pub struct Station {
     /// Its cable carries a signal.
     pub(super) has_carrier: bool,
     /// The whole machine stands still until then; what comes in meanwhile waits.
-    frozen_until: Instant,
-    backlog: Vec<(Port, Vec<u8>)>,
+    pub(super) frozen_until: Instant,
+    pub(super) backlog: Vec<(Port, Vec<u8>)>,
     seed: u64,
 }
 
@@ -133,9 +133,6 @@ pub(super) struct Replica {
     pub application: Box<dyn Application>,
     pub ended: bool,
 }
-
-/// Packets that wait for a machine that stands still.
-const BACKLOG_MAX: usize = 256;
 
 impl Station {
     /// A node that has just started; `judge` is told what it does.
@@ -302,7 +299,7 @@ impl Station {
         Some(Output::Transmit { port, packet })
     }
 
-    fn on_packet(&mut self, now: Instant, side: Side, packet: Vec<u8>) {
+    pub(super) fn on_packet(&mut self, now: Instant, side: Side, packet: Vec<u8>) {
         let (host, deaf, vip) = (&self.host, &self.deaf, self.vip);
         let is_local = |client| host.find(vip, client).is_some() && !deaf.contains(&client);
         let fate = self.wire.on_packet(now, side, &packet, is_local);
@@ -356,7 +353,7 @@ impl Station {
     }
 
     /// What is not IP: the neighbours' and the outside host's words.
-    fn on_neighbour(&mut self, word: &[u8]) {
+    pub(super) fn on_neighbour(&mut self, word: &[u8]) {
         let has_address = self.address == Address::Interface;
         if word == WHO && has_address {
             self.announce();
@@ -381,7 +378,7 @@ impl Station {
         self.outputs.push_back(Output::Transmit { port, packet });
     }
 
-    fn on_agents(&mut self, now: Instant, packet: &[u8]) {
+    pub(super) fn on_agents(&mut self, now: Instant, packet: &[u8]) {
         match packet {
             PROBE => self.send(AGENTS, ALIVE),
             ALIVE => {
@@ -442,73 +439,4 @@ pub(super) fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr) {
     host.listen(vip.port(), move |client| {
         Box::new(Served::new(program(client), pace))
     });
-}
-
-impl Station {
-    fn receive(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
-        let is_ip = packet.first().is_some_and(|first| first >> 4 == 4);
-        match port {
-            AGENTS => self.on_agents(now, &packet),
-            CLIENTS if is_ip => self.on_packet(now, Side::Clients, packet),
-            CLIENTS => self.on_neighbour(&packet),
-            _ => self.on_packet(now, Side::Peer, packet),
-        }
-    }
-}
-
-impl Node for Station {
-    fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
-        let now = self.clock.read(now);
-        if now >= self.frozen_until {
-            self.receive(now, port, packet);
-        } else if self.backlog.len() < BACKLOG_MAX {
-            self.backlog.push((port, packet));
-        }
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        let now = self.clock.read(now);
-        if now < self.frozen_until {
-            return;
-        }
-        for (port, packet) in std::mem::take(&mut self.backlog) {
-            self.receive(now, port, packet);
-        }
-        self.host.handle_timeout(now);
-        while self.agent.due <= now {
-            self.step(now);
-        }
-    }
-
-    fn poll_output(&mut self, now: Instant) -> Option<Output> {
-        let now = self.clock.read(now);
-        if now < self.frozen_until {
-            return None;
-        }
-        if let Some(output) = self.outputs.pop_front() {
-            return Some(output);
-        }
-        while let Some(output) = self.host.poll_output(now) {
-            match output {
-                Output::Transmit { packet, .. } => {
-                    if let Some(output) = self.speak(now, packet, false) {
-                        return Some(output);
-                    }
-                }
-                note @ Output::Note(_) => return Some(note),
-            }
-        }
-        self.remove_vanishing();
-        None
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        let due = self
-            .host
-            .poll_timeout()
-            .into_iter()
-            .chain([self.agent.due])
-            .min()?;
-        Some(self.clock.when(due.max(self.frozen_until)))
-    }
 }

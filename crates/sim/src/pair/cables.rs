@@ -1,0 +1,79 @@
+//! A station as the world sees it: what comes in by its cables, what goes out, and when it is due.
+
+use proto::Instant;
+
+use super::station::{AGENTS, CLIENTS, Station};
+use super::wire::Side;
+use crate::world::{Node, Output, Port};
+
+/// Packets that wait for a machine that stands still.
+const BACKLOG_MAX: usize = 256;
+
+impl Station {
+    fn receive(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
+        let is_ip = packet.first().is_some_and(|first| first >> 4 == 4);
+        match port {
+            AGENTS => self.on_agents(now, &packet),
+            CLIENTS if is_ip => self.on_packet(now, Side::Clients, packet),
+            CLIENTS => self.on_neighbour(&packet),
+            _ => self.on_packet(now, Side::Peer, packet),
+        }
+    }
+}
+
+impl Node for Station {
+    fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
+        let now = self.clock.read(now);
+        if now >= self.frozen_until {
+            self.receive(now, port, packet);
+        } else if self.backlog.len() < BACKLOG_MAX {
+            self.backlog.push((port, packet));
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        let now = self.clock.read(now);
+        if now < self.frozen_until {
+            return;
+        }
+        for (port, packet) in std::mem::take(&mut self.backlog) {
+            self.receive(now, port, packet);
+        }
+        self.host.handle_timeout(now);
+        while self.agent.due <= now {
+            self.step(now);
+        }
+    }
+
+    fn poll_output(&mut self, now: Instant) -> Option<Output> {
+        let now = self.clock.read(now);
+        if now < self.frozen_until {
+            return None;
+        }
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        while let Some(output) = self.host.poll_output(now) {
+            match output {
+                Output::Transmit { packet, .. } => {
+                    if let Some(output) = self.speak(now, packet, false) {
+                        return Some(output);
+                    }
+                }
+                note @ Output::Note(_) => return Some(note),
+            }
+        }
+        self.remove_vanishing();
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let due = self
+            .host
+            .poll_timeout()
+            .into_iter()
+            .chain([self.agent.due])
+            .min()?;
+        Some(self.clock.when(due.max(self.frozen_until)))
+    }
+}

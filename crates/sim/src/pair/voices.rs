@@ -1,0 +1,74 @@
+//! The judge's ear: one voice, and what a lease costs.
+
+use std::net::SocketAddr;
+
+use super::books::Voice;
+use super::judge::Judge;
+
+impl Judge {
+    /// A node may speak alone in this epoch, for good.
+    pub(super) fn on_given(&mut self, node: usize, epoch: u64) {
+        self.given.insert((epoch, node));
+    }
+
+    /// Somebody says something to a client.
+    pub(super) fn on_voice(&mut self, client: SocketAddr, voice: Voice) {
+        let Voice {
+            node,
+            epoch,
+            is_alone,
+            is_lent,
+        } = voice;
+        let before = self.alone;
+        if before.is_some_and(|(latest, who)| who != node && epoch <= latest) {
+            self.two_voices(client, &format!("{voice:?} after {before:?}"));
+            return;
+        }
+        if is_alone && !is_lent {
+            self.alone = self.alone.max(Some((epoch, node)));
+        }
+        let Some(flow) = self.flows.get_mut(&client) else {
+            return;
+        };
+        if is_alone && is_lent {
+            flow.lent = Some((epoch, node));
+        }
+        let last = flow.voice.replace(voice);
+        match last {
+            Some(last) if last.node != node && last.epoch == epoch => {
+                if flow.silenced == Some(node) {
+                    self.two_voices(client, &format!("{voice:?} after {last:?}"));
+                } else {
+                    flow.silenced = Some(last.node);
+                }
+            }
+            Some(last) if last.epoch > epoch && last.node != node => {
+                self.two_voices(client, &format!("{voice:?} after {last:?}"));
+            }
+            Some(last) if last.epoch != epoch => flow.silenced = None,
+            _ => {}
+        }
+    }
+
+    fn two_voices(&mut self, client: SocketAddr, what: &str) {
+        self.two_voices += 1;
+        self.violation(client, &format!("one voice: {what}"));
+    }
+
+    /// How often two nodes spoke where one may.
+    pub const fn voices_too_many(&self) -> u64 {
+        self.two_voices
+    }
+
+    /// Whether a node spoke to this client by its lease alone, and nobody was ever told that it had the epoch: the other node may go
+    /// on without knowing what was said.
+    pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
+        let lent = self.flows.get(&client).and_then(|flow| flow.lent);
+        lent.is_some_and(|lent| !self.given.contains(&lent))
+    }
+
+    /// Whether a node that spoke alone lost its power while the other one had connections: what was said is not known there.
+    pub const fn has_lost_voice(&self) -> bool {
+        self.has_lost_voice
+    }
+}
