@@ -35,6 +35,9 @@ impl Node {
         self.heard = heartbeat.sequence;
         let sent = heartbeat.sent;
         self.echo = Some(Echo { incarnation, sent });
+        if !is_known {
+            self.send_heartbeat(now); // who has just come should not have to wait for the next one
+        }
         let echo = heartbeat
             .echo
             .filter(|echo| echo.incarnation == self.config.incarnation)

@@ -212,6 +212,7 @@ impl Judge {
             if flow.output_first.is_none() && segment.ack == flow.input_first {
                 flow.output_first = Some(segment.seq + 1);
                 flow.shift = segment.options.window_scale.unwrap_or(0);
+                flow.look_for_holders(); // it may have been long on its way
             }
             return;
         }
