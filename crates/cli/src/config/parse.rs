@@ -14,7 +14,7 @@ use super::table::{
 };
 use super::{
     Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem, Role,
-    STATE_ROOT, Service, arbiter, relations,
+    STATE_ROOT, Service, StateSync, arbiter, relations,
 };
 
 /// The file's tables, and the one key outside of them.
@@ -36,6 +36,9 @@ const LEASE_MS: u64 = 300;
 const HEALTH_INTERVAL_MS: u64 = 1_000;
 const HEALTH_TIMEOUT_MS: u64 = 1_000;
 const HEALTH_FAILURES: u64 = 3;
+
+const STATE_SYNC_TIMEOUT_MS: u64 = 10_000;
+const STATE_SYNC_HOLD_MS: u64 = 500;
 
 /// At 1.2 GB/s the ring fills to 3–8 MB in normal running; the rest is for a drainer that is held up.
 const RING_MB: u64 = 64;
@@ -248,6 +251,7 @@ pub(super) struct Draft {
     pub(super) commit: Commit,
     pub(super) claim_ping: Vec<IpAddr>,
     pub(super) on_deposed: Vec<String>,
+    pub(super) state_sync: Option<StateSync>,
     pub(super) health: Option<Health>,
 }
 
@@ -299,10 +303,29 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
         on_deposed: table
             .optional("on_deposed", list(text("a string", |word| Some(word.to_owned()))))
             .unwrap_or_default(),
+        state_sync: state_sync(&mut table),
         health: table.table("health", health),
     };
     table.end();
     draft
+}
+
+fn state_sync(table: &mut Table<'_, '_>) -> Option<StateSync> {
+    let has_command = table.has("state_sync");
+    let command = table.optional("state_sync", arbiter::command);
+    let mut bound = |key: &'static str, range, default| {
+        if table.has(key) && !has_command {
+            table.problem(key, "is of no use without state_sync");
+        }
+        Duration::from_millis(table.optional(key, integer(range)).unwrap_or(default))
+    };
+    let timeout = bound("state_sync_timeout_ms", 100..=3_600_000, STATE_SYNC_TIMEOUT_MS);
+    let hold = bound("state_sync_hold_ms", 10..=10_000, STATE_SYNC_HOLD_MS);
+    command.map(|command| StateSync {
+        command,
+        timeout,
+        hold,
+    })
 }
 
 fn health(table: &mut Table<'_, '_>) -> Health {
@@ -363,6 +386,7 @@ impl Draft {
             commit: self.commit,
             claim_ping: self.claim_ping,
             on_deposed: self.on_deposed,
+            state_sync: self.state_sync,
             health: self.health,
         })
     }

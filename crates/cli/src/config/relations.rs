@@ -72,6 +72,9 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
             reading.problem(&field(key), "belongs to policy = \"http\" only");
         }
     }
+    if draft.state_sync.is_some() && draft.policy.is_some_and(|policy| policy != Policy::Replica) {
+        reading.problem(&field("state_sync"), "belongs to policy = \"replica\" only");
+    }
     let Some(vip) = draft.address else { return };
     if let Some(host) = draft
         .claim_ping
