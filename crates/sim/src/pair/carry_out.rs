@@ -97,6 +97,9 @@ impl Station {
             Action::CloseReplica { connection, .. } => {
                 self.replicas.remove(&connection);
             }
+            Action::RunSync { .. } | Action::HoldInput { .. } => {
+                unreachable!("these servers have no state that would be copied")
+            }
         }
     }
 
