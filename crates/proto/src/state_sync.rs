@@ -354,7 +354,10 @@ impl StateSync {
         } else {
             self.failures = self.failures.saturating_add(1);
         }
-        let why = self.why.clone().unwrap_or_else(|| "packets passed unlogged".into());
+        let why = self
+            .why
+            .clone()
+            .unwrap_or_else(|| "packets passed unlogged".into());
         actions.push_back(Action::Report(Report::NotSynced { service, why }));
     }
 

@@ -141,6 +141,9 @@ pub struct Service {
     /// `"safe"` methods, `"idempotent"` ones and requests with an `Idempotency-Key`, `"all"`, or a list of methods and
     /// `"Idempotency-Key"`; `http` only. Default `"idempotent"`.
     pub reexecute: Reexecute,
+    /// `after_takeover`: whether connections that were taken over stay relayed (`"keep"`), or end with their next reply
+    /// (`"close"`), so that their clients connect anew to the application itself; `http` only. Default `"keep"`.
+    pub after_takeover: AfterTakeover,
     /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end.
     pub crash_exit_codes: Vec<u8>,
     /// `commit`: what must be logged before what is released.
@@ -210,6 +213,16 @@ pub enum Policy {
     Http,
     /// It runs on both nodes and is deterministic per connection (FT-TCP's hot backup).
     Replica,
+}
+
+/// What becomes of connections that were taken over (`after_takeover`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterTakeover {
+    /// They are relayed until they end.
+    #[default]
+    Keep,
+    /// The next reply that can says `Connection: close`, and ends them.
+    Close,
 }
 
 /// What must be logged before what is released (`commit`).

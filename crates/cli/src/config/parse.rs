@@ -13,8 +13,8 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, power_of_two, text, unknown,
 };
 use super::{
-    Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem, Role,
-    STATE_ROOT, Service, StateSync, arbiter, relations,
+    AfterTakeover, Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem,
+    Role, STATE_ROOT, Service, StateSync, arbiter, relations,
 };
 
 /// The file's tables, and the one key outside of them.
@@ -247,6 +247,7 @@ pub(super) struct Draft {
     pub(super) application: Option<SocketAddr>,
     pub(super) volatile_headers: Option<Vec<String>>,
     pub(super) reexecute: Option<Reexecute>,
+    pub(super) after_takeover: Option<AfterTakeover>,
     pub(super) crash_exit_codes: Vec<u8>,
     pub(super) commit: Commit,
     pub(super) claim_ping: Vec<IpAddr>,
@@ -295,6 +296,7 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
         application: table.optional("application", application),
         volatile_headers: table.optional("volatile_headers", list(header)),
         reexecute: table.optional("reexecute", reexecute),
+        after_takeover: table.optional("after_takeover", after_takeover),
         crash_exit_codes: table
             .optional("crash_exit_codes", list(integer(1..=255)))
             .map_or_else(Vec::new, |codes| codes.into_iter().map(narrow).collect()),
@@ -382,6 +384,7 @@ impl Draft {
                 .unwrap_or_else(|| Self::default_application(address, port)),
             volatile_headers: self.volatile_headers.unwrap_or_else(date),
             reexecute: self.reexecute.unwrap_or_default(),
+            after_takeover: self.after_takeover.unwrap_or_default(),
             crash_exit_codes: self.crash_exit_codes,
             commit: self.commit,
             claim_ping: self.claim_ping,
@@ -447,6 +450,14 @@ fn reexecute(value: &DeValue<'_>) -> Result<Reexecute, String> {
             _ => None,
         })(value),
     }
+}
+
+fn after_takeover(value: &DeValue<'_>) -> Result<AfterTakeover, String> {
+    text("\"keep\" or \"close\"", |name| match name {
+        "keep" => Some(AfterTakeover::Keep),
+        "close" => Some(AfterTakeover::Close),
+        _ => None,
+    })(value)
 }
 
 fn header(value: &DeValue<'_>) -> Result<String, String> {

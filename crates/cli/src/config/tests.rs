@@ -63,6 +63,7 @@ primary = "alpha"
 application = "127.0.0.2:8080"
 volatile_headers = ["Date", "X-Request-Id"]
 reexecute = ["GET", "POST", "Idempotency-Key"]
+after_takeover = "close"
 crash_exit_codes = [3, 139]
 commit = "prs"
 claim_ping = ["10.0.0.1", "10.0.0.2"]
@@ -144,6 +145,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         application: "127.0.0.1:80".parse().unwrap(),
         volatile_headers: vec!["date".to_owned()],
         reexecute: Reexecute::IDEMPOTENT,
+        after_takeover: AfterTakeover::Keep,
         crash_exit_codes: Vec::new(),
         commit: Commit::Prs,
         claim_ping: Vec::new(),
@@ -202,6 +204,7 @@ fn every_field_is_read() {
         Ok(web.reexecute),
         Reexecute::of(["POST", "GET", "Idempotency-Key"])
     );
+    assert_eq!(web.after_takeover, AfterTakeover::Close);
     assert_eq!(web.crash_exit_codes, [3, 139]);
     assert_eq!((echo.policy, echo.role), (Policy::Replica, Role::Backup));
     assert_eq!(echo.peer_address, "2001:db8::3".parse::<IpAddr>().unwrap());
@@ -638,10 +641,25 @@ fn headers_and_exit_codes_are_checked_one_by_one() {
 }
 
 #[test]
+fn what_becomes_of_taken_over_connections_is_a_word() {
+    assert_one(
+        &and("after_takeover = \"reset\"\n"),
+        "15: service[0].after_takeover: is \"reset\"; allowed: \"keep\" or \"close\"",
+    );
+    let replica = SMALLEST.replace("\"http\"", "\"replica\"") + "after_takeover = \"close\"\n";
+    assert_one(
+        &wrong(&replica),
+        "15: service[0].after_takeover: belongs to policy = \"http\" only",
+    );
+}
+
+#[test]
 fn state_is_copied_for_replicas_only_by_a_command_and_within_bounds() {
     let replica = SMALLEST.replace("\"http\"", "\"replica\"");
     assert_eq!(parse(&replica).unwrap().services[0].state_sync, None);
-    let state_sync = parse(&format!("{replica}state_sync = [\"copy\"]\n")).unwrap().services[0]
+    let state_sync = parse(&format!("{replica}state_sync = [\"copy\"]\n"))
+        .unwrap()
+        .services[0]
         .state_sync
         .clone()
         .unwrap();

@@ -174,7 +174,9 @@ mod tests {
 
     #[test]
     fn the_hook_is_told_what_to_do_and_says_why_it_did_not() {
-        let hook = runner("test $STEADFAST_PHASE = prepare && test $STEADFAST_LIMIT_MS = 60000 || { echo $STEADFAST_SERVICE: no >&2; exit 3; }");
+        let hook = runner(
+            "test $STEADFAST_PHASE = prepare && test $STEADFAST_LIMIT_MS = 60000 || { echo $STEADFAST_SERVICE: no >&2; exit 3; }",
+        );
         assert_eq!(hook.run(run(Phase::Prepare)), Ok(()));
         let why = hook.run(run(Phase::Finish)).unwrap_err();
         assert_eq!(why, "finish failed: exit status: 3: cache: no");

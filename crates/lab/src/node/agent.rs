@@ -498,7 +498,9 @@ mod tests {
     fn what_is_not_asked_for_is_not_configured() {
         let plain = pair().configuration(0, Path::new("/key"));
         assert!(
-            ["claim_ping", "health", "state_sync"].iter().all(|key| !plain.contains(key)),
+            ["claim_ping", "health", "state_sync"]
+                .iter()
+                .all(|key| !plain.contains(key)),
             "{plain}"
         );
         let full = Pair {

@@ -17,7 +17,11 @@ impl Service {
         }
         let connection = self.table.find(segment.source).and_then(|id| self.table.get(id));
         let is_followed = connection.is_some_and(|connection| connection.follower().protection().is_ok());
-        if is_followed { 0 } else { segment.payload.len() as u64 }
+        if is_followed {
+            0
+        } else {
+            segment.payload.len() as u64
+        }
     }
 
     /// Whether a replica follows what has changed. A connection that was opened is not protected if its replica's state is not the
@@ -163,7 +167,14 @@ mod tests {
     }
 
     /// The client's numbers begin at 0, the server's at 1000.
-    fn say(node: &mut Node, port: u16, direction: Direction, flags: Flags, (seq, ack): (u32, u32), payload: &[u8]) {
+    fn say(
+        node: &mut Node,
+        port: u16,
+        direction: Direction,
+        flags: Flags,
+        (seq, ack): (u32, u32),
+        payload: &[u8],
+    ) {
         let (source, destination) = match direction {
             Direction::In => (client(port), node.vip(0)),
             Direction::Out => (node.vip(0), client(port)),

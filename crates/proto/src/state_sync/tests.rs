@@ -40,12 +40,18 @@ impl Scene {
         let mut said = Vec::new();
         for action in std::mem::take(&mut self.actions) {
             said.push(match action {
-                Action::RunSync { phase, run, until, .. } => {
+                Action::RunSync {
+                    phase, run, until, ..
+                } => {
                     self.run = run;
-                    let until = until.map_or_else(String::new, |until| format!(" until {}", until.as_nanos() / 1_000_000));
+                    let until = until.map_or_else(String::new, |until| {
+                        format!(" until {}", until.as_nanos() / 1_000_000)
+                    });
                     format!("{phase:?}{until}")
                 }
-                Action::HoldInput { until: Some(until), .. } => format!("hold until {}", until.as_nanos() / 1_000_000),
+                Action::HoldInput {
+                    until: Some(until), ..
+                } => format!("hold until {}", until.as_nanos() / 1_000_000),
                 Action::HoldInput { until: None, .. } => "release".into(),
                 Action::Drain { .. } => "drain".into(),
                 Action::Report(Report::Synced { held, .. }) => format!("synced, held {held:?}"),
@@ -118,7 +124,10 @@ fn the_rest_is_copied_while_input_is_held() {
     assert_eq!(scene.wants(), "Finish until 3500");
     scene.ends(3040, Ok(()));
     assert_eq!(scene.wants(), "release; synced, held 40ms");
-    assert_eq!((scene.sync.state(), scene.sync.poll_timeout()), (State::Synced, None));
+    assert_eq!(
+        (scene.sync.state(), scene.sync.poll_timeout()),
+        (State::Synced, None)
+    );
 }
 
 /// Also if it was done in time and only told too late: nobody knows what passed between.

@@ -108,7 +108,11 @@ impl LastReply {
             match &mut self.receiving {
                 Receiving::Between => match bytes[0] {
                     b'\r' | b'\n' => bytes = &bytes[1..],
-                    _ => self.receiving = Receiving::Head(Vec::new()),
+                    first if first.is_ascii_alphabetic() => self.receiving = Receiving::Head(Vec::new()),
+                    _ => {
+                        self.course = Course::Off;
+                        return Ok(());
+                    }
                 },
                 Receiving::Head(head) => {
                     if take_section(head, &mut bytes)? {
@@ -134,6 +138,7 @@ impl LastReply {
     /// Takes a step; on an error nothing was taken but what is kept.
     fn reply(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), Fault> {
         match &mut self.replying {
+            Replying::Between if self.unanswered.is_empty() || bytes[0] != b'H' => self.course = Course::Off,
             Replying::Between => self.replying = Replying::Head(Vec::new()),
             Replying::Head(head) => {
                 let (mut section, mut rest) = (std::mem::take(head), *bytes);

@@ -147,6 +147,11 @@ impl Resumer {
             .map_or(bytes.len(), |last| last.on_input(bytes))
     }
 
+    /// Whether the application has to say something again, so it must be asked again.
+    pub const fn awaits_reply(&self) -> bool {
+        matches!(self.state, State::Head { .. } | State::Body { .. })
+    }
+
     /// From now on bytes pass as they are: the relay need not ask any more.
     pub const fn is_transparent(&self) -> bool {
         matches!(self.state, State::Transparent) && self.last_reply.is_none()

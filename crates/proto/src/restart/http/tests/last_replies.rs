@@ -32,7 +32,11 @@ fn parts(message: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let mut rest = message;
     let mut head = Vec::new();
     loop {
-        let end = rest.iter().position(|&byte| byte == b'\n').expect("a whole header") + 1;
+        let end = rest
+            .iter()
+            .position(|&byte| byte == b'\n')
+            .expect("a whole header")
+            + 1;
         let (line, after) = rest.split_at(end);
         rest = after;
         if line.trim_ascii().is_empty() {
@@ -57,11 +61,18 @@ fn the_next_reply_of_every_framing_is_the_last_one() {
             }
             assert!(last.is_said(), "{name}");
             let asked = conversation.exchanges[0].request.len();
-            assert_eq!(given, asked, "{name}: what comes after it is not given to the application");
+            assert_eq!(
+                given, asked,
+                "{name}: what comes after it is not given to the application"
+            );
             let reply = conversation.exchanges[0].reply(DATES[0], 30);
             if name == "interim" {
                 let end = said.windows(4).position(|at| at == b"\r\n\r\n").expect("there") + 4;
-                assert_eq!(said[..end], reply[..end], "an interim reply says nothing of the end");
+                assert_eq!(
+                    said[..end],
+                    reply[..end],
+                    "an interim reply says nothing of the end"
+                );
                 assert_eq!(parts(&said[end..]), parts(&reply[end..]));
                 continue;
             }
@@ -103,7 +114,12 @@ fn what_has_no_end_of_its_own_passes_as_it_is() {
             output
                 .chunks(step)
                 .for_each(|piece| last.on_output(piece, &mut said));
-            assert_eq!((given, &said[..]), (input.len(), output), "{}", output.escape_ascii());
+            assert_eq!(
+                (given, &said[..]),
+                (input.len(), output),
+                "{}",
+                output.escape_ascii()
+            );
             assert_eq!(last.on_input(b"more"), 4);
         }
     }
@@ -112,7 +128,9 @@ fn what_has_no_end_of_its_own_passes_as_it_is() {
 /// A cut reply has told the client already that the connection stays.
 #[test]
 fn a_reply_that_is_continued_is_not_the_last_one() {
-    let resume = tracker(GET, &OK[..OK.len() - 1], 9).resume().expect("restartable");
+    let resume = tracker(GET, &OK[..OK.len() - 1], 9)
+        .resume()
+        .expect("restartable");
     let (mut resumer, mut to_client) = Resumer::new(resume);
     resumer.close_softly();
     assert_eq!(resumer.on_input(GET), GET.len());
@@ -122,7 +140,10 @@ fn a_reply_that_is_continued_is_not_the_last_one() {
     to_client.clear();
     assert_eq!(resumer.on_input(GET), GET.len());
     resumer.on_application(OK, &mut to_client).expect("any");
-    assert_eq!(to_client.escape_ascii().to_string(), LAST.escape_ascii().to_string());
+    assert_eq!(
+        to_client.escape_ascii().to_string(),
+        LAST.escape_ascii().to_string()
+    );
     assert!(resumer.is_finished());
     assert_eq!(resumer.on_input(GET), 0);
 }
@@ -135,7 +156,11 @@ fn a_body_whose_end_cannot_be_found_ends_visibly() {
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc?",
         &mut said,
     );
-    assert!(last.is_said() && said.ends_with(b"3\r\nabc"), "{}", said.escape_ascii());
+    assert!(
+        last.is_said() && said.ends_with(b"3\r\nabc"),
+        "{}",
+        said.escape_ascii()
+    );
 }
 
 /// Requests without and with a body, as bytes.
