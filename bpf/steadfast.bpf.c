@@ -125,7 +125,7 @@ static __always_inline __u32 held_as(struct parsed *packet, struct service_state
 static __always_inline _Bool is_input_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u64 until = *(volatile __u64 *)&state->hold_until_ns;
 	__be16 total;
-	if (!until || packet->direction != DIRECTION_IN || packet->tcp.syn || bpf_ktime_get_ns() >= until)
+	if (!until || packet->direction != DIRECTION_IN || bpf_ktime_get_ns() >= until)
 		return 0;
 	if (packet->tcp.fin || load(skb, L3 + (packet->ip.v6 ? 4 : 2), &total, sizeof(total)) || !total)
 		return 1;

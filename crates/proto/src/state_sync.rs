@@ -280,7 +280,9 @@ impl StateSync {
         let event = match outcome {
             Ok(()) => Event::Succeeded,
             Err(why) => {
-                self.why = Some(why);
+                if self.state != State::Abandoning {
+                    self.why = Some(why);
+                }
                 Event::Failed
             }
         };

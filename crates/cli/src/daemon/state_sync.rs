@@ -56,6 +56,7 @@ impl StateSyncs {
                 hooks.push(None);
                 continue;
             };
+            let name = service.name.clone();
             let (runs, ordered) = channel();
             let last = Arc::new(AtomicU64::new(0));
             let runner = Runner {
@@ -67,6 +68,13 @@ impl StateSyncs {
             let serve = move || {
                 for run in ordered {
                     let outcome = runner.run(run);
+                    if let (Phase::Abandon, Err(why)) = (run.phase, &outcome) {
+                        tracing::error!(
+                            service = name,
+                            why,
+                            "the replica's server may still be a copy of the peer's"
+                        );
+                    }
                     let _ = sender.send((run.service, run.number, outcome)); // an agent that has ended does not listen
                     wake();
                 }

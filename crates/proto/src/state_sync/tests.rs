@@ -179,6 +179,7 @@ fn it_is_tried_again_after_longer_and_longer_rests() {
         scene.ends(now, Err("no".into()));
         assert_eq!(scene.wants(), "release; Abandon; not synced: no");
         scene.ends(now, Err("that neither".into()));
+        assert_eq!(scene.sync.why(), Some("no"));
         let due = scene.sync.poll_timeout().expect("it rests").as_nanos() / 1_000_000;
         rests.push((due - now) / 1000);
         now = due;
