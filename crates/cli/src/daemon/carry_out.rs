@@ -334,10 +334,7 @@ impl Executor {
                 number: run,
                 until,
             }),
-            Action::HoldInput { service, until } => {
-                self.wire
-                    .hold_input(service, until.map_or(0, |until| until.as_nanos()));
-            }
+            Action::HoldInput { service, until } => self.hold_input(service, until),
             Action::Report(report) => self.tell(node, &report),
         }
         Ok(())
@@ -370,6 +367,11 @@ impl Executor {
                 tracing::debug!(%error, "the kernel will ask for the peer by itself");
             }
         }
+    }
+
+    fn hold_input(&self, service: ServiceIndex, until: Option<proto::Instant>) {
+        let until = until.map_or(0, |until| until.as_nanos());
+        self.wire.hold_input(service, until);
     }
 
     fn hold(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {

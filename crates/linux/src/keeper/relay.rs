@@ -44,7 +44,7 @@ struct Cut(Ending, String);
 
 /// Compares what the application says again.
 enum Filter {
-    Http(http::Resumer),
+    Http(Box<http::Resumer>),
     Replica(replica::Resumer),
 }
 
@@ -129,7 +129,7 @@ impl Relay {
                 if *closes {
                     resumer.close_softly();
                 }
-                Some((Filter::Http(resumer), first))
+                Some((Filter::Http(Box::new(resumer)), first))
             }
             Plan::Replica { resume } => {
                 let (resumer, first) = replica::Resumer::new(resume.clone());

@@ -94,12 +94,8 @@ impl Station {
                 connection, client, ..
             } => self.open_replica(connection, client),
             Action::FeedReplica { connection, .. } => self.feed_replica(now, connection),
-            Action::CloseReplica { connection, .. } => {
-                self.replicas.remove(&connection);
-            }
-            Action::RunSync { .. } | Action::HoldInput { .. } => {
-                unreachable!("these servers have no state that would be copied")
-            }
+            Action::CloseReplica { connection, .. } => drop(self.replicas.remove(&connection)),
+            Action::RunSync { .. } | Action::HoldInput { .. } => unreachable!("no server's state is copied"),
         }
     }
 
