@@ -39,3 +39,4 @@ install: build
 	target/release/steadfast man --out $(DESTDIR)$(PREFIX)/share/man/man8
 	install -D -m 644 packaging/steadfast.service $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast.service
 	install -D -m 644 packaging/pair.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/pair.toml
+	install -D -m 755 packaging/examples/redis-state-sync $(DESTDIR)$(PREFIX)/share/doc/steadfast/examples/redis-state-sync

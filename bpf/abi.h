@@ -46,6 +46,7 @@ struct service_state {
 	__u64 epoch;         /* of the mode; for the agent that goes on from here */
 	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long */
 	__u64 until_ns;      /* the right to speak alone ends then, CLOCK_MONOTONIC; 0: it does not end */
+	__u64 hold_until_ns; /* until then nothing that clients send gets to the primary, CLOCK_MONOTONIC */
 };
 
 /* What the map `held` has for a service. */
@@ -117,6 +118,7 @@ enum reason {
 	REASON_UNLOGGED,          /* passed without being logged: the log is full and the agent is away */
 	REASON_EGRESS_EXPIRED,    /* the right to speak has ended; dropped */
 	REASON_LED_TO_WIRE,       /* came past the wire: sent there, to be logged */
+	REASON_INPUT_HELD,        /* the primary's state stands still while it is copied; dropped, TCP repeats it */
 	REASON_COUNT,
 };
 
@@ -132,7 +134,7 @@ enum reason {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");
-_Static_assert(sizeof(struct service_state) == 72, "service_state");
+_Static_assert(sizeof(struct service_state) == 80, "service_state");
 _Static_assert(sizeof(struct client_key) == 20, "client_key");
 _Static_assert(sizeof(struct death_record) == 24, "death_record");
 _Static_assert(sizeof(struct node_state) == 64, "node_state");

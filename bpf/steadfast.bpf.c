@@ -121,6 +121,19 @@ static __always_inline __u32 held_as(struct parsed *packet, struct service_state
 	return as ? *as : 0;
 }
 
+/* Whether a client's segment would change the primary's state, which is being copied. */
+static __always_inline _Bool is_input_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	__u64 until = *(volatile __u64 *)&state->hold_until_ns;
+	__be16 total;
+	if (!until || packet->direction != DIRECTION_IN || bpf_ktime_get_ns() >= until)
+		return 0;
+	if (packet->tcp.fin || load(skb, L3 + (packet->ip.v6 ? 4 : 2), &total, sizeof(total)) || !total)
+		return 1;
+	/* A short frame is padded: its length does not tell. */
+	__u32 end = L3 + bpf_ntohs(total) + (packet->ip.v6 ? sizeof(struct ipv6hdr) : 0);
+	return end > packet->ip.l4 + packet->tcp.doff * 4;
+}
+
 /*
  * A client's segment during a takeover of its connection: to the local stack if the connection is there already, else into the
  * log. Reserve first, then look: the agent makes a socket ready first, then reads the ring. So one of the two sees the other.
@@ -151,7 +164,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 }
 
 /*
- * Log, then release. Reserving takes the ring's lock, so of a closing gate and this program one sees the other: either
+ * Log, then release. Reserving takes the ring's lock, so of a closing gate (or a hold) and this program one sees the other: either
  * the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is its
  * entry in `held`.
  */
@@ -168,6 +181,10 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 		if (mode_now(state) != MODE_WIRE || held_as(packet, state)) {                                          \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_GATE_CLOSED;                                                                     \
+		}                                                                                                      \
+		if (is_input_held(skb, packet, state)) {                                                               \
+			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
+			return REASON_INPUT_HELD;                                                                      \
 		}                                                                                                      \
 		if (fill(skb, packet, &bytes, len, after)) {                                                           \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \

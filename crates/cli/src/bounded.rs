@@ -50,6 +50,20 @@ pub fn run(
     limit: Duration,
     late: Late,
 ) -> io::Result<Outcome> {
+    run_unless(|| false, command, environment, limit, late)
+}
+
+/// The same; as soon as `is_void`, it counts as late.
+///
+/// # Errors
+/// If it cannot be run.
+pub fn run_unless(
+    is_void: impl Fn() -> bool,
+    command: &[String],
+    environment: &[(&str, &str)],
+    limit: Duration,
+    late: Late,
+) -> io::Result<Outcome> {
     let (program, arguments) = command
         .split_first()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
@@ -70,7 +84,7 @@ pub fn run(
             let stderr = said.map_or_else(String::new, |said| said.text());
             return Ok(Outcome::Ended { status, stderr });
         }
-        if begun.elapsed() >= limit {
+        if begun.elapsed() >= limit || is_void() {
             if late == Late::Kill {
                 kill(&mut child)?;
             }

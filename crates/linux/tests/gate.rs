@@ -472,3 +472,42 @@ fn many_connections_come_and_go_under_the_guard() {
         (reading.now().open_connections() == 0).then_some(())
     });
 }
+
+/// While input is held, handshakes pass and what the server says, nothing else; TCP repeats what was dropped.
+#[test]
+fn held_input_reaches_nobody_until_it_is_let_go() {
+    let Some(lan) = Lan::new("held_input_reaches_nobody_until_it_is_let_go") else {
+        return;
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let later = |time: Duration| (clock::now() + time).as_nanos();
+    for family in Family::BOTH {
+        let service = family.service();
+        let listener = lan.primary.listen(family.vip());
+        let (mut client, mut server) = lan.client.connect_pair(&listener);
+        wire.hold_input(service, later(Duration::from_secs(3600)));
+        client.write_all(b"held").expect("write");
+        wire.wait_for(family, "dropped_input_held", 1);
+        let acknowledged = wire.counter(family, "logged_in_packets");
+        server.write_all(b"said").expect("write");
+        client
+            .read_exact(&mut [0; 4])
+            .expect("what the server says passes");
+        wire.wait_for(family, "logged_in_packets", acknowledged + 1);
+        drop(lan.client.connect_pair(&listener)); // a handshake passes
+        server.set_nonblocking(true).expect("a socket");
+        let error = server.read(&mut [0; 4]).expect_err("nothing has come");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        server.set_nonblocking(false).expect("a socket");
+        wire.hold_input(service, 0);
+        let mut bytes = [0; 4];
+        server.read_exact(&mut bytes).expect("TCP repeats it");
+        assert_eq!(&bytes, b"held");
+
+        // An agent that died lets nothing go: the kernel does.
+        wire.hold_input(service, later(Duration::from_millis(50)));
+        client.write_all(b"more").expect("write");
+        server.read_exact(&mut bytes).expect("the hold has an end");
+        assert_eq!(&bytes, b"more");
+    }
+}

@@ -3,10 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::Instant;
 use crate::orphans::Orphans;
 use crate::role::Role;
+use crate::state_sync::Phase;
 use crate::table::ConnectionId;
 
 /// Index of a service, the same on the wire and here.
@@ -180,6 +182,24 @@ pub enum Action {
         /// The connection.
         connection: ConnectionId,
     },
+    /// Run the operator's hook for the state of a replica's server; then call `handle_synced`. Earlier runs are over, or are ended.
+    RunSync {
+        /// Of this service.
+        service: ServiceIndex,
+        /// What it is to do.
+        phase: Phase,
+        /// The number of this run.
+        run: u64,
+        /// It is of no use any more then; `None`: the operator has said how long it may take.
+        until: Option<Instant>,
+    },
+    /// Until then the wire drops what clients send, but handshakes and acknowledgements; `None`: no more.
+    HoldInput {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The end, which the kernel keeps if nobody says an earlier one.
+        until: Option<Instant>,
+    },
     /// Something that people want to know.
     Report(Report),
 }
@@ -218,6 +238,20 @@ pub enum Report {
         service: ServiceIndex,
         /// The epoch of both.
         epoch: u64,
+    },
+    /// The state of a replica's server is the primary's.
+    Synced {
+        /// The service.
+        service: ServiceIndex,
+        /// How long input was held for that.
+        held: Duration,
+    },
+    /// It could not be made so.
+    NotSynced {
+        /// The service.
+        service: ServiceIndex,
+        /// Why.
+        why: String,
     },
     /// The two nodes' configurations contradict each other.
     Contradiction {

@@ -30,6 +30,7 @@ pub mod role;
 pub mod seq;
 mod slots;
 pub mod standing;
+pub mod state_sync;
 pub mod stream;
 pub mod table;
 pub mod takeover;

@@ -26,6 +26,8 @@ pub enum Cause {
     Older(Policy),
     /// The same, but it cannot be learnt, for this reason.
     NotLearnt(String),
+    /// It was opened while the state of the replica's server was not the primary's.
+    NotSynced,
     /// The restart policy says so.
     Policy(String),
 }
@@ -53,6 +55,10 @@ impl std::fmt::Display for Cause {
             Self::Older(Policy::Replica) => {
                 write!(f, "older than the wire; replicas begin with their connections")
             }
+            Self::NotSynced => write!(
+                f,
+                "opened before the replica had the primary's state (state_sync)"
+            ),
             Self::NotLearnt(reason) => write!(f, "older than the wire, and not learnt: {reason}"),
             Self::Policy(reason) => write!(f, "{reason}"),
         }

@@ -10,6 +10,14 @@ pub struct ConnectionId {
     generation: u32,
 }
 
+#[cfg(test)]
+impl ConnectionId {
+    /// The first name of a slot.
+    pub(crate) const fn first_of(slot: u32) -> Self {
+        Self { slot, generation: 0 }
+    }
+}
+
 /// The slots.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {

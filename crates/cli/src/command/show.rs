@@ -14,7 +14,7 @@ use super::{Failure, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control::{
     self, ArbiterKind, ClientError, Connections, LinkStatus, Mode, OwnerStatus, PeerStatus, Protection,
-    RingStatus, ServiceStatus, StateSince, Status, WitnessStatus,
+    RingStatus, ServiceStatus, StateSince, StateSyncStatus, Status, WitnessStatus,
 };
 
 /// States that are shown of a node's history.
@@ -242,6 +242,9 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
             format!("the VIP may be claimed in {left} if the wire is silent (lease {lease})"),
         );
     }
+    if let Some(sync) = &service.state_sync {
+        line("replica", state_sync_text(sync));
+    }
     if service.relayed > 0 {
         let s = if service.relayed == 1 { "" } else { "s" };
         line("relayed", format!("{} connection{s}", service.relayed));
@@ -260,6 +263,21 @@ fn history_text(history: &[StateSince], now_ns: u64) -> String {
     };
     let states: Vec<_> = history.iter().rev().take(HISTORY_SHOWN).map(state).collect();
     states.join(", before that ")
+}
+
+fn state_sync_text(sync: &StateSyncStatus) -> String {
+    let error = sync
+        .error
+        .as_ref()
+        .map_or_else(String::new, |error| format!("; {error}"));
+    match sync.missed_bytes {
+        _ if !sync.synced => format!("its state is NOT the primary's ({}){error}", sync.state),
+        0 => "its state is the primary's".to_owned(),
+        missed => format!(
+            "its state is the primary's, but for what older connections have changed since ({} of input)",
+            bytes(missed)
+        ),
+    }
 }
 
 fn takeovers_text(service: &ServiceStatus, now_ns: u64) -> String {

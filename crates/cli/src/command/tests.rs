@@ -7,7 +7,7 @@ use super::*;
 use crate::config::Role;
 use crate::control::{
     ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus, Mode, PeerStatus, Protection, RingStatus,
-    RingsStatus, ServiceStatus, StateSince, Status, TakeoverReport, samples,
+    RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport, samples,
 };
 
 #[test]
@@ -61,6 +61,12 @@ fn survivor() -> ServiceStatus {
             configured_ns: 300_000_000,
             left_ns: Some(380_000_000),
         },
+        state_sync: Some(StateSyncStatus {
+            synced: false,
+            state: "resting".to_owned(),
+            error: Some("finish failed: exit status: 3: no".to_owned()),
+            missed_bytes: 0,
+        }),
         ..sample
     }
 }
@@ -111,6 +117,7 @@ peer           primary; its application: DEAD
 log            5.1 MiB of 2.0 GiB; the largest 2.0 KiB of 64.0 MiB
 lag            0 B not followed, 1.4 KiB of input not acknowledged by the primary
 lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease 300.00 ms)
+replica        its state is NOT the primary's (resting); finish failed: exit status: 3: no
 relayed        1 connection
 not protected  1: relayed; no backup
 

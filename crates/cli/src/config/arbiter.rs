@@ -160,7 +160,8 @@ fn fence(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Fence>>
 
 const COMMAND: &str = "an array of a program and its arguments";
 
-fn command(value: &DeValue<'_>) -> Result<Vec<String>, String> {
+/// Reads a program and its arguments.
+pub(super) fn command(value: &DeValue<'_>) -> Result<Vec<String>, String> {
     let words = list(text("a string", word))(value)?;
     match words.first() {
         Some(program) if !program.is_empty() => Ok(words),

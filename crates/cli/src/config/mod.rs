@@ -141,6 +141,9 @@ pub struct Service {
     /// `"safe"` methods, `"idempotent"` ones and requests with an `Idempotency-Key`, `"all"`, or a list of methods and
     /// `"Idempotency-Key"`; `http` only. Default `"idempotent"`.
     pub reexecute: Reexecute,
+    /// `after_takeover`: whether connections that were taken over stay relayed (`"keep"`), or end with their next reply
+    /// (`"close"`), so that their clients connect anew to the application itself; `http` only. Default `"keep"`.
+    pub after_takeover: AfterTakeover,
     /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end.
     pub crash_exit_codes: Vec<u8>,
     /// `commit`: what must be logged before what is released.
@@ -150,8 +153,22 @@ pub struct Service {
     pub claim_ping: Vec<IpAddr>,
     /// `on_deposed`: a command and its arguments, run when the peer has taken the service over from this node.
     pub on_deposed: Vec<String>,
+    /// `state_sync` and its bounds; policy `replica` only. Default: none, so a server that has just started is taken to have all the
+    /// state that matters.
+    pub state_sync: Option<StateSync>,
     /// `[service.health]`: how the application is asked whether it still works. Default: it is not asked.
     pub health: Option<Health>,
+}
+
+/// How the state of a replica's server is made the primary's when its node comes back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateSync {
+    /// `state_sync`: a command and its arguments, run on the node that is the wire.
+    pub command: Vec<String>,
+    /// `state_sync_timeout_ms`: how long it may take while clients go on, 100 to 3,600,000 ms. Default 10,000 ms.
+    pub timeout: Duration,
+    /// `state_sync_hold_ms`: how long it may take while what clients send is held, 10 to 10,000 ms. Default 500 ms.
+    pub hold: Duration,
 }
 
 /// `[service.health]`: a question that a working application answers.
@@ -196,6 +213,16 @@ pub enum Policy {
     Http,
     /// It runs on both nodes and is deterministic per connection (FT-TCP's hot backup).
     Replica,
+}
+
+/// What becomes of connections that were taken over (`after_takeover`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterTakeover {
+    /// They are relayed until they end.
+    #[default]
+    Keep,
+    /// The next reply that can says `Connection: close`, and ends them.
+    Close,
 }
 
 /// What must be logged before what is released (`commit`).

@@ -13,8 +13,8 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, power_of_two, text, unknown,
 };
 use super::{
-    Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem, Role,
-    STATE_ROOT, Service, arbiter, relations,
+    AfterTakeover, Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem,
+    Role, STATE_ROOT, Service, StateSync, arbiter, relations,
 };
 
 /// The file's tables, and the one key outside of them.
@@ -36,6 +36,9 @@ const LEASE_MS: u64 = 300;
 const HEALTH_INTERVAL_MS: u64 = 1_000;
 const HEALTH_TIMEOUT_MS: u64 = 1_000;
 const HEALTH_FAILURES: u64 = 3;
+
+const STATE_SYNC_TIMEOUT_MS: u64 = 10_000;
+const STATE_SYNC_HOLD_MS: u64 = 500;
 
 /// At 1.2 GB/s the ring fills to 3–8 MB in normal running; the rest is for a drainer that is held up.
 const RING_MB: u64 = 64;
@@ -244,10 +247,12 @@ pub(super) struct Draft {
     pub(super) application: Option<SocketAddr>,
     pub(super) volatile_headers: Option<Vec<String>>,
     pub(super) reexecute: Option<Reexecute>,
+    pub(super) after_takeover: Option<AfterTakeover>,
     pub(super) crash_exit_codes: Vec<u8>,
     pub(super) commit: Commit,
     pub(super) claim_ping: Vec<IpAddr>,
     pub(super) on_deposed: Vec<String>,
+    pub(super) state_sync: Option<StateSync>,
     pub(super) health: Option<Health>,
 }
 
@@ -291,6 +296,7 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
         application: table.optional("application", application),
         volatile_headers: table.optional("volatile_headers", list(header)),
         reexecute: table.optional("reexecute", reexecute),
+        after_takeover: table.optional("after_takeover", after_takeover),
         crash_exit_codes: table
             .optional("crash_exit_codes", list(integer(1..=255)))
             .map_or_else(Vec::new, |codes| codes.into_iter().map(narrow).collect()),
@@ -299,10 +305,29 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
         on_deposed: table
             .optional("on_deposed", list(text("a string", |word| Some(word.to_owned()))))
             .unwrap_or_default(),
+        state_sync: state_sync(&mut table),
         health: table.table("health", health),
     };
     table.end();
     draft
+}
+
+fn state_sync(table: &mut Table<'_, '_>) -> Option<StateSync> {
+    let has_command = table.has("state_sync");
+    let command = table.optional("state_sync", arbiter::command);
+    let mut bound = |key: &'static str, range, default| {
+        if table.has(key) && !has_command {
+            table.problem(key, "is of no use without state_sync");
+        }
+        Duration::from_millis(table.optional(key, integer(range)).unwrap_or(default))
+    };
+    let timeout = bound("state_sync_timeout_ms", 100..=3_600_000, STATE_SYNC_TIMEOUT_MS);
+    let hold = bound("state_sync_hold_ms", 10..=10_000, STATE_SYNC_HOLD_MS);
+    command.map(|command| StateSync {
+        command,
+        timeout,
+        hold,
+    })
 }
 
 fn health(table: &mut Table<'_, '_>) -> Health {
@@ -359,10 +384,12 @@ impl Draft {
                 .unwrap_or_else(|| Self::default_application(address, port)),
             volatile_headers: self.volatile_headers.unwrap_or_else(date),
             reexecute: self.reexecute.unwrap_or_default(),
+            after_takeover: self.after_takeover.unwrap_or_default(),
             crash_exit_codes: self.crash_exit_codes,
             commit: self.commit,
             claim_ping: self.claim_ping,
             on_deposed: self.on_deposed,
+            state_sync: self.state_sync,
             health: self.health,
         })
     }
@@ -423,6 +450,14 @@ fn reexecute(value: &DeValue<'_>) -> Result<Reexecute, String> {
             _ => None,
         })(value),
     }
+}
+
+fn after_takeover(value: &DeValue<'_>) -> Result<AfterTakeover, String> {
+    text("\"keep\" or \"close\"", |name| match name {
+        "keep" => Some(AfterTakeover::Keep),
+        "close" => Some(AfterTakeover::Close),
+        _ => None,
+    })(value)
 }
 
 fn header(value: &DeValue<'_>) -> Result<String, String> {

@@ -66,11 +66,15 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
     let of_http = [
         ("volatile_headers", draft.volatile_headers.is_some()),
         ("reexecute", draft.reexecute.is_some()),
+        ("after_takeover", draft.after_takeover.is_some()),
     ];
     for (key, _) in of_http.into_iter().filter(|&(_, is_there)| is_there) {
         if draft.policy.is_some_and(|policy| policy != Policy::Http) {
             reading.problem(&field(key), "belongs to policy = \"http\" only");
         }
+    }
+    if draft.state_sync.is_some() && draft.policy.is_some_and(|policy| policy != Policy::Replica) {
+        reading.problem(&field("state_sync"), "belongs to policy = \"replica\" only");
     }
     let Some(vip) = draft.address else { return };
     if let Some(host) = draft

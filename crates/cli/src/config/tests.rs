@@ -63,6 +63,7 @@ primary = "alpha"
 application = "127.0.0.2:8080"
 volatile_headers = ["Date", "X-Request-Id"]
 reexecute = ["GET", "POST", "Idempotency-Key"]
+after_takeover = "close"
 crash_exit_codes = [3, 139]
 commit = "prs"
 claim_ping = ["10.0.0.1", "10.0.0.2"]
@@ -83,6 +84,9 @@ interface = "eth0"
 policy = "replica"
 primary = "beta"
 peer_address = "2001:db8::3"
+state_sync = ["/usr/local/sbin/copy", "--all"]
+state_sync_timeout_ms = 60_000
+state_sync_hold_ms = 100
 "#;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -141,10 +145,12 @@ fn the_smallest_file_has_the_documented_defaults() {
         application: "127.0.0.1:80".parse().unwrap(),
         volatile_headers: vec!["date".to_owned()],
         reexecute: Reexecute::IDEMPOTENT,
+        after_takeover: AfterTakeover::Keep,
         crash_exit_codes: Vec::new(),
         commit: Commit::Prs,
         claim_ping: Vec::new(),
         on_deposed: Vec::new(),
+        state_sync: None,
         health: None,
     };
     assert_eq!(config.services, [web]);
@@ -198,11 +204,18 @@ fn every_field_is_read() {
         Ok(web.reexecute),
         Reexecute::of(["POST", "GET", "Idempotency-Key"])
     );
+    assert_eq!(web.after_takeover, AfterTakeover::Close);
     assert_eq!(web.crash_exit_codes, [3, 139]);
     assert_eq!((echo.policy, echo.role), (Policy::Replica, Role::Backup));
     assert_eq!(echo.peer_address, "2001:db8::3".parse::<IpAddr>().unwrap());
     assert_eq!(echo.application, "[::1]:7".parse().unwrap());
     assert_eq!(echo.volatile_headers, [""; 0]);
+    let state_sync = StateSync {
+        command: ["/usr/local/sbin/copy", "--all"].map(str::to_owned).into(),
+        timeout: Duration::from_secs(60),
+        hold: Duration::from_millis(100),
+    };
+    assert_eq!(echo.state_sync, Some(state_sync));
 }
 
 #[test]
@@ -625,6 +638,63 @@ fn headers_and_exit_codes_are_checked_one_by_one() {
         &wrong(&replica),
         "15: service[0].volatile_headers: belongs to policy = \"http\" only",
     );
+}
+
+#[test]
+fn what_becomes_of_taken_over_connections_is_a_word() {
+    assert_one(
+        &and("after_takeover = \"reset\"\n"),
+        "15: service[0].after_takeover: is \"reset\"; allowed: \"keep\" or \"close\"",
+    );
+    let replica = SMALLEST.replace("\"http\"", "\"replica\"") + "after_takeover = \"close\"\n";
+    assert_one(
+        &wrong(&replica),
+        "15: service[0].after_takeover: belongs to policy = \"http\" only",
+    );
+}
+
+#[test]
+fn state_is_copied_for_replicas_only_by_a_command_and_within_bounds() {
+    let replica = SMALLEST.replace("\"http\"", "\"replica\"");
+    assert_eq!(parse(&replica).unwrap().services[0].state_sync, None);
+    let state_sync = parse(&format!("{replica}state_sync = [\"copy\"]\n"))
+        .unwrap()
+        .services[0]
+        .state_sync
+        .clone()
+        .unwrap();
+    assert_eq!(
+        (state_sync.timeout, state_sync.hold),
+        (Duration::from_secs(10), Duration::from_millis(500))
+    );
+    assert_one(
+        &and("state_sync = [\"copy\"]\n"),
+        "15: service[0].state_sync: belongs to policy = \"replica\" only",
+    );
+    for (keys, expected) in [
+        (
+            "state_sync = []",
+            "15: service[0].state_sync: names no program; allowed: an array of a program and its arguments",
+        ),
+        (
+            "state_sync = \"copy\"",
+            "15: service[0].state_sync: is of type string; allowed: an array",
+        ),
+        (
+            "state_sync_hold_ms = 100",
+            "15: service[0].state_sync_hold_ms: is of no use without state_sync",
+        ),
+        (
+            "state_sync = [\"copy\"]\nstate_sync_hold_ms = 9",
+            "16: service[0].state_sync_hold_ms: is 9; allowed: an integer from 10 to 10000",
+        ),
+        (
+            "state_sync = [\"copy\"]\nstate_sync_timeout_ms = 0",
+            "16: service[0].state_sync_timeout_ms: is 0; allowed: an integer from 100 to 3600000",
+        ),
+    ] {
+        assert_one(&wrong(&format!("{replica}{keys}\n")), expected);
+    }
 }
 
 #[test]

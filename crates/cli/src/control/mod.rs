@@ -231,6 +231,21 @@ pub struct ServiceStatus {
     pub connection_log_limit_bytes: u64,
     /// When this node may claim the VIP.
     pub lease: LeaseStatus,
+    /// Whether the state of the replica's server is the primary's; nothing without `state_sync`, or if this node is not the wire.
+    pub state_sync: Option<StateSyncStatus>,
+}
+
+/// The state of a replica's server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateSyncStatus {
+    /// Whether it is the primary's: only then are new connections protected.
+    pub synced: bool,
+    /// How far the hook is.
+    pub state: String,
+    /// Why it failed last, if it has since it succeeded.
+    pub error: Option<String>,
+    /// Bytes that connections without a replica have sent since: what they changed is missing.
+    pub missed_bytes: u64,
 }
 
 /// What a node became for a service, and when.

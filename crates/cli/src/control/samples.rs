@@ -88,6 +88,7 @@ pub fn service() -> ServiceStatus {
             configured_ns: 300,
             left_ns: None,
         },
+        state_sync: None,
     }
 }
 

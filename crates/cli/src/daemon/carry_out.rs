@@ -10,7 +10,7 @@ use linux::network::{Interface, Network, Part};
 use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{FilterWatch, Mode, Rings, Wire};
-use proto::action::{Action, Gate, Report, ServiceIndex};
+use proto::action::{Action, Gate, ServiceIndex};
 use proto::learn::{QUESTION_MAX, Told};
 use proto::node::Node;
 use proto::role::Role;
@@ -24,6 +24,7 @@ use super::relay::Relay;
 use super::replicas::Replicas;
 use super::restore::Restoring;
 use super::servers::Servers;
+use super::state_sync::{Run, StateSyncs};
 use crate::arbiter::{Arbiter, Question};
 use crate::config::Config;
 use crate::keepers::Keepers;
@@ -46,6 +47,7 @@ pub struct Executor {
     pub(super) replicas: Replicas,
     claims: Claims,
     servers: Servers,
+    state_syncs: StateSyncs,
     arbiter: Arbiter,
     filters: FilterWatch,
     verified: Instant,
@@ -69,6 +71,7 @@ impl Executor {
         wire: Wire,
         network: Network,
         servers: Servers,
+        state_syncs: StateSyncs,
         arbiter: Arbiter,
     ) -> anyhow::Result<Self> {
         let mut services = Vec::new();
@@ -101,6 +104,7 @@ impl Executor {
             replicas: Replicas::new(config)?,
             claims: Claims::new(config)?,
             servers,
+            state_syncs,
             arbiter,
             filters,
             verified: Instant::now(),
@@ -168,10 +172,13 @@ impl Executor {
         &self.arbiter
     }
 
-    /// Tells the node how the applications are, and what outside hosts and the arbiter say.
+    /// Tells the node how the applications are, what outside hosts and the arbiter say, and which hooks have ended.
     pub fn watch(&mut self, node: &mut Node) {
         while let Some((Question { service, epoch }, verdict)) = self.arbiter.poll() {
             node.handle_verdict(linux::clock::now(), service, epoch, verdict);
+        }
+        while let Some((service, run, outcome)) = self.state_syncs.poll() {
+            node.handle_synced(linux::clock::now(), service, run, outcome);
         }
         self.servers.watch(&self.wire, node);
         self.claims.look(linux::clock::now(), node);
@@ -226,7 +233,7 @@ impl Executor {
                     packets,
                     "the log has a gap: the agent was away; connections are not protected until they begin anew"
                 );
-                node.handle_log_gap(index);
+                node.handle_log_gap(now, index);
             }
         }
         is_back
@@ -316,7 +323,19 @@ impl Executor {
             }
             Action::FeedReplica { service, connection } => self.replicas.feed(node, service, connection),
             Action::CloseReplica { service, connection } => self.replicas.close(service, connection),
-            Action::Report(report) => self.report(node, &report),
+            Action::RunSync {
+                service,
+                phase,
+                run,
+                until,
+            } => self.state_syncs.run(Run {
+                service,
+                phase,
+                number: run,
+                until,
+            }),
+            Action::HoldInput { service, until } => self.hold_input(service, until),
+            Action::Report(report) => self.tell(node, &report),
         }
         Ok(())
     }
@@ -348,6 +367,11 @@ impl Executor {
                 tracing::debug!(%error, "the kernel will ask for the peer by itself");
             }
         }
+    }
+
+    fn hold_input(&self, service: ServiceIndex, until: Option<proto::Instant>) {
+        let until = until.map_or(0, |until| until.as_nanos());
+        self.wire.hold_input(service, until);
     }
 
     fn hold(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {
@@ -397,55 +421,6 @@ impl Executor {
         let vip = self.services[usize::from(service)].vip;
         if let Err(error) = self.network.set_speak(vip, may) {
             tracing::error!(%error, %vip, "the no-RST guard stays closed: lost connections will hang instead of ending");
-        }
-    }
-
-    fn report(&self, node: &Node, report: &Report) {
-        match report {
-            Report::Role {
-                service,
-                from,
-                to,
-                epoch,
-            } => {
-                tracing::info!(service = self.service_name(*service), ?from, ?to, epoch, "role");
-            }
-            Report::TakenOver { service } => {
-                let Some(taken) = node.takeovers(*service).last() else {
-                    return;
-                };
-                let took = taken.first_live.map(|live| live.since(taken.declared));
-                tracing::info!(
-                    service = self.service_name(*service),
-                    connections = taken.connections,
-                    restored = taken.restored,
-                    reset = taken.reset,
-                    first_live = ?took,
-                    all = ?taken.decided.since(taken.declared),
-                    "taken over"
-                );
-            }
-            Report::Unrestorable {
-                service,
-                client,
-                reason,
-            } => {
-                tracing::warn!(service = self.service_name(*service), %client, reason, "connection lost");
-            }
-            Report::TwoVoices { service, epoch } => {
-                tracing::error!(
-                    service = self.service_name(*service),
-                    epoch,
-                    "BOTH NODES SPEAK for the service: they could not reach each other and both took it"
-                );
-            }
-            Report::Contradiction { service, what } => {
-                tracing::error!(
-                    service = self.service_name(*service),
-                    what,
-                    "configurations contradict each other"
-                );
-            }
         }
     }
 

@@ -9,6 +9,7 @@ mod claim;
 mod frame;
 mod health;
 mod hook;
+mod news;
 mod orders;
 mod peer;
 mod relay;
@@ -17,6 +18,7 @@ mod report;
 mod restore;
 mod servers;
 mod set_up;
+mod state_sync;
 mod upgrade;
 
 use std::collections::BTreeMap;

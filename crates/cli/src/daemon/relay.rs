@@ -18,7 +18,7 @@ use proto::follower::Restart;
 use proto::restart::http::Volatile;
 use proto::table::ConnectionId;
 
-use crate::config::Config;
+use crate::config::{AfterTakeover, Config};
 use crate::control::{self, ConnectionStatus};
 use crate::keepers::Keepers;
 
@@ -67,6 +67,7 @@ struct Service {
     name: String,
     application: SocketAddr,
     volatile: Volatile,
+    closes: bool,
 }
 
 /// The live connections and the way to the keepers.
@@ -99,6 +100,7 @@ impl Relay {
                 application: service.application,
                 volatile: Volatile::with(service.volatile_headers.iter().map(String::as_str))
                     .with_context(|| format!("service {}: volatile_headers", service.name))?,
+                closes: service.after_takeover == AfterTakeover::Close,
             });
         }
         Ok(Self {
@@ -379,6 +381,7 @@ fn adopt(client: &mut Client, service: &Service, handover: Handover) {
             Plan::Http {
                 resume,
                 volatile: service.volatile.clone(),
+                closes: service.closes,
             },
             feed.logged(log, frontier),
         ),

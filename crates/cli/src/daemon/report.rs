@@ -8,6 +8,7 @@ use proto::action::ServiceIndex;
 use proto::connection::{Connection, Protection};
 use proto::node::{Node, RoleSince};
 use proto::role::Role;
+use proto::state_sync::State;
 use proto::stream::StreamLog;
 
 use super::carry_out::Executor;
@@ -15,7 +16,7 @@ use super::relay::RELAYED;
 use crate::config::{self, Policy};
 use crate::control::{
     self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, RingStatus, RingsStatus,
-    ServiceStatus, StateSince, Status, TakeoverReport,
+    ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport,
 };
 
 /// Reasons that are told one by one; replicas may fail in many ways.
@@ -113,6 +114,7 @@ fn service(
             configured_ns: nanos(node.config().lease),
             left_ns: node.may_claim_at(index).map(|at| nanos(at.since(now))),
         },
+        state_sync: state_sync(node, index),
     }
 }
 
@@ -122,6 +124,18 @@ fn state_since(since: &RoleSince) -> StateSince {
         state: since.role,
         epoch: since.epoch,
     }
+}
+
+fn state_sync(node: &Node, index: ServiceIndex) -> Option<StateSyncStatus> {
+    let sync = node
+        .state_sync(index)
+        .filter(|sync| sync.state() != State::Idle)?;
+    Some(StateSyncStatus {
+        synced: sync.state() == State::Synced,
+        state: sync.state().to_string(),
+        error: sync.why().map(str::to_owned),
+        missed_bytes: sync.missed(),
+    })
 }
 
 /// In the operator's words a node that speaks alone is a primary in simplex mode.

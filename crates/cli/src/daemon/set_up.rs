@@ -12,6 +12,7 @@ use proto::table::TableConfig;
 use super::carry_out::{Executor, part_behind};
 use super::health::Watch;
 use super::servers::Servers;
+use super::state_sync::StateSyncs;
 use crate::arbiter::Arbiter;
 use crate::config::{self, Config, Policy, Role};
 use crate::lock::{self, Lock};
@@ -58,8 +59,9 @@ pub(super) fn set_up(
         None => begin(config, &options, &services)?,
     };
     let rings = wire.rings()?;
+    let state_syncs = StateSyncs::start(config, wake.clone())?;
     let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
-    let executor = Executor::new(config, wire, network, servers, arbiter)?;
+    let executor = Executor::new(config, wire, network, servers, state_syncs, arbiter)?;
     Ok(SetUp {
         executor,
         rings,
@@ -213,6 +215,7 @@ pub(super) fn node_config(
             is_primary: service.role == Role::Primary,
             mac,
             found: found.map(|found| found.gates[index]),
+            state_sync: service.state_sync.as_ref().map(|sync| sync.hold),
         })
         .collect();
     let detector = DetectorConfig {

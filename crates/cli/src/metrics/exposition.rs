@@ -330,6 +330,21 @@ fn logs(page: &Page, services: &[ServiceStatus]) {
         |service| Some(number(service.lag.unfollowed_bytes)),
     );
     page.each(
+        "steadfast_state_synced",
+        "Whether the state of the replica's server is the primary's.",
+        services,
+        |service| service.state_sync.as_ref().map(|sync| yes(sync.synced)),
+    );
+    page.each(
+        "steadfast_state_missed_bytes",
+        "Bytes that connections without a replica have sent since the replica's state was the primary's.",
+        services,
+        |service| {
+            let sync = service.state_sync.as_ref();
+            sync.map(|sync| number(sync.missed_bytes))
+        },
+    );
+    page.each(
         "steadfast_unacknowledged_input_bytes",
         "Bytes of the in-logs that the primary has not acknowledged yet.",
         services,

@@ -7,7 +7,7 @@ use super::*;
 use crate::config::Role;
 use crate::control::{
     Call, ConnectionCounts, LeaseStatus, LinkStatus, Mode, PeerStatus, RingStatus, RingsStatus, Server,
-    ServiceStatus, Status, TakeoverReport, samples,
+    ServiceStatus, StateSyncStatus, Status, TakeoverReport, samples,
 };
 
 /// A node that takes over, and whose application is hung.
@@ -47,6 +47,12 @@ fn a_status() -> Status {
             configured_ns: 300_000_000,
             left_ns: None,
         },
+        state_sync: Some(StateSyncStatus {
+            synced: true,
+            state: "synced".to_owned(),
+            error: None,
+            missed_bytes: 12,
+        }),
         ..sample
     };
     let full = RingStatus {
@@ -108,6 +114,8 @@ fn a_status_becomes_samples() {
         "steadfast_connection_log_bytes{service=\"web\"} 2048",
         "steadfast_unfollowed_bytes{service=\"web\"} 10",
         "steadfast_unacknowledged_input_bytes{service=\"web\"} 11",
+        "steadfast_state_synced{service=\"web\"} 1",
+        "steadfast_state_missed_bytes{service=\"web\"} 12",
         "steadfast_takeovers_total{service=\"web\"} 1",
         "steadfast_takeover_connections_total{outcome=\"restored\",service=\"web\"} 3",
         "steadfast_last_takeover_seconds{service=\"web\",step=\"first_live\"} 0.001",

@@ -231,6 +231,7 @@ fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
         missed,
         claim_ping: Vec::new(),
         health: None,
+        state_sync: None,
         arbiter: Arbiter::None,
     }
 }

@@ -40,6 +40,8 @@ pub struct Connection {
     flows: Cell<bool>,
     /// The client's address, once connected.
     pub local: Cell<Option<SocketAddr>>,
+    /// Those that it had before it connected anew.
+    pub earlier: RefCell<Vec<SocketAddr>>,
     /// When the handshake was complete.
     pub connected: Cell<Option<Instant>>,
     /// A reply was completed, so another request may go.
@@ -78,12 +80,13 @@ impl Connection {
             phase: Cell::new(Phase::Connect),
             flows: Cell::new(false),
             local: Cell::new(None),
+            earlier: RefCell::default(),
             connected: Cell::new(None),
             room: Notify::new(),
         }
     }
 
-    /// Connects to `server`.
+    /// Connects to `server`; anew, if it was connected and has been [closed](Self::close).
     ///
     /// # Errors
     /// Why not.
@@ -101,6 +104,7 @@ impl Connection {
             .await
             .map_err(|error| self.failure(&error))?;
         self.connected.set(Some(now()));
+        self.earlier.borrow_mut().extend(self.local.take());
         self.local.set(stream.local_addr().ok());
         *self.stream.borrow_mut() = Some(Rc::new(stream));
         Ok(())

@@ -73,7 +73,8 @@ pub enum Workload {
         /// Content bytes.
         bytes: u64,
     },
-    /// One small request after the other, each after the reply to the one before.
+    /// One small request after the other, each after the reply to the one before. Redis: what a connection wrote at its beginning is
+    /// read back at the end of the next one, after [`Order::Reconnect`].
     Request {
         /// Content bytes of a reply (and for Redis of a request).
         size: u64,
@@ -110,6 +111,8 @@ pub enum Order {
         /// Of a wait that began before, only what comes after the fault counts: it may have had another cause.
         clips: bool,
     },
+    /// Each connection of a workload `request` ends in order, and its client connects anew.
+    Reconnect,
     /// Requests end.
     Stop,
     /// Idle connections go on. Told to others it changes nothing.

@@ -26,6 +26,8 @@ pub struct Report {
 pub struct ConnectionReport {
     /// Its address at the client; `None` if it was never connected.
     pub local: Option<SocketAddr>,
+    /// Its addresses before it connected anew.
+    pub earlier: Vec<SocketAddr>,
     /// When the handshake was complete.
     pub connected_ns: Option<u64>,
     /// When it ended.
@@ -150,6 +152,11 @@ pub struct Spread {
 }
 
 impl ConnectionReport {
+    /// Whether `client` is or was its address.
+    pub fn has_been(&self, client: SocketAddr) -> bool {
+        self.local == Some(client) || self.earlier.contains(&client)
+    }
+
     /// Everything due came, was right, and the connection was closed in order.
     pub fn survived(&self) -> bool {
         self.failure.is_none() && self.bytes_received == self.bytes_expected && self.hash_matches()

@@ -176,6 +176,22 @@ pub fn redis_exchange(key: &str, content: Content) -> Request {
     request
 }
 
+/// Sets the value `key` to `text`.
+pub fn redis_note(key: &str, text: &str) -> Request {
+    Request {
+        bytes: command(&["SET", key, text]),
+        replies: vec![line("+OK\r\n".into(), 0)],
+    }
+}
+
+/// Reads `text` back from the value `key`.
+pub fn redis_noted(key: &str, text: &str) -> Request {
+    Request {
+        bytes: command(&["GET", key]),
+        replies: vec![line(format!("${}\r\n{text}\r\n", text.len()), 0)],
+    }
+}
+
 fn line(text: String, confirms: u64) -> Reply {
     Reply {
         head: Head::Exactly(text.into_bytes()),

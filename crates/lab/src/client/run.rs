@@ -82,6 +82,7 @@ struct Run {
     latency: RefCell<hdrhistogram::Histogram<u64>>,
     handshakes: Semaphore,
     stop: watch::Sender<bool>,
+    reconnect: watch::Sender<u64>,
     wake: watch::Sender<bool>,
     deadline: Instant,
 }
@@ -111,6 +112,7 @@ impl Run {
             latency: RefCell::new(workload::latency_account()),
             handshakes: Semaphore::new(plan.connects_at_once),
             stop: watch::Sender::new(false),
+            reconnect: watch::Sender::new(0),
             wake: watch::Sender::new(false),
             deadline: Instant::now() + Duration::from_millis(plan.deadline_ms),
             plan,
@@ -144,6 +146,7 @@ impl Run {
                 one = &mut tasks[ended.len()] => ended.push(one.context("a connection's task")?),
                 order = next_order(&mut orders) => match order {
                     order @ Order::Fault { .. } => faults.extend(Told::new(order, &connections)),
+                    Order::Reconnect => self.reconnect.send_modify(|times| *times += 1),
                     Order::Stop => drop(self.stop.send(true)),
                     Order::Wake => drop(self.wake.send(true)),
                 },
@@ -181,6 +184,7 @@ impl Run {
             plan: &self.plan,
             index,
             stop: self.stop.subscribe(),
+            reconnect: self.reconnect.subscribe(),
             wake: self.wake.subscribe(),
             latency: &self.latency,
             exchanges: 0.into(),
@@ -256,6 +260,7 @@ impl Ended {
         let Due { seed, period, len } = self.due;
         ConnectionReport {
             local: self.connection.local.get(),
+            earlier: self.connection.earlier.take(),
             connected_ns: self.connection.connected.get().map(proto::Instant::as_nanos),
             ended_ns: self.at.as_nanos(),
             bytes_expected: len,

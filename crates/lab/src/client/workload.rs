@@ -22,6 +22,8 @@ pub struct Task<'a> {
     pub index: usize,
     /// Becomes true at `Order::Stop`.
     pub stop: watch::Receiver<bool>,
+    /// How many `Order::Reconnect` there were.
+    pub reconnect: watch::Receiver<u64>,
     /// Becomes true at `Order::Wake`.
     pub wake: watch::Receiver<bool>,
     /// Round trips, in nanoseconds.
@@ -51,6 +53,8 @@ const PIPELINED: usize = 32;
 const DOWNLOAD_VALUE: u64 = 1 << 20;
 /// Content of a request that stores something.
 const POST_PIECE: u64 = 1_000_000;
+/// The number of the first key that is read on another connection than it was written on.
+const NOTES: u64 = 1 << 32;
 /// Redis refuses values above 512 MiB, and growing one copies it.
 const UPLOAD_VALUE: u64 = 64 << 20;
 
@@ -198,6 +202,8 @@ impl Task<'_> {
     async fn requests(&self, connection: &Connection, size: u64, until: Until) -> Result<(), Failure> {
         connection.enter(Phase::Flow);
         let mut pace = Pace::new(self.plan.bytes_per_second);
+        let mut times = 0;
+        self.note(connection, times).await?;
         let goes_on = || match until {
             Until::Count(count) => self.exchanges.get() < count,
             Until::Told => !*self.stop.borrow(),
@@ -208,8 +214,41 @@ impl Task<'_> {
                 () = pace.wait_for(size) => self.small_exchange(connection, size, 0).await?,
                 failure = connection.fails() => return Err(failure),
             }
+            if *self.reconnect.borrow() > times {
+                self.read_note(connection, times).await?;
+                connection.close().await?;
+                connection.enter(Phase::Connect);
+                connection.connect(self.plan.server).await?;
+                connection.enter(Phase::Flow);
+                times += 1;
+                self.note(connection, times).await?;
+            }
         }
-        Ok(())
+        self.read_note(connection, times).await
+    }
+
+    /// A server with state is told something, which outlives this connection.
+    async fn note(&self, connection: &Connection, times: u64) -> Result<(), Failure> {
+        if self.plan.protocol == Protocol::Http {
+            return Ok(());
+        }
+        let (key, text) = self.note_of(times);
+        connection.exchange(requests::redis_note(&key, &text)).await
+    }
+
+    /// It must still know what it was told on the connection before.
+    async fn read_note(&self, connection: &Connection, times: u64) -> Result<(), Failure> {
+        if self.plan.protocol == Protocol::Http || times == 0 {
+            return Ok(());
+        }
+        let (key, text) = self.note_of(times - 1);
+        connection.exchange(requests::redis_noted(&key, &text)).await
+    }
+
+    fn note_of(&self, times: u64) -> (String, String) {
+        let key = self.key(NOTES + times);
+        let text = format!("{key} of {:x}", self.seed());
+        (key, text)
     }
 
     async fn idle(&self, connection: &Connection, size: u64) -> Result<(), Failure> {

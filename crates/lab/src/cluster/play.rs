@@ -304,6 +304,7 @@ fn pair(segment: &Segment, count: usize, binary: PathBuf, run: &str, arbiter: Ar
         missed: MISSED,
         claim_ping: vec![segment.router.v4.into(), CLIENT.v4.into()],
         health: None,
+        state_sync: None,
         arbiter,
     }
 }

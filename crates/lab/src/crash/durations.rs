@@ -74,7 +74,7 @@ impl Durations {
     /// Adds the parts that a takeover has had for each connection.
     pub fn add_takeover(&mut self, felt: Felt<'_>, cause: Cause<'_>) {
         for (index, connection) in felt.client.connections.iter().enumerate() {
-            let is_same = |other: &&Connection| Some(other.client) == connection.local;
+            let is_same = |other: &&Connection| connection.has_been(other.client);
             let live = cause.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
             let is_its_own = |takeover: &&Takeover| live.is_none_or(|live| takeover.declared_ns <= live);
             let Some(takeover) = cause.takeovers.iter().rev().find(is_its_own) else {

@@ -81,6 +81,20 @@ impl Integration {
         Ok(())
     }
 
+    /// Waits until the node's server has the state of the other's, if it has to; if it has not, that is one of the `problems`.
+    ///
+    /// # Errors
+    /// If this is played without steadfast.
+    pub fn wait_synced(&self, stage: &Stage, problems: &mut Vec<String>) -> Result<()> {
+        wait_for(
+            stage,
+            self.node,
+            Status::is_synced,
+            "get the primary's state",
+            problems,
+        )
+    }
+
     /// Waits until the node, now the wire, says that it protects every connection.
     ///
     /// # Errors

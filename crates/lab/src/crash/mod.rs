@@ -79,6 +79,10 @@ pub struct Options {
     /// every connection is protected the next round hits whoever is in the fault's role then.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
+    /// With --rounds and --policy replica: let the server that comes back be as empty as it starts. Shows what the daemon's
+    /// `state_sync` is for, so it is expected to fail (exit code 1).
+    #[arg(long)]
+    without_state_sync: bool,
     /// Who decides which node may speak when they do not hear each other: nobody, a fence, or etcd.
     #[arg(long, value_enum, default_value_t = Assume::FailStop)]
     assume: Assume,
@@ -136,6 +140,7 @@ impl Options {
             then_power_off: false,
             returning: Returning::Killed,
             rounds: None,
+            without_state_sync: false,
             assume: Assume::FailStop,
             members: 1,
             connections,
@@ -190,6 +195,9 @@ impl Options {
         if self.rounds.is_some() {
             self.check_rounds()?;
         }
+        if self.without_state_sync && (self.rounds.is_none() || self.policy == Policy::Http) {
+            return wrong("--without-state-sync needs --rounds and --policy replica");
+        }
         Ok(())
     }
 }
@@ -203,9 +211,14 @@ impl Options {
                 "--rounds needs a fault after which a node comes back: power-off, link-down, kill-backup, cut-backup, stop",
             );
         }
-        if self.policy != Policy::Http || !matches!(self.workload, Workload::Request | Workload::Download) {
+        let goes_on = match self.policy {
+            Policy::Http => matches!(self.workload, Workload::Request | Workload::Download),
+            Policy::Replica => self.workload == Workload::Request,
+        };
+        if !goes_on {
             return wrong(
-                "--rounds needs --policy http and --workload request or download: a connection is protected again at its next request",
+                "--rounds needs --workload request, or download with --policy http: a connection is protected again at its next \
+                 request, or when it is opened anew",
             );
         }
         if self.busy() < self.connections {

@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 use thiserror::Error;
 
-use super::{Options, Workload};
+use super::{Options, Policy, Workload};
 use crate::node::Assume;
 
 /// What is missing here, each with what to do about it.
@@ -64,6 +64,11 @@ pub fn check_with(options: &Options, programs: &[&'static str]) -> Result<()> {
         Assume::Etcd => &[("etcd", "etcd-server"), ("openssl", "openssl")],
         Assume::Fence | Assume::FailStop => &[],
     };
+    let of_hook: &[_] = match options.policy {
+        Policy::Replica if options.rounds.is_some() => &[("redis-cli", "redis-tools")],
+        _ => &[],
+    };
+    let others = others.chain(of_hook.iter().copied());
     let all = needed.into_iter().chain(others).chain(of_arbiter.iter().copied());
     for (program, package) in all {
         if !in_path(program) {

@@ -172,6 +172,7 @@ fn command(options: &Options, seed: u64) -> String {
     add("steadfast", steadfast.as_ref().map(|value| value as _));
     for (option, is_set) in [
         ("then-power-off", options.then_power_off),
+        ("without-state-sync", options.without_state_sync),
         ("ipv6", options.ipv6),
         ("baseline", options.baseline),
     ] {
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn the_replay_command_asks_for_the_same_run() {
         let asked = "lab --policy replica --workload upload --fault flush-tc --node backup --then-power-off --rtt 20 \
-                     --loss 0.1 --assume etcd --members 3 --repeat 50 --connections 7 --busy 3 --ipv6";
+                     --loss 0.1 --assume etcd --members 3 --repeat 50 --connections 7 --busy 3 --ipv6 --without-state-sync";
         let options = Cli::parse_from(asked.split_whitespace()).options;
         let again = command(&options, 9);
         let replayed = Cli::parse_from(again.split(' ').skip(1)).options;
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!((replayed.connections, replayed.busy, replayed.ipv6), (7, 3, true));
         assert_eq!((replayed.fault, replayed.node), (options.fault, options.node));
         assert_eq!((replayed.assume, replayed.members), (options.assume, 3));
-        assert!(replayed.then_power_off);
+        assert!(replayed.then_power_off && replayed.without_state_sync);
         assert_eq!(replayed.megabytes, None);
     }
 }

@@ -1,13 +1,15 @@
 //! Everything that stands when the curtain rises: network, servers, daemons, captures.
 
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use super::fault::Fault;
 use super::work::Work;
-use super::{Options, baseline, preflight};
+use super::{Options, Policy, baseline, preflight};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
 use crate::fence;
@@ -17,6 +19,8 @@ use crate::node::{Agent, Application, Arbiter, Assume, Content, HEARTBEAT_PORT, 
 use crate::teardown::{Resource, Teardown};
 use crate::witness::{self, Witness};
 
+/// What operators of redis are shown.
+const STATE_SYNC: &str = include_str!("../../../../packaging/examples/redis-state-sync");
 /// Where runs put their files: in memory, so that captures cost little.
 const MEMORY: &str = "/dev/shm";
 /// Detection in 80 ms: with the takeover below the clients' smallest retransmission timeout (200 ms).
@@ -82,7 +86,7 @@ impl Stage {
         };
         let servers = [server(0)?, server(1)?];
         let (arbiter, witness) = arbiter(options, &network, run, &directory, teardown)?;
-        let pair = pair(options, run, arbiter)?;
+        let pair = pair(options, run, arbiter, &directory)?;
         let agents = if options.baseline {
             baseline::hold(&network.nodes[0], pair.service.ip())?;
             None
@@ -210,7 +214,7 @@ fn arbiter(
     }
 }
 
-fn pair(options: &Options, run: &str, arbiter: Arbiter) -> Result<Pair> {
+fn pair(options: &Options, run: &str, arbiter: Arbiter, directory: &Path) -> Result<Pair> {
     let address = |node: &Endpoint| match options.ipv6 {
         true => IpAddr::V6(node.v6),
         false => IpAddr::V4(node.v4),
@@ -233,8 +237,21 @@ fn pair(options: &Options, run: &str, arbiter: Arbiter) -> Result<Pair> {
         missed: MISSED,
         claim_ping: outside.to_vec(),
         health: is_probed.then(|| options.application().health()),
+        state_sync: state_sync(options, directory)?,
         arbiter,
     })
+}
+
+/// The program that copies redis' state to a node that comes back, in `directory`, if it is to be copied.
+fn state_sync(options: &Options, directory: &Path) -> Result<Option<PathBuf>> {
+    if options.policy != Policy::Replica || options.rounds.is_none() || options.without_state_sync {
+        return Ok(None);
+    }
+    let path = std::path::absolute(directory.join("state-sync"))?;
+    fs::write(&path, STATE_SYNC)
+        .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
+        .with_context(|| path.display().to_string())?;
+    Ok(Some(path))
 }
 
 /// Starts both daemons; with `copies`, each from a file of its own, which can be replaced.

@@ -66,6 +66,8 @@ pub struct Pair {
     pub claim_ping: Vec<IpAddr>,
     /// How the daemons ask the application whether it is well, if they do.
     pub health: Option<Health>,
+    /// The program that makes the state of a replica's server the primary's, if one does.
+    pub state_sync: Option<PathBuf>,
     /// Who decides which node may speak when they do not hear each other.
     pub arbiter: Arbiter,
 }
@@ -146,7 +148,7 @@ interface = \"{interface}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
-{}{}{}",
+{}{}{}{}",
             self.names[peer],
             self.addresses[peer]
                 .iter()
@@ -157,6 +159,9 @@ application = \"{loopback}:{port}\"
             self.service.ip(),
             self.policy,
             self.claim(),
+            self.state_sync
+                .as_ref()
+                .map_or_else(String::new, |program| format!("state_sync = [{program:?}]\n")),
             self.health.map_or_else(String::new, Health::table),
             self.arbiter.table(index),
             port = self.service.port(),
@@ -340,7 +345,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Waits until the daemon in `node` says that every service is duplex.
+    /// Waits until the daemon in `node` says that every service is duplex, and no replica without the primary's state.
     ///
     /// # Errors
     /// If it ends, or does not come to it in time; quotes what it said.
@@ -350,7 +355,7 @@ impl Agent {
         let is_duplex = |_: &Process| {
             let status: Result<Status> = operator.ask("status", node);
             seen = match &status {
-                Ok(status) if status.is_duplex() => return true,
+                Ok(status) if status.is_duplex() && status.is_synced() => return true,
                 Ok(status) => format!("{status:?}"),
                 Err(error) => format!("{error:#}"),
             };
@@ -470,6 +475,7 @@ mod tests {
             missed: 4,
             claim_ping: Vec::new(),
             health: None,
+            state_sync: None,
             arbiter: Arbiter::None,
         }
     }
@@ -492,7 +498,9 @@ mod tests {
     fn what_is_not_asked_for_is_not_configured() {
         let plain = pair().configuration(0, Path::new("/key"));
         assert!(
-            !plain.contains("claim_ping") && !plain.contains("health"),
+            ["claim_ping", "health", "state_sync"]
+                .iter()
+                .all(|key| !plain.contains(key)),
             "{plain}"
         );
         let full = Pair {
@@ -501,6 +509,7 @@ mod tests {
                 send: "GET / HTTP/1.0\r\n\r\n",
                 expect: "HTTP/1.",
             }),
+            state_sync: Some("/x/sync".into()),
             arbiter: Arbiter::Fence([vec!["off".to_owned()], Vec::new()]),
             ..pair()
         };
@@ -508,6 +517,7 @@ mod tests {
         let service = &table["service"][0];
         assert_eq!(table["fence"]["command"][0].as_str(), Some("off"));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
+        assert_eq!(service["state_sync"][0].as_str(), Some("/x/sync"));
         assert_eq!(service["health"]["send"].as_str(), Some("GET / HTTP/1.0\r\n\r\n"));
         assert_eq!(service["health"]["failures"].as_integer(), Some(3));
     }

@@ -164,6 +164,8 @@ pub fn redis(own: &Path) -> Vec<String> {
         ("--save", String::new()),
         ("--appendonly", "no".to_owned()),
         ("--dir", own.display().to_string()),
+        // One that comes back is copied to at once.
+        ("--repl-diskless-sync-delay", "0".to_owned()),
         ("--tcp-backlog", BACKLOG.to_string()),
         ("--maxclients", (FILES_MAX - 64).to_string()),
     ];

@@ -34,6 +34,9 @@ pub struct Service {
     pub connections: BTreeMap<String, u64>,
     /// The takeovers so far.
     pub takeovers: Vec<Takeover>,
+    /// Whether the state of the replica's server is the primary's, of a wire that has to see to that.
+    #[serde(default)]
+    pub state_sync: Option<StateSync>,
     /// Bytes that the log takes.
     #[serde(default)]
     pub log_bytes: u64,
@@ -52,6 +55,15 @@ pub struct StateSince {
     pub at_ns: u64,
     /// What.
     pub state: String,
+}
+
+/// The state of a replica's server in [`Service`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StateSync {
+    /// Whether it is the primary's.
+    pub synced: bool,
+    /// Why it is not, if that is known.
+    pub error: Option<String>,
 }
 
 /// A takeover in [`Service`].
@@ -105,6 +117,13 @@ impl Status {
     #[must_use]
     pub fn is_duplex(&self) -> bool {
         self.services.iter().all(|service| service.mode == "duplex")
+    }
+
+    /// Whether no service's replica lacks the primary's state.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        let is_synced = |service: &Service| service.state_sync.as_ref().is_none_or(|sync| sync.synced);
+        self.services.iter().all(is_synced)
     }
 
     /// Whether there are connections, and each would be continued.

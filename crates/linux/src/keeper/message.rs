@@ -39,6 +39,8 @@ pub enum Plan {
         resume: http::Resume,
         /// Header fields that may differ.
         volatile: http::Volatile,
+        /// The client is to come again on a new connection: a reply says so, and is the last one.
+        closes: bool,
     },
     /// The replica's connection goes on; it gets the logged input that it has not been fed, then what the client sends.
     Replica {

@@ -6,6 +6,7 @@
 //!           └─ replica ────────────┘      └────────┴──── failure ──── reset
 //! ```
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -43,7 +44,7 @@ struct Cut(Ending, String);
 
 /// Compares what the application says again.
 enum Filter {
-    Http(http::Resumer),
+    Http(Box<http::Resumer>),
     Replica(replica::Resumer),
 }
 
@@ -90,7 +91,7 @@ impl Relay {
         }
         let application = match self.replica.take() {
             Some(replica) => replica,
-            None if self.input.is_empty() && !filter.is_transparent() => {
+            None if self.input.is_empty() && filter.awaits_reply() => {
                 return Err(Cut(
                     Ending::Failed,
                     "the unanswered request is not in the log".into(),
@@ -119,9 +120,16 @@ impl Relay {
         match &self.kept.adoption.plan {
             Plan::Silent => None,
             Plan::Http { .. } if self.output != OutputEnd::Open => None,
-            Plan::Http { resume, volatile } => {
-                let (resumer, first) = http::Resumer::with_volatile(resume.clone(), volatile.clone());
-                Some((Filter::Http(resumer), first))
+            Plan::Http {
+                resume,
+                volatile,
+                closes,
+            } => {
+                let (mut resumer, first) = http::Resumer::with_volatile(resume.clone(), volatile.clone());
+                if *closes {
+                    resumer.close_softly();
+                }
+                Some((Filter::Http(Box::new(resumer)), first))
             }
             Plan::Replica { resume } => {
                 let (resumer, first) = replica::Resumer::new(resume.clone());
@@ -178,18 +186,19 @@ impl Relay {
             output,
             ..
         } = self;
-        kept.state.set(if filter.is_transparent() {
-            State::Relaying
-        } else {
+        kept.state.set(if filter.awaits_reply() {
             State::Resuming
+        } else {
+            State::Relaying
         });
-        let mut up = pin!(upstream(keeper, kept, client, application, input));
+        let filter = RefCell::new(filter);
+        let mut up = pin!(upstream(keeper, kept, (client, input), application, &filter));
         let mut down = pin!(downstream(
             keeper,
             kept,
             (client, output),
             application,
-            (filter, first)
+            (&filter, first)
         ));
         tokio::select! {
             ended = &mut up => {
@@ -251,20 +260,23 @@ impl Relay {
 async fn upstream(
     keeper: &Keeper,
     kept: &Kept,
-    client: &TcpStream,
+    (client, input): (&TcpStream, &mut Blob),
     application: &TcpStream,
-    input: &mut Blob,
+    filter: &RefCell<Filter>,
 ) -> Result<(), Cut> {
     let mut outgoing = Outgoing::default();
-    let passed = |count: usize| kept.to_application.set(kept.to_application.get() + count as u64);
+    let pass = |outgoing: &mut Outgoing, bytes: &[u8]| {
+        let count = filter.borrow_mut().on_input(bytes);
+        kept.to_application.set(kept.to_application.get() + count as u64);
+        outgoing.start(application, &bytes[..count])
+    };
     while !input.is_empty() {
         let started = {
             let mut scratch = keeper.scratch.borrow_mut();
             let count = input
                 .read(&mut scratch)
                 .map_err(|error| Cut(Ending::Failed, format!("reading the logged input: {error}")))?;
-            passed(count);
-            outgoing.start(application, &scratch[..count])
+            pass(&mut outgoing, &scratch[..count])
         };
         if started.is_err() || outgoing.finish(application).await.is_err() {
             return Ok(());
@@ -275,10 +287,7 @@ async fn upstream(
     }
     let mut has_ended = kept.adoption.input_ended;
     while !has_ended {
-        let started = flow::read(client, &keeper.scratch, |bytes| {
-            passed(bytes.len());
-            outgoing.start(application, bytes)
-        });
+        let started = flow::read(client, &keeper.scratch, |bytes| pass(&mut outgoing, bytes));
         match started.await.map_err(client_lost)? {
             None => has_ended = true,
             Some(Err(_)) => return Ok(()),
@@ -296,10 +305,10 @@ async fn downstream(
     kept: &Kept,
     (client, output): (&TcpStream, &mut OutputEnd),
     application: &TcpStream,
-    (mut filter, first): (Filter, Vec<u8>),
+    (filter, first): (&RefCell<Filter>, Vec<u8>),
 ) -> Result<Down, Cut> {
-    let outcome = pass_down(keeper, kept, (client, output), application, (&mut filter, first)).await;
-    note_refusal(keeper, kept, &filter);
+    let outcome = pass_down(keeper, kept, (client, output), application, (filter, first)).await;
+    note_refusal(keeper, kept, &filter.borrow());
     outcome
 }
 
@@ -308,19 +317,20 @@ async fn pass_down(
     kept: &Kept,
     (client, output): (&TcpStream, &mut OutputEnd),
     application: &TcpStream,
-    (filter, first): (&mut Filter, Vec<u8>),
+    (filter, first): (&RefCell<Filter>, Vec<u8>),
 ) -> Result<Down, Cut> {
     let passed = |count: usize| kept.to_client.set(kept.to_client.get() + count as u64);
     passed(first.len());
     let mut outgoing = Outgoing::new(first);
     loop {
         outgoing.finish(client).await.map_err(client_lost)?;
-        if filter.is_finished() {
+        if filter.borrow().is_finished() {
             end_output(client, output)?;
             return Ok(Down::Finished);
         }
         let may_speak = *output == OutputEnd::Open;
         let read = flow::read(application, &keeper.scratch, |bytes| {
+            let mut filter = filter.borrow_mut();
             if filter.is_transparent() && may_speak {
                 passed(bytes.len());
                 return outgoing.start(client, bytes).map_err(client_lost);
@@ -330,7 +340,7 @@ async fn pass_down(
                 outgoing.room().clear();
             }
             passed(outgoing.room().len());
-            if filter.is_transparent() {
+            if !filter.awaits_reply() {
                 kept.state.set(State::Relaying);
             }
             Ok(())
@@ -338,6 +348,7 @@ async fn pass_down(
         match read.await {
             Ok(Some(outcome)) => outcome?,
             Ok(None) => {
+                let mut filter = filter.borrow_mut();
                 filter.on_application_end(outgoing.room())?;
                 if !filter.is_finished() {
                     end_output(client, output)?;
@@ -346,7 +357,7 @@ async fn pass_down(
                 passed(outgoing.room().len());
             }
             Err(error) => {
-                if !filter.on_application_lost(outgoing.room()) {
+                if !filter.borrow_mut().on_application_lost(outgoing.room()) {
                     return Err(Cut(Ending::ApplicationLost, error.to_string()));
                 }
                 passed(outgoing.room().len());
@@ -356,6 +367,22 @@ async fn pass_down(
 }
 
 impl Filter {
+    /// So many of the bytes the application is to be given.
+    fn on_input(&mut self, bytes: &[u8]) -> usize {
+        match self {
+            Self::Http(resumer) => resumer.on_input(bytes),
+            Self::Replica(_) => bytes.len(),
+        }
+    }
+
+    /// Whether the application has to say something again that the client has.
+    fn awaits_reply(&self) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.awaits_reply(),
+            Self::Replica(resumer) => !resumer.is_transparent(),
+        }
+    }
+
     fn is_transparent(&self) -> bool {
         match self {
             Self::Http(resumer) => resumer.is_transparent(),

@@ -1,5 +1,6 @@
 //! A keeper in a thread of its own, real sockets on loopback, and an application that does as it is told.
 
+mod closing;
 mod control;
 mod endings;
 mod lab;

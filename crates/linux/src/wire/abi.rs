@@ -57,6 +57,7 @@ pub(super) struct ServiceState {
     pub epoch: u64,
     pub unlogged: u64,
     pub until_ns: u64,
+    pub hold_until_ns: u64,
 }
 
 /// `struct client_key`: a connection, by its client.
@@ -162,7 +163,7 @@ pub const MARK_DYING: u32 = 0x5f00_0003;
 pub const MARK_SPEAK: u32 = 0x5f00_0004;
 
 /// Names of the counters, in the order of `enum reason`.
-pub const REASONS: [&str; 20] = [
+pub const REASONS: [&str; 21] = [
     "logged_in_packets",
     "logged_out_packets",
     "logged_in_bytes",
@@ -183,11 +184,12 @@ pub const REASONS: [&str; 20] = [
     "passed_unlogged",
     "dropped_right_expired",
     "led_to_wire",
+    "dropped_input_held",
 ];
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<ServiceKey>() == 20);
-const _: () = assert!(size_of::<ServiceState>() == 72);
+const _: () = assert!(size_of::<ServiceState>() == 80);
 const _: () = assert!(size_of::<ClientKey>() == 20);
 const _: () = assert!(size_of::<NodeState>() == 64);
 const _: () = assert!(size_of::<Record>() == 24);

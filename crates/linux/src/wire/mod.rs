@@ -287,6 +287,7 @@ impl Wire {
             epoch: 0,
             unlogged: 0,
             until_ns: 0,
+            hold_until_ns: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };

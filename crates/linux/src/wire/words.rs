@@ -94,6 +94,14 @@ impl Wire {
             .store(until_ns, Ordering::SeqCst);
     }
 
+    /// Until then nothing that clients send gets to the primary, but handshakes and acknowledgements: nanoseconds of the monotonic
+    /// clock; 0: no more.
+    pub fn hold_input(&self, index: u16, until_ns: u64) {
+        // SAFETY: within the mapping, aligned; the programs read it as one word.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).hold_until_ns) }
+            .store(until_ns, Ordering::SeqCst);
+    }
+
     /// How many packets have passed unlogged since this was asked last.
     pub fn take_unlogged(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.

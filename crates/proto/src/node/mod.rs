@@ -5,6 +5,7 @@
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm.
 
 mod roles;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -25,6 +26,7 @@ use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
 use crate::role::Role;
 use crate::standing::{Arbiter, Standing, StandingConfig};
+use crate::state_sync::{Event, StateSync};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
@@ -60,6 +62,9 @@ pub struct ServiceConfig {
     pub mac: [u8; 6],
     /// The gate and the epoch that an agent before this one left, if any did.
     pub found: Option<(Gate, u64)>,
+    /// Policy `replica` of a server with state: the operator's hook makes the state the primary's, and clients' input may be held
+    /// for so long. `None`: a server that has just started has all the state that matters.
+    pub state_sync: Option<Duration>,
 }
 
 /// Segments that were not followed, by reason.
@@ -107,6 +112,7 @@ pub(crate) struct Service {
     /// Clients whose last connection was taken over, while the service was not.
     taken: HashSet<SocketAddr, FxSeededState>,
     unfollowed: Unfollowed,
+    sync: Option<StateSync>,
     hands_over: bool,
     is_contradicted: bool,
     is_alarmed: bool,
@@ -135,6 +141,7 @@ impl Service {
             orphans: Vec::new(),
             taken: HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed)),
             unfollowed: Unfollowed::default(),
+            sync: config.state_sync.map(StateSync::new),
             hands_over: false,
             is_contradicted: false,
             is_alarmed: false,
@@ -190,7 +197,7 @@ impl Node {
         };
         let services = config.services.iter().map(service).collect();
         let detector = Detector::new(config.detector, now);
-        Self {
+        let mut node = Self {
             config,
             detector,
             since: now,
@@ -200,7 +207,9 @@ impl Node {
             heard: 0,
             services,
             actions: VecDeque::new(),
-        }
+        };
+        node.sync_what_was_found(now);
+        node
     }
 
     /// What the node was told.
@@ -257,8 +266,9 @@ impl Node {
             .filter(|_| payload_at < packet.len())
             .map(|source| source.skip(payload_at));
         service.table.set_wire(service.role() == Role::Backup);
+        let missed = service.missed_by_replica(direction, &segment);
         let change = service.table.on_packet(now, direction, &segment, source);
-        if service.config.table.policy == Policy::Replica {
+        if service.config.table.policy == Policy::Replica && service.admits(change, missed) {
             follow_replica(&mut service.table, index, change, &mut self.actions);
         }
         match change {
@@ -296,6 +306,7 @@ impl Node {
         if let Some(takeover) = service.takeover.as_mut() {
             takeover.on_drained(now, index, &mut service.table, &mut self.actions);
         }
+        self.sync(now, index, Event::Drained);
         self.conclude(now, index);
     }
 
@@ -383,7 +394,7 @@ impl Node {
     }
 
     /// Packets of a service passed without being logged: nothing is known for certain about its connections any more.
-    pub fn handle_log_gap(&mut self, index: ServiceIndex) {
+    pub fn handle_log_gap(&mut self, now: Instant, index: ServiceIndex) {
         let table = &mut self.services[usize::from(index)].table;
         let ids: Vec<_> = table.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -393,6 +404,7 @@ impl Node {
             table.account(id, before);
         }
         table.forget_said();
+        self.sync(now, index, Event::Begin); // nor does the replica's server know what passed
     }
 
     /// Asks the primary about connections that are older than the log, if it is time to.

@@ -9,6 +9,7 @@ use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, 
 use crate::claim::Claim;
 use crate::role::{Event, Role};
 use crate::standing::{Change, Verdict, Word};
+use crate::state_sync::{self, StateSync};
 use crate::takeover::Takeover;
 
 /// The role of an agent that left `gate` behind. One that died while it decided connections has lost those; it speaks alone.
@@ -192,6 +193,7 @@ impl Node {
             self.services[usize::from(index)].table.prove(now);
             self.ask_about_older(now, index);
         }
+        self.expire_syncs(now);
         for index in self.indices() {
             let service = &mut self.services[usize::from(index)];
             service.repeats.on_timeout(now, &mut self.actions);
@@ -256,6 +258,7 @@ impl Node {
                 claim,
                 service.is_given_at(),
                 service.standing.asks_at(),
+                service.sync.as_ref().and_then(StateSync::poll_timeout),
             ]
         };
         let services = self.services.iter().flat_map(of_service).flatten();
@@ -363,6 +366,9 @@ impl Node {
             let lost = service.telling.give_up();
             self.destroy(index, lost);
         }
+        if from == Role::Backup {
+            self.sync(now, index, state_sync::Event::Leave);
+        }
         let service = &mut self.services[usize::from(index)];
         match to {
             Role::Primary => self.serve(index),
@@ -370,6 +376,7 @@ impl Node {
             Role::Backup => {
                 service.claim = Some(Claim::announcing(now));
                 self.set_gate(index, Gate::Wire);
+                self.sync(now, index, state_sync::Event::Begin);
             }
             Role::Claiming => self.claim(now, index, change),
             Role::TakingOver => {

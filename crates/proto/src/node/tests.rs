@@ -146,6 +146,7 @@ fn node(is_primary: bool, arbiter: Arbiter, incarnation: u64, now: Instant) -> N
             is_primary,
             mac: [0; 6],
             found: None,
+            state_sync: None,
         }],
     };
     Node::new(config, now)

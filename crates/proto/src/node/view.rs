@@ -8,6 +8,7 @@ use crate::action::{Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
 use crate::connection::Cause;
 use crate::role::Role;
+use crate::state_sync::StateSync;
 
 /// Why a service is simplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,6 +104,11 @@ impl Node {
     /// What the peer said last about a service.
     pub fn peer_beat(&self, service: ServiceIndex) -> Option<&ServiceBeat> {
         self.service(service).peer.as_ref()
+    }
+
+    /// Whether the state of the replica's server on this node is the primary's, if the operator has said how to make it so.
+    pub fn state_sync(&self, service: ServiceIndex) -> Option<&StateSync> {
+        self.service(service).sync.as_ref()
     }
 
     /// How the application on this node is.
@@ -249,6 +255,7 @@ mod tests {
                 is_primary: true,
                 mac: [0; 6],
                 found: None,
+                state_sync: None,
             }],
         };
         Node::new(config, at(0))

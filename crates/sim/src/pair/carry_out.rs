@@ -94,9 +94,8 @@ impl Station {
                 connection, client, ..
             } => self.open_replica(connection, client),
             Action::FeedReplica { connection, .. } => self.feed_replica(now, connection),
-            Action::CloseReplica { connection, .. } => {
-                self.replicas.remove(&connection);
-            }
+            Action::CloseReplica { connection, .. } => drop(self.replicas.remove(&connection)),
+            Action::RunSync { .. } | Action::HoldInput { .. } => unreachable!("no server's state is copied"),
         }
     }
 

@@ -129,6 +129,7 @@ impl SceneConfig {
                 is_primary,
                 mac: [2, 0, 0, 0, 0, mac],
                 found: None,
+                state_sync: None,
             }],
         }
     }

@@ -1,5 +1,6 @@
 //! The same fault again and again in one run: a node is gone, the other goes on alone, the node comes back and becomes the
-//! wire, every connection is protected again, and the next round hits whoever is in the fault's role then.
+//! wire, every connection is protected again, and the next round hits whoever is in the fault's role then. With policy `replica` the
+//! server that comes back gets the state of the other, and the clients connect anew.
 
 mod report;
 
@@ -19,8 +20,8 @@ use super::play::{self, Facts, STALL_WINDOW, as_nanos};
 use super::stage::{Stage, service};
 use super::strike::{by_plan, power_off};
 use super::work::Work;
-use super::{Options, Returning, reboot};
-use crate::client::{ClientProcess, Event};
+use super::{Options, Policy, Returning, reboot};
+use crate::client::{ClientProcess, Event, Order};
 use crate::clock::{ClockOffset, monotonic};
 use crate::emulator::Emulator;
 use crate::judge::{self, Change, Survey};
@@ -122,6 +123,11 @@ impl Play<'_> {
         let mut integration = Integration::new(node, monotonic());
         bring_back(&mut self.stage, self.options.fault, node)?;
         integration.wait_duplex(&self.stage, &mut self.problems)?;
+        if self.options.policy == Policy::Replica {
+            // Replicas begin with their connections.
+            integration.wait_synced(&self.stage, &mut self.problems)?;
+            self.client.order(Order::Reconnect)?;
+        }
         integration.wait_protected(&self.stage, &mut self.problems)?;
         play::measure(&mut self.client, fault_at, STALL_WINDOW)?;
         let quiet = fault_at.since(quiet_at).saturating_sub(play::FAULT_MARGIN);

@@ -128,6 +128,7 @@ fn a_finished_connection_ends_without_an_application() {
     let finished = Plan::Http {
         resume: Resume::Finished,
         volatile: Volatile::default(),
+        closes: false,
     };
     for plan in [finished, Plan::Silent] {
         for output in [OutputEnd::Open, OutputEnd::FinSent] {

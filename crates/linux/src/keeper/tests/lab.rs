@@ -164,6 +164,7 @@ pub fn http(input: &[u8], output: &[u8]) -> Plan {
     Plan::Http {
         resume: tracker.resume().unwrap(),
         volatile: Volatile::default(),
+        closes: false,
     }
 }
 
@@ -171,6 +172,7 @@ pub fn idle() -> Plan {
     Plan::Http {
         resume: Resume::Idle,
         volatile: Volatile::default(),
+        closes: false,
     }
 }
 

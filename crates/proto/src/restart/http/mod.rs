@@ -12,6 +12,7 @@ mod body;
 mod continued;
 mod feed;
 mod head;
+mod last_reply;
 mod lines;
 mod reason;
 mod reexecute;

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::continued::Continued;
 use super::head::{Fault, ReplyHead, take_section};
+use super::last_reply::LastReply;
 use super::resume::{Request, Resume, Said};
 use super::{REFUSAL, Volatile};
 
@@ -68,6 +69,8 @@ pub struct Resumer {
     /// What comes behind it and is not executed.
     barred: Option<Request>,
     refusal: Option<(Request, Refusal)>,
+    /// If the client is to come again on a new connection.
+    last_reply: Option<LastReply>,
     state: State,
 }
 
@@ -111,6 +114,7 @@ impl Resumer {
             again: VecDeque::new(),
             barred: None,
             refusal: None,
+            last_reply: None,
             state: State::Transparent,
         };
         match resume {
@@ -130,9 +134,27 @@ impl Resumer {
         (resumer, to_client)
     }
 
+    /// The client is to come again on a new connection: a reply says so and is the last one, the next that can. To be called
+    /// before anything else.
+    pub fn close_softly(&mut self) {
+        self.last_reply = Some(LastReply::default());
+    }
+
+    /// The next bytes for the application. It is to be given so many of them; the rest is dropped.
+    pub fn on_input(&mut self, bytes: &[u8]) -> usize {
+        self.last_reply
+            .as_mut()
+            .map_or(bytes.len(), |last| last.on_input(bytes))
+    }
+
+    /// Whether the application has to say something again, so it must be asked again.
+    pub const fn awaits_reply(&self) -> bool {
+        matches!(self.state, State::Head { .. } | State::Body { .. })
+    }
+
     /// From now on bytes pass as they are: the relay need not ask any more.
     pub const fn is_transparent(&self) -> bool {
-        matches!(self.state, State::Transparent)
+        matches!(self.state, State::Transparent) && self.last_reply.is_none()
     }
 
     /// The connection's last reply is complete: the relay ends the output, whatever the application does.
@@ -212,10 +234,10 @@ impl Resumer {
                     let closes = *closes;
                     self.on_reply_end(closes, to_client);
                 } else if continued.is_open_ended() {
-                    self.state = State::Transparent;
+                    self.go_on_for_ever();
                 }
             }
-            State::Transparent => to_client.extend_from_slice(std::mem::take(bytes)),
+            State::Transparent => self.pass(std::mem::take(bytes), to_client),
             State::Finished => *bytes = &[],
             State::Failed(mismatch) => return Err(mismatch.clone()),
         }
@@ -251,14 +273,14 @@ impl Resumer {
         let prefix = said.body.take();
         to_client.extend_from_slice(&continuation);
         match parsed.body {
-            _ if parsed.status < 200 => self.state = State::Transparent, // 101: what follows is not HTTP
+            _ if parsed.status < 200 => self.go_on_for_ever(), // 101: what follows is not HTTP
             Some(body) => {
                 let continued = Continued::new(body, prefix, to_client)?;
-                self.state = if continued.is_open_ended() {
-                    State::Transparent
+                if continued.is_open_ended() {
+                    self.go_on_for_ever();
                 } else {
-                    State::Body { continued, closes }
-                };
+                    self.state = State::Body { continued, closes };
+                }
             }
             None if prefix.is_some() => return Err(Mismatch::Framing),
             None => self.on_reply_end(closes, to_client),
@@ -266,8 +288,29 @@ impl Resumer {
         Ok(())
     }
 
+    /// What follows has no end that can be seen.
+    fn go_on_for_ever(&mut self) {
+        self.last_reply = None;
+        self.state = State::Transparent;
+    }
+
+    fn pass(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) {
+        let Some(last) = &mut self.last_reply else {
+            return to_client.extend_from_slice(bytes);
+        };
+        last.on_output(bytes, to_client);
+        if last.is_said() {
+            self.state = State::Finished;
+        } else if last.is_off() {
+            self.last_reply = None;
+        }
+    }
+
     fn on_reply_end(&mut self, closes: bool, to_client: &mut Vec<u8>) {
         self.again.pop_front();
+        if let Some(last) = &mut self.last_reply {
+            last.on_answered();
+        }
         self.state = match self.barred.take() {
             _ if closes => State::Finished,
             barred if !self.again.is_empty() => {

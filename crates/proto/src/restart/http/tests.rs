@@ -2,6 +2,7 @@
 
 mod conversations;
 mod cuts;
+mod last_replies;
 mod resumers;
 mod trackers;
 mod writes;

@@ -1,0 +1,72 @@
+//! What the agent's log says of a node's news.
+
+use proto::action::Report;
+use proto::node::Node;
+
+use super::carry_out::Executor;
+
+impl Executor {
+    /// Tells people what the node has to say.
+    pub(super) fn tell(&self, node: &Node, report: &Report) {
+        match report {
+            Report::Role {
+                service,
+                from,
+                to,
+                epoch,
+            } => {
+                tracing::info!(service = self.service_name(*service), ?from, ?to, epoch, "role");
+            }
+            Report::TakenOver { service } => {
+                let Some(taken) = node.takeovers(*service).last() else {
+                    return;
+                };
+                let took = taken.first_live.map(|live| live.since(taken.declared));
+                tracing::info!(
+                    service = self.service_name(*service),
+                    connections = taken.connections,
+                    restored = taken.restored,
+                    reset = taken.reset,
+                    first_live = ?took,
+                    all = ?taken.decided.since(taken.declared),
+                    "taken over"
+                );
+            }
+            Report::Unrestorable {
+                service,
+                client,
+                reason,
+            } => {
+                tracing::warn!(service = self.service_name(*service), %client, reason, "connection lost");
+            }
+            Report::TwoVoices { service, epoch } => {
+                tracing::error!(
+                    service = self.service_name(*service),
+                    epoch,
+                    "BOTH NODES SPEAK for the service: they could not reach each other and both took it"
+                );
+            }
+            Report::Contradiction { service, what } => {
+                tracing::error!(
+                    service = self.service_name(*service),
+                    what,
+                    "configurations contradict each other"
+                );
+            }
+            Report::Synced { service, held } => {
+                tracing::info!(
+                    service = self.service_name(*service),
+                    ?held,
+                    "the replica's state is the primary's: new connections are protected"
+                );
+            }
+            Report::NotSynced { service, why } => {
+                tracing::warn!(
+                    service = self.service_name(*service),
+                    why,
+                    "the replica's state is not the primary's: new connections are not protected"
+                );
+            }
+        }
+    }
+}

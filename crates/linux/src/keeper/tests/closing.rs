@@ -1,0 +1,139 @@
+//! Clients that come again on a new connection, since the last reply of the relayed one said so.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proto::connection::OutputEnd;
+use proto::restart::http::{Resume, Volatile};
+
+use super::lab::*;
+use crate::keeper::{Adoption, Ending, Plan};
+
+/// A connection between two exchanges; if it `closes`, its client is to come again.
+fn between(closes: bool) -> Plan {
+    Plan::Http {
+        resume: Resume::Idle,
+        volatile: Volatile::default(),
+        closes,
+    }
+}
+
+#[test]
+fn the_next_reply_is_the_last_and_the_connection_ends_in_order() {
+    let mut lab = Lab::new();
+    let (address, served) = application(|mut stream| {
+        let asked = read_request(&mut stream);
+        say(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        (asked, read_to_end(&mut stream).unwrap())
+    });
+    let connection = connection();
+    let adoption = adoption(1, &connection, address, between(true));
+    let mut client = lab.adopt(adoption, connection, &[]);
+    say(&mut client, "GET / HTTP/1.1\r\n\r\n");
+    let reply = String::from_utf8(read_to_end(&mut client).unwrap()).unwrap();
+    assert_eq!(
+        reply,
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+    );
+    say(&mut client, "GET /too-late HTTP/1.1\r\n\r\n"); // it is dropped, and no reset overtakes the reply
+    end(&client);
+    assert_eq!(lab.ended(1).ending, Ending::Closed);
+    let (asked, after) = served.join().unwrap();
+    assert_eq!((asked.as_str(), after.len()), ("GET / HTTP/1.1\r\n\r\n", 0));
+}
+
+/// A running nginx, as Debian has it; killed in the end.
+struct Nginx(Child);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Nginx {
+    /// Serves `directory` at `address`; `None` if there is no nginx here.
+    fn start(directory: &Path, address: SocketAddr) -> Option<Self> {
+        let own = directory.display();
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {own}/{kind};\n"))
+            .concat();
+        let text = format!(
+            "daemon off; master_process off; pid {own}/pid; error_log stderr error;\nevents {{}}\nhttp {{ access_log off; \
+             {temporary} server {{ listen {address}; root {own}; }} }}\n"
+        );
+        let file = directory.join("nginx.conf");
+        fs::write(&file, text).unwrap();
+        let started = ["nginx", "/usr/sbin/nginx"].into_iter().find_map(|program| {
+            let mut command = Command::new(program);
+            command
+                .arg("-p")
+                .arg(directory)
+                .arg("-c")
+                .arg(&file)
+                .args(["-e", "stderr"]);
+            command.stdin(Stdio::null()).spawn().ok()
+        })?;
+        let begun = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "nginx does not listen");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Some(Self(started))
+    }
+}
+
+/// Real nginx, real curl (whose output fits a pipe): three requests on a connection that is kept. curl is told once to come again, and does.
+#[test]
+fn curl_comes_again_once() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("file"), pattern(10_000)).unwrap();
+    let application = nobody();
+    let has_curl = Command::new("curl").arg("-V").output().is_ok();
+    let Some(_nginx) = Nginx::start(directory.path(), application).filter(|_| has_curl) else {
+        eprintln!("skipped: curl_comes_again_once needs nginx and curl");
+        return;
+    };
+    let mut lab = Lab::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/file", listener.local_addr().unwrap());
+    let curl = Command::new("curl")
+        .args(["--silent", "--show-error", "--fail", "--include"])
+        .args(["--write-out", "\nconnects: %{num_connects}\n"])
+        .args([&url, &url, &url])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for (id, closes) in [(1, true), (2, false)] {
+        let (restored, client) = listener.accept().unwrap();
+        let adoption = Adoption {
+            id,
+            service: "web".into(),
+            client,
+            vip: listener.local_addr().unwrap(),
+            application,
+            plan: between(closes),
+            input_ended: false,
+            output: OutputEnd::Open,
+        };
+        lab.agent().adopt(adoption, restored.as_fd(), None, &[]).unwrap();
+    }
+    let output = curl.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}", output.status);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let found = |what: &str| said.matches(what).count();
+    assert_eq!(found("HTTP/1.1 200 OK"), 3);
+    assert_eq!(found("Connection: close"), 1);
+    assert_eq!(found("Connection: keep-alive"), 2);
+    let connects: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("connects: "))
+        .collect();
+    assert_eq!(connects, ["1", "1", "0"], "it comes again once");
+}

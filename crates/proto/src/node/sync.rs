@@ -1,0 +1,313 @@
+//! The state of a replica's server: which connections a replica follows, while it is not yet the primary's.
+
+use super::{Node, Service};
+use crate::Instant;
+use crate::action::{Action, ServiceIndex};
+use crate::connection::{Cause, Connection};
+use crate::packet::Segment;
+use crate::role::Role;
+use crate::state_sync::{Admission, Decided, Event};
+use crate::table::{Change, ConnectionId, Direction};
+
+impl Service {
+    /// Bytes that change the primary's state and that no replica gets, of a segment that was released.
+    pub(super) fn missed_by_replica(&self, direction: Direction, segment: &Segment<'_>) -> u64 {
+        if self.sync.is_none() || direction == Direction::Out || segment.payload.is_empty() {
+            return 0;
+        }
+        let connection = self.table.find(segment.source).and_then(|id| self.table.get(id));
+        let is_followed = connection.is_some_and(|connection| connection.follower().protection().is_ok());
+        if is_followed {
+            0
+        } else {
+            segment.payload.len() as u64
+        }
+    }
+
+    /// Whether a replica follows what has changed. A connection that was opened is not protected if its replica's state is not the
+    /// primary's; `missed` is what no replica would get unless it is opened now.
+    pub(super) fn admits(&mut self, change: Change, missed: u64) -> bool {
+        let Some(sync) = &mut self.sync else { return true };
+        let Change::Opened(connection) = change else {
+            sync.on_missed(missed);
+            return true;
+        };
+        match sync.on_opened(connection) {
+            Admission::Followed => true,
+            Admission::Waits => false,
+            Admission::Refused => {
+                self.refuse_replica(connection);
+                false
+            }
+        }
+    }
+
+    fn refuse_replica(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let before = connection.memory();
+        connection.unprotect(Cause::NotSynced);
+        self.table.account(id, before);
+    }
+}
+
+impl Node {
+    /// The hook's run number `run` has ended ([`Action::RunSync`]); if it failed, for this reason.
+    pub fn handle_synced(
+        &mut self,
+        now: Instant,
+        index: ServiceIndex,
+        run: u64,
+        outcome: Result<(), String>,
+    ) {
+        if let Some(sync) = &mut self.services[usize::from(index)].sync {
+            let decided = sync.on_ended(now, index, (run, outcome), &mut self.actions);
+            self.decide_waiting(index, decided);
+        }
+    }
+
+    /// An agent that goes on as the wire does not know whether the state is still the primary's.
+    pub(super) fn sync_what_was_found(&mut self, now: Instant) {
+        for index in self.indices() {
+            if self.service(index).role() == Role::Backup {
+                self.sync(now, index, Event::Begin);
+            }
+        }
+    }
+
+    pub(super) fn sync(&mut self, now: Instant, index: ServiceIndex, event: Event) {
+        if let Some(sync) = &mut self.services[usize::from(index)].sync {
+            let decided = sync.on_event(now, index, event, &mut self.actions);
+            self.decide_waiting(index, decided);
+        }
+    }
+
+    pub(super) fn expire_syncs(&mut self, now: Instant) {
+        for index in self.indices() {
+            if let Some(sync) = &mut self.services[usize::from(index)].sync {
+                let decided = sync.on_timeout(now, index, &mut self.actions);
+                self.decide_waiting(index, decided);
+            }
+        }
+    }
+
+    fn decide_waiting(&mut self, service: ServiceIndex, Decided { followed, refused }: Decided) {
+        let of = &mut self.services[usize::from(service)];
+        for connection in refused {
+            of.refuse_replica(connection);
+        }
+        for connection in followed {
+            if let Some(client) = of.table.get(connection).map(Connection::client) {
+                self.actions.push_back(Action::OpenReplica {
+                    service,
+                    connection,
+                    client,
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Seq;
+    use crate::action::Gate;
+    use crate::connection::Protection;
+    use crate::detector::DetectorConfig;
+    use crate::follower::Policy;
+    use crate::node::{NodeConfig, ServiceConfig};
+    use crate::packet::{Checksum, Flags, Options};
+    use crate::standing::Arbiter;
+    use crate::state_sync::Phase;
+    use crate::table::TableConfig;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn client(port: u16) -> SocketAddr {
+        ([10, 0, 0, 1], port).into()
+    }
+
+    /// A wire in epoch 2 that an agent left behind.
+    fn wire() -> Node {
+        let table = TableConfig {
+            vip: "10.0.0.100:80".parse().unwrap(),
+            policy: Policy::Replica,
+            reexecute: crate::restart::http::Reexecute::default(),
+            connection_bytes_max: 1000,
+            bytes_max: 10_000,
+            hash_seed: 1,
+        };
+        let config = NodeConfig {
+            name: "beta".to_owned(),
+            incarnation: 1,
+            without_peer: false,
+            detector: DetectorConfig {
+                interval: Duration::from_millis(20),
+                missed: 4,
+                agent_timeout: Duration::from_secs(1),
+            },
+            lease: Duration::from_millis(300),
+            arbiter: Arbiter::FailStop,
+            services: vec![ServiceConfig {
+                table,
+                is_primary: false,
+                mac: [0; 6],
+                found: Some((Gate::Wire, 2)),
+                state_sync: Some(Duration::from_millis(500)),
+            }],
+        };
+        Node::new(config, at(0))
+    }
+
+    /// The client's numbers begin at 0, the server's at 1000.
+    fn say(
+        node: &mut Node,
+        port: u16,
+        direction: Direction,
+        flags: Flags,
+        (seq, ack): (u32, u32),
+        payload: &[u8],
+    ) {
+        let (source, destination) = match direction {
+            Direction::In => (client(port), node.vip(0)),
+            Direction::Out => (node.vip(0), client(port)),
+        };
+        let segment = Segment {
+            source,
+            destination,
+            seq: Seq(seq),
+            ack: Seq(ack),
+            flags,
+            window: 1000,
+            options: Options::default(),
+            payload,
+        };
+        node.handle_packet(at(1), 0, direction, &segment.emit(), Checksum::Unverified, None);
+    }
+
+    fn open(node: &mut Node, port: u16) {
+        say(node, port, Direction::In, Flags::SYN, (0, 0), &[]);
+        say(node, port, Direction::Out, Flags::SYN_ACK, (1000, 1), &[]);
+        say(node, port, Direction::In, Flags::ACK, (1, 1001), &[]);
+    }
+
+    fn protection(node: &Node, port: u16) -> Protection {
+        let id = node.table(0).find(client(port)).expect("open");
+        node.table(0).get(id).expect("open").protection()
+    }
+
+    /// What is wanted, without heartbeats and questions; the hook and the drain are carried out as `hook` says.
+    fn carry_out(node: &mut Node, hook: impl Fn(Phase) -> Option<Result<(), String>>) -> Vec<Action> {
+        let mut wanted = Vec::new();
+        while let Some(action) = node.poll_action() {
+            match action {
+                Action::Send(_) | Action::Ask { .. } => continue,
+                Action::Drain { service } => node.handle_drained(at(2), service),
+                Action::RunSync { phase, run, .. } => {
+                    if let Some(outcome) = hook(phase) {
+                        node.handle_synced(at(2), 0, run, outcome);
+                    }
+                }
+                _ => {}
+            }
+            wanted.push(action);
+        }
+        wanted
+    }
+
+    fn replicas_of(actions: &[Action]) -> Vec<SocketAddr> {
+        let client = |action: &Action| match action {
+            Action::OpenReplica { client, .. } => Some(*client),
+            _ => None,
+        };
+        actions.iter().filter_map(client).collect()
+    }
+
+    #[test]
+    fn who_was_there_before_the_copy_is_not_protected_and_who_came_after_is() {
+        let mut node = wire();
+        open(&mut node, 1);
+        let finish_takes_long = |phase| (phase == Phase::Prepare).then_some(Ok(()));
+        let wanted = carry_out(&mut node, finish_takes_long);
+        assert_eq!(replicas_of(&wanted), []);
+        open(&mut node, 2); // its handshake passes, nothing else does
+        let wanted = carry_out(&mut node, |_| None);
+        assert_eq!(replicas_of(&wanted), []);
+        node.handle_synced(at(3), 0, 2, Ok(()));
+        let wanted = carry_out(&mut node, |_| None);
+        assert_eq!(replicas_of(&wanted), [client(2)]);
+        open(&mut node, 3);
+        let wanted = carry_out(&mut node, |_| None);
+        assert_eq!(replicas_of(&wanted), [client(3)]);
+        let protected = [1, 2, 3].map(|port| protection(&node, port) == Protection::Protected);
+        assert_eq!(protected, [false, true, true]);
+        assert_eq!(protection(&node, 1), Protection::Unprotected(Cause::NotSynced));
+    }
+
+    #[test]
+    fn what_no_replica_gets_is_counted() {
+        let mut node = wire();
+        open(&mut node, 1);
+        carry_out(&mut node, |_| Some(Ok(())));
+        open(&mut node, 2);
+        for (port, missed) in [(2, 0), (1, 3), (9, 6)] {
+            say(&mut node, port, Direction::Out, Flags::ACK, (1001, 1), b"you");
+            say(&mut node, port, Direction::In, Flags::ACK, (1, 1004), b"set");
+            let sync = node.state_sync(0).expect("configured");
+            assert_eq!(sync.missed(), missed, "port {port}");
+        }
+    }
+
+    #[test]
+    fn a_gap_in_the_log_makes_the_copy_worthless() {
+        let mut node = wire();
+        carry_out(&mut node, |_| Some(Ok(())));
+        open(&mut node, 1);
+        node.handle_log_gap(at(4), 0);
+        open(&mut node, 2);
+        assert_eq!(protection(&node, 2), Protection::Unprotected(Cause::NotSynced));
+        let phases = carry_out(&mut node, |_| None);
+        let prepares = |action: &Action| {
+            matches!(
+                action,
+                Action::RunSync {
+                    phase: Phase::Prepare,
+                    ..
+                }
+            )
+        };
+        assert!(phases.iter().any(prepares), "{phases:?}");
+    }
+
+    /// Whoever waited for the copy is not continued by a server that has half of it.
+    #[test]
+    fn a_takeover_ends_the_copying() {
+        let mut node = wire();
+        carry_out(&mut node, |phase| (phase == Phase::Prepare).then_some(Ok(())));
+        open(&mut node, 1);
+        let change = node.services[0].standing.on_silent(at(3));
+        node.follow(at(3), 0, change);
+        assert!(node.role(0).0.speaks_alone());
+        let wanted = carry_out(&mut node, |_| None);
+        let abandons = wanted.iter().position(|action| {
+            matches!(
+                action,
+                Action::RunSync {
+                    phase: Phase::Abandon,
+                    ..
+                }
+            )
+        });
+        assert!(abandons.is_some(), "{wanted:?}");
+        assert_eq!(replicas_of(&wanted), []);
+        assert_eq!(node.takeovers(0)[0].restored, 0);
+        assert_eq!(node.takeovers(0)[0].reset, 1);
+    }
+}

@@ -1,0 +1,236 @@
+//! Makes a reply the last one of its connection, so that the client comes again on a new one: `Connection: close` (RFC 9112 §9.6).
+//!
+//! The reply is the next one behind which no request waits: after it the server need not process anything, and nothing that the
+//! client asked for is dropped unanswered. What does not look like HTTP/1, or ends by itself, is left alone.
+
+use std::collections::VecDeque;
+
+use super::REQUESTS_MAX;
+use super::body::Body;
+use super::head::{Fault, Method, ReplyHead, RequestHead, take_section};
+
+/// Follows what an application is asked and says, from the start of its connection on.
+#[derive(Debug, Default)]
+pub(super) struct LastReply {
+    receiving: Receiving,
+    /// Whether the reply has no body by its method; of each request that has no complete reply.
+    unanswered: VecDeque<ToHead>,
+    replying: Replying,
+    course: Course,
+}
+
+type ToHead = bool;
+
+#[derive(Debug, Default)]
+enum Receiving {
+    #[default]
+    Between,
+    Head(Vec<u8>),
+    Body(Body),
+}
+
+#[derive(Debug, Default)]
+enum Replying {
+    #[default]
+    Between,
+    Head(Vec<u8>),
+    Body(Body),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Course {
+    /// A reply is looked for.
+    #[default]
+    Looking,
+    /// It is being said; the application gets nothing more.
+    Saying,
+    /// It is complete.
+    Said,
+    /// There will be none.
+    Off,
+}
+
+impl LastReply {
+    /// There will be none: everything passes as it is.
+    pub fn is_off(&self) -> bool {
+        self.course == Course::Off
+    }
+
+    /// The reply is complete.
+    pub fn is_said(&self) -> bool {
+        self.course == Course::Said
+    }
+
+    /// The next bytes for the application. It may be given so many of them; the rest is dropped.
+    pub fn on_input(&mut self, bytes: &[u8]) -> usize {
+        match self.course {
+            Course::Looking => {
+                if self.receive(bytes).is_err() {
+                    self.course = Course::Off;
+                }
+                bytes.len()
+            }
+            Course::Saying | Course::Said => 0,
+            Course::Off => bytes.len(),
+        }
+    }
+
+    /// A reply that is not to be looked at is complete.
+    pub fn on_answered(&mut self) {
+        self.unanswered.pop_front();
+    }
+
+    /// The application's next bytes; what the client is to get is appended to `to_client`.
+    pub fn on_output(&mut self, mut bytes: &[u8], to_client: &mut Vec<u8>) {
+        while !bytes.is_empty() && !matches!(self.course, Course::Said | Course::Off) {
+            let before = bytes;
+            let followed = self.reply(&mut bytes, to_client);
+            match (followed, self.course) {
+                (Ok(()), _) => {}
+                // Nobody knows where it ends, and what the client has sent since is dropped: it must see that something is missing.
+                (Err(_), Course::Saying) => self.course = Course::Said,
+                (Err(_), _) => {
+                    self.course = Course::Off;
+                    if let Replying::Head(begun) = std::mem::take(&mut self.replying) {
+                        to_client.extend(begun);
+                    }
+                    bytes = before;
+                }
+            }
+        }
+        if self.course == Course::Off {
+            to_client.extend_from_slice(bytes);
+        }
+    }
+
+    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            match &mut self.receiving {
+                Receiving::Between => match bytes[0] {
+                    b'\r' | b'\n' => bytes = &bytes[1..],
+                    first if first.is_ascii_alphabetic() => self.receiving = Receiving::Head(Vec::new()),
+                    _ => {
+                        self.course = Course::Off;
+                        return Ok(());
+                    }
+                },
+                Receiving::Head(head) => {
+                    if take_section(head, &mut bytes)? {
+                        let request = RequestHead::parse(head)?;
+                        if request.method == Method::Connect || self.unanswered.len() == REQUESTS_MAX {
+                            self.course = Course::Off;
+                        }
+                        self.unanswered.push_back(request.method == Method::Head);
+                        self.receiving = request.body.map_or(Receiving::Between, Receiving::Body);
+                    }
+                }
+                Receiving::Body(body) => {
+                    body.next(&mut bytes)?;
+                    if body.is_complete() {
+                        self.receiving = Receiving::Between;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a step; on an error nothing was taken but what is kept.
+    fn reply(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), Fault> {
+        match &mut self.replying {
+            Replying::Between if self.unanswered.is_empty() || bytes[0] != b'H' => self.course = Course::Off,
+            Replying::Between => self.replying = Replying::Head(Vec::new()),
+            Replying::Head(head) => {
+                let (mut section, mut rest) = (std::mem::take(head), *bytes);
+                let taken = take_section(&mut section, &mut rest);
+                let is_whole = match taken {
+                    Ok(is_whole) => is_whole,
+                    Err(fault) => {
+                        section.truncate(section.len() - (bytes.len() - rest.len()));
+                        self.replying = Replying::Head(section);
+                        return Err(fault);
+                    }
+                };
+                *bytes = rest;
+                if is_whole {
+                    self.on_head(section, to_client);
+                } else {
+                    self.replying = Replying::Head(section);
+                }
+            }
+            Replying::Body(body) => {
+                let mut rest = *bytes;
+                body.next(&mut rest)?;
+                to_client.extend_from_slice(&bytes[..bytes.len() - rest.len()]);
+                *bytes = rest;
+                if body.is_complete() {
+                    self.on_end();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_head(&mut self, section: Vec<u8>, to_client: &mut Vec<u8>) {
+        self.replying = Replying::Between;
+        let is_alone = self.unanswered.len() == 1 && matches!(self.receiving, Receiving::Between);
+        let to_head = self.unanswered.front().copied();
+        let reply = to_head.and_then(|to_head| ReplyHead::parse(&section, to_head).ok());
+        let Some(reply) = reply.filter(|reply| reply.persists && reply.status != 101) else {
+            // Not asked for, not HTTP, or its server's last one anyway.
+            self.course = Course::Off;
+            to_client.extend(section);
+            return;
+        };
+        if is_alone && !reply.is_interim() {
+            self.course = Course::Saying;
+            to_client.extend(closing(&section));
+        } else {
+            to_client.extend(section);
+        }
+        match reply.body {
+            _ if reply.is_interim() => {}
+            Some(body) => self.replying = Replying::Body(body),
+            None => self.on_end(),
+        }
+    }
+
+    fn on_end(&mut self) {
+        self.replying = Replying::Between;
+        self.unanswered.pop_front();
+        if self.course == Course::Saying {
+            self.course = Course::Said;
+        }
+    }
+}
+
+/// A reply's header section with `Connection: close` in the place of what it says of the connection. Other options stay.
+fn closing(section: &[u8]) -> Vec<u8> {
+    let mut closing = Vec::with_capacity(section.len() + 32);
+    let mut options = b"close".to_vec();
+    let mut blank = &b"\r\n"[..];
+    for line in section.split_inclusive(|&byte| byte == b'\n') {
+        let colon = line.iter().position(|&byte| byte == b':').unwrap_or(0);
+        let (name, value) = line.split_at(colon);
+        if line.trim_ascii().is_empty() {
+            blank = line;
+        } else if name.eq_ignore_ascii_case(b"connection") {
+            let kept = value[1..].split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+            for option in kept.filter(|option| !is_of_keeping(option)) {
+                options.extend_from_slice(b", ");
+                options.extend_from_slice(option);
+            }
+        } else if !name.eq_ignore_ascii_case(b"keep-alive") {
+            closing.extend_from_slice(line);
+        }
+    }
+    closing.extend_from_slice(b"Connection: ");
+    closing.extend(options);
+    closing.extend_from_slice(b"\r\n");
+    closing.extend_from_slice(blank);
+    closing
+}
+
+fn is_of_keeping(option: &[u8]) -> bool {
+    option.is_empty() || option.eq_ignore_ascii_case(b"close") || option.eq_ignore_ascii_case(b"keep-alive")
+}

@@ -1,0 +1,378 @@
+//! Making the state of a replica's server the primary's (DESIGN.md §3, reintegration): when the operator's hook runs, when clients'
+//! input is held back for it, and what follows if it fails.
+//!
+//! ```text
+//!        is the wire            prepared           the log is read to its end          finished in time
+//!  Idle ────────────▶ Preparing ────────▶ Holding ──────────────────────────▶ Finishing ───────────────▶ Synced
+//!                      ▲    │ failed         │ too late                           │ failed, too late
+//!         after a rest │    ▼                ▼                                    │
+//!                   Resting ◀───────── Abandoning ◀──────────────────────────────┘
+//! ```
+//!
+//! *Prepare* copies while clients go on. Then the wire holds back what clients send, so that the primary's state stands still, and
+//! *finish* copies the rest and ends the copying. Whatever a client sends from then on is in the log, and a connection that has sent
+//! nothing before is followed by a replica. *Abandon* ends the copying where it is. The hold has an end that the kernel keeps.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::Instant;
+use crate::action::{Action, Report, ServiceIndex};
+use crate::slots::ConnectionId;
+
+/// After the first failure; each further one doubles it.
+const REST_MIN: Duration = Duration::from_secs(1);
+/// The longest rest.
+const REST_MAX: Duration = Duration::from_secs(60);
+
+/// What the hook is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Copy the state; the primary goes on changing it.
+    Prepare,
+    /// Copy the rest, which changes no more, and stop copying.
+    Finish,
+    /// Stop copying, wherever it is, and be ready to serve.
+    Abandon,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// This node is not the wire.
+    Idle,
+    /// The hook copies.
+    Preparing,
+    /// Input is held; what came before is being read.
+    Holding,
+    /// Input is held; the hook copies the rest.
+    Finishing,
+    /// It failed; the hook stops copying.
+    Abandoning,
+    /// It is tried again later.
+    Resting,
+    /// The state is the primary's.
+    Synced,
+}
+
+/// What changes a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// This node is the wire, or packets have passed it unlogged.
+    Begin,
+    /// It is the wire no more.
+    Leave,
+    /// The hook has done what it was asked to.
+    Succeeded,
+    /// It has not.
+    Failed,
+    /// The log is read to its end.
+    Drained,
+    /// The hold has ended, or the rest.
+    Expired,
+}
+
+impl State {
+    /// All states, for tables.
+    pub const ALL: [Self; 7] = [
+        Self::Idle,
+        Self::Preparing,
+        Self::Holding,
+        Self::Finishing,
+        Self::Abandoning,
+        Self::Resting,
+        Self::Synced,
+    ];
+
+    /// The state after `event`; `None` if it changes nothing.
+    pub fn after(self, event: Event) -> Option<Self> {
+        use Event::{Begin, Drained, Expired, Failed, Leave, Succeeded};
+        match (self, event) {
+            (Self::Idle, Begin) => Some(Self::Preparing),
+            (Self::Idle, Leave | Succeeded | Failed | Drained | Expired) => None,
+
+            (Self::Preparing, Succeeded) => Some(Self::Holding),
+            (Self::Preparing, Failed) => Some(Self::Abandoning),
+            (Self::Preparing, Leave) => Some(Self::Idle),
+            (Self::Preparing, Begin | Drained | Expired) => None,
+
+            (Self::Holding, Drained) => Some(Self::Finishing),
+            (Self::Holding, Begin | Expired) => Some(Self::Abandoning),
+            (Self::Holding, Leave) => Some(Self::Idle),
+            (Self::Holding, Succeeded | Failed) => None,
+
+            (Self::Finishing, Succeeded) => Some(Self::Synced),
+            (Self::Finishing, Begin | Failed | Expired) => Some(Self::Abandoning),
+            (Self::Finishing, Leave) => Some(Self::Idle),
+            (Self::Finishing, Drained) => None,
+
+            (Self::Abandoning, Succeeded | Failed) => Some(Self::Resting),
+            (Self::Abandoning, Leave) => Some(Self::Idle),
+            (Self::Abandoning, Begin | Drained | Expired) => None,
+
+            (Self::Resting, Expired) => Some(Self::Preparing),
+            (Self::Resting, Leave) => Some(Self::Idle),
+            (Self::Resting, Begin | Succeeded | Failed | Drained) => None,
+
+            (Self::Synced, Begin) => Some(Self::Preparing),
+            (Self::Synced, Leave) => Some(Self::Idle),
+            (Self::Synced, Succeeded | Failed | Drained | Expired) => None,
+        }
+    }
+
+    /// Whether the hook may have begun to copy, and has not stopped.
+    const fn copies(self) -> bool {
+        matches!(self, Self::Preparing | Self::Holding | Self::Finishing)
+    }
+}
+
+impl Event {
+    /// All events, for tables.
+    pub const ALL: [Self; 6] = [
+        Self::Begin,
+        Self::Leave,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Drained,
+        Self::Expired,
+    ];
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Idle => "idle",
+            Self::Preparing => "preparing",
+            Self::Holding => "holding",
+            Self::Finishing => "finishing",
+            Self::Abandoning => "abandoning",
+            Self::Resting => "resting",
+            Self::Synced => "synced",
+        })
+    }
+}
+
+/// What becomes of a connection that is opened now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// A replica follows it.
+    Followed,
+    /// Nothing of it has been released: it is decided when the hook has ended.
+    Waits,
+    /// The replica's state is not the primary's: it is not protected.
+    Refused,
+}
+
+/// What became of the connections that waited.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Decided {
+    /// A replica follows these from now on.
+    pub followed: Vec<ConnectionId>,
+    /// These are not protected.
+    pub refused: Vec<ConnectionId>,
+}
+
+/// The state of one service's replica on this node.
+#[derive(Debug)]
+pub struct StateSync {
+    /// The longest hold.
+    hold: Duration,
+    state: State,
+    /// The end of the hold, or of the rest.
+    due: Option<Instant>,
+    held_from: Instant,
+    /// Numbers the hook's runs: what an earlier one says late does not count.
+    run: u64,
+    failures: u32,
+    why: Option<String>,
+    waiting: Vec<ConnectionId>,
+    missed: u64,
+}
+
+impl StateSync {
+    /// Of a node that is not the wire; input is held for at most `hold`.
+    pub fn new(hold: Duration) -> Self {
+        Self {
+            hold,
+            state: State::Idle,
+            due: None,
+            held_from: Instant::ZERO,
+            run: 0,
+            failures: 0,
+            why: None,
+            waiting: Vec::new(),
+            missed: 0,
+        }
+    }
+
+    /// How far it is.
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why it failed last, if it has since it succeeded.
+    pub fn why(&self) -> Option<&str> {
+        self.why.as_deref()
+    }
+
+    /// Bytes that connections without a replica have sent since the state was copied: what they changed is not in it.
+    pub const fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// A connection that no replica follows has sent so many bytes.
+    pub fn on_missed(&mut self, bytes: u64) {
+        if self.state == State::Synced {
+            self.missed += bytes;
+        }
+    }
+
+    /// When [`Event::Expired`] is due.
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// A connection is open: its handshake is complete.
+    pub fn on_opened(&mut self, connection: ConnectionId) -> Admission {
+        match self.state {
+            State::Synced => Admission::Followed,
+            State::Finishing => {
+                self.waiting.push(connection);
+                Admission::Waits
+            }
+            State::Idle | State::Preparing | State::Holding | State::Abandoning | State::Resting => {
+                Admission::Refused
+            }
+        }
+    }
+
+    /// Time has passed.
+    pub fn on_timeout(
+        &mut self,
+        now: Instant,
+        service: ServiceIndex,
+        actions: &mut VecDeque<Action>,
+    ) -> Decided {
+        if self.due.is_none_or(|due| now < due) {
+            return Decided::default();
+        }
+        if self.state != State::Resting {
+            self.why = Some(format!("it was not finished within the hold of {:?}", self.hold));
+        }
+        self.on_event(now, service, Event::Expired, actions)
+    }
+
+    /// The hook's run number `run` has ended. What is done within the hold, but told after it, is too late: the state may have
+    /// changed since.
+    pub fn on_ended(
+        &mut self,
+        now: Instant,
+        service: ServiceIndex,
+        (run, outcome): (u64, Result<(), String>),
+        actions: &mut VecDeque<Action>,
+    ) -> Decided {
+        if run != self.run {
+            return Decided::default();
+        }
+        if self.state == State::Finishing && self.due.is_some_and(|due| now >= due) {
+            return self.on_timeout(now, service, actions);
+        }
+        let event = match outcome {
+            Ok(()) => Event::Succeeded,
+            Err(why) => {
+                if self.state != State::Abandoning {
+                    self.why = Some(why);
+                }
+                Event::Failed
+            }
+        };
+        self.on_event(now, service, event, actions)
+    }
+
+    /// Goes on, and says what is to be done.
+    pub fn on_event(
+        &mut self,
+        now: Instant,
+        service: ServiceIndex,
+        event: Event,
+        actions: &mut VecDeque<Action>,
+    ) -> Decided {
+        let Some(to) = self.state.after(event) else {
+            return Decided::default();
+        };
+        let from = std::mem::replace(&mut self.state, to);
+        self.due = self.due.take().filter(|_| to == State::Finishing);
+        match to {
+            State::Preparing => self.run(service, Phase::Prepare, actions),
+            State::Holding => {
+                self.held_from = now;
+                self.due = Some(now + self.hold);
+                let until = self.due;
+                actions.push_back(Action::HoldInput { service, until });
+                actions.push_back(Action::Drain { service });
+            }
+            State::Finishing => self.run(service, Phase::Finish, actions),
+            State::Synced => {
+                (self.failures, self.why, self.missed) = (0, None, 0);
+                let held = now.since(self.held_from);
+                release(service, actions);
+                actions.push_back(Action::Report(Report::Synced { service, held }));
+            }
+            State::Abandoning | State::Idle if from.copies() => {
+                release(service, actions);
+                self.run(service, Phase::Abandon, actions);
+                self.tell_failure(service, to, actions);
+            }
+            State::Resting => self.due = Some(now + self.rest()),
+            State::Abandoning | State::Idle => {}
+        }
+        let waited = std::mem::take(&mut self.waiting);
+        match to {
+            State::Synced => Decided {
+                followed: waited,
+                refused: Vec::new(),
+            },
+            _ => Decided {
+                followed: Vec::new(),
+                refused: waited,
+            },
+        }
+    }
+
+    fn run(&mut self, service: ServiceIndex, phase: Phase, actions: &mut VecDeque<Action>) {
+        self.run += 1;
+        let (run, until) = (self.run, self.due);
+        actions.push_back(Action::RunSync {
+            service,
+            phase,
+            run,
+            until,
+        });
+    }
+
+    fn tell_failure(&mut self, service: ServiceIndex, to: State, actions: &mut VecDeque<Action>) {
+        if to == State::Idle {
+            self.why = Some("this node is not the wire any more".into());
+        } else {
+            self.failures = self.failures.saturating_add(1);
+        }
+        let why = self
+            .why
+            .clone()
+            .unwrap_or_else(|| "packets passed unlogged".into());
+        actions.push_back(Action::Report(Report::NotSynced { service, why }));
+    }
+
+    fn rest(&self) -> Duration {
+        let doublings = self.failures.saturating_sub(1).min(16);
+        (REST_MIN * 2_u32.pow(doublings)).min(REST_MAX)
+    }
+}
+
+fn release(service: ServiceIndex, actions: &mut VecDeque<Action>) {
+    let until = None;
+    actions.push_back(Action::HoldInput { service, until });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+use std::fmt::Write;
+
+use super::*;
+
+const HOLD: Duration = Duration::from_millis(500);
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+/// A wire whose hook prepares since 0.
+struct Scene {
+    sync: StateSync,
+    actions: VecDeque<Action>,
+    run: u64,
+}
+
+impl Scene {
+    fn begin() -> Self {
+        let mut scene = Self {
+            sync: StateSync::new(HOLD),
+            actions: VecDeque::new(),
+            run: 0,
+        };
+        scene.event(0, Event::Begin);
+        scene
+    }
+
+    fn event(&mut self, millis: u64, event: Event) -> Decided {
+        self.sync.on_event(at(millis), 0, event, &mut self.actions)
+    }
+
+    fn ends(&mut self, millis: u64, outcome: Result<(), String>) -> Decided {
+        let outcome = (self.run, outcome);
+        self.sync.on_ended(at(millis), 0, outcome, &mut self.actions)
+    }
+
+    /// What is wanted, in short.
+    fn wants(&mut self) -> String {
+        let mut said = Vec::new();
+        for action in std::mem::take(&mut self.actions) {
+            said.push(match action {
+                Action::RunSync {
+                    phase, run, until, ..
+                } => {
+                    self.run = run;
+                    let until = until.map_or_else(String::new, |until| {
+                        format!(" until {}", until.as_nanos() / 1_000_000)
+                    });
+                    format!("{phase:?}{until}")
+                }
+                Action::HoldInput {
+                    until: Some(until), ..
+                } => format!("hold until {}", until.as_nanos() / 1_000_000),
+                Action::HoldInput { until: None, .. } => "release".into(),
+                Action::Drain { .. } => "drain".into(),
+                Action::Report(Report::Synced { held, .. }) => format!("synced, held {held:?}"),
+                Action::Report(Report::NotSynced { why, .. }) => format!("not synced: {why}"),
+                other => format!("{other:?}"),
+            });
+        }
+        said.join("; ")
+    }
+}
+
+#[test]
+fn the_whole_matrix() {
+    let mut table = String::new();
+    for state in State::ALL {
+        for event in Event::ALL {
+            if let Some(next) = state.after(event) {
+                writeln!(table, "{state:?} -- {event:?} --> {next:?}").unwrap();
+            }
+        }
+    }
+    insta::assert_snapshot!(table, @r"
+    Idle -- Begin --> Preparing
+    Preparing -- Leave --> Idle
+    Preparing -- Succeeded --> Holding
+    Preparing -- Failed --> Abandoning
+    Holding -- Begin --> Abandoning
+    Holding -- Leave --> Idle
+    Holding -- Drained --> Finishing
+    Holding -- Expired --> Abandoning
+    Finishing -- Begin --> Abandoning
+    Finishing -- Leave --> Idle
+    Finishing -- Succeeded --> Synced
+    Finishing -- Failed --> Abandoning
+    Finishing -- Expired --> Abandoning
+    Abandoning -- Leave --> Idle
+    Abandoning -- Succeeded --> Resting
+    Abandoning -- Failed --> Resting
+    Resting -- Leave --> Idle
+    Resting -- Expired --> Preparing
+    Synced -- Begin --> Preparing
+    Synced -- Leave --> Idle
+    ");
+}
+
+/// Whatever happens, input is held only while the hook finishes or is about to, and it is let go before anything else.
+#[test]
+fn input_is_held_for_nothing_else() {
+    for state in State::ALL {
+        for event in Event::ALL {
+            let Some(next) = state.after(event) else { continue };
+            if next == State::Finishing {
+                assert_eq!(state, State::Holding, "only after the log was read to its end");
+            }
+            if next == State::Synced {
+                assert_eq!(state, State::Finishing, "only what was finished under the hold");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_rest_is_copied_while_input_is_held() {
+    let mut scene = Scene::begin();
+    assert_eq!(scene.wants(), "Prepare");
+    scene.ends(3000, Ok(()));
+    assert_eq!(scene.wants(), "hold until 3500; drain");
+    assert_eq!(scene.sync.poll_timeout(), Some(at(3500)));
+    scene.event(3001, Event::Drained);
+    assert_eq!(scene.wants(), "Finish until 3500");
+    scene.ends(3040, Ok(()));
+    assert_eq!(scene.wants(), "release; synced, held 40ms");
+    assert_eq!(
+        (scene.sync.state(), scene.sync.poll_timeout()),
+        (State::Synced, None)
+    );
+}
+
+/// Also if it was done in time and only told too late: nobody knows what passed between.
+#[test]
+fn what_is_finished_too_late_does_not_count() {
+    for is_told in [false, true] {
+        let mut scene = Scene::begin();
+        scene.wants();
+        scene.ends(0, Ok(()));
+        scene.event(0, Event::Drained);
+        scene.wants();
+        if is_told {
+            scene.ends(500, Ok(()));
+        } else {
+            scene.sync.on_timeout(at(499), 0, &mut scene.actions);
+            assert_eq!(scene.wants(), "");
+            scene.sync.on_timeout(at(500), 0, &mut scene.actions);
+        }
+        let why = "it was not finished within the hold of 500ms";
+        assert_eq!(scene.wants(), format!("release; Abandon; not synced: {why}"));
+        assert_eq!(scene.sync.why(), Some(why));
+    }
+}
+
+#[test]
+fn what_an_earlier_run_says_late_does_not_count() {
+    let mut scene = Scene::begin();
+    scene.wants();
+    let prepare = scene.run;
+    scene.event(10, Event::Leave);
+    assert_eq!(
+        scene.wants(),
+        "release; Abandon; not synced: this node is not the wire any more"
+    );
+    scene.event(20, Event::Begin);
+    assert_eq!(scene.wants(), "Prepare");
+    scene
+        .sync
+        .on_ended(at(30), 0, (prepare, Ok(())), &mut scene.actions);
+    assert_eq!(scene.sync.state(), State::Preparing);
+}
+
+#[test]
+fn it_is_tried_again_after_longer_and_longer_rests() {
+    let mut scene = Scene::begin();
+    let (mut now, mut rests) = (0, Vec::new());
+    for _ in 0..8 {
+        scene.wants();
+        scene.ends(now, Err("no".into()));
+        assert_eq!(scene.wants(), "release; Abandon; not synced: no");
+        scene.ends(now, Err("that neither".into()));
+        assert_eq!(scene.sync.why(), Some("no"));
+        let due = scene.sync.poll_timeout().expect("it rests").as_nanos() / 1_000_000;
+        rests.push((due - now) / 1000);
+        now = due;
+        scene.sync.on_timeout(at(now), 0, &mut scene.actions);
+        assert_eq!(scene.sync.state(), State::Preparing);
+    }
+    assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60]);
+}
+
+#[test]
+fn a_connection_is_followed_if_nothing_of_it_was_released_before() {
+    let [early, held, late] = [0, 1, 2].map(ConnectionId::first_of);
+    for finishes in [true, false] {
+        let mut scene = Scene::begin();
+        assert_eq!(scene.sync.on_opened(early), Admission::Refused);
+        scene.wants();
+        scene.ends(0, Ok(()));
+        assert_eq!(
+            scene.sync.on_opened(early),
+            Admission::Refused,
+            "it may have been released before the hold"
+        );
+        scene.wants();
+        scene.event(0, Event::Drained);
+        scene.wants();
+        assert_eq!(scene.sync.on_opened(held), Admission::Waits);
+        let outcome = if finishes { Ok(()) } else { Err("no".into()) };
+        let decided = scene.ends(1, outcome);
+        if finishes {
+            assert_eq!((decided.followed, decided.refused), (vec![held], vec![]));
+            assert_eq!(scene.sync.on_opened(late), Admission::Followed);
+        } else {
+            assert_eq!((decided.followed, decided.refused), (vec![], vec![held]));
+            assert_eq!(scene.sync.on_opened(late), Admission::Refused);
+        }
+    }
+}
+
+#[test]
+fn what_is_missed_counts_from_the_copy_on() {
+    let mut scene = Scene::begin();
+    scene.sync.on_missed(7);
+    scene.wants();
+    scene.ends(0, Ok(()));
+    scene.event(0, Event::Drained);
+    scene.wants();
+    scene.ends(1, Ok(()));
+    assert_eq!(scene.sync.missed(), 0, "it is in the copy");
+    scene.sync.on_missed(7);
+    scene.sync.on_missed(1);
+    assert_eq!(scene.sync.missed(), 8);
+}
