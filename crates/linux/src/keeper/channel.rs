@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Both ends must be of one version: an agent that finds another one starts a keeper of its own.
-const MAGIC: [u8; 4] = *b"SFK2";
+const MAGIC: [u8; 4] = *b"SFK3";
 const HEADER: usize = MAGIC.len() + 1;
 const INLINE: u8 = 0;
 const IN_MEMFD: u8 = 1;
