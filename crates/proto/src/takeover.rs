@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::action::{Action, Report, ServiceIndex};
@@ -379,6 +380,49 @@ pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Segment<'sta
         },
         payload: &[],
     }
+}
+
+/// Segments that a sender begins with (RFC 6928).
+const RESENT: usize = 10;
+/// Bytes that the timestamps option takes of each segment, with its padding (RFC 7323 appendix A).
+const TIMESTAMPS: usize = 12;
+
+/// The first of the output that the client has not acknowledged, as packets. What was on its way when the primary died is lost; the
+/// restored socket has no estimate of the path yet and would wait for its first timeout, a second or more. A client that has these
+/// bytes drops them, and says how far it has come.
+pub fn resend(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>> {
+    let endpoint = connection.endpoint();
+    let options = if endpoint.timestamps.is_some() {
+        TIMESTAMPS
+    } else {
+        0
+    };
+    let size = usize::from(endpoint.mss).saturating_sub(options).max(1);
+    let Range { start, end } = endpoint.unacknowledged;
+    let end = end.min(start + (RESENT * size) as u64);
+    let bytes: Vec<u8> = connection
+        .output()
+        .slices(start..end)
+        .flatten()
+        .copied()
+        .collect();
+    let wake = wake(connection, offered, now);
+    let mut seq = endpoint.send_unacknowledged;
+    let segment = |payload: &[u8]| {
+        let packet = Segment {
+            source: wake.source,
+            destination: wake.destination,
+            seq,
+            ack: wake.ack,
+            flags: wake.flags,
+            window: wake.window,
+            options: wake.options,
+            payload,
+        };
+        seq = seq + u32::try_from(payload.len()).unwrap_or(0);
+        packet.emit()
+    };
+    bytes.chunks(size).map(segment).collect()
 }
 
 /// What the server's timestamp clock shows at `now`, at the least, if it showed `value` when a segment was `seen`. It must

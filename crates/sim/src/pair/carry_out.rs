@@ -269,8 +269,11 @@ impl Station {
         let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
         if let Some(connection) = self.core.table(0).get(id).filter(|_| !is_quiet) {
             let wake = takeover::wake(connection, offered, now).emit();
-            let output = self.speak(now, wake, true);
-            self.outputs.extend(output);
+            let again = takeover::resend(connection, offered, now);
+            for packet in std::iter::once(wake).chain(again) {
+                let output = self.speak(now, packet, true);
+                self.outputs.extend(output);
+            }
         }
         self.core.handle_live(now, 0, id);
         if self.is(Defect::ReadyLast) {
