@@ -249,11 +249,8 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
         let socket: TcpStream = restored.activate(false).expect("activate").into();
         socket.set_nonblocking(false).expect("blocking");
         patient(&socket);
-        lan.backup
-            .run(RawSender::open)
-            .expect("raw sockets")
-            .send(&wake.emit())
-            .expect("send");
+        let raw = lan.backup.run(RawSender::open).expect("raw sockets");
+        wake.iter().for_each(|packet| raw.send(packet).expect("send"));
         let held = wire.counter(family, "held_in_takeover");
 
         let mut received = [0; 5];

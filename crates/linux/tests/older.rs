@@ -220,8 +220,8 @@ impl<'a> Late<'a> {
         restored.make_ready().expect("make ready");
         let socket = TcpStream::from(restored.activate(false).expect("activate"));
         let offered = offered_window(&socket).expect("a window");
-        raw.send(&takeover::wake(connection, offered, clock::now()).emit())
-            .expect("wake");
+        let wake = takeover::wake(connection, offered, clock::now());
+        wake.iter().for_each(|packet| raw.send(packet).expect("wake"));
         socket.set_nonblocking(false).expect("blocking");
         patient(&socket);
         socket

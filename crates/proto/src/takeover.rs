@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::action::{Action, Report, ServiceIndex};
-use crate::connection::{Connection, Opening};
+use crate::connection::{Connection, Endpoint, Opening};
 use crate::follower::Policy;
 use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::table::{ConnectionId, Table};
@@ -354,11 +354,41 @@ pub(crate) fn refuse(segment: &Segment<'_>) -> Option<Segment<'static>> {
     })
 }
 
-/// The segment that wakes a client whose retransmission timer has backed off: a duplicate acknowledgement
-/// (KERNEL: a raw one with seq = SND.NXT works, a window probe does not). It promises what the old primary did, or the
-/// `offered` bytes of the restored socket, if that is more: a window that was closed is not opened by anyone else.
-pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Segment<'static> {
+/// Segments that a sender begins with (RFC 6928).
+const FIRST: usize = 10;
+/// Bytes that the timestamps option takes of each segment, with its padding (RFC 7323 appendix A).
+const TIMESTAMPS: usize = 12;
+
+/// The packets that wake a client.
+///
+/// First a duplicate acknowledgement, for one whose retransmission timer has backed off (KERNEL: a raw one with seq = SND.NXT works, a
+/// window probe does not). It promises what the old primary did, or the `offered` bytes of the restored socket, if that is more: a window
+/// that was closed is not opened by anyone else.
+///
+/// Then the first of the output that the client has not acknowledged: what was on its way when the primary died is lost, and the
+/// restored socket, which has no estimate of the path yet, would wait for its first timeout. A client that has these bytes drops them.
+pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>> {
     let endpoint = connection.endpoint();
+    let acknowledgement = acknowledgement(&endpoint, offered, now);
+    let options = endpoint.timestamps.map_or(0, |_| TIMESTAMPS);
+    let size = usize::from(endpoint.mss).saturating_sub(options).max(1);
+    let Range { start, end } = endpoint.unacknowledged;
+    let first = start..end.min(start + (FIRST * size) as u64);
+    let bytes: Vec<u8> = connection.output().slices(first).flatten().copied().collect();
+    let mut seq = endpoint.send_unacknowledged;
+    let segments = bytes.chunks(size).map(|payload| {
+        let segment = Segment {
+            seq,
+            payload,
+            ..acknowledgement
+        };
+        seq = seq + u32::try_from(payload.len()).unwrap_or(0);
+        segment.emit()
+    });
+    std::iter::once(acknowledgement.emit()).chain(segments).collect()
+}
+
+fn acknowledgement(endpoint: &Endpoint, offered: u32, now: Instant) -> Segment<'static> {
     let shift = endpoint.window_scale.map_or(0, |(_, ours)| ours);
     let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
     let edge = endpoint.receive_window_from + endpoint.receive_window;
@@ -380,49 +410,6 @@ pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Segment<'sta
         },
         payload: &[],
     }
-}
-
-/// Segments that a sender begins with (RFC 6928).
-const RESENT: usize = 10;
-/// Bytes that the timestamps option takes of each segment, with its padding (RFC 7323 appendix A).
-const TIMESTAMPS: usize = 12;
-
-/// The first of the output that the client has not acknowledged, as packets. What was on its way when the primary died is lost; the
-/// restored socket has no estimate of the path yet and would wait for its first timeout, a second or more. A client that has these
-/// bytes drops them, and says how far it has come.
-pub fn resend(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>> {
-    let endpoint = connection.endpoint();
-    let options = if endpoint.timestamps.is_some() {
-        TIMESTAMPS
-    } else {
-        0
-    };
-    let size = usize::from(endpoint.mss).saturating_sub(options).max(1);
-    let Range { start, end } = endpoint.unacknowledged;
-    let end = end.min(start + (RESENT * size) as u64);
-    let bytes: Vec<u8> = connection
-        .output()
-        .slices(start..end)
-        .flatten()
-        .copied()
-        .collect();
-    let wake = wake(connection, offered, now);
-    let mut seq = endpoint.send_unacknowledged;
-    let segment = |payload: &[u8]| {
-        let packet = Segment {
-            source: wake.source,
-            destination: wake.destination,
-            seq,
-            ack: wake.ack,
-            flags: wake.flags,
-            window: wake.window,
-            options: wake.options,
-            payload,
-        };
-        seq = seq + u32::try_from(payload.len()).unwrap_or(0);
-        packet.emit()
-    };
-    bytes.chunks(size).map(segment).collect()
 }
 
 /// What the server's timestamp clock shows at `now`, at the least, if it showed `value` when a segment was `seen`. It must

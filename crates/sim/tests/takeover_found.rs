@@ -63,6 +63,26 @@ fn a_wake_up_promises_what_the_primary_did_and_no_more() {
     finish_whole(&mut scene);
 }
 
+/// The restored socket's first timeout is a second away.
+#[test]
+fn what_was_lost_with_the_primary_is_said_again_at_once() {
+    for policy in [Policy::Http, Policy::Replica] {
+        let mut scene = Scene::new(&SceneConfig::quiet(2, policy));
+        let talk = match policy {
+            Policy::Http => get(9_000),
+            Policy::Replica => messages(&[(10, 9_000, Duration::ZERO)], false),
+        };
+        scene.connect(at(100 * MS), talk);
+        let path = scene.path;
+        scene.cut(path, at(114 * MS), at(140 * MS)); // the request arrives, the reply does not
+        scene.power_off(at(118 * MS));
+        scene.world.run_until(at(500 * MS));
+        let (talk, _) = scene.talk(0).expect("it is open");
+        assert!(talk.is_complete(), "{policy:?}: {talk:?}");
+        finish_whole(&mut scene);
+    }
+}
+
 /// Its clock ran up to two ticks before the socket's, so the client dropped what the socket said next (PAWS).
 #[test]
 fn the_wake_up_and_the_socket_have_one_clock() {

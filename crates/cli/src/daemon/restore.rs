@@ -85,10 +85,8 @@ impl Executor {
         let now = linux::clock::now();
         if let Some(connection) = connection.filter(|_| !is_quiet) {
             let offered = linux::repair::offered_window(&socket).unwrap_or(0);
-            let wake = takeover::wake(connection, offered, now).emit();
-            let again = takeover::resend(connection, offered, now);
-            let mut packets = std::iter::once(wake).chain(again);
-            if let Err(error) = packets.try_for_each(|packet| self.raw.send(&packet)) {
+            let wake = takeover::wake(connection, offered, now);
+            if let Err(error) = wake.iter().try_for_each(|packet| self.raw.send(packet)) {
                 tracing::warn!(%error, client = %endpoint.client, "the client is not woken up");
             }
         }

@@ -61,7 +61,7 @@ pub fn take_over(
     if !is_quiet {
         let offered = offered_window(&socket).expect("a window");
         let wake = takeover::wake(connection, offered, clock::now());
-        raw.send(&wake.emit()).expect("wake");
+        wake.iter().for_each(|packet| raw.send(packet).expect("wake"));
     }
     drop(log);
 

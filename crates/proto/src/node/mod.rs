@@ -158,7 +158,7 @@ impl Service {
     }
 
     /// When a claim of what the wire gives up is made, if nothing else is to be waited for.
-    fn is_given_at(&self) -> Option<Instant> {
+    fn given_at(&self) -> Option<Instant> {
         let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
         Some(given_at.max(self.standing.claims_at()?))
     }

@@ -207,7 +207,7 @@ impl Node {
             {
                 claim.on_timeout(now, index, &mut self.actions);
             }
-            if service.is_given_at().is_some_and(|at| now >= at) {
+            if service.given_at().is_some_and(|at| now >= at) {
                 self.handle_reached(now, index);
             }
         }
@@ -256,7 +256,7 @@ impl Node {
             [
                 service.repeats.poll_timeout(),
                 claim,
-                service.is_given_at(),
+                service.given_at(),
                 service.standing.asks_at(),
                 service.sync.as_ref().and_then(StateSync::poll_timeout),
             ]

@@ -268,9 +268,7 @@ impl Station {
             .on_live(self.config.number, endpoint.client);
         let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
         if let Some(connection) = self.core.table(0).get(id).filter(|_| !is_quiet) {
-            let wake = takeover::wake(connection, offered, now).emit();
-            let again = takeover::resend(connection, offered, now);
-            for packet in std::iter::once(wake).chain(again) {
+            for packet in takeover::wake(connection, offered, now) {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }

@@ -12,25 +12,16 @@ use super::head::{Fault, Method, ReplyHead, RequestHead, take_section};
 /// Follows what an application is asked and says, from the start of its connection on.
 #[derive(Debug, Default)]
 pub(super) struct LastReply {
-    receiving: Receiving,
+    receiving: Place,
     /// Whether the reply has no body by its method; of each request that has no complete reply.
-    unanswered: VecDeque<ToHead>,
-    replying: Replying,
+    unanswered: VecDeque<bool>,
+    replying: Place,
     course: Course,
 }
 
-type ToHead = bool;
-
+/// Where a stream of messages is.
 #[derive(Debug, Default)]
-enum Receiving {
-    #[default]
-    Between,
-    Head(Vec<u8>),
-    Body(Body),
-}
-
-#[derive(Debug, Default)]
-enum Replying {
+enum Place {
     #[default]
     Between,
     Head(Vec<u8>),
@@ -91,7 +82,7 @@ impl LastReply {
                 (Err(_), Course::Saying) => self.course = Course::Said,
                 (Err(_), _) => {
                     self.course = Course::Off;
-                    if let Replying::Head(begun) = std::mem::take(&mut self.replying) {
+                    if let Place::Head(begun) = std::mem::take(&mut self.replying) {
                         to_client.extend(begun);
                     }
                     bytes = before;
@@ -106,28 +97,28 @@ impl LastReply {
     fn receive(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
             match &mut self.receiving {
-                Receiving::Between => match bytes[0] {
+                Place::Between => match bytes[0] {
                     b'\r' | b'\n' => bytes = &bytes[1..],
-                    first if first.is_ascii_alphabetic() => self.receiving = Receiving::Head(Vec::new()),
+                    first if first.is_ascii_alphabetic() => self.receiving = Place::Head(Vec::new()),
                     _ => {
                         self.course = Course::Off;
                         return Ok(());
                     }
                 },
-                Receiving::Head(head) => {
+                Place::Head(head) => {
                     if take_section(head, &mut bytes)? {
                         let request = RequestHead::parse(head)?;
                         if request.method == Method::Connect || self.unanswered.len() == REQUESTS_MAX {
                             self.course = Course::Off;
                         }
                         self.unanswered.push_back(request.method == Method::Head);
-                        self.receiving = request.body.map_or(Receiving::Between, Receiving::Body);
+                        self.receiving = request.body.map_or(Place::Between, Place::Body);
                     }
                 }
-                Receiving::Body(body) => {
+                Place::Body(body) => {
                     body.next(&mut bytes)?;
                     if body.is_complete() {
-                        self.receiving = Receiving::Between;
+                        self.receiving = Place::Between;
                     }
                 }
             }
@@ -138,16 +129,16 @@ impl LastReply {
     /// Takes a step; on an error nothing was taken but what is kept.
     fn reply(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), Fault> {
         match &mut self.replying {
-            Replying::Between if self.unanswered.is_empty() || bytes[0] != b'H' => self.course = Course::Off,
-            Replying::Between => self.replying = Replying::Head(Vec::new()),
-            Replying::Head(head) => {
+            Place::Between if self.unanswered.is_empty() || bytes[0] != b'H' => self.course = Course::Off,
+            Place::Between => self.replying = Place::Head(Vec::new()),
+            Place::Head(head) => {
                 let (mut section, mut rest) = (std::mem::take(head), *bytes);
                 let taken = take_section(&mut section, &mut rest);
                 let is_whole = match taken {
                     Ok(is_whole) => is_whole,
                     Err(fault) => {
                         section.truncate(section.len() - (bytes.len() - rest.len()));
-                        self.replying = Replying::Head(section);
+                        self.replying = Place::Head(section);
                         return Err(fault);
                     }
                 };
@@ -155,10 +146,10 @@ impl LastReply {
                 if is_whole {
                     self.on_head(section, to_client);
                 } else {
-                    self.replying = Replying::Head(section);
+                    self.replying = Place::Head(section);
                 }
             }
-            Replying::Body(body) => {
+            Place::Body(body) => {
                 let mut rest = *bytes;
                 body.next(&mut rest)?;
                 to_client.extend_from_slice(&bytes[..bytes.len() - rest.len()]);
@@ -172,8 +163,8 @@ impl LastReply {
     }
 
     fn on_head(&mut self, section: Vec<u8>, to_client: &mut Vec<u8>) {
-        self.replying = Replying::Between;
-        let is_alone = self.unanswered.len() == 1 && matches!(self.receiving, Receiving::Between);
+        self.replying = Place::Between;
+        let is_alone = self.unanswered.len() == 1 && matches!(self.receiving, Place::Between);
         let to_head = self.unanswered.front().copied();
         let reply = to_head.and_then(|to_head| ReplyHead::parse(&section, to_head).ok());
         let Some(reply) = reply.filter(|reply| reply.persists && reply.status != 101) else {
@@ -190,13 +181,13 @@ impl LastReply {
         }
         match reply.body {
             _ if reply.is_interim() => {}
-            Some(body) => self.replying = Replying::Body(body),
+            Some(body) => self.replying = Place::Body(body),
             None => self.on_end(),
         }
     }
 
     fn on_end(&mut self) {
-        self.replying = Replying::Between;
+        self.replying = Place::Between;
         self.unanswered.pop_front();
         if self.course == Course::Saying {
             self.course = Course::Said;
