@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use proto::Instant;
 
 use super::network::{Network, Segment};
-use super::report::{Report, Service};
+use super::report::{Part, Report, Service};
 use super::{APPLICATION, ClusterOptions};
 use crate::capture::{Capture, Captures, Place, Point, SNAP_DEFAULT};
 use crate::client::{ClientProcess, Order, Plan, Until, Workload};
@@ -17,7 +17,7 @@ use crate::clock::{ClockOffset, monotonic};
 use crate::judge::{self, Change, Closing, CommitMode, Expectations, Speaking, Survey};
 use crate::net::INTERFACE;
 use crate::net::address::CLIENT;
-use crate::node::{Agent, Arbiter, Assume, Content, HEARTBEAT_PORT, Pair, Server, Takeover};
+use crate::node::{Agent, Arbiter, Assume, Content, HEARTBEAT_PORT, Pair, Server, Status, Takeover};
 use crate::process;
 use crate::teardown::{Resource, Teardown};
 use crate::witness::Witness;
@@ -50,6 +50,28 @@ struct Cluster {
     detection: Duration,
 }
 
+/// A node that took no part for a while, under load.
+#[derive(Clone, Copy)]
+struct Drained {
+    node: usize,
+    at: Instant,
+    returned_at: Instant,
+}
+
+/// What happened before a node lost its power, and that.
+struct Before {
+    drained: Option<Drained>,
+    off: usize,
+    fault_at: Instant,
+}
+
+impl Before {
+    /// Which of a pair's `nodes` was the service's primary at the failure: whoever was drained returned as the wire.
+    fn primary(&self, nodes: [usize; 2]) -> usize {
+        usize::from(self.drained.is_some_and(|drained| drained.node == nodes[0]))
+    }
+}
+
 /// Plays it.
 ///
 /// # Errors
@@ -64,8 +86,13 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
         witness.kill_one()?;
         std::thread::sleep(ACT);
     }
+    let drained = options
+        .drain
+        .map(|node| cluster.drain(usize::from(node), &mut problems))
+        .transpose()?;
     let fault_at = cluster.power_off(off)?;
-    let takeover = cluster.wait(off, fault_at, &mut problems)?;
+    let before = Before { drained, off, fault_at };
+    let takeovers = cluster.wait_gone_on(&before, &mut problems)?;
     std::thread::sleep(AFTER);
     for client in &mut cluster.clients {
         client.order(Order::Fault {
@@ -76,18 +103,17 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
         client.order(Order::Stop)?;
     }
     let has_witness = cluster.witness.is_some();
-    let services = cluster.conclude(off, fault_at, clock)?;
+    let services = cluster.conclude(&before, clock)?;
+    let last_live = takeovers.iter().filter_map(|takeover| takeover.last_live_ns).max();
     let mut report = Report {
         ok: false,
         nodes: options.nodes,
+        drained: options.drain,
         off: options.off,
         assume: options.assume,
         etcd_members: if has_witness { MEMBERS } else { 0 },
         etcd_members_killed: usize::from(has_witness),
-        takeover_ms: takeover.and_then(|takeover| {
-            let live = takeover.last_live_ns?;
-            Some((live as f64 - fault_at.as_nanos() as f64) / 1e6)
-        }),
+        takeover_ms: last_live.map(|live| (live as f64 - fault_at.as_nanos() as f64) / 1e6),
         services,
         problems,
     };
@@ -166,36 +192,98 @@ impl Cluster {
         Ok(moment)
     }
 
-    /// Waits until the service of node `off` is taken over, and the one that it was the wire of goes on alone.
-    fn wait(&self, off: usize, fault_at: Instant, problems: &mut Vec<String>) -> Result<Option<Takeover>> {
+    /// The pairs of `node`, with its place in each.
+    fn pairs_of(&self, node: usize) -> Vec<(usize, usize)> {
         let count = self.segments.len();
-        let before = (off + count - 1) % count;
+        let place = |segment: &Segment| segment.nodes(count).iter().position(|one| *one == node);
+        let of_segment = |segment: &Segment| Some((segment.service, place(segment)?));
+        self.segments.iter().filter_map(of_segment).collect()
+    }
+
+    fn status(&self, service: usize, place: usize) -> Result<Status> {
+        let node = self.segments[service].nodes(self.segments.len())[place];
+        self.agents[service][place].status(&self.network.nodes[node])
+    }
+
+    /// Waits until the daemon at `place` of a service's pair is as it should be; if it does not become so, that is one of the `problems`.
+    fn wait(
+        &self,
+        (service, place): (usize, usize),
+        is_right: impl Fn(&Status) -> bool,
+        what: &str,
+        problems: &mut Vec<String>,
+    ) {
         let deadline = Deadline::now() + LIMIT;
         loop {
-            let backup = self.agents[off][1].status(&self.network.nodes[(off + 1) % count]);
-            let primary = self.agents[before][0].status(&self.network.nodes[before]);
-            let takeover = backup.as_ref().ok().and_then(|status| {
-                let since = |one: &&Takeover| one.declared_ns >= fault_at.as_nanos() && one.is_complete();
-                status.takeovers().iter().find(since).copied()
-            });
-            let is_alone = primary.as_ref().is_ok_and(crate::node::Status::is_alone);
-            if takeover.is_some() && is_alone {
-                return Ok(takeover);
+            let status = self.status(service, place);
+            if status.as_ref().is_ok_and(&is_right) {
+                return;
             }
             if Deadline::now() > deadline {
+                let said = self.agents[service][place].last_words();
                 problems.push(format!(
-                    "after {LIMIT:?} the other nodes did not go on: {backup:?}, {primary:?}; they said:{}{}",
-                    self.agents[off][1].last_words(),
-                    self.agents[before][0].last_words(),
+                    "service {service}: after {LIMIT:?} the node at place {place} does not {what}: {status:?}; it said:{said}"
                 ));
-                return Ok(takeover);
+                return;
             }
             std::thread::sleep(POLL);
         }
     }
 
+    /// Lets `node` take no part in its services under load, and then a part again, until all is as safe as before.
+    fn drain(&self, node: usize, problems: &mut Vec<String>) -> Result<Drained> {
+        let at = monotonic();
+        self.order_drain(node, &[])?;
+        for (service, place) in self.pairs_of(node) {
+            self.wait((service, 1 - place), Status::is_alone, "go on alone", problems);
+        }
+        std::thread::sleep(ACT);
+        let returned_at = monotonic();
+        self.order_drain(node, &["--off"])?;
+        for (service, place) in self.pairs_of(node) {
+            for one in [place, 1 - place] {
+                self.wait((service, one), Status::is_duplex, "become duplex again", problems);
+            }
+            self.wait((service, place), Status::protects_all, "protect every connection", problems);
+        }
+        std::thread::sleep(ACT);
+        Ok(Drained {
+            node,
+            at,
+            returned_at,
+        })
+    }
+
+    fn order_drain(&self, node: usize, options: &[&str]) -> Result<()> {
+        for (service, place) in self.pairs_of(node) {
+            let agent = &self.agents[service][place];
+            let command = [&["drain", agent.name()], options].concat();
+            agent.order(&self.network.nodes[node], &command)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until each service that had a part on the node without power goes on without it. Returns the takeovers of those of which it was
+    /// the primary.
+    fn wait_gone_on(&self, before: &Before, problems: &mut Vec<String>) -> Result<Vec<Takeover>> {
+        let mut takeovers = Vec::new();
+        let since = |one: &&Takeover| one.declared_ns >= before.fault_at.as_nanos() && one.is_complete();
+        for (service, place) in self.pairs_of(before.off) {
+            let survivor = (service, 1 - place);
+            if place == before.primary(self.segments[service].nodes(self.segments.len())) {
+                let has_taken_over = |status: &Status| status.takeovers().iter().any(|one| since(&one));
+                self.wait(survivor, has_taken_over, "take over", problems);
+                let status = self.status(service, 1 - place)?;
+                takeovers.extend(status.takeovers().iter().filter(since).copied());
+            } else {
+                self.wait(survivor, Status::is_alone, "go on alone", problems);
+            }
+        }
+        Ok(takeovers)
+    }
+
     /// Lets the clients end, and judges each service.
-    fn conclude(self, off: usize, fault_at: Instant, clock: ClockOffset) -> Result<Vec<Service>> {
+    fn conclude(self, before: &Before, clock: ClockOffset) -> Result<Vec<Service>> {
         let mut reports = Vec::new();
         for client in self.clients {
             reports.push(client.finish(LIMIT + LIMIT)?);
@@ -205,20 +293,36 @@ impl Cluster {
         let mut services = Vec::new();
         for (segment, client) in self.segments.iter().zip(reports) {
             let nodes = segment.nodes(count);
-            let fault_ns = clock.realtime_ns(fault_at);
             let mut expected = expectations(segment);
-            if nodes[0] == off {
-                expected.role_changes_ns.push(fault_ns);
+            let mut changes = Vec::new();
+            if let Some(drained) = before.drained
+                && let Some(node) = nodes.iter().position(|one| *one == drained.node)
+            {
+                let at_ns = clock.realtime_ns(drained.at);
+                match node {
+                    0 => expected.role_changes_ns.push(at_ns),
+                    _ => changes.push(Change::Lost { node, at_ns }),
+                }
+                let at_ns = clock.realtime_ns(drained.returned_at);
+                changes.push(Change::Returned { node, at_ns });
             }
-            let lost = (nodes[1] == off).then(|| Change::Lost {
-                node: 1,
-                at_ns: fault_ns + self.detection.as_nanos() as u64 / 2,
+            let fault_ns = clock.realtime_ns(before.fault_at);
+            let off = nodes.iter().position(|one| *one == before.off);
+            let lost = off.map(|node| {
+                if node == before.primary(nodes) {
+                    expected.role_changes_ns.push(fault_ns);
+                    return Part::Primary;
+                }
+                let at_ns = fault_ns + self.detection.as_nanos() as u64 / 2;
+                changes.push(Change::Lost { node, at_ns });
+                Part::Wire
             });
             let own = captures_of(&captures, segment.service);
             let survey = Survey::of(&own, &expected)?;
-            expected.wires = survey.wires(1, &lost.into_iter().collect::<Vec<_>>());
+            expected.wires = survey.wires(1, &changes);
+            let has_moved = !expected.role_changes_ns.is_empty();
             let verdict = judge::check(&own, &expected)?;
-            services.push(Service::new(segment.service, nodes, off, &client, verdict));
+            services.push(Service::new(segment.service, nodes, (lost, has_moved), &client, verdict));
         }
         Ok(services)
     }

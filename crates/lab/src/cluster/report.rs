@@ -12,16 +12,35 @@ pub struct Report {
     /// Whether no connection of any service noticed more than a stall.
     pub ok: bool,
     pub nodes: u8,
+    /// The node that was drained before, and came back.
+    pub drained: Option<u8>,
     /// The node whose power went off.
     pub off: u8,
     pub assume: Assume,
     pub etcd_members: usize,
     pub etcd_members_killed: usize,
-    /// From the power failure until the last connection of the node's service could go on.
+    /// From the power failure until the last connection of a service of which the node was the primary could go on.
     pub takeover_ms: Option<f64>,
     pub services: Vec<Service>,
     /// What the daemons did not do.
     pub problems: Vec<String>,
+}
+
+/// What a service lost with a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    Primary,
+    Wire,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Primary => "its primary",
+            Self::Wire => "its wire",
+        }
+    }
 }
 
 /// One service.
@@ -30,8 +49,10 @@ pub struct Service {
     service: usize,
     /// The nodes at first: primary, backup.
     nodes: [usize; 2],
-    /// What it lost: `primary`, `wire`, or nothing.
-    lost: Option<&'static str>,
+    /// What it lost with the power.
+    lost: Option<Part>,
+    /// Whether another node had to go on with its connections, because of the power or because a node was drained.
+    has_moved: bool,
     connections: usize,
     survived: usize,
     sha256_match: bool,
@@ -48,11 +69,11 @@ pub struct Service {
 const SHOWN: usize = 10;
 
 impl Service {
-    /// Of service number `service` on `nodes`, when node `off` lost its power.
+    /// Of service number `service` on `nodes`, with what it lost and whether it had to move.
     pub fn new(
         service: usize,
         nodes: [usize; 2],
-        off: usize,
+        (lost, has_moved): (Option<Part>, bool),
         client: &client::Report,
         verdict: Verdict,
     ) -> Self {
@@ -60,11 +81,8 @@ impl Service {
         Self {
             service,
             nodes,
-            lost: match nodes {
-                [primary, _] if primary == off => Some("primary"),
-                [_, backup] if backup == off => Some("wire"),
-                _ => None,
-            },
+            lost,
+            has_moved,
             connections: client.connections.len(),
             survived: client.survivors(),
             sha256_match: client.sha256_match(),
@@ -78,13 +96,12 @@ impl Service {
     }
 
     fn holds(&self) -> bool {
-        let has_moved = self.lost == Some("primary");
         self.survived == self.connections
             && self.sha256_match
             && self.resets_seen == 0
             && self.violations.is_empty()
             && self.unproven.is_empty()
-            && (self.connections_taken_over > 0) == has_moved
+            && (self.connections_taken_over > 0) == self.has_moved
     }
 }
 
@@ -97,9 +114,11 @@ impl Report {
     /// Everything for a person.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{}: {} nodes, node {} lost its power",
+            "{}: {} nodes, {}node {} lost its power",
             if self.ok { "held" } else { "DID NOT HOLD" },
             self.nodes,
+            self.drained
+                .map_or_else(String::new, |node| format!("node {node} was drained and came back, ")),
             self.off
         );
         if self.etcd_members_killed > 0 {
@@ -113,7 +132,7 @@ impl Report {
                 "\n  service {} (nodes {:?}, lost {}): {} of {} survived, stall max {:.1} ms, {} taken over, {} violations",
                 one.service,
                 one.nodes,
-                one.lost.unwrap_or("nothing"),
+                one.lost.map_or("nothing", Part::name),
                 one.survived,
                 one.connections,
                 one.stall_ms.map_or(0.0, |spread| spread.max),

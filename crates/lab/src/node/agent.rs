@@ -242,6 +242,12 @@ impl Agent {
         })
     }
 
+    /// Its node's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Its process, without its keeper.
     #[must_use]
     pub fn pid(&self) -> Pid {

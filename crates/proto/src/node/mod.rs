@@ -4,6 +4,8 @@
 //! time, and the outcome of actions. [`Node::poll_action`] gives what is to be done, in order; drain it to `None` after
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm.
 
+#[cfg(test)]
+mod fixture;
 mod roles;
 mod sync;
 #[cfg(test)]

@@ -118,17 +118,10 @@ mod tests {
     use crate::Seq;
     use crate::action::Gate;
     use crate::connection::Protection;
-    use crate::detector::DetectorConfig;
     use crate::follower::Policy;
-    use crate::node::{NodeConfig, ServiceConfig};
+    use crate::node::fixture::{at, config};
     use crate::packet::{Checksum, Flags, Options};
-    use crate::standing::Arbiter;
     use crate::state_sync::Phase;
-    use crate::table::TableConfig;
-
-    fn at(millis: u64) -> Instant {
-        Instant::from_nanos(millis * 1_000_000)
-    }
 
     fn client(port: u16) -> SocketAddr {
         ([10, 0, 0, 1], port).into()
@@ -136,33 +129,11 @@ mod tests {
 
     /// A wire in epoch 2 that an agent left behind.
     fn wire() -> Node {
-        let table = TableConfig {
-            vip: "10.0.0.100:80".parse().unwrap(),
-            policy: Policy::Replica,
-            reexecute: crate::restart::http::Reexecute::default(),
-            connection_bytes_max: 1000,
-            bytes_max: 10_000,
-            hash_seed: 1,
-        };
-        let config = NodeConfig {
-            name: "beta".to_owned(),
-            incarnation: 1,
-            without_peer: false,
-            detector: DetectorConfig {
-                interval: Duration::from_millis(20),
-                missed: 4,
-                agent_timeout: Duration::from_secs(1),
-            },
-            lease: Duration::from_millis(300),
-            arbiter: Arbiter::FailStop,
-            services: vec![ServiceConfig {
-                table,
-                is_primary: false,
-                mac: [0; 6],
-                found: Some((Gate::Wire, 2)),
-                state_sync: Some(Duration::from_millis(500)),
-            }],
-        };
+        let mut config = config(false);
+        let service = &mut config.services[0];
+        service.table.policy = Policy::Replica;
+        service.found = Some((Gate::Wire, 2));
+        service.state_sync = Some(Duration::from_millis(500));
         Node::new(config, at(0))
     }
 

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
+use super::fixture::{self, BEAT};
 use super::*;
-use crate::detector::DetectorConfig;
 use crate::node::view::{Refusal, Simplex};
 use crate::standing::Verdict;
-
-const BEAT: Duration = Duration::from_millis(20);
 
 /// Two nodes of one service; the first is the configured primary.
 struct Two {
@@ -24,6 +22,8 @@ struct Two {
     gates: [(Gate, Option<Instant>); 2],
     /// What was done to the network.
     network: [Vec<&'static str>; 2],
+    /// Epochs in which two voices were noticed.
+    alarms: [Vec<u64>; 2],
     incarnations: u64,
 }
 
@@ -39,6 +39,7 @@ impl Two {
             verdict: Some(Verdict::Granted),
             gates: [(Gate::Off, None); 2],
             network: [Vec::new(), Vec::new()],
+            alarms: [Vec::new(), Vec::new()],
             incarnations: 1,
         }
     }
@@ -86,6 +87,8 @@ impl Two {
             });
             match action {
                 Action::SetGate { gate, until, .. } => self.gates[index] = (gate, until),
+                Action::Report(Report::TwoVoices { epoch, .. }) => self.alarms[index].push(epoch),
+                Action::SetUntil { until, .. } => self.gates[index].1 = until,
                 Action::Drain { service } => self.nodes[index].handle_drained(now, service),
                 Action::Announce { .. } => announced = true,
                 Action::Confirm { service, epoch } => {
@@ -122,32 +125,10 @@ impl Two {
 }
 
 fn node(is_primary: bool, arbiter: Arbiter, incarnation: u64, now: Instant) -> Node {
-    let table = TableConfig {
-        vip: "10.0.0.100:80".parse().unwrap(),
-        policy: Policy::Http,
-        reexecute: crate::restart::http::Reexecute::default(),
-        connection_bytes_max: 1000,
-        bytes_max: 1000,
-        hash_seed: 1,
-    };
     let config = NodeConfig {
-        name: if is_primary { "alpha" } else { "beta" }.to_owned(),
         incarnation,
-        without_peer: false,
-        detector: DetectorConfig {
-            interval: BEAT,
-            missed: 4,
-            agent_timeout: Duration::from_millis(500),
-        },
-        lease: Duration::from_millis(300),
         arbiter,
-        services: vec![ServiceConfig {
-            table,
-            is_primary,
-            mac: [0; 6],
-            found: None,
-            state_sync: None,
-        }],
+        ..fixture::config(is_primary)
     };
     Node::new(config, now)
 }
@@ -385,6 +366,20 @@ fn cut_apart_with_an_arbiter_only_one_speaks() {
     assert_eq!(two.pass(SHORT).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
 
+/// Silence is death, as the operator said; if it was not, that is said as loudly as can be.
+#[test]
+fn two_voices_are_noticed_once_and_end() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    two.hears = false;
+    two.pass(LONG);
+    assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Sole, 3)]);
+    two.hears = true;
+    two.pass(LONG);
+    assert_eq!(two.alarms.iter().flatten().collect::<Vec<_>>(), [&3]);
+    assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
+}
+
 #[test]
 fn a_backup_without_a_lease_asks_before_it_speaks() {
     let mut two = Two::new(Arbiter::Witness);
@@ -400,4 +395,106 @@ fn a_backup_without_a_lease_asks_before_it_speaks() {
     two.pass(SHORT + BEAT);
     assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
     assert_eq!(two.gates[1], (Gate::Takeover, None));
+}
+
+/// What it says for dead workers' connections, beside a primary that lives.
+#[test]
+fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
+    let lease = Duration::from_millis(300);
+    for (arbiter, ends) in [(Arbiter::Witness, true), (Arbiter::FailStop, false)] {
+        let mut two = Two::new(arbiter);
+        two.pass(LONG);
+        let (gate, until) = two.gates[1];
+        assert_eq!((gate, until.is_some()), (Gate::Wire, ends));
+        assert!(until.is_none_or(|until| two.now < until && until <= two.now + lease));
+        let cut_at = two.now;
+        two.hears = false;
+        two.pass(BEAT * 3);
+        assert!(two.gates[1].1.is_none_or(|until| until <= cut_at + lease));
+    }
+}
+
+/// If it dies before the arbiter knows, nobody else knows what it has said.
+#[test]
+fn the_arbiter_is_asked_the_moment_it_may_speak() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(SHORT);
+    let (wire, mut wanted) = (&mut two.nodes[1], Vec::new());
+    for beats in 1..=5 {
+        wire.handle_timeout(two.now + BEAT * beats);
+        wanted.extend(std::iter::from_fn(|| wire.poll_action()));
+    }
+    let opens = |action: &Action| matches!(action, Action::SetGate { gate: Gate::Takeover, .. });
+    let opened = wanted.iter().position(opens).expect("it takes over");
+    let next = &wanted[opened + 1];
+    assert!(matches!(next, Action::Confirm { epoch: 3, .. }), "{next:?}");
+}
+
+#[test]
+fn who_has_just_come_is_answered_at_once() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    let said = |node: &mut Node| {
+        let actions = std::iter::from_fn(|| node.poll_action());
+        actions.filter(|action| matches!(action, Action::Send(_))).count()
+    };
+    let mut new = node(false, Arbiter::FailStop, 7, two.now);
+    new.handle_timeout(two.now);
+    let hello = std::iter::from_fn(|| new.poll_action()).find_map(|action| match action {
+        Action::Send(heartbeat) => Some(heartbeat),
+        _ => None,
+    });
+    let hello = hello.expect("it says that it is there");
+    let now = two.now;
+    two.nodes[0].handle_heartbeat(now, hello.clone());
+    assert!(said(&mut two.nodes[0]) > 0);
+    two.nodes[0].handle_heartbeat(now, hello);
+    assert_eq!(said(&mut two.nodes[0]), 0, "it is known now");
+}
+
+/// The heartbeat of a primary of epoch 2 that has lost a worker.
+fn bereft(two: &mut Two, client: SocketAddr) -> crate::action::Heartbeat {
+    let now = two.now;
+    two.nodes[0].handle_orphans(now, 0, [client]);
+    let told = std::iter::from_fn(|| two.nodes[0].poll_action()).find_map(|action| match action {
+        Action::Send(heartbeat) => Some(heartbeat),
+        _ => None,
+    });
+    told.expect("it is said at once")
+}
+
+/// The wire of another epoch has another log.
+#[test]
+fn orphans_of_an_earlier_epoch_are_not_taken_over() {
+    let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    let mut late = bereft(&mut two, client);
+    late.services[0].epoch -= 1;
+    let now = two.now;
+    two.nodes[1].handle_heartbeat(now, late.clone());
+    assert!(!two.nodes[1].is_deciding());
+    late.services[0].epoch += 1;
+    two.nodes[1].handle_heartbeat(now, late);
+    assert!(two.nodes[1].is_deciding());
+}
+
+#[test]
+fn a_wire_that_is_deposed_gives_up_what_it_was_deciding() {
+    let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    let heartbeat = bereft(&mut two, client);
+    let now = two.now;
+    two.nodes[1].handle_heartbeat(now, heartbeat.clone());
+    assert!(two.nodes[1].is_deciding());
+    let mut alone = heartbeat;
+    alone.sequence += 1;
+    (alone.services[0].role, alone.services[0].epoch) = (Role::Sole, 3);
+    two.nodes[1].handle_heartbeat(now, alone);
+    assert_eq!(two.nodes[1].role(0).0, Role::Returning, "it stood down first");
+    assert!(two.nodes[1].services[0].takeover.is_none());
+    let wanted: Vec<_> = std::iter::from_fn(|| two.nodes[1].poll_action()).collect();
+    let stands_down = |action: &Action| matches!(action, Action::StandDown { .. });
+    assert!(wanted.iter().any(stands_down), "{wanted:?}");
 }

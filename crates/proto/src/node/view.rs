@@ -218,47 +218,13 @@ mod tests {
 
     use super::*;
     use crate::action::{Action, Gate, Heartbeat};
-    use crate::detector::DetectorConfig;
-    use crate::follower::Policy;
-    use crate::node::{NodeConfig, ServiceConfig};
+    use crate::node::fixture::{at, config};
     use crate::orphans::Orphans;
-    use crate::standing::Arbiter;
-    use crate::table::{Direction, TableConfig};
-
-    fn at(millis: u64) -> Instant {
-        Instant::from_nanos(millis * 1_000_000)
-    }
+    use crate::table::Direction;
 
     /// A primary that is silent after 80 ms, with a lease of 300 ms.
     fn node() -> Node {
-        let table = TableConfig {
-            vip: "10.0.0.100:80".parse().unwrap(),
-            policy: Policy::Http,
-            reexecute: crate::restart::http::Reexecute::default(),
-            connection_bytes_max: 1000,
-            bytes_max: 1000,
-            hash_seed: 1,
-        };
-        let config = NodeConfig {
-            name: "alpha".to_owned(),
-            incarnation: 1,
-            without_peer: false,
-            detector: DetectorConfig {
-                interval: Duration::from_millis(20),
-                missed: 4,
-                agent_timeout: Duration::from_millis(500),
-            },
-            lease: Duration::from_millis(300),
-            arbiter: Arbiter::FailStop,
-            services: vec![ServiceConfig {
-                table,
-                is_primary: true,
-                mac: [0; 6],
-                found: None,
-                state_sync: None,
-            }],
-        };
-        Node::new(config, at(0))
+        Node::new(config(true), at(0))
     }
 
     fn hear(node: &mut Node, millis: u64, (role, epoch): (Role, u64), configured_primary: bool) {

@@ -1,0 +1,50 @@
+//! What the tests of this module begin with.
+
+use std::time::Duration;
+
+use super::{NodeConfig, ServiceConfig};
+use crate::Instant;
+use crate::detector::DetectorConfig;
+use crate::follower::Policy;
+use crate::restart::http::Reexecute;
+use crate::standing::Arbiter;
+use crate::table::TableConfig;
+
+/// From one heartbeat to the next; a node is silent after four.
+pub(super) const BEAT: Duration = Duration::from_millis(20);
+
+/// Milliseconds since the clock began.
+pub(super) fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+/// A node of one service under `http` and fail-stop, with a lease of 300 ms: alpha, the configured primary, or beta.
+pub(super) fn config(is_primary: bool) -> NodeConfig {
+    let table = TableConfig {
+        vip: "10.0.0.100:80".parse().unwrap(),
+        policy: Policy::Http,
+        reexecute: Reexecute::default(),
+        connection_bytes_max: 1000,
+        bytes_max: 10_000,
+        hash_seed: 1,
+    };
+    NodeConfig {
+        name: if is_primary { "alpha" } else { "beta" }.to_owned(),
+        incarnation: 1,
+        without_peer: false,
+        detector: DetectorConfig {
+            interval: BEAT,
+            missed: 4,
+            agent_timeout: Duration::from_millis(500),
+        },
+        lease: Duration::from_millis(300),
+        arbiter: Arbiter::FailStop,
+        services: vec![ServiceConfig {
+            table,
+            is_primary,
+            mac: [0; 6],
+            found: None,
+            state_sync: None,
+        }],
+    }
+}
