@@ -74,7 +74,7 @@ fn what_was_lost_with_the_primary_is_said_again_at_once() {
         };
         scene.connect(at(100 * MS), talk);
         let path = scene.path;
-        scene.cut(path, at(114 * MS), at(140 * MS)); // the request arrives, the reply does not
+        scene.cut(path, at(116 * MS), at(140 * MS)); // the request arrives, the reply does not
         scene.power_off(at(118 * MS));
         scene.world.run_until(at(500 * MS));
         let (talk, _) = scene.talk(0).expect("it is open");
@@ -103,7 +103,7 @@ fn a_half_open_connection_gets_a_replica() {
     let mut scene = Scene::new(&SceneConfig::quiet(3, Policy::Replica));
     scene.connect(at(100 * MS), messages(&[(10_000, 10_000, Duration::ZERO)], false));
     let path = scene.path;
-    scene.cut(path, at(106 * MS), at(140 * MS));
+    scene.cut(path, at(116 * MS), at(140 * MS));
     scene.power_off(at(107 * MS));
     finish_whole(&mut scene);
 }

@@ -91,7 +91,11 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
         .map(|node| cluster.drain(usize::from(node), &mut problems))
         .transpose()?;
     let fault_at = cluster.power_off(off)?;
-    let before = Before { drained, off, fault_at };
+    let before = Before {
+        drained,
+        off,
+        fault_at,
+    };
     let takeovers = cluster.wait_gone_on(&before, &mut problems)?;
     std::thread::sleep(AFTER);
     for client in &mut cluster.clients {
@@ -104,7 +108,10 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
     }
     let has_witness = cluster.witness.is_some();
     let services = cluster.conclude(&before, clock)?;
-    let last_live = takeovers.iter().filter_map(|takeover| takeover.last_live_ns).max();
+    let last_live = takeovers
+        .iter()
+        .filter_map(|takeover| takeover.last_live_ns)
+        .max();
     let mut report = Report {
         ok: false,
         nodes: options.nodes,
@@ -244,7 +251,12 @@ impl Cluster {
             for one in [place, 1 - place] {
                 self.wait((service, one), Status::is_duplex, "become duplex again", problems);
             }
-            self.wait((service, place), Status::protects_all, "protect every connection", problems);
+            self.wait(
+                (service, place),
+                Status::protects_all,
+                "protect every connection",
+                problems,
+            );
         }
         std::thread::sleep(ACT);
         Ok(Drained {
@@ -322,7 +334,13 @@ impl Cluster {
             expected.wires = survey.wires(1, &changes);
             let has_moved = !expected.role_changes_ns.is_empty();
             let verdict = judge::check(&own, &expected)?;
-            services.push(Service::new(segment.service, nodes, (lost, has_moved), &client, verdict));
+            services.push(Service::new(
+                segment.service,
+                nodes,
+                (lost, has_moved),
+                &client,
+                verdict,
+            ));
         }
         Ok(services)
     }

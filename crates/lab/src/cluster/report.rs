@@ -117,8 +117,9 @@ impl Report {
             "{}: {} nodes, {}node {} lost its power",
             if self.ok { "held" } else { "DID NOT HOLD" },
             self.nodes,
-            self.drained
-                .map_or_else(String::new, |node| format!("node {node} was drained and came back, ")),
+            self.drained.map_or_else(String::new, |node| format!(
+                "node {node} was drained and came back, "
+            )),
             self.off
         );
         if self.etcd_members_killed > 0 {

@@ -424,7 +424,15 @@ fn the_arbiter_is_asked_the_moment_it_may_speak() {
         wire.handle_timeout(two.now + BEAT * beats);
         wanted.extend(std::iter::from_fn(|| wire.poll_action()));
     }
-    let opens = |action: &Action| matches!(action, Action::SetGate { gate: Gate::Takeover, .. });
+    let opens = |action: &Action| {
+        matches!(
+            action,
+            Action::SetGate {
+                gate: Gate::Takeover,
+                ..
+            }
+        )
+    };
     let opened = wanted.iter().position(opens).expect("it takes over");
     let next = &wanted[opened + 1];
     assert!(matches!(next, Action::Confirm { epoch: 3, .. }), "{next:?}");
