@@ -20,16 +20,16 @@ use crate::teardown::Teardown;
 ///
 /// Node k is the primary of service k and the backup of service k−1. Each pair has a LAN of its own and a daemon of its own on both
 /// nodes, since a daemon has one peer. Clients send requests to all services. With etcd, of three members one is
-/// killed first. Then a node is drained and comes back, with --drain; then one loses its power: its peers must take over the services
-/// of which it is the primary, and go on without a wire with the others. No connection of any service may be lost.
+/// killed first. Then a node is drained under load and comes back as the wire of what it had; then one loses its power: its peers must take
+/// over the services of which it is the primary then, and go on without a wire with the others. No connection of any service may be lost.
 #[derive(Clone, Debug, Args)]
 pub struct ClusterOptions {
     /// Nodes, each with a service.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=5))]
     nodes: u8,
-    /// Before that, drain this node under load, and let it come back.
-    #[arg(long, value_name = "NODE", value_parser = clap::value_parser!(u8).range(0..=4))]
-    drain: Option<u8>,
+    /// The node that is drained under load before that, and comes back.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=4))]
+    drain: u8,
     /// The node whose power goes off.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=4))]
     off: u8,
@@ -61,8 +61,8 @@ const APPLICATION: Application = Application::Nginx;
 /// # Errors
 /// If it could not be played; [`crate::WrongUse`] if the options do not fit together.
 pub fn cluster(options: &ClusterOptions) -> Result<Outcome> {
-    for (option, node) in [("--off", Some(options.off)), ("--drain", options.drain)] {
-        if node.is_some_and(|node| node >= options.nodes) {
+    for (option, node) in [("--off", options.off), ("--drain", options.drain)] {
+        if node >= options.nodes {
             return Err(crate::WrongUse(format!("{option}: there is no such node")).into());
         }
     }

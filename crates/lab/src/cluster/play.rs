@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use proto::Instant;
 
 use super::network::{Network, Segment};
-use super::report::{Part, Report, Service};
+use super::report::{Course, Part, Report, Service};
 use super::{APPLICATION, ClusterOptions};
 use crate::capture::{Capture, Captures, Place, Point, SNAP_DEFAULT};
 use crate::client::{ClientProcess, Order, Plan, Until, Workload};
@@ -60,7 +60,7 @@ struct Drained {
 
 /// What happened before a node lost its power, and that.
 struct Before {
-    drained: Option<Drained>,
+    drained: Drained,
     off: usize,
     fault_at: Instant,
 }
@@ -68,7 +68,7 @@ struct Before {
 impl Before {
     /// Which of a pair's `nodes` was the service's primary at the failure: whoever was drained returned as the wire.
     fn primary(&self, nodes: [usize; 2]) -> usize {
-        usize::from(self.drained.is_some_and(|drained| drained.node == nodes[0]))
+        usize::from(self.drained.node == nodes[0])
     }
 }
 
@@ -86,10 +86,7 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
         witness.kill_one()?;
         std::thread::sleep(ACT);
     }
-    let drained = options
-        .drain
-        .map(|node| cluster.drain(usize::from(node), &mut problems))
-        .transpose()?;
+    let drained = cluster.drain(usize::from(options.drain), &mut problems)?;
     let fault_at = cluster.power_off(off)?;
     let before = Before {
         drained,
@@ -99,11 +96,13 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
     let takeovers = cluster.wait_gone_on(&before, &mut problems)?;
     std::thread::sleep(AFTER);
     for client in &mut cluster.clients {
-        client.order(Order::Fault {
-            at_ns: fault_at.as_nanos(),
-            window_ms: WINDOW.as_millis() as u64,
-            clips: false,
-        })?;
+        for at in [fault_at, drained.at] {
+            client.order(Order::Fault {
+                at_ns: at.as_nanos(),
+                window_ms: WINDOW.as_millis() as u64,
+                clips: false,
+            })?;
+        }
         client.order(Order::Stop)?;
     }
     let has_witness = cluster.witness.is_some();
@@ -307,9 +306,9 @@ impl Cluster {
             let nodes = segment.nodes(count);
             let mut expected = expectations(segment);
             let mut changes = Vec::new();
-            if let Some(drained) = before.drained
-                && let Some(node) = nodes.iter().position(|one| *one == drained.node)
-            {
+            let drained = &before.drained;
+            let was_drained = nodes.iter().position(|one| *one == drained.node);
+            if let Some(node) = was_drained {
                 let at_ns = clock.realtime_ns(drained.at);
                 match node {
                     0 => expected.role_changes_ns.push(at_ns),
@@ -334,13 +333,12 @@ impl Cluster {
             expected.wires = survey.wires(1, &changes);
             let has_moved = !expected.role_changes_ns.is_empty();
             let verdict = judge::check(&own, &expected)?;
-            services.push(Service::new(
-                segment.service,
-                nodes,
-                (lost, has_moved),
-                &client,
-                verdict,
-            ));
+            let course = Course {
+                was_drained: was_drained.is_some(),
+                lost,
+                has_moved,
+            };
+            services.push(Service::new(segment.service, nodes, course, &client, verdict));
         }
         Ok(services)
     }

@@ -13,7 +13,7 @@ pub struct Report {
     pub ok: bool,
     pub nodes: u8,
     /// The node that was drained before, and came back.
-    pub drained: Option<u8>,
+    pub drained: u8,
     /// The node whose power went off.
     pub off: u8,
     pub assume: Assume,
@@ -43,21 +43,32 @@ impl Part {
     }
 }
 
+/// What a service went through.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Course {
+    /// Whether one of its nodes was drained.
+    pub was_drained: bool,
+    /// What it lost with the power.
+    pub lost: Option<Part>,
+    /// Whether another node had to go on with its connections, because of either.
+    pub has_moved: bool,
+}
+
 /// One service.
 #[derive(Debug, Serialize)]
 pub struct Service {
     service: usize,
     /// The nodes at first: primary, backup.
     nodes: [usize; 2],
-    /// What it lost with the power.
-    lost: Option<Part>,
-    /// Whether another node had to go on with its connections, because of the power or because a node was drained.
-    has_moved: bool,
+    #[serde(flatten)]
+    course: Course,
     connections: usize,
     survived: usize,
     sha256_match: bool,
-    /// The clients' longest wait around the fault.
+    /// The clients' longest waits around the power failure.
     stall_ms: Option<Spread>,
+    /// The same around the drain.
+    drain_stall_ms: Option<Spread>,
     connections_taken_over: u64,
     resets_seen: u64,
     violations: Vec<Finding>,
@@ -69,11 +80,11 @@ pub struct Service {
 const SHOWN: usize = 10;
 
 impl Service {
-    /// Of service number `service` on `nodes`, with what it lost and whether it had to move.
+    /// Of service number `service` on `nodes`, which went through `course`.
     pub fn new(
         service: usize,
         nodes: [usize; 2],
-        (lost, has_moved): (Option<Part>, bool),
+        course: Course,
         client: &client::Report,
         verdict: Verdict,
     ) -> Self {
@@ -81,12 +92,12 @@ impl Service {
         Self {
             service,
             nodes,
-            lost,
-            has_moved,
+            course,
             connections: client.connections.len(),
             survived: client.survivors(),
             sha256_match: client.sha256_match(),
             stall_ms: client.stall_ms(0),
+            drain_stall_ms: client.stall_ms(1),
             connections_taken_over: verdict.connections_taken_over,
             resets_seen: verdict.resets_seen(),
             violations: verdict.violations.into_iter().take(SHOWN).collect(),
@@ -101,8 +112,12 @@ impl Service {
             && self.resets_seen == 0
             && self.violations.is_empty()
             && self.unproven.is_empty()
-            && (self.connections_taken_over > 0) == self.has_moved
+            && (self.connections_taken_over > 0) == self.course.has_moved
     }
+}
+
+fn most(waits: Option<Spread>) -> f64 {
+    waits.map_or(0.0, |waits| waits.max)
 }
 
 impl Report {
@@ -114,12 +129,10 @@ impl Report {
     /// Everything for a person.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{}: {} nodes, {}node {} lost its power",
+            "{}: {} nodes, node {} was drained and came back, node {} lost its power",
             if self.ok { "held" } else { "DID NOT HOLD" },
             self.nodes,
-            self.drained.map_or_else(String::new, |node| format!(
-                "node {node} was drained and came back, "
-            )),
+            self.drained,
             self.off
         );
         if self.etcd_members_killed > 0 {
@@ -130,13 +143,15 @@ impl Report {
         }
         for one in &self.services {
             text += &format!(
-                "\n  service {} (nodes {:?}, lost {}): {} of {} survived, stall max {:.1} ms, {} taken over, {} violations",
+                "\n  service {} (nodes {:?}, lost {}): {} of {} survived, stall max {:.1} ms (drain: {:.1} ms{}), {} taken over, {} violations",
                 one.service,
                 one.nodes,
-                one.lost.map_or("nothing", Part::name),
+                one.course.lost.map_or("nothing", Part::name),
                 one.survived,
                 one.connections,
-                one.stall_ms.map_or(0.0, |spread| spread.max),
+                most(one.stall_ms),
+                most(one.drain_stall_ms),
+                if one.course.was_drained { "" } else { ", of others" },
                 one.connections_taken_over,
                 one.violations.len(),
             );
