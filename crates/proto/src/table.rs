@@ -287,17 +287,17 @@ impl Table {
     }
 
     fn remember_handshake(&mut self, client: SocketAddr, handshake: Handshake) {
-        while self.handshakes.len() >= HANDSHAKES_MAX || self.handshake_order.len() >= 2 * HANDSHAKES_MAX {
-            let Some((oldest, seq)) = self.handshake_order.pop_front() else {
-                break;
-            };
-            if self
-                .handshakes
-                .get(&oldest)
-                .is_some_and(|known| known.syn.seq == seq)
-            {
-                self.handshakes.remove(&oldest);
+        while let Some((oldest, seq)) = self.handshake_order.front() {
+            let known = self.handshakes.get(oldest);
+            if known.is_some_and(|known| known.syn.seq == *seq) {
+                let has_room =
+                    self.handshakes.len() < HANDSHAKES_MAX && self.handshake_order.len() < 2 * HANDSHAKES_MAX;
+                if has_room {
+                    break;
+                }
+                self.handshakes.remove(oldest);
             }
+            self.handshake_order.pop_front();
         }
         self.handshake_order.push_back((client, handshake.syn.seq));
         self.handshakes.insert(client, handshake);
@@ -526,6 +526,18 @@ mod tests {
             bytes_max: 1 << 30,
             hash_seed: 1,
         })
+    }
+
+    #[test]
+    fn a_handshake_that_is_over_takes_no_room() {
+        let mut table = table();
+        for _ in 0..100 {
+            say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+            say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+            say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
+            say(&mut table, Direction::Out, Flags::RST, 0, &[]);
+        }
+        assert_eq!((table.handshakes.len(), table.handshake_order.len()), (0, 1));
     }
 
     /// With data in its SYN, which the server takes, or does not: a connection of its own, or none that is known; never the
