@@ -101,7 +101,7 @@ pub struct Standing {
     ask_at: Instant,
     /// The arbiter was asked in this role: it may have given an epoch without this node knowing.
     has_asked: bool,
-    /// The primary is silent, and the lease was over: the arbiter decides.
+    /// The primary is silent or yields, and the lease was over: the arbiter decides.
     is_wanted: bool,
     /// It knows the last epoch that the witness has written down; a new pair must not begin behind it.
     knows: bool,
@@ -266,17 +266,23 @@ impl Standing {
 
     /// The peer's word.
     pub fn on_word(&mut self, now: Instant, word: &Word) -> Option<Change> {
+        if self.is_wire_of(word) {
+            // It is not silent. But the arbiter may have given the epoch, and then nobody else can go on.
+            self.is_wanted &= self.has_asked;
+        }
         let change = self
             .event_of(word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
-        let is_in_lease = word.role == Role::Primary && word.epoch == self.epoch;
-        if self.role == Role::Backup && is_in_lease {
-            self.is_wanted &= self.has_asked; // the arbiter may have given the epoch, and then nobody else can go on
+        if self.is_wire_of(word) {
             let until = word.echo.map(|sent| sent + self.config.lease);
             self.lease_until = self.lease_until.max(until);
         }
         self.grant(now);
         change
+    }
+
+    fn is_wire_of(&self, word: &Word) -> bool {
+        self.role == Role::Backup && word.role == Role::Primary && word.epoch == self.epoch
     }
 
     /// The peer is silent.
@@ -357,6 +363,8 @@ impl Standing {
             (Role::Backup, Role::Primary) => (same && word.yields).then_some(Event::PeerYields),
             // It was the primary of this epoch, and has begun anew: its connections are here only.
             (Role::Backup, Role::Joining) => Some(Event::PeerYields),
+            // It was refused what the arbiter gave to the agent before this one, which died before it knew: nobody else goes on.
+            (Role::Backup, Role::Standby) => (later || same).then_some(Event::PeerYields),
             _ => None,
         }
     }

@@ -8,7 +8,7 @@ use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
 use crate::role::{Event, Role};
-use crate::standing::{Change, Verdict, Word};
+use crate::standing::{Arbiter, Change, Verdict, Word};
 use crate::state_sync::{self, StateSync};
 use crate::takeover::Takeover;
 
@@ -57,9 +57,10 @@ impl Node {
             }
             self.look_for_two_voices(index, &beat);
             self.hear_of_orphans(now, index, incarnation, &beat);
+            let is_bereft = !self.may_speak_beside() && !beat.orphans.clients.is_empty();
             let service = &mut self.services[usize::from(index)];
             // A server that is no better would not help.
-            let is_worse = beat.server != Server::Alive && service.server == Server::Alive;
+            let is_worse = (is_bereft || beat.server != Server::Alive) && service.server == Server::Alive;
             let word = Word {
                 role: beat.role,
                 epoch: beat.epoch,
@@ -105,12 +106,19 @@ impl Node {
         }
     }
 
+    /// Whether a wire may speak for some connections beside a primary that lives: by its lease, or because nobody is to be asked. Else it
+    /// takes over all.
+    fn may_speak_beside(&self) -> bool {
+        self.config.arbiter == Arbiter::FailStop || !self.config.lease.is_zero()
+    }
+
     fn hear_of_orphans(&mut self, now: Instant, index: ServiceIndex, incarnation: u64, beat: &ServiceBeat) {
+        let may_adopt = self.may_speak_beside();
         let service = &mut self.services[usize::from(index)];
         let adopted = service.telling.on_adopted(beat.adopted);
         let mut answers = !adopted.is_empty() && service.telling.has_more();
         let (role, epoch) = (service.role(), service.standing.epoch());
-        if role == Role::Backup && (beat.role, beat.epoch) == (Role::Primary, epoch) {
+        if may_adopt && role == Role::Backup && (beat.role, beat.epoch) == (Role::Primary, epoch) {
             let new = service.hearing.take(incarnation, &beat.orphans);
             answers |= !new.is_empty();
             service.orphans.extend(new);
@@ -471,6 +479,7 @@ impl Node {
         service.claim = None;
         service.takeover = None;
         service.orphans.clear();
+        service.telling.give_up(); // its sockets are destroyed with all others
         service.taken.clear();
         self.actions.retain(|action| {
             !matches!(action,

@@ -380,6 +380,66 @@ fn two_voices_are_noticed_once_and_end() {
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
 
+/// Two nodes whose wire asks before it says a word.
+fn without_lease() -> Two {
+    let mut two = Two::new(Arbiter::Witness);
+    for is_primary in [true, false] {
+        let config = NodeConfig {
+            arbiter: Arbiter::Witness,
+            lease: Duration::ZERO,
+            ..fixture::config(is_primary)
+        };
+        two.nodes[usize::from(!is_primary)] = Node::new(config, two.now);
+    }
+    two.pass(SHORT);
+    assert_eq!(two.roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
+    two
+}
+
+/// It has no right to speak for some connections beside a primary that lives.
+#[test]
+fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
+    for worker in [false, true] {
+        let mut two = without_lease();
+        let now = two.now;
+        if worker {
+            let client = "10.0.0.1:4000".parse().unwrap();
+            two.nodes[0].handle_orphans(now, 0, [client]);
+        } else {
+            two.nodes[0].handle_server(now, 0, Server::Dead);
+        }
+        two.carry_out(0);
+        two.pass(LONG);
+        assert_eq!(
+            two.roles(),
+            [(Role::Backup, 4), (Role::Primary, 4)],
+            "a worker: {worker}"
+        );
+    }
+}
+
+/// The agent before it had been given the epoch, and died before it knew.
+#[test]
+fn a_wire_goes_on_whose_primary_was_refused() {
+    let mut two = without_lease();
+    two.runs[1] = false;
+    two.verdict = Some(Verdict::Refused {
+        epoch: 3,
+        is_own: false,
+    });
+    two.pass(LONG);
+    assert_eq!(two.nodes[0].role(0), (Role::Standby, 3));
+    let mut config = NodeConfig {
+        incarnation: 2,
+        ..two.nodes[1].config.clone()
+    };
+    config.services[0].found = Some((Gate::Wire, 2));
+    two.nodes[1] = Node::new(config, two.now);
+    two.runs[1] = true;
+    two.verdict = Some(Verdict::Granted);
+    assert_eq!(two.pass(LONG).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
+}
+
 #[test]
 fn a_backup_without_a_lease_asks_before_it_speaks() {
     let mut two = Two::new(Arbiter::Witness);

@@ -63,6 +63,8 @@ pub struct SceneConfig {
     pub same_chunks: bool,
     /// Who decides when the nodes do not hear each other, and how long that takes.
     pub arbiter: Option<(ArbiterKind, Duration)>,
+    /// How long a wire may speak alone after its primary heard it last, without having asked.
+    pub lease: Duration,
     /// What is broken.
     pub defect: Option<Defect>,
 }
@@ -101,6 +103,7 @@ impl SceneConfig {
             think: Duration::ZERO,
             same_chunks: false,
             arbiter: None,
+            lease: Duration::from_millis(300),
             defect: None,
         }
     }
@@ -120,7 +123,7 @@ impl SceneConfig {
             incarnation: 1,
             without_peer: false,
             detector: self.detector,
-            lease: Duration::from_millis(300),
+            lease: self.lease,
             arbiter: self
                 .arbiter
                 .map_or(standing::Arbiter::FailStop, |(kind, _)| kind.of_core()),

@@ -27,6 +27,8 @@ pub struct Scenario {
     pub arbiter: Option<ArbiterKind>,
     /// How long that takes.
     pub arbiter_delay_us: u64,
+    /// How long a wire may speak alone without having asked; 0: not at all, if there is an arbiter.
+    pub lease_us: u64,
     /// The cables.
     pub network: Network,
     /// The nodes.
@@ -115,6 +117,8 @@ pub struct Connection {
 pub const CONNECTIONS_MIN: u64 = 20;
 /// Faults of a run: at least so many.
 pub const FAULTS_MIN: u64 = 3;
+/// The daemon's own.
+const LEASE_US: u64 = 300_000;
 
 impl Scenario {
     /// The run of a seed.
@@ -146,7 +150,7 @@ impl Scenario {
         let faults = faults(&mut draw, &mut nodes);
         let count = CONNECTIONS_MIN + draw.below(8);
         let connections = (0..count).map(|_| Connection::draw(&mut draw)).collect();
-        Self {
+        let mut scenario = Self {
             seed,
             policy: draw.pick(&[Policy::Http, Policy::Http, Policy::Replica]),
             defect: None,
@@ -157,13 +161,18 @@ impl Scenario {
                 Some(ArbiterKind::Fence),
             ]),
             arbiter_delay_us: draw.pick(&[1_000, 20_000, 150_000]),
+            lease_us: LEASE_US,
             network,
             nodes,
             client: Endpoint::draw(&mut draw),
             server: Endpoint::draw(&mut draw),
             connections,
             faults,
+        };
+        if scenario.arbiter.is_some() && draw.chance(0.2) {
+            scenario.lease_us = 0;
         }
+        scenario
     }
 
     /// The same with as few peculiarities as can be.
@@ -192,6 +201,7 @@ impl Scenario {
         vec![
             with(&|it| it.network = quiet.clone()),
             with(&|it| it.nodes = nodes.clone()),
+            with(&|it| it.lease_us = LEASE_US),
             with(&|it| it.client = Endpoint::plain()),
             with(&|it| it.server = Endpoint::plain()),
             with(&|it| it.connections.iter_mut().for_each(|one| one.half_closes = false)),
@@ -231,6 +241,7 @@ impl Scenario {
             costs: Costs::measured(self.nodes.slowness),
             ring_bytes: self.nodes.ring_bytes,
             think: micros(self.nodes.think_us),
+            lease: micros(self.lease_us),
             arbiter: self.arbiter.map(|kind| (kind, micros(self.arbiter_delay_us))),
             defect: self.defect,
             ..SceneConfig::quiet(self.seed, self.policy)
