@@ -34,6 +34,7 @@ struct Bounds {
 struct Pair {
     bounds: Bounds,
     arbiter: Arbiter,
+    lease: Duration,
     /// Rules that are broken, to see the checker notice.
     defect: Option<Defect>,
 }
@@ -106,7 +107,7 @@ impl Pair {
         StandingConfig {
             is_primary: node == 0,
             arbiter: self.arbiter,
-            lease: LEASE,
+            lease: self.lease,
         }
     }
 
@@ -391,17 +392,26 @@ fn pair() -> Pair {
     Pair {
         bounds: bounds(),
         arbiter: Arbiter::Witness,
+        lease: LEASE,
         defect: None,
     }
 }
 
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
-    for bounds in [bounds(), operated(), crashed()] {
-        let pair = Pair { bounds, ..pair() };
+    let leases = [LEASE, LEASE, LEASE, Duration::ZERO];
+    for (bounds, lease) in [bounds(), operated(), crashed(), crashed()]
+        .into_iter()
+        .zip(leases)
+    {
+        let pair = Pair {
+            bounds,
+            lease,
+            ..pair()
+        };
         let checker = pair.checker().threads(2).spawn_bfs().join();
         println!(
-            "{bounds:?}: {} states, all that there are",
+            "{bounds:?}, lease {lease:?}: {} states, all that there are",
             checker.unique_state_count()
         );
         for property in ["one voice", "nobody goes on from an old log"] {
