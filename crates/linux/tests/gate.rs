@@ -172,6 +172,38 @@ fn every_mode_lets_through_what_it_says() {
     }
 }
 
+/// Of a node that speaks alone, and of a wire that speaks for a dead worker's connection. Nobody needs to run for it to end.
+#[test]
+fn the_right_to_speak_ends_by_itself() {
+    let Some(lan) = Lan::new("the_right_to_speak_ends_by_itself") else {
+        return;
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
+    let sender = lan.backup.run(RawSender::open).expect("raw sockets");
+    for family in Family::BOTH {
+        let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
+        let fence = word(FENCE, (family.address(2), 1).into(), client);
+        let says = |until_ns: u64| {
+            wire.set_until(family.service(), until_ns);
+            let mut at_client = Tap::on(&lan.client, "lan");
+            sender.send(&word(OWN, vip, client)).expect("send");
+            sender.send(&fence).expect("send");
+            heard(&mut at_client)
+        };
+        for mode in [Mode::Takeover, Mode::Sole, Mode::Wire] {
+            wire.set_modes(mode);
+            wire.hold(family.service(), &[client]).expect("hold");
+            wire.settle(family.service(), &[client]).expect("settle");
+            let expired = wire.counter(family, "dropped_right_expired");
+            assert_eq!(says(0), [OWN], "{mode:?}: without an end");
+            let now = clock::now().as_nanos();
+            assert_eq!(says(now + 60_000_000_000), [OWN], "{mode:?}: before its end");
+            assert_eq!(says(now), [] as [u32; 0], "{mode:?}: after it");
+            assert_eq!(wire.counter(family, "dropped_right_expired"), expired + 1);
+        }
+    }
+}
+
 /// Nothing has arrived.
 #[track_caller]
 fn assert_silent(mut stream: &TcpStream) {
