@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use nix::sys::resource::{Resource, setrlimit};
@@ -282,6 +282,30 @@ fn the_fin_of_a_process_that_died_is_not_heard() {
         scene.end(end);
         scene.assert_silenced(&format!("{end:?}"));
         scene.hears(b"hello", &format!("{end:?}"));
+    }
+}
+
+/// An acknowledgement stands behind the FIN that nobody has heard: a client that believed its numbers would not hear who goes on before it.
+#[test]
+fn nothing_without_data_is_heard_behind_a_silenced_fin() {
+    let Some(lan) = Lan::new("nothing_without_data_is_heard_behind_a_silenced_fin") else {
+        return;
+    };
+    for family in Family::BOTH {
+        let mut scene = Scene::new(&lan, family);
+        scene.server.obey("say hello");
+        scene.end(End::Signal(Signal::SIGKILL));
+        scene.assert_silenced("killed");
+        scene.hears(b"hello", "killed");
+        scene.client.shutdown(Shutdown::Write).expect("shutdown"); // that kernel acknowledges it
+        let silenced = scene.guard.counter(family, "dropped_dying_process");
+        scene
+            .guard
+            .wait_for(family, "dropped_dying_process", silenced + 2);
+        let vip = family.vip();
+        scene
+            .tap
+            .take_segments(|segment| assert_ne!(segment.source, vip, "on the cable: {segment:?}"));
     }
 }
 
