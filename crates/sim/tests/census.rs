@@ -11,24 +11,26 @@ use steadfast_sim::exchange::Stream;
 use steadfast_sim::pair::{Scene, Station, Talk, echo, http};
 use steadfast_sim::tcp::State;
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 40;
 /// Connections that are open before: more than a page's.
 const BEFORE: usize = 70;
 /// While the agent is away, and after.
 const MEANWHILE: usize = 5;
 const AFTER: usize = 10;
+const LATE: usize = BEFORE + MEANWHILE;
 /// When the old agent is killed, the new one begins, and all is looked at.
 const KILLED: Duration = Duration::from_millis(1_000);
 const BEGUN: Duration = Duration::from_millis(1_100);
 const LOOKED_AT: Duration = Duration::from_millis(4_000);
 
 /// An exchange, a long silence, and another one.
-fn talk(policy: Policy) -> Talk {
+fn talk(policy: Policy, connection: usize) -> Talk {
     let times = [Duration::ZERO, Duration::from_secs(20)];
     match policy {
         Policy::Http => {
-            let planned = times.map(|after| http::Planned {
-                request: http::Request::get(1000, Stream::new(1, 1000)),
+            let id = 2 * connection as u64;
+            let planned = [(id, times[0]), (id + 1, times[1])].map(|(id, after)| http::Planned {
+                request: http::Request::get(id, Stream::new(id, 1000)),
                 after,
                 pipelined: false,
             });
@@ -103,14 +105,13 @@ fn a_new_agent_knows_who_is_there() {
         if is_one {
             scene.world.record();
         }
-        for _ in 0..BEFORE {
-            scene.connect(at(START + draw.time(300 * MS)), talk(policy));
-        }
-        for _ in 0..MEANWHILE {
-            scene.connect(at(KILLED + draw.time(100 * MS)), talk(policy));
-        }
-        for _ in 0..AFTER {
-            scene.connect(at(BEGUN + draw.time(100 * MS)), talk(policy));
+        for connection in 0..LATE + AFTER {
+            let (begin, spread) = match connection {
+                ..BEFORE => (START, 300 * MS),
+                ..LATE => (KILLED, 100 * MS),
+                LATE.. => (BEGUN, 100 * MS),
+            };
+            scene.connect(at(begin + draw.time(spread)), talk(policy, connection));
         }
         let backup = scene.backup;
         scene.world.at(at(KILLED), move |world| {
@@ -121,13 +122,11 @@ fn a_new_agent_knows_who_is_there() {
         // What the agents say in the first moments is lost, or not.
         let beats = scene.heartbeats;
         scene.cut(beats, at(BEGUN), at(BEGUN + draw.time(15 * MS)));
-        let late: Vec<_> = (BEFORE + MEANWHILE..BEFORE + MEANWHILE + AFTER)
-            .map(Scene::client_of)
-            .collect();
+        let late: Vec<_> = (LATE..LATE + AFTER).map(Scene::client_of).collect();
         let mut complaints = Vec::new();
         let mut moment = BEGUN;
         while moment < LOOKED_AT {
-            moment += MS;
+            moment += 4 * MS;
             scene.world.run_until(at(moment));
             let older = older(&scene);
             let mistaken = late.iter().filter(|client| older.contains(client));
