@@ -109,7 +109,7 @@ fn a_new_agent_knows_who_is_there() {
             let (begin, spread) = match connection {
                 ..BEFORE => (START, 300 * MS),
                 ..LATE => (KILLED, 100 * MS),
-                LATE.. => (BEGUN, 100 * MS),
+                LATE.. => (BEGUN, 25 * MS),
             };
             scene.connect(at(begin + draw.time(spread)), talk(policy, connection));
         }
