@@ -281,8 +281,7 @@ impl Table {
     /// is not true of the new one.
     fn disown(&mut self, client: SocketAddr) {
         self.handshakes.remove(&client);
-        self.older.forget(client);
-        self.learner.forget(client);
+        self.forget_older(client);
         if let Some(old) = self.find(client) {
             self.remove(old);
         }
@@ -325,8 +324,7 @@ impl Table {
             self.remove(old);
         }
         self.ended.remove(&client);
-        self.older.forget(client);
-        self.learner.forget(client);
+        self.forget_older(client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
         let follower = Follower::new(self.config.policy, self.config.reexecute, bound);
         let connection = Connection::new(
@@ -388,10 +386,7 @@ impl Table {
         self.memory = self.memory + connection.memory() as u64 - before as u64;
         connection.prove(now);
         if let Some(reason) = connection.disproof() {
-            let client = connection.client();
-            self.learner.bar(client, reason);
-            self.older.confirm(now, client);
-            self.remove(id);
+            self.unlearn(now, id, reason);
             return Change::Ended(id);
         }
         match effect {

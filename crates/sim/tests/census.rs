@@ -108,7 +108,7 @@ fn a_new_agent_knows_who_is_there() {
         for connection in 0..LATE + AFTER {
             let (begin, spread) = match connection {
                 ..BEFORE => (START, 300 * MS),
-                ..LATE => (KILLED, 100 * MS),
+                BEFORE..LATE => (KILLED, 100 * MS),
                 LATE.. => (BEGUN, 25 * MS),
             };
             scene.connect(at(begin + draw.time(spread)), talk(policy, connection));

@@ -143,6 +143,20 @@ impl Table {
         learnt.map_or(Change::Unknown, Change::Opened)
     }
 
+    /// A connection was learnt wrongly, for this reason: it is older again, and stays so.
+    pub(super) fn unlearn(&mut self, now: Instant, id: ConnectionId, reason: String) {
+        if let Some(connection) = self.remove(id) {
+            self.learner.bar(connection.client(), reason);
+            self.older.confirm(now, connection.client());
+        }
+    }
+
+    /// The client begins a new connection.
+    pub(super) fn forget_older(&mut self, client: SocketAddr) {
+        self.older.forget(client);
+        self.learner.forget(client);
+    }
+
     /// Takes in a connection of which enough is known now.
     fn learn(&mut self, client: SocketAddr) -> Option<ConnectionId> {
         let connection = self.learner.learn(client, &self.config)?;
