@@ -5,7 +5,9 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
+use proto::census::{PAGE_MAX, Page};
 use proto::connection::{Connection, Endpoint};
 use proto::follower::Policy;
 use proto::learn::Terms;
@@ -14,6 +16,7 @@ use proto::restart::http::Reexecute;
 use proto::stream::{OnShelf, Shelf};
 use proto::table::{Direction, Table, TableConfig};
 use proto::{Instant, takeover};
+use socket2::{Domain, Socket, Type};
 use steadfast_linux::clock;
 use steadfast_linux::network::sockets;
 use steadfast_linux::raw::RawSender;
@@ -23,7 +26,7 @@ use steadfast_linux::wire::{self, Mode, Record, Rings, checksum_of};
 use support::lan::{Family, Host, Lan, accept, patient};
 use support::log::Reading;
 use support::scene::{Offer, say};
-use support::socket::tcp_info;
+use support::socket::{set_tcp, tcp_info};
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
@@ -54,6 +57,11 @@ fn terms(lan: &Lan, family: Family, client: SocketAddr) -> Option<Terms> {
     told[0].1
 }
 
+fn open(lan: &Lan, family: Family) -> Vec<(SocketAddr, Terms)> {
+    let open = lan.primary.run(|| sockets::open_behind(family.vip(), None));
+    open.expect("the kernel answers")
+}
+
 /// What a log that saw the handshake knows of it.
 fn agreed(endpoint: &Endpoint) -> Terms {
     Terms {
@@ -61,6 +69,7 @@ fn agreed(endpoint: &Endpoint) -> Terms {
         window_scale: endpoint.window_scale,
         sack: endpoint.sack,
         timestamps: endpoint.timestamps.is_some(),
+        microseconds: false,
     }
 }
 
@@ -113,6 +122,7 @@ fn a_socket_for_both_families_is_found_by_an_ipv4_client() {
     (&server).read_exact(&mut [0]).expect("read");
     let logged = agreed(&reading.now().connection(address).1.endpoint());
     assert_eq!(terms(&lan, Family::V4, address), Some(logged));
+    assert_eq!(open(&lan, Family::V4), [(address, logged)]);
 }
 
 /// What an agent knows that was started in the middle.
@@ -172,6 +182,7 @@ impl<'a> Late<'a> {
         };
         late.read();
         late.table = empty(); // what came before is lost
+        late.table.begin_census(clock::now());
         late
     }
 
@@ -182,17 +193,45 @@ impl<'a> Late<'a> {
 
     /// Reads the log, and asks the primary what it has to ask.
     fn catch_up(&mut self) {
+        self.catch_up_at(clock::now());
+    }
+
+    fn catch_up_at(&mut self, now: Instant) {
         self.read();
-        self.table.prove(clock::now());
-        if let Some(clients) = self.table.poll_question(clock::now()) {
-            let told = self
-                .lan
-                .primary
-                .run(|| sockets::terms(self.family.vip(), &clients));
+        self.table.prove(now);
+        let vip = self.family.vip();
+        if let Some(clients) = self.table.poll_question(now) {
+            let told = self.lan.primary.run(|| sockets::terms(vip, &clients));
             told.expect("the kernel answers")
                 .into_iter()
                 .for_each(|told| self.table.on_told(told));
         }
+    }
+
+    /// Asks the primary who is there. Returns how many pages that took.
+    fn count(&mut self) -> usize {
+        let mut pages = 0;
+        while let Some(query) = self.table.poll_census(clock::now()) {
+            let vip = self.family.vip();
+            let behind = self.lan.primary.run(|| sockets::open_behind(vip, query.after));
+            let mut connections = behind.expect("the kernel answers");
+            let is_last = connections.len() <= PAGE_MAX;
+            connections.truncate(PAGE_MAX);
+            self.read();
+            self.table.on_page(Page {
+                query,
+                connections,
+                is_last,
+            });
+            pages += 1;
+        }
+        pages
+    }
+
+    fn older(&self) -> Vec<SocketAddr> {
+        let mut older: Vec<_> = self.table.older(clock::now()).map(|(client, _)| client).collect();
+        older.sort_unstable();
+        older
     }
 
     fn connection(&self, client: SocketAddr) -> Option<&Connection> {
@@ -226,6 +265,84 @@ impl<'a> Late<'a> {
         patient(&socket);
         socket
     }
+}
+
+/// More than fit on two pages.
+const SILENT: usize = 2 * PAGE_MAX + 5;
+
+fn addresses(pairs: &[(TcpStream, TcpStream)]) -> Vec<SocketAddr> {
+    let address = |(client, _): &(TcpStream, TcpStream)| client.local_addr().expect("connected");
+    let mut addresses: Vec<_> = pairs.iter().map(address).collect();
+    addresses.sort_unstable();
+    addresses
+}
+
+/// Ends a socket without a word.
+fn vanish(socket: TcpStream) {
+    set_tcp(&socket, libc::TCP_REPAIR, 1);
+}
+
+#[test]
+fn the_silent_are_found_and_who_vanishes_is_shown_no_more() {
+    let Some(lan) = Lan::new("the_silent_are_found_and_who_vanishes_is_shown_no_more") else {
+        return;
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    for family in Family::BOTH {
+        let listener = lan.primary.listen(family.vip());
+        let pairs: Vec<_> = (0..SILENT).map(|_| lan.client.connect_pair(&listener)).collect();
+        say(&pairs[0].0, &pairs[0].1, &stream(1, 1000));
+        pairs[1].0.shutdown(Shutdown::Write).expect("shutdown");
+        pairs[2].1.shutdown(Shutdown::Write).expect("shutdown");
+        eventually("both are half closed", || {
+            let states = [&pairs[1].1, &pairs[2].1].map(|server| tcp_info(server).tcpi_state);
+            (states == [8, 5]).then_some(()) // CLOSE-WAIT, FIN-WAIT-2
+        });
+
+        let mut late = Late::new(&lan, &wire, family);
+        assert!(!late.table.is_census_complete());
+        let new = lan.client.connect_pair(&listener);
+        assert_eq!(late.count(), SILENT.div_ceil(PAGE_MAX));
+        assert!(late.table.is_census_complete());
+        assert_eq!(late.older(), addresses(&pairs), "{family:?}");
+        assert!(late.connection(new.0.local_addr().expect("connected")).is_some());
+
+        // Their terms are known.
+        let (client, server) = &pairs[3];
+        let address = client.local_addr().expect("connected");
+        say(client, server, b"GET / HTTP/1.1\r\n\r\n");
+        say(server, client, b"HTTP/1.1 204 No\r\n\r\n");
+        late.read();
+        assert!(late.connection(address).is_some(), "it is learnt");
+        assert_eq!(late.table.poll_question(clock::now()), None);
+
+        // One is gone without a word, and one is replaced by a new one of the same client.
+        let mut pairs = pairs;
+        pairs.remove(3);
+        let port = pairs[11].0.local_addr().expect("connected");
+        for (client, server) in pairs.drain(10..12) {
+            vanish(client);
+            vanish(server);
+        }
+        let again = lan.client.run(|| connect_from(port, family.vip()));
+        let _server = accept(&listener);
+        let later = clock::now() + Duration::from_secs(3);
+        for step in 0..10 {
+            late.catch_up_at(later + step * Duration::from_millis(50));
+        }
+        assert_eq!(late.older(), addresses(&pairs), "{family:?}");
+        assert!(late.connection(port).is_some(), "it is known");
+        drop(again);
+    }
+}
+
+/// A connection from this very address.
+fn connect_from(from: SocketAddr, to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("a socket");
+    socket.set_reuse_address(true).expect("SO_REUSEADDR");
+    socket.bind(&from.into()).expect("bind");
+    socket.connect(&to.into()).expect("connect");
+    socket.into()
 }
 
 /// Window scales, timestamps and SACK.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::Instant;
+use crate::census::PageQuery;
 use crate::orphans::Orphans;
 use crate::role::Role;
 use crate::state_sync::Phase;
@@ -150,7 +151,15 @@ pub enum Action {
     Transmit(Vec<u8>),
     /// Send this to the peer.
     Send(Heartbeat),
-    /// Ask the primary what its kernel knows of the connections of these clients; when it answers, call `handle_told`.
+    /// Ask the primary which connections of the service there are; when it answers, read the log to its end and call `handle_page`.
+    AskAll {
+        /// Of this service.
+        service: ServiceIndex,
+        /// Which page of the list.
+        query: PageQuery,
+    },
+    /// Ask the primary what its kernel knows of the connections of these clients; when it answers, read the log to its end and call
+    /// `handle_told`.
     Ask {
         /// Of this service.
         service: ServiceIndex,

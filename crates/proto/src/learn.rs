@@ -52,9 +52,12 @@ pub struct Terms {
     pub sack: bool,
     /// Timestamps are in use.
     pub timestamps: bool,
+    /// They count microseconds, as no restored socket would.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub microseconds: bool,
 }
 
-/// What the primary's kernel says of a client's connection; `None`: it has none.
+/// What the primary's kernel says of a client's connection, open or half closed; `None`: it has none.
 pub type Told = (SocketAddr, Option<Terms>);
 
 /// A segment that was kept.
@@ -145,6 +148,8 @@ pub(crate) struct Learner {
 struct Question {
     clients: Vec<SocketAddr>,
     asked: u32,
+    /// When it was asked first, and last.
+    began: Instant,
     at: Instant,
 }
 
@@ -178,10 +183,10 @@ impl Learner {
             return false;
         }
         let Some(candidate) = self.candidates.get_mut(client) else {
-            match direction {
-                Direction::In => self.begin(now, client, segment, said),
-                Direction::Out => self.want(client, false),
+            if direction == Direction::In {
+                self.begin(now, client, segment, said);
             }
+            self.want(client, direction == Direction::In && said.is_none());
             return false;
         };
         if direction == Direction::Out && !candidate.admits(segment) {
@@ -215,7 +220,6 @@ impl Learner {
         self.bytes += candidate.keep(now, Direction::In, segment);
         let forgotten = self.candidates.insert(client, candidate);
         self.bytes -= forgotten.map_or(0, |forgotten| forgotten.bytes);
-        self.want(client, said.is_none());
         self.hold_bound();
     }
 
@@ -301,12 +305,25 @@ impl Learner {
     }
 
     /// The terms of a client's connection are wanted.
-    fn want(&mut self, client: SocketAddr, is_stranger: bool) {
-        let is_asked = self.question.clients.contains(&client) || self.waiting.contains(client);
+    pub(crate) fn want(&mut self, client: SocketAddr, is_stranger: bool) {
         let has_room = !is_stranger || self.waiting.len() < STRANGERS_MAX;
-        if has_room && !is_asked && !self.known.contains(client) {
+        if has_room && !self.known.contains(client) {
+            self.ask_about(client);
+        }
+    }
+
+    /// It is wanted whether a client's connection is still there.
+    pub(crate) fn ask_about(&mut self, client: SocketAddr) {
+        let is_asked = self.question.clients.contains(&client) || self.waiting.contains(client);
+        if !is_asked {
             self.waiting.insert(client, ());
         }
+    }
+
+    /// Whether nobody is to be asked about, nor was lately.
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        let is_nobody_left = self.question.clients.is_empty() && self.waiting.len() == 0;
+        is_nobody_left && now.since(self.question.at) >= ASK_AGAIN
     }
 
     /// Whom the primary is to be asked about now: the next question, or the last one again.
@@ -318,26 +335,42 @@ impl Learner {
         if question.clients.is_empty() || question.asked == ASKED_MAX {
             let waiting = std::iter::from_fn(|| self.waiting.pop_first());
             question.clients = waiting.take(QUESTION_MAX).map(|(client, ())| client).collect();
-            question.asked = 0;
+            (question.asked, question.began) = (0, now);
+        }
+        if question.clients.is_empty() {
+            return None;
         }
         question.asked += 1;
         question.at = now;
-        (!question.clients.is_empty()).then(|| question.clients.clone())
+        Some(question.clients.clone())
     }
 
-    /// The primary says something of a client that it was asked about; `is_noted`: it has answered that client. Returns whether
-    /// the connection can be learnt now.
-    pub(crate) fn on_told(&mut self, (client, terms): Told, is_noted: bool) -> bool {
-        let Some(index) = self.question.clients.iter().position(|asked| *asked == client) else {
-            return false; // an answer that comes twice, or late: the client may have another connection by now
-        };
+    /// The primary says something of a client. Returns when it was asked first, if it was: else the answer comes twice, or late, and
+    /// the client may have another connection by now.
+    pub(crate) fn take_answer(&mut self, client: SocketAddr) -> Option<Instant> {
+        let index = self.question.clients.iter().position(|asked| *asked == client)?;
         self.question.clients.swap_remove(index);
-        match terms {
-            Some(terms) => drop(self.known.insert(client, Known::Terms(terms))),
-            None if is_noted => self.bar(client, "it is not open on the primary".into()),
-            None => self.drop_candidate(client),
+        Some(self.question.began)
+    }
+
+    /// The primary has the client's connection, with these terms. Returns whether it can be learnt now.
+    pub(crate) fn on_terms(&mut self, client: SocketAddr, terms: Terms) -> bool {
+        if terms.microseconds {
+            self.bar(client, "its timestamps count microseconds".into());
+        }
+        if self.barred(client).is_none() {
+            self.known.insert(client, Known::Terms(terms));
         }
         self.is_ready(client)
+    }
+
+    /// The primary has no connection of the client, to which it has said something if that `is_noted`.
+    pub(crate) fn on_absent(&mut self, client: SocketAddr, is_noted: bool) {
+        if is_noted {
+            self.bar(client, "it is not open on the primary".into());
+        } else {
+            self.drop_candidate(client);
+        }
     }
 }
 

@@ -1,16 +1,14 @@
-//! Clients whose connections began before the log did: an agent that was started again knows nothing of them but that they are
-//! there. They are shown, not protected.
+//! Clients whose connections began before the log did: an agent that was started again, and a node that has become the wire, know
+//! nothing of them but that they are there. They are shown, not protected.
 //!
-//! A client is noted when the server answers it, so nobody is noted for what strangers send: a kernel says nothing but RST about
-//! a connection that it does not have.
+//! A client is noted when the server answers it, or when the primary says that it has it ([`crate::census`]); so nobody is noted for
+//! what strangers send. Who is silent is asked about now and then: a connection may end without a word.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustc_hash::FxSeededState;
-
 use crate::packet::Segment;
+use crate::recent::Recent;
 use crate::table::Direction;
 use crate::{Instant, Seq};
 
@@ -18,11 +16,19 @@ use crate::{Instant, Seq};
 pub const OLDER_MAX: usize = 65_536;
 /// One that a FIN was seen of counts no longer after this much silence: the other FIN may have passed before the log began.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
+/// After this much silence it is not sure that it is still there.
+const UNSURE_AFTER: Duration = Duration::from_secs(2);
+/// So many are looked at when it is asked of whom that is true.
+const LOOKED_AT_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    noted: Instant,
+    /// When a segment of it was logged last; if none was, when it was noted.
     heard: Instant,
+    /// As of when the server has it: it said something, or the primary says so.
+    sure: Instant,
+    /// Nothing of it was logged.
+    is_silent: bool,
     /// By direction.
     fins: [bool; 2],
     /// What the server has said.
@@ -58,25 +64,37 @@ impl Said {
 }
 
 impl Seen {
+    fn new(at: Instant) -> Self {
+        Self {
+            heard: at,
+            sure: at,
+            is_silent: true,
+            fins: [false; 2],
+            said: None,
+            over: false,
+        }
+    }
+
     fn is_open(&self, now: Instant) -> bool {
         let closing = self.fins != [false; 2];
-        !(self.over || closing && now.since(self.heard) > CLOSED_FOR)
+        !(self.over || closing && now.since(self.heard.max(self.sure)) > CLOSED_FOR)
     }
 }
 
 /// The clients of one service.
 #[derive(Debug)]
 pub(crate) struct Older {
-    clients: std::collections::HashMap<SocketAddr, Seen, FxSeededState>,
-    order: VecDeque<(SocketAddr, Instant)>,
+    clients: Recent<Seen>,
+    /// Place of who was looked at last, whether it is still there.
+    looked_at: usize,
 }
 
 impl Older {
     /// Nobody yet; `seed`: clients choose their addresses.
     pub(crate) fn new(seed: usize) -> Self {
         Self {
-            clients: std::collections::HashMap::with_hasher(FxSeededState::with_seed(seed)),
-            order: VecDeque::new(),
+            clients: Recent::new(OLDER_MAX, seed),
+            looked_at: 0,
         }
     }
 
@@ -88,42 +106,71 @@ impl Older {
         client: SocketAddr,
         segment: &Segment<'_>,
     ) {
-        if direction == Direction::Out && !segment.flags.rst && !self.clients.contains_key(&client) {
-            self.add(now, client);
+        if direction == Direction::Out && !segment.flags.rst && !self.clients.contains(client) {
+            self.clients.insert(client, Seen::new(now));
         }
-        if let Some(seen) = self.clients.get_mut(&client) {
+        if let Some(seen) = self.clients.get_mut(client) {
             seen.heard = now;
+            seen.is_silent = false;
             seen.fins[usize::from(direction == Direction::Out)] |= segment.flags.fin;
             seen.over |= segment.flags.rst || seen.fins == [true; 2];
             if direction == Direction::Out {
+                seen.sure = now;
                 seen.said.get_or_insert_with(|| Said::of(segment)).hear(segment);
             }
         }
     }
 
-    fn add(&mut self, now: Instant, client: SocketAddr) {
-        while self.order.len() >= OLDER_MAX {
-            let Some((oldest, noted)) = self.order.pop_front() else {
-                break;
-            };
-            if self.clients.get(&oldest).is_some_and(|seen| seen.noted == noted) {
-                self.clients.remove(&oldest);
-            }
+    /// The primary says that it has the client's connection, and was asked at `asked`: what was logged later is newer.
+    pub(crate) fn confirm(&mut self, asked: Instant, client: SocketAddr) {
+        match self.clients.get_mut(client) {
+            Some(seen) if !seen.over => seen.sure = seen.sure.max(asked),
+            Some(seen) if seen.heard >= asked => {}
+            Some(_) | None => drop(self.clients.insert(client, Seen::new(asked))),
         }
-        self.order.push_back((client, now));
-        let seen = Seen {
-            noted: now,
-            heard: now,
-            fins: [false; 2],
-            said: None,
-            over: false,
+    }
+
+    /// The primary says that it has no such connection, and was asked at `asked`.
+    pub(crate) fn deny(&mut self, asked: Instant, client: SocketAddr) {
+        if self.clients.get(client).is_some_and(|seen| seen.heard < asked) {
+            self.clients.remove(client);
+        }
+    }
+
+    /// A connection that the log knew has ended: who says that it is there was asked before.
+    pub(crate) fn end(&mut self, now: Instant, client: SocketAddr) {
+        let over = Seen {
+            over: true,
+            ..Seen::new(now)
         };
-        self.clients.insert(client, seen);
+        self.clients.insert(client, over);
+    }
+
+    /// Some of those of whom it is not sure whether they are still there, or over as it seems, at most `count`; others the next
+    /// time.
+    pub(crate) fn unsure(&mut self, now: Instant, count: usize) -> Vec<SocketAddr> {
+        let mut unsure = Vec::new();
+        let places = self.clients.places();
+        for _ in 0..places.min(LOOKED_AT_MAX) {
+            if unsure.len() == count {
+                break;
+            }
+            self.looked_at = (self.looked_at + 1) % places;
+            let there = self.clients.at(self.looked_at);
+            let unconfirmed = there.filter(|(_, seen)| now.since(seen.sure) >= UNSURE_AFTER);
+            unsure.extend(unconfirmed.map(|(client, _)| client));
+        }
+        unsure
+    }
+
+    /// Whether the client is noted.
+    pub(crate) fn contains(&self, client: SocketAddr) -> bool {
+        self.clients.contains(client)
     }
 
     /// What the server has said to a client.
     pub(crate) fn said(&self, client: SocketAddr) -> Option<Said> {
-        self.clients.get(&client).and_then(|seen| seen.said)
+        self.clients.get(client).and_then(|seen| seen.said)
     }
 
     /// Packets passed unlogged: what was said last is not known any more.
@@ -133,15 +180,13 @@ impl Older {
 
     /// The client begins a new connection.
     pub(crate) fn forget(&mut self, client: SocketAddr) {
-        self.clients.remove(&client);
+        self.clients.remove(client);
     }
 
-    /// Who is still there at `now`, in the order in which they were noted.
-    pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = SocketAddr> {
-        self.order.iter().filter_map(move |(client, noted)| {
-            let seen = self.clients.get(client)?;
-            (seen.noted == *noted && seen.is_open(now)).then_some(*client)
-        })
+    /// Who is still there at `now`, in the order in which they were noted, and whether nothing was heard of it.
+    pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, bool)> {
+        let open = self.clients.iter().filter(move |(_, seen)| seen.is_open(now));
+        open.map(|(client, seen)| (client, seen.is_silent))
     }
 }
 
@@ -185,7 +230,7 @@ mod tests {
     }
 
     fn open(older: &Older, millis: u64) -> Vec<SocketAddr> {
-        older.iter(at(millis)).collect()
+        older.iter(at(millis)).map(|(client, _)| client).collect()
     }
 
     #[test]

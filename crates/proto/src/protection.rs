@@ -24,6 +24,8 @@ pub enum Cause {
     LogGap,
     /// It began before the log did. Policy `http` learns it from its next exchange on ([`learn`](crate::learn)).
     Older(Policy),
+    /// The same, and neither side has said anything since.
+    Silent(Policy),
     /// The same, but it cannot be learnt, for this reason.
     NotLearnt(String),
     /// It was opened while the state of the replica's server was not the primary's.
@@ -55,6 +57,14 @@ impl std::fmt::Display for Cause {
             Self::Older(Policy::Replica) => {
                 write!(f, "older than the wire; replicas begin with their connections")
             }
+            Self::Silent(Policy::Http) => write!(
+                f,
+                "older than the wire, and silent; protected once its next request is answered"
+            ),
+            Self::Silent(Policy::Replica) => write!(
+                f,
+                "older than the wire, and silent; replicas begin with their connections"
+            ),
             Self::NotSynced => write!(
                 f,
                 "opened before the replica had the primary's state (state_sync)"

@@ -75,6 +75,27 @@ impl<T> Recent<T> {
         }
     }
 
+    /// All that is remembered, in the order in which it was entered.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SocketAddr, &T)> {
+        (0..self.order.len()).filter_map(|place| self.at(place))
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.by_client.values_mut().map(|(_, value)| value)
+    }
+
+    /// Places in the order, of which some are empty.
+    pub(crate) fn places(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Who has this place.
+    pub(crate) fn at(&self, place: usize) -> Option<(SocketAddr, &T)> {
+        let (client, number) = self.order.get(place)?;
+        let (entry, value) = self.by_client.get(client)?;
+        (entry == number).then_some((*client, value))
+    }
+
     pub(crate) fn clear(&mut self) {
         self.by_client.clear();
         self.order.clear();

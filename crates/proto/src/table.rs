@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
+use crate::census::Census;
 use crate::connection::{Connection, Effect, EndpointTimestamps, Opening};
 use crate::follower::{Follower, Policy};
 use crate::learn::Learner;
@@ -105,6 +106,7 @@ pub struct Table {
     handed_over: Map<Option<EndpointTimestamps>>,
     ended_order: VecDeque<(SocketAddr, Instant)>,
     older: Older,
+    census: Census,
     learner: Learner,
     /// Learnt, and perhaps not proved yet.
     on_probation: Vec<ConnectionId>,
@@ -131,6 +133,7 @@ impl Table {
             handed_over: Map::with_hasher(map),
             ended_order: VecDeque::new(),
             older: Older::new(config.hash_seed),
+            census: Census::default(),
             learner: Learner::new(config.hash_seed),
             on_probation: Vec::new(),
             is_wire: false,
@@ -278,7 +281,7 @@ impl Table {
     /// is not true of the new one.
     fn disown(&mut self, client: SocketAddr) {
         self.handshakes.remove(&client);
-        self.learner.forget(client);
+        self.forget_older(client);
         if let Some(old) = self.find(client) {
             self.remove(old);
         }
@@ -321,8 +324,7 @@ impl Table {
             self.remove(old);
         }
         self.ended.remove(&client);
-        self.older.forget(client);
-        self.learner.forget(client);
+        self.forget_older(client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
         let follower = Follower::new(self.config.policy, self.config.reexecute, bound);
         let connection = Connection::new(
@@ -384,13 +386,13 @@ impl Table {
         self.memory = self.memory + connection.memory() as u64 - before as u64;
         connection.prove(now);
         if let Some(reason) = connection.disproof() {
-            self.learner.bar(connection.client(), reason);
-            self.remove(id);
+            self.unlearn(now, id, reason);
             return Change::Ended(id);
         }
         match effect {
             Effect::Taken | Effect::Rejected(_) => Change::Connection(id),
             Effect::Reset => {
+                self.remember_reset(now, id);
                 self.remove(id);
                 Change::Ended(id)
             }

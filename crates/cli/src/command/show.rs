@@ -249,6 +249,10 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         let s = if service.relayed == 1 { "" } else { "s" };
         line("relayed", format!("{} connection{s}", service.relayed));
     }
+    if !service.connections_complete {
+        let others = "others, perhaps: the primary has not told yet who is connected";
+        line("not protected", others.to_owned());
+    }
     for (reason, count) in &service.reasons {
         line("not protected", format!("{count}: {reason}"));
     }

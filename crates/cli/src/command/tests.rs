@@ -51,6 +51,7 @@ fn survivor() -> ServiceStatus {
         peer_application: Some(proto::action::Server::Dead),
         reasons: [("relayed; no backup".to_owned(), 1)].into(),
         relayed: 1,
+        connections_complete: false,
         lag: Lag {
             unfollowed_bytes: 0,
             unacknowledged_bytes: 1500,
@@ -119,6 +120,7 @@ lag            0 B not followed, 1.4 KiB of input not acknowledged by the primar
 lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease 300.00 ms)
 replica        its state is NOT the primary's (resting); finish failed: exit status: 3: no
 relayed        1 connection
+not protected  others, perhaps: the primary has not told yet who is connected
 not protected  1: relayed; no backup
 
 takeovers of web

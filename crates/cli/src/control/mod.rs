@@ -197,6 +197,9 @@ pub struct ServiceStatus {
     pub epoch: u64,
     /// Its connections by protection.
     pub connections: ConnectionCounts,
+    /// Whether these are all. False on a wire to which the primary has not told yet who is connected: some may be missing, and those
+    /// are not protected.
+    pub connections_complete: bool,
     /// Bytes of its logs.
     pub log_bytes: u64,
     /// Bytes in the kernel's ring that are not read yet.

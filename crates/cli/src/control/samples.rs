@@ -52,6 +52,7 @@ pub fn service() -> ServiceStatus {
             unprotected: 1,
             ambiguous: 0,
         },
+        connections_complete: true,
         log_bytes: 4096,
         ring_fill_bytes: 0,
         takeovers: vec![TakeoverReport {

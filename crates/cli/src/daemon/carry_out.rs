@@ -11,12 +11,14 @@ use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{FilterWatch, Mode, Rings, Wire};
 use proto::action::{Action, Gate, ServiceIndex};
+use proto::census::{Page, PageQuery};
 use proto::learn::{QUESTION_MAX, Told};
 use proto::node::Node;
 use proto::role::Role;
 use proto::table::ConnectionId;
 
 use super::Reader;
+use super::census::Listing;
 use super::claim::Claims;
 use super::hook;
 use super::peer::Peer;
@@ -60,6 +62,7 @@ pub(super) struct Service {
     mac: [u8; 6],
     pub(super) pool: Pool,
     on_deposed: Vec<String>,
+    listing: Listing,
     /// Clients whose connections are being decided.
     pub(super) held: Vec<SocketAddr>,
 }
@@ -89,6 +92,7 @@ impl Executor {
                 pool: Pool::new(vip),
                 interface,
                 on_deposed: service.on_deposed.clone(),
+                listing: Listing::default(),
                 held: Vec::new(),
             });
         }
@@ -143,12 +147,28 @@ impl Executor {
             .find_map(|(index, service)| (service.vip == vip).then_some(index))
     }
 
+    /// The service at `vip`, if this node is its primary: only then does its kernel have all of the connections.
+    fn served_at(&self, node: &Node, vip: SocketAddr) -> Option<ServiceIndex> {
+        let is_primary = |service: &ServiceIndex| node.role(*service).0 == Role::Primary;
+        self.service_at(vip).filter(is_primary)
+    }
+
     /// What this node's kernel knows of the connections of `clients`, for the peer's wire.
-    pub fn look_up(&self, vip: SocketAddr, clients: &[SocketAddr]) -> Option<Vec<Told>> {
-        self.service_at(vip)?;
+    pub fn look_up(&self, node: &Node, vip: SocketAddr, clients: &[SocketAddr]) -> Option<Vec<Told>> {
+        self.served_at(node, vip)?;
         let clients = &clients[..clients.len().min(QUESTION_MAX)];
         linux::network::sockets::terms(vip, clients)
             .inspect_err(|error| tracing::warn!(%error, "the peer cannot be told of older connections"))
+            .ok()
+    }
+
+    /// A page of the connections that this node's kernel has, for the peer's wire.
+    pub fn list(&mut self, node: &Node, vip: SocketAddr, query: PageQuery) -> Option<Page> {
+        let service = self.served_at(node, vip)?;
+        self.services[usize::from(service)]
+            .listing
+            .page(vip, query)
+            .inspect_err(|error| tracing::warn!(%error, "the peer cannot be told who is connected"))
             .ok()
     }
 
@@ -313,6 +333,7 @@ impl Executor {
             }
             Action::Send(heartbeat) => peer.send(&heartbeat),
             Action::Ask { service, clients } => peer.ask(self.services[usize::from(service)].vip, clients),
+            Action::AskAll { service, query } => peer.ask_all(self.services[usize::from(service)].vip, query),
             Action::Probe => peer.probe(),
             Action::OpenReplica {
                 service,

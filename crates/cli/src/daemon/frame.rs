@@ -26,7 +26,7 @@ use sha2::Sha256;
 use crate::config::Key;
 
 /// The versions of the contents that this program speaks.
-pub const VERSIONS: RangeInclusive<u8> = 1..=1;
+pub const VERSIONS: RangeInclusive<u8> = 1..=2;
 
 const HEADER: usize = 40;
 const TAG: usize = 32;
@@ -42,13 +42,25 @@ pub enum Kind {
     Ask = 2,
     /// The answer.
     Told = 3,
+    /// A question about all connections.
+    AskAll = 4,
+    /// A part of the answer.
+    Page = 5,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Heartbeat, Self::Ask, Self::Told]
+        [Self::Heartbeat, Self::Ask, Self::Told, Self::AskAll, Self::Page]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
+    }
+
+    /// The first version that knows it.
+    fn since(self) -> u8 {
+        match self {
+            Self::Heartbeat | Self::Ask | Self::Told => 1,
+            Self::AskAll | Self::Page => 2,
+        }
     }
 }
 
@@ -167,6 +179,11 @@ fn tagger(key: &Key, sender: &str) -> Hmac<Sha256> {
 }
 
 impl Sealer {
+    /// Whether the version that is spoken now knows this kind.
+    pub fn speaks(&self, kind: Kind) -> bool {
+        self.learned.version.load(Ordering::Relaxed) >= kind.since()
+    }
+
     /// `contents` in a datagram of its own.
     pub fn seal(&mut self, kind: Kind, contents: &[u8]) -> Vec<u8> {
         self.sequence += 1;

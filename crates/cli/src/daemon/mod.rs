@@ -5,6 +5,7 @@
 //! it: the wire logs and releases in the kernel.
 
 mod carry_out;
+mod census;
 mod claim;
 mod frame;
 mod health;
@@ -251,16 +252,33 @@ impl Agent<'_> {
         match message {
             Message::Heartbeat(heartbeat) => self.node.handle_heartbeat(now, heartbeat),
             Message::Ask(About { vip, connections, .. }) => {
-                if let Some(told) = self.executor.look_up(vip, &connections) {
+                if let Some(told) = self.executor.look_up(&self.node, vip, &connections) {
                     self.peer.tell(vip, told);
+                }
+            }
+            Message::AskAll(About { vip, connections, .. }) => {
+                if let Some(page) = self.executor.list(&self.node, vip, connections) {
+                    self.peer.list(vip, page);
                 }
             }
             Message::Told(About { vip, connections, .. }) => {
                 if let Some(service) = self.executor.service_at(vip) {
+                    self.read_all();
                     self.node.handle_told(now, service, connections);
                 }
             }
+            Message::Page(About { vip, connections, .. }) => {
+                if let Some(service) = self.executor.service_at(vip) {
+                    self.read_all();
+                    self.node.handle_page(now, service, connections);
+                }
+            }
         }
+    }
+
+    /// What was logged before the primary spoke is known before its words are heard.
+    fn read_all(&mut self) {
+        self.rings.drain(usize::MAX, true, &mut Reader(&mut self.node));
     }
 
     /// Whether the operator wants an end and the peer goes on, or cannot, or the operator has said it twice.

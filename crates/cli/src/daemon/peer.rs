@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use linux::probe::Prober;
 use proto::action::Heartbeat;
+use proto::census::{Page, PageQuery};
 use proto::learn::Told;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -41,9 +42,13 @@ pub enum Message {
     /// A sign of life, with what the sender is doing.
     Heartbeat(Heartbeat),
     /// What does the receiver's kernel know of the connections of these clients?
-    Ask(About<SocketAddr>),
+    Ask(About<Vec<SocketAddr>>),
     /// The answer.
-    Told(About<Told>),
+    Told(About<Vec<Told>>),
+    /// Which connections does the receiver's kernel have?
+    AskAll(About<PageQuery>),
+    /// Some of them.
+    Page(About<Page>),
 }
 
 /// Something about connections of one service.
@@ -53,8 +58,8 @@ pub struct About<T> {
     node: String,
     /// The VIP and port.
     pub vip: SocketAddr,
-    /// One for each connection.
-    pub connections: Vec<T>,
+    /// What about them.
+    pub connections: T,
 }
 
 impl Message {
@@ -67,6 +72,8 @@ impl Message {
             Kind::Heartbeat => Self::Heartbeat(json(contents)?),
             Kind::Ask => Self::Ask(json(contents)?),
             Kind::Told => Self::Told(json(contents)?),
+            Kind::AskAll => Self::AskAll(json(contents)?),
+            Kind::Page => Self::Page(json(contents)?),
         })
     }
 
@@ -76,6 +83,8 @@ impl Message {
             Self::Heartbeat(heartbeat) => &heartbeat.node,
             Self::Ask(about) => &about.node,
             Self::Told(about) => &about.node,
+            Self::AskAll(about) => &about.node,
+            Self::Page(about) => &about.node,
         }
     }
 }
@@ -203,14 +212,27 @@ impl Peer {
         self.send_once(Kind::Told, vip, told);
     }
 
-    /// If it is lost, who waits for an answer asks again.
-    fn send_once<T: Serialize>(&self, kind: Kind, vip: SocketAddr, connections: Vec<T>) {
+    /// Asks which connections the peer's kernel has.
+    pub fn ask_all(&self, vip: SocketAddr, query: PageQuery) {
+        self.send_once(Kind::AskAll, vip, query);
+    }
+
+    /// Answers such a question.
+    pub fn list(&self, vip: SocketAddr, page: Page) {
+        self.send_once(Kind::Page, vip, page);
+    }
+
+    /// If it is lost, who waits for an answer asks again. A peer that does not know the kind is not bothered with it.
+    fn send_once<T: Serialize>(&self, kind: Kind, vip: SocketAddr, connections: T) {
         let about = About {
             node: self.own_name.clone(),
             vip,
             connections,
         };
         let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
+        if !word.sealer.speaks(kind) {
+            return;
+        }
         let datagram = word.sealer.seal(kind, &to_json(&about));
         for link in &self.links {
             send(link.address, &link.socket, &datagram);

@@ -90,6 +90,7 @@ fn service(
         },
         epoch,
         connections: sums.counts,
+        connections_complete: node.knows_all(index),
         log_bytes: node.table(index).memory(),
         ring_fill_bytes,
         takeovers: node

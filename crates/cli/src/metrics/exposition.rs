@@ -264,6 +264,12 @@ fn connections(page: &Page, services: &[ServiceStatus]) {
             by.map(|(protection, count)| (vec![service.name.as_str(), protection], number(count)))
         }),
     );
+    page.each(
+        "steadfast_connections_complete",
+        "0 while the primary has not told this wire yet who is connected: some may be missing, and those are not protected.",
+        services,
+        |service| Some(yes(service.connections_complete)),
+    );
     page.gauge(
         "steadfast_connections_not_protected",
         "Connections that are ambiguous or unprotected, by reason.",

@@ -105,6 +105,7 @@ fn a_status_becomes_samples() {
         "steadfast_connections{protection=\"protected\",service=\"web\"} 20",
         "steadfast_connections{protection=\"ambiguous\",service=\"web\"} 1",
         "steadfast_connections{protection=\"unprotected\",service=\"web\"} 2",
+        "steadfast_connections_complete{service=\"web\"} 1",
         "steadfast_connections_not_protected{reason=\"relayed; no backup\",service=\"web\"} 1",
         "steadfast_relayed_connections{service=\"web\"} 1",
         "steadfast_handshakes{service=\"web\"} 5",

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Why a connection is not protected that began before the backup's agent did.
+const SILENT: &str = "older than the wire, and silent; protected once its next request is answered";
 const OLDER: &str = "older than the wire; protected once its next request is answered";
 
 fn spawn(namespace: &Namespace, path: &Path, config: &Path, log: &Path) -> Child {
@@ -244,7 +245,11 @@ fn metrics_say_what_the_status_says() {
     backup.signal(Signal::SIGKILL);
     backup.process.wait().unwrap();
     backup.start_again();
-    backup.wait_for(&["\"mode\":\"duplex\""]);
+    backup.wait_for(&[
+        "\"mode\":\"duplex\"",
+        "\"connections_complete\":true",
+        &format!("\"reasons\":{{\"{SILENT}\":1}}"),
+    ]);
     client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     server.read_exact(&mut [0; 18]).unwrap();
     backup.wait_for(&[

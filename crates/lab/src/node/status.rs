@@ -32,6 +32,8 @@ pub struct Service {
     pub epoch: u64,
     /// How many connections are how well protected.
     pub connections: BTreeMap<String, u64>,
+    /// Whether these are all.
+    pub connections_complete: bool,
     /// The takeovers so far.
     pub takeovers: Vec<Takeover>,
     /// Whether the state of the replica's server is the primary's, of a wire that has to see to that.
@@ -126,7 +128,7 @@ impl Status {
         self.services.iter().all(is_synced)
     }
 
-    /// Whether there are connections, and each would be continued.
+    /// Whether there are connections, each of them is known, and each would be continued.
     #[must_use]
     pub fn protects_all(&self) -> bool {
         let protects = |service: &Service| {
@@ -134,7 +136,9 @@ impl Status {
                 .connections
                 .iter()
                 .filter(|(kind, _)| *kind != "protected");
-            service.connections.get("protected") > Some(&0) && others.all(|(_, count)| *count == 0)
+            service.connections_complete
+                && service.connections.get("protected") > Some(&0)
+                && others.all(|(_, count)| *count == 0)
         };
         self.services.iter().all(protects)
     }

@@ -23,6 +23,9 @@ const SOCK_DESTROY: u16 = 21;
 
 /// All of the kernel's `tcp_states.h` but CLOSE (7) and LISTEN (10).
 const CONNECTED: u32 = 0b1_1011_0111_1110;
+/// ESTABLISHED, and those in which one side at least has closed and is not at its end: FIN-WAIT-1 and 2, CLOSE-WAIT, LAST-ACK,
+/// CLOSING.
+const OPEN: u32 = 0b1011_0011_0010;
 /// LISTEN.
 const LISTENING: u32 = 1 << 10;
 /// Size of `struct inet_diag_msg`, behind which the attributes begin, and the attribute with a socket's mark.
@@ -31,7 +34,6 @@ const DIAG_MARK: u16 = 15;
 /// The attribute with `struct tcp_info`, and the bit that asks for it.
 const DIAG_INFO: u16 = 2;
 const WITH_INFO: u8 = 1 << (DIAG_INFO - 1);
-const ESTABLISHED: u8 = 1;
 
 /// Flags of `tcpi_options` (`linux/tcp.h`). With the last one timestamps count in microseconds, which no restored socket would.
 const OPTION_TIMESTAMPS: u8 = 1;
@@ -62,7 +64,7 @@ pub fn destroy(vip: SocketAddr) -> Result<usize, Error> {
             for family in [libc::AF_INET, libc::AF_INET6] {
                 let family = u8::try_from(family).expect("small");
                 for Found { id, .. } in diag
-                    .list(family, CONNECTED, vip.port())?
+                    .list(family, 0, CONNECTED, vip.port())?
                     .into_iter()
                     .filter(is_one)
                 {
@@ -109,7 +111,7 @@ pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, Error> {
         let diag = SockDiag::open()?;
         let mut listeners = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
-            let found = diag.list(u8::try_from(family).expect("small"), LISTENING, port)?;
+            let found = diag.list(u8::try_from(family).expect("small"), 0, LISTENING, port)?;
             let alive = found.into_iter().filter(|found| found.mark != MARK_DYING);
             listeners.extend(alive.map(|found| found.at));
         }
@@ -118,7 +120,30 @@ pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, Error> {
     run().map_err(Error::at("list", "listeners"))
 }
 
-/// What the kernel knows of the open connections of `clients` with `vip`: the terms of their handshakes, which no later packet
+/// The clients that have an open connection with `vip`, or a half closed one, in the order of their addresses, from the first behind
+/// `after` on; and what the kernel knows of each. What is left of a connection whose owner has closed it, and whose output has
+/// arrived, is none.
+///
+/// # Errors
+/// What the kernel says.
+pub fn open_behind(vip: SocketAddr, after: Option<SocketAddr>) -> Result<Vec<(SocketAddr, Terms)>, Error> {
+    let run = || -> io::Result<Vec<(SocketAddr, Terms)>> {
+        let diag = SockDiag::open()?;
+        let mut open = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let family = u8::try_from(family).expect("small");
+            let found = diag.list(family, WITH_INFO, OPEN, vip.port())?;
+            let ours = found.into_iter().filter(|found| found.at.ip() == vip.ip());
+            open.extend(ours.filter_map(|found| Some((remote(family, &found.id), found.terms?))));
+        }
+        open.retain(|(client, _)| Some(*client) > after);
+        open.sort_unstable_by_key(|(client, _)| *client);
+        Ok(open)
+    };
+    run().map_err(Error::at("list the connections of", vip))
+}
+
+/// What the kernel knows of the open connections of `clients` with `vip`, and of half closed ones: the terms of their handshakes, which no later packet
 /// shows.
 ///
 /// # Errors
@@ -144,6 +169,8 @@ struct Found {
     /// Its local end.
     at: SocketAddr,
     mark: u32,
+    /// If they were asked for, and it has any.
+    terms: Option<Terms>,
 }
 
 impl SockDiag {
@@ -155,10 +182,16 @@ impl SockDiag {
     }
 
     /// `family`'s sockets on `port` in one of `states`.
-    fn list(&self, family: u8, states: u32, port: u16) -> io::Result<Vec<Found>> {
+    fn list(&self, family: u8, extensions: u8, states: u32, port: u16) -> io::Result<Vec<Found>> {
         let mut like = [0; SOCKET_ID];
         like[..2].copy_from_slice(&port.to_be_bytes());
-        let question = request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, (family, 0), states, &like);
+        let question = request(
+            SOCK_DIAG_BY_FAMILY,
+            NLM_F_DUMP,
+            (family, extensions),
+            states,
+            &like,
+        );
         self.socket.send(&question, 0)?;
         let mut found = Vec::new();
         loop {
@@ -170,8 +203,12 @@ impl SockDiag {
                         let id: SocketId = answer.bytes(4);
                         let at = local(family, &id);
                         if at.port() == port {
-                            let mark = mark_of(answer.body);
-                            found.push(Found { id, at, mark });
+                            found.push(Found {
+                                id,
+                                at,
+                                mark: mark_of(answer.body),
+                                terms: attribute(answer.body, DIAG_INFO).and_then(terms_of),
+                            });
                         }
                     }
                     NLMSG_DONE => return Ok(found),
@@ -196,7 +233,7 @@ impl SockDiag {
     fn terms(&self, vip: SocketAddr, client: SocketAddr) -> io::Result<Option<Terms>> {
         let (family, id) = connection(vip, client);
         let known = self.look_up(family, WITH_INFO, &id)?;
-        let open = known.filter(|known| known.state == ESTABLISHED);
+        let open = known.filter(|known| OPEN >> known.state & 1 == 1);
         Ok(open.and_then(|known| terms_of(attribute(&known.message, DIAG_INFO)?)))
     }
 
@@ -261,9 +298,6 @@ fn terms_of(info: &[u8]) -> Option<Terms> {
         Some(u32::from_ne_bytes(*bytes))
     };
     let options = *info.get(offset_of!(tcp_info, tcpi_options))?;
-    if options & OPTION_MICROSECONDS != 0 {
-        return None;
-    }
     let has = |option| options & option != 0;
     let timestamps = has(OPTION_TIMESTAMPS);
     let size = number(offset_of!(tcp_info, tcpi_snd_mss))?.min(number(offset_of!(tcp_info, tcpi_advmss))?);
@@ -281,6 +315,7 @@ fn terms_of(info: &[u8]) -> Option<Terms> {
         window_scale: has(OPTION_WINDOW_SCALE).then_some(scales),
         sack: has(OPTION_SACK),
         timestamps,
+        microseconds: options & OPTION_MICROSECONDS != 0,
     })
 }
 
@@ -295,8 +330,18 @@ fn request(kind: u16, flags: u16, (family, extensions): (u8, u8), states: u32, i
 
 /// The local end of a socket. One of IPv6 that serves IPv4 has an IPv4 address.
 fn local(family: u8, id: &SocketId) -> SocketAddr {
-    let port = u16::from_be_bytes([id[0], id[1]]);
-    let address: [u8; 16] = id[4..20].try_into().expect("16 bytes");
+    end(family, id, 0, 4)
+}
+
+/// The other end, likewise.
+fn remote(family: u8, id: &SocketId) -> SocketAddr {
+    end(family, id, 2, 20)
+}
+
+/// The end whose port and address stand at these places.
+fn end(family: u8, id: &SocketId, port: usize, address: usize) -> SocketAddr {
+    let port = u16::from_be_bytes([id[port], id[port + 1]]);
+    let address: [u8; 16] = id[address..address + 16].try_into().expect("16 bytes");
     let address = if i32::from(family) == libc::AF_INET {
         IpAddr::from([address[0], address[1], address[2], address[3]])
     } else {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use rustc_hash::FxSeededState;
 
 use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
+use crate::census::Page;
 use crate::claim::Claim;
 use crate::connection::{Cause, Connection};
 use crate::detector::{Detector, DetectorConfig};
@@ -211,6 +212,7 @@ impl Node {
             actions: VecDeque::new(),
         };
         node.sync_what_was_found(now);
+        node.count_what_was_found(now);
         node
     }
 
@@ -406,20 +408,47 @@ impl Node {
             table.account(id, before);
         }
         table.forget_said();
+        self.begin_census(now, index); // some may have begun meanwhile
         self.sync(now, index, Event::Begin); // nor does the replica's server know what passed
+    }
+
+    /// Packets pass here from now on, and nobody knows whose.
+    fn begin_census(&mut self, now: Instant, index: ServiceIndex) {
+        self.services[usize::from(index)].table.begin_census(now);
+        self.ask_about_older(now, index);
+    }
+
+    /// An agent that goes on as the wire does not know who is there.
+    fn count_what_was_found(&mut self, now: Instant) {
+        for index in self.indices() {
+            if self.service(index).role() == Role::Backup {
+                self.begin_census(now, index);
+            }
+        }
     }
 
     /// Asks the primary about connections that are older than the log, if it is time to.
     fn ask_about_older(&mut self, now: Instant, index: ServiceIndex) {
-        let service = &mut self.services[usize::from(index)];
-        service.table.set_wire(service.role() == Role::Backup);
-        if let Some(clients) = service.table.poll_question(now) {
-            let service = index;
+        let of = &mut self.services[usize::from(index)];
+        of.table.set_wire(of.role() == Role::Backup);
+        let service = index;
+        if let Some(query) = of.table.poll_census(now) {
+            self.actions.push_back(Action::AskAll { service, query });
+        }
+        if let Some(clients) = of.table.poll_question(now) {
             self.actions.push_back(Action::Ask { service, clients });
         }
     }
 
-    /// The primary's kernel knows these connections, as [`Action::Ask`] asked.
+    /// A page of the primary's connections, as [`Action::AskAll`] asked. The log has been read.
+    pub fn handle_page(&mut self, now: Instant, index: ServiceIndex, page: Page) {
+        let service = &mut self.services[usize::from(index)];
+        service.table.set_wire(service.role() == Role::Backup);
+        service.table.on_page(page);
+        self.ask_about_older(now, index);
+    }
+
+    /// The primary's kernel knows these connections, as [`Action::Ask`] asked. The log has been read.
     pub fn handle_told(&mut self, now: Instant, index: ServiceIndex, told: Vec<Told>) {
         let service = &mut self.services[usize::from(index)];
         service.table.set_wire(service.role() == Role::Backup);

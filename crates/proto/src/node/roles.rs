@@ -384,6 +384,7 @@ impl Node {
             Role::Backup => {
                 service.claim = Some(Claim::announcing(now));
                 self.set_gate(index, Gate::Wire);
+                self.begin_census(now, index);
                 self.sync(now, index, state_sync::Event::Begin);
             }
             Role::Claiming => self.claim(now, index, change),

@@ -203,6 +203,12 @@ impl Node {
         }
     }
 
+    /// Whether this node, being a service's wire, knows of every connection, protected or not; a node that is no wire shows none.
+    pub fn knows_all(&self, index: ServiceIndex) -> bool {
+        let service = self.service(index);
+        service.role() != Role::Backup || service.table.is_census_complete()
+    }
+
     /// Clients of a service whose connections this node, being its wire, passes on without knowing their beginning, and why they
     /// are not protected.
     pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = (SocketAddr, Cause)> {

@@ -4,21 +4,23 @@ use std::net::SocketAddr;
 
 use super::{Change, ConnectionId, Direction, Table};
 use crate::Instant;
-use crate::connection::Cause;
+use crate::census::{Page, PageQuery};
+use crate::connection::{Cause, Connection};
 use crate::follower::Policy;
-use crate::learn::Told;
+use crate::learn::{QUESTION_MAX, Told};
 use crate::packet::Segment;
 
 impl Table {
     /// Clients whose connections are older than the log ([`crate::older`]), and why they are not protected.
     pub fn older(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, Cause)> {
-        self.older.iter(now).map(|client| {
-            let barred = self.learner.barred(client);
-            let cause = || Cause::Older(self.config.policy);
-            (
-                client,
-                barred.map_or_else(cause, |reason| Cause::NotLearnt(reason.to_owned())),
-            )
+        let policy = self.config.policy;
+        self.older.iter(now).map(move |(client, is_silent)| {
+            let cause = match self.learner.barred(client) {
+                Some(reason) => Cause::NotLearnt(reason.to_owned()),
+                None if is_silent => Cause::Silent(policy),
+                None => Cause::Older(policy),
+            };
+            (client, cause)
         })
     }
 
@@ -47,16 +49,79 @@ impl Table {
         });
     }
 
-    /// Whom the primary is to be asked about now, if about anybody.
-    pub fn poll_question(&mut self, now: Instant) -> Option<Vec<SocketAddr>> {
-        self.is_wire.then(|| self.learner.poll_question(now)).flatten()
+    /// All connections of the service pass here from now on, or again: the primary is to tell which there are.
+    pub fn begin_census(&mut self, now: Instant) {
+        self.census.begin(now);
     }
 
-    /// The primary answers.
+    /// Whether the primary has told which connections there are.
+    pub fn is_census_complete(&self) -> bool {
+        self.census.is_complete()
+    }
+
+    /// Which page of its list the primary is to be asked for now, if for any.
+    pub fn poll_census(&mut self, now: Instant) -> Option<PageQuery> {
+        self.is_wire.then(|| self.census.poll(now)).flatten()
+    }
+
+    /// A page of the primary's list. The log was read up to when it came, so each of these connections that is younger than the log
+    /// is known.
+    pub fn on_page(&mut self, page: Page) {
+        if self.is_wire && self.census.takes(&page) {
+            let asked = self.census.began();
+            for (client, terms) in page.connections {
+                self.on_answer(asked, (client, Some(terms)));
+            }
+        }
+    }
+
+    /// A page that is under way may name a connection that was reset since.
+    pub(super) fn remember_reset(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(client) = self.get(id).map(Connection::client)
+            && self.census.is_under_way()
+        {
+            self.older.end(now, client);
+        }
+    }
+
+    /// Whom the primary is to be asked about now, if about anybody.
+    pub fn poll_question(&mut self, now: Instant) -> Option<Vec<SocketAddr>> {
+        if !self.is_wire {
+            return None;
+        }
+        if self.learner.is_idle(now) {
+            let unsure = self.older.unsure(now, QUESTION_MAX);
+            unsure
+                .into_iter()
+                .for_each(|client| self.learner.ask_about(client));
+        }
+        self.learner.poll_question(now)
+    }
+
+    /// The primary answers. As with [`on_page`](Self::on_page) the log was read before.
     pub fn on_told(&mut self, told: Told) {
-        let is_noted = self.older.said(told.0).is_some();
-        if self.learner.on_told(told, is_noted) && self.is_wire {
-            self.learn(told.0);
+        if let Some(asked) = self.learner.take_answer(told.0)
+            && self.is_wire
+        {
+            self.on_answer(asked, told);
+        }
+    }
+
+    /// What the primary's kernel knows of a connection, having been asked at `asked`.
+    fn on_answer(&mut self, asked: Instant, (client, terms): Told) {
+        let ended_since = self.ended.get(&client).is_some_and(|ended| ended.at >= asked);
+        let is_known = self.by_client.contains_key(&client) || self.handed_over.contains_key(&client);
+        if is_known || ended_since {
+            return;
+        }
+        let Some(terms) = terms else {
+            self.learner.on_absent(client, self.older.contains(client));
+            self.older.deny(asked, client);
+            return;
+        };
+        self.older.confirm(asked, client);
+        if self.learner.on_terms(client, terms) {
+            self.learn(client);
         }
     }
 
@@ -71,8 +136,25 @@ impl Table {
         self.older.note(now, direction, client, segment);
         let learns = self.is_wire && self.config.policy == Policy::Http;
         let is_ready = learns && self.learner.on_segment(now, direction, client, segment, said);
+        if self.is_wire && !learns && !self.older.contains(client) {
+            self.learner.want(client, true); // whether it is anybody's
+        }
         let learnt = is_ready.then(|| self.learn(client)).flatten();
         learnt.map_or(Change::Unknown, Change::Opened)
+    }
+
+    /// A connection was learnt wrongly, for this reason: it is older again, and stays so.
+    pub(super) fn unlearn(&mut self, now: Instant, id: ConnectionId, reason: String) {
+        if let Some(connection) = self.remove(id) {
+            self.learner.bar(connection.client(), reason);
+            self.older.confirm(now, connection.client());
+        }
+    }
+
+    /// The client begins a new connection.
+    pub(super) fn forget_older(&mut self, client: SocketAddr) {
+        self.older.forget(client);
+        self.learner.forget(client);
     }
 
     /// Takes in a connection of which enough is known now.

@@ -1,15 +1,19 @@
 //! The agent of a station: a single thread that takes time for what it does, with a clock of its own.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use proto::Instant;
 use proto::action::{Action, Heartbeat};
+use proto::census::{Page, PageQuery};
+use proto::learn::Told;
 use proto::node::Node as Core;
 use proto::packet::Checksum;
 use proto::role::Role;
 use proto::standing::Verdict;
 use proto::stream::{OnShelf, Shelf};
+use serde::{Deserialize, Serialize};
 
 use super::defect::Defect;
 use super::station::Station;
@@ -57,6 +61,16 @@ impl Costs {
     }
 }
 
+/// What the agents say to each other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Word {
+    Heartbeat(Heartbeat),
+    Ask(Vec<SocketAddr>),
+    Told(Vec<Told>),
+    AskAll(PageQuery),
+    Page(Page),
+}
+
 /// Records that are read before their log is cleared of them.
 const BATCH: usize = 64;
 
@@ -88,7 +102,7 @@ pub(super) struct Agent {
     late: (Instant, u32),
     /// How many there were before it on this node.
     pub number: u64,
-    pub heartbeats: VecDeque<Heartbeat>,
+    pub words: VecDeque<Word>,
     /// The peer's kernel has answered.
     pub is_answered: bool,
 }
@@ -105,7 +119,7 @@ impl Agent {
             is_dead: false,
             late: (now, 1),
             number,
-            heartbeats: VecDeque::new(),
+            words: VecDeque::new(),
             is_answered: false,
         }
     }
@@ -210,14 +224,8 @@ impl Station {
             self.core.handle_log_gap(now, 0);
         }
         self.read_log(end);
-        while let Some(heartbeat) = self.agent.heartbeats.pop_front() {
-            let last = self.is(Defect::WithoutConsent).then(|| heartbeat.clone());
-            let heartbeat = self.distort_heartbeat(now, heartbeat);
-            self.core.handle_heartbeat(now, heartbeat);
-            if let Some(last) = last.filter(|_| self.core.role(0).0 == Role::Returning) {
-                let heartbeat = self.distort_heartbeat(now, last);
-                self.core.handle_heartbeat(now, heartbeat);
-            }
+        while let Some(word) = self.agent.words.pop_front() {
+            self.hear(now, word);
         }
         if std::mem::take(&mut self.agent.is_answered) {
             self.core.handle_answer(now);
@@ -240,6 +248,27 @@ impl Station {
             self.core.handle_timeout(now);
         }
         self.serve_replicas(now);
+    }
+
+    /// The log has been read.
+    fn hear(&mut self, now: Instant, word: Word) {
+        match word {
+            Word::Heartbeat(heartbeat) => self.hear_heartbeat(now, heartbeat),
+            Word::Ask(clients) => self.look_up(now, clients),
+            Word::AskAll(query) => self.list(now, query),
+            Word::Told(told) => self.core.handle_told(now, 0, told),
+            Word::Page(page) => self.core.handle_page(now, 0, page),
+        }
+    }
+
+    fn hear_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
+        let last = self.is(Defect::WithoutConsent).then(|| heartbeat.clone());
+        let heartbeat = self.distort_heartbeat(now, heartbeat);
+        self.core.handle_heartbeat(now, heartbeat);
+        if let Some(last) = last.filter(|_| self.core.role(0).0 == Role::Returning) {
+            let heartbeat = self.distort_heartbeat(now, last);
+            self.core.handle_heartbeat(now, heartbeat);
+        }
     }
 
     /// A nap while there is traffic, sleep while there is none.

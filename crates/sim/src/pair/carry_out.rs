@@ -11,6 +11,7 @@ use proto::takeover::{self, timestamp_at};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use super::agent::Word;
 use super::arbiter::{Answer, Question};
 use super::defect::Defect;
 use super::relay::{Adoption, Plan, Relay};
@@ -80,16 +81,10 @@ impl Station {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
-            // The wire's agent gets no more of older connections than what it logged.
-            Action::Ask { service, clients } => {
-                let told = clients.into_iter().map(|client| (client, None)).collect();
-                self.core.handle_told(now, service, told);
-            }
+            Action::Ask { clients, .. } => self.say(&Word::Ask(clients)),
+            Action::AskAll { query, .. } => self.say(&Word::AskAll(query)),
             Action::Probe => self.send(AGENTS, PROBE),
-            Action::Send(heartbeat) => {
-                let packet = serde_json::to_vec(&heartbeat).expect("a heartbeat has a JSON form");
-                self.outputs.push_back(Output::Transmit { port: AGENTS, packet });
-            }
+            Action::Send(heartbeat) => self.say(&Word::Heartbeat(heartbeat)),
             Action::OpenReplica {
                 connection, client, ..
             } => self.open_replica(connection, client),

@@ -19,6 +19,7 @@ pub(crate) mod arbiter;
 mod books;
 mod cables;
 mod carry_out;
+mod census;
 mod clock;
 mod death;
 mod defect;

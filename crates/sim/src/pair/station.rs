@@ -386,7 +386,7 @@ impl Station {
                 self.agent.wake(now);
             }
             _ => {
-                self.agent.heartbeats.extend(serde_json::from_slice(packet).ok());
+                self.agent.words.extend(serde_json::from_slice(packet).ok());
                 self.agent.wake(now);
             }
         }

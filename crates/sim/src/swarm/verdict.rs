@@ -132,11 +132,12 @@ fn roles(scene: &Scene) -> Vec<(Role, u64)> {
     scene.stations().map(|station| station.core().role(0)).collect()
 }
 
-/// Whether both nodes do their part.
+/// Whether both nodes do their part, and the wire knows who is connected.
 fn is_whole(scene: &Scene) -> bool {
     let roles = roles(scene);
     let has = |role| roles.iter().any(|(one, _)| *one == role);
-    has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
+    let knows_all = scene.stations().all(|station| station.core().knows_all(0));
+    knows_all && has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
 }
 
 /// Whether every connection has come to its end, but those that need not, and the pair is whole.

@@ -55,9 +55,7 @@ pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) 
         if !complaints.is_empty() {
             failures += 1;
             println!("seed {seed}: {complaints:#?}");
-            println!(
-                "replay: SEED={seed} cargo test -p steadfast-sim --test takeover {name} -- --exact --nocapture"
-            );
+            println!("replay: SEED={seed} cargo test -p steadfast-sim {name} -- --exact --nocapture");
         }
     }
     assert_eq!(failures, 0, "so many seeds failed");

@@ -1,0 +1,68 @@
+//! What a primary's kernel tells the peer's wire of its connections: the daemon's `look_up` and `list`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use proto::Instant;
+use proto::census::{PAGE_MAX, Page, PageQuery};
+use proto::learn::Terms;
+use proto::role::Role;
+
+use super::agent::Word;
+use super::station::{AGENTS, Station};
+use crate::world::Output;
+
+impl Station {
+    /// Sends something to the peer's agent.
+    pub(super) fn say(&mut self, word: &Word) {
+        let packet = serde_json::to_vec(word).expect("a word has a JSON form");
+        self.outputs.push_back(Output::Transmit { port: AGENTS, packet });
+    }
+
+    fn is_primary(&self) -> bool {
+        self.core.role(0).0 == Role::Primary
+    }
+
+    pub(super) fn look_up(&mut self, now: Instant, clients: Vec<SocketAddr>) {
+        if self.is_primary() {
+            let open = self.open(now);
+            let told = clients
+                .into_iter()
+                .map(|client| (client, open.get(&client).copied()));
+            self.say(&Word::Told(told.collect()));
+        }
+    }
+
+    pub(super) fn list(&mut self, now: Instant, query: PageQuery) {
+        if self.is_primary() {
+            let open = self.open(now);
+            let mut behind = open.into_iter().filter(|(client, _)| Some(*client) > query.after);
+            let connections = behind.by_ref().take(PAGE_MAX).collect();
+            let is_last = behind.next().is_none();
+            self.say(&Word::Page(Page {
+                query,
+                connections,
+                is_last,
+            }));
+        }
+    }
+
+    /// The clients of its stack's connections that are open both ways.
+    fn open(&self, now: Instant) -> BTreeMap<SocketAddr, Terms> {
+        let terms = |endpoint: &crate::tcp::Endpoint| {
+            let told = endpoint.export(now).ok()?;
+            let scale = told.window_scale.map(|scale| (scale.send, scale.receive));
+            let terms = Terms {
+                mss: told.mss,
+                window_scale: scale,
+                sack: told.sack,
+                timestamps: told.timestamp.is_some(),
+                microseconds: false,
+            };
+            Some((endpoint.remote(), terms))
+        };
+        let endpoints = self.host.endpoints().map(|(_, endpoint)| endpoint);
+        let ours = endpoints.filter(|endpoint| endpoint.local() == self.vip);
+        ours.filter_map(terms).collect()
+    }
+}

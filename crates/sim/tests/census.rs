@@ -1,0 +1,139 @@
+//! A wire whose agent was started anew asks the primary who is connected.
+mod seeds;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proto::follower::Policy;
+use seeds::*;
+use steadfast_sim::exchange::Stream;
+use steadfast_sim::pair::{Scene, Station, Talk, echo, http};
+use steadfast_sim::tcp::State;
+
+const SEEDS: u64 = 40;
+/// Connections that are open before: more than a page's.
+const BEFORE: usize = 70;
+/// While the agent is away, and after.
+const MEANWHILE: usize = 5;
+const AFTER: usize = 10;
+const LATE: usize = BEFORE + MEANWHILE;
+/// When the old agent is killed, the new one begins, and all is looked at.
+const KILLED: Duration = Duration::from_millis(1_000);
+const BEGUN: Duration = Duration::from_millis(1_100);
+const LOOKED_AT: Duration = Duration::from_millis(4_000);
+
+/// An exchange, a long silence, and another one.
+fn talk(policy: Policy, connection: usize) -> Talk {
+    let times = [Duration::ZERO, Duration::from_secs(20)];
+    match policy {
+        Policy::Http => {
+            let id = 2 * connection as u64;
+            let planned = [(id, times[0]), (id + 1, times[1])].map(|(id, after)| http::Planned {
+                request: http::Request::get(id, Stream::new(id, 1000)),
+                after,
+                pipelined: false,
+            });
+            Talk::Http(http::Client::new(planned.into(), false, None))
+        }
+        Policy::Replica => {
+            let message = |after| {
+                let message = echo::Message {
+                    upload: 10,
+                    download: 1000,
+                    seed: 1,
+                    echo: false,
+                    is_last: false,
+                };
+                (message, after)
+            };
+            Talk::Echo(echo::Client::new(times.map(message).into(), false, None))
+        }
+    }
+}
+
+fn older(scene: &Scene) -> BTreeSet<SocketAddr> {
+    let backup = scene.backup();
+    let now = backup.time(scene.world.now());
+    backup.core().older(now, 0).map(|(client, _)| client).collect()
+}
+
+/// What is wrong with what the wire says at the end.
+fn look(scene: &Scene) -> Vec<String> {
+    let (backup, primary) = (scene.backup(), scene.world.node::<Station>(scene.primary));
+    let mut complaints = Vec::new();
+    if !backup.core().knows_all(0) {
+        complaints.push("it does not know all".to_owned());
+    }
+    let open = primary.host().endpoints().map(|(_, endpoint)| endpoint);
+    let open = open.filter(|endpoint| endpoint.state() == State::Established);
+    let open: BTreeSet<_> = open.map(|endpoint| endpoint.remote()).collect();
+    let table: BTreeSet<_> = backup
+        .core()
+        .table(0)
+        .iter()
+        .map(|(_, connection)| connection.client())
+        .collect();
+    let older = older(scene);
+    if open.len() < BEFORE {
+        complaints.push(format!("only {} are open", open.len()));
+    }
+    let unseen: Vec<_> = open
+        .iter()
+        .filter(|client| !table.contains(client) && !older.contains(client))
+        .collect();
+    if !unseen.is_empty() {
+        complaints.push(format!("unseen: {unseen:?}"));
+    }
+    let gone: Vec<_> = older.difference(&open).collect();
+    if !gone.is_empty() {
+        complaints.push(format!("shown, but gone: {gone:?}"));
+    }
+    complaints
+}
+
+#[test]
+fn a_new_agent_knows_who_is_there() {
+    for_seeds("a_new_agent_knows_who_is_there", 0..SEEDS, |seed, is_one| {
+        let mut draw = Draw::new(seed);
+        let policy = draw.pick(&[Policy::Http, Policy::Replica]);
+        let mut config = draw.config(seed, policy);
+        config.ring_bytes = 4_000_000;
+        config.pace = None;
+        config.detector.interval = 20 * MS;
+        let mut scene = Scene::new(&config);
+        if is_one {
+            scene.world.record();
+        }
+        for connection in 0..LATE + AFTER {
+            let (begin, spread) = match connection {
+                ..BEFORE => (START, 300 * MS),
+                BEFORE..LATE => (KILLED, 100 * MS),
+                LATE.. => (BEGUN, 25 * MS),
+            };
+            scene.connect(at(begin + draw.time(spread)), talk(policy, connection));
+        }
+        let backup = scene.backup;
+        scene.world.at(at(KILLED), move |world| {
+            world.with(backup, |backup: &mut Station, now| {
+                backup.kill_agent(now, at(BEGUN))
+            })
+        });
+        // What the agents say in the first moments is lost, or not.
+        let beats = scene.heartbeats;
+        scene.cut(beats, at(BEGUN), at(BEGUN + draw.time(15 * MS)));
+        let late: Vec<_> = (LATE..LATE + AFTER).map(Scene::client_of).collect();
+        let mut complaints = Vec::new();
+        let mut moment = BEGUN;
+        while moment < LOOKED_AT {
+            moment += 4 * MS;
+            scene.world.run_until(at(moment));
+            let older = older(&scene);
+            let mistaken = late.iter().filter(|client| older.contains(client));
+            complaints.extend(mistaken.map(|client| format!("{moment:?}: {client} is younger than the log")));
+        }
+        complaints.extend(look(&scene));
+        complaints.extend(scene.run(at(LIMIT)));
+        (scene, complaints)
+    });
+}
