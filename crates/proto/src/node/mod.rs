@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod fixture;
+mod older;
 mod roles;
 mod sync;
 #[cfg(test)]
@@ -19,12 +20,10 @@ use std::time::Duration;
 use rustc_hash::FxSeededState;
 
 use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
-use crate::census::Page;
 use crate::claim::Claim;
-use crate::connection::{Cause, Connection};
+use crate::connection::Connection;
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::{Policy, follow_replica};
-use crate::learn::Told;
 use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
 use crate::role::Role;
@@ -395,65 +394,6 @@ impl Node {
             service.taken.extend(&clients);
             service.takeover = Some(Takeover::begin_for(now, index, clients, &mut self.actions));
         }
-    }
-
-    /// Packets of a service passed without being logged: nothing is known for certain about its connections any more.
-    pub fn handle_log_gap(&mut self, now: Instant, index: ServiceIndex) {
-        let table = &mut self.services[usize::from(index)].table;
-        let ids: Vec<_> = table.iter().map(|(id, _)| id).collect();
-        for id in ids {
-            let connection = table.get_mut(id).expect("listed");
-            let before = connection.memory();
-            connection.unprotect(Cause::LogGap);
-            table.account(id, before);
-        }
-        table.forget_said();
-        self.begin_census(now, index); // some may have begun meanwhile
-        self.sync(now, index, Event::Begin); // nor does the replica's server know what passed
-    }
-
-    /// Packets pass here from now on, and nobody knows whose.
-    fn begin_census(&mut self, now: Instant, index: ServiceIndex) {
-        self.services[usize::from(index)].table.begin_census(now);
-        self.ask_about_older(now, index);
-    }
-
-    /// An agent that goes on as the wire does not know who is there.
-    fn count_what_was_found(&mut self, now: Instant) {
-        for index in self.indices() {
-            if self.service(index).role() == Role::Backup {
-                self.begin_census(now, index);
-            }
-        }
-    }
-
-    /// Asks the primary about connections that are older than the log, if it is time to.
-    fn ask_about_older(&mut self, now: Instant, index: ServiceIndex) {
-        let of = &mut self.services[usize::from(index)];
-        of.table.set_wire(of.role() == Role::Backup);
-        let service = index;
-        if let Some(query) = of.table.poll_census(now) {
-            self.actions.push_back(Action::AskAll { service, query });
-        }
-        if let Some(clients) = of.table.poll_question(now) {
-            self.actions.push_back(Action::Ask { service, clients });
-        }
-    }
-
-    /// A page of the primary's connections, as [`Action::AskAll`] asked. The log has been read.
-    pub fn handle_page(&mut self, now: Instant, index: ServiceIndex, page: Page) {
-        let service = &mut self.services[usize::from(index)];
-        service.table.set_wire(service.role() == Role::Backup);
-        service.table.on_page(page);
-        self.ask_about_older(now, index);
-    }
-
-    /// The primary's kernel knows these connections, as [`Action::Ask`] asked. The log has been read.
-    pub fn handle_told(&mut self, now: Instant, index: ServiceIndex, told: Vec<Told>) {
-        let service = &mut self.services[usize::from(index)];
-        service.table.set_wire(service.role() == Role::Backup);
-        told.into_iter().for_each(|told| service.table.on_told(told));
-        self.ask_about_older(now, index);
     }
 
     /// A connection's replica was given the input up to `to`, and the end of input too if `ended`.
