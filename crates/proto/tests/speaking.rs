@@ -362,7 +362,7 @@ fn is_large() -> bool {
 
 fn bounds() -> Bounds {
     Bounds {
-        ticks: if is_large() { 5 } else { 3 },
+        ticks: if is_large() { 4 } else { 3 },
         words: 1,
         crashes: u8::from(is_large()),
         orders: 0,
