@@ -168,6 +168,7 @@ impl<'a> Late<'a> {
                 reexecute: Reexecute::default(),
                 connection_bytes_max: 1 << 24,
                 bytes_max: 1 << 30,
+                spills: None,
                 hash_seed: 1,
             });
             table.set_wire(true);

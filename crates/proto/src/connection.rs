@@ -1,9 +1,11 @@
 //! One protected connection as the backup knows it: two logged streams, and what each side said last.
 
 mod learnt;
+mod limit;
 mod position;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::accept::{self, Receiver, Verdict};
 use crate::client::{Client, MSS_DEFAULT};
@@ -13,6 +15,7 @@ use crate::follower::{Follower, Policy, Restart};
 pub use crate::opening::Opening;
 use crate::packet::{Options, Segment};
 pub use crate::protection::{Cause, Protection};
+use crate::spill::{Full, Spills};
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
 pub(crate) use learnt::Middle;
@@ -61,6 +64,8 @@ pub struct Connection {
     agreed: Agreed,
     follower: Follower,
     limit: u64,
+    /// Where input goes that memory may not hold, if anywhere.
+    spills: Option<Arc<Spills>>,
     takes: Takes,
     /// There were more holes in the input than the server's selective acknowledgements can tell of, and there still are some.
     sack_overflow: bool,
@@ -111,6 +116,7 @@ impl Connection {
             agreed,
             follower,
             limit,
+            spills: None,
             takes: Takes::All,
             sack_overflow: false,
             probation: None,
@@ -146,11 +152,6 @@ impl Connection {
     /// The input that the server acknowledged: what it has accepted for certain.
     pub fn input_acknowledged(&self) -> Offset {
         self.server.acknowledged.min(self.input.frontier())
-    }
-
-    /// Memory held by the logs, in bytes.
-    pub fn memory(&self) -> usize {
-        self.input.memory() + self.output.memory()
     }
 
     /// Whether bytes are under way or owed: such connections are taken over first.
@@ -322,8 +323,8 @@ impl Connection {
     fn log_input(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
         let before = self.input.frontier();
         let mut inserted = self.input.insert(at, payload, source);
-        if inserted == Inserted::TooFar && self.shed() {
-            inserted = self.input.insert(at, payload, source);
+        if inserted == Inserted::TooFar {
+            inserted = self.insert_far(at, payload, source);
         }
         match inserted {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
@@ -389,7 +390,7 @@ impl Connection {
         let before = self.output.frontier();
         match self.output.insert(at, payload, source) {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
-            Inserted::TooFar => self.spoil(Protection::Unprotected(Cause::LogLimit)),
+            Inserted::TooFar => self.spoil(Protection::Unprotected(Cause::Full(Full::Memory))),
             Inserted::Known => {}
             Inserted::Stored => {
                 let follower = &mut self.follower;
@@ -410,27 +411,6 @@ impl Connection {
         self.input.keep(shelf);
         self.output.keep(shelf);
         self.hold_limit();
-    }
-
-    fn hold_limit(&mut self) {
-        if self.memory() as u64 > self.limit {
-            self.hold_memory();
-        }
-    }
-
-    /// The logs may not grow: a reply is given up, or the whole connection.
-    pub fn hold_memory(&mut self) {
-        let is_input = self.input.memory() > self.output.memory();
-        if !(is_input && self.shed()) {
-            self.unprotect(Cause::LogLimit);
-        }
-    }
-
-    /// Forgets input that is kept for a reply only.
-    fn shed(&mut self) -> bool {
-        let has_shed = self.follower.shed();
-        self.release();
-        has_shed
     }
 
     /// After every segment: forget what nobody will need, and see whether it is all over.

@@ -8,11 +8,13 @@
 //! ```
 //!
 //! What comes in order from a [`Shelf`] stays there until [`StreamLog::keep`]: most of it was acknowledged by then, and is
-//! never copied.
+//! never copied. The oldest of what is kept may be moved to a file ([`StreamLog::spill`]).
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::spill::{Full, Part, Spilled, Spills};
 use crate::{Offset, Seq};
 
 const CHUNK: usize = 32 * 1024;
@@ -86,6 +88,8 @@ pub struct StreamLog {
     origin: Offset,
     /// Memory of the chunks, in bytes.
     memory: usize,
+    /// What is kept before the first chunk.
+    spilled: Option<Spilled>,
     /// The last pieces before the frontier, in order, while nothing is ahead.
     shelved: VecDeque<Shelved>,
     /// Chunks that were given up last: their memory is still in the caches.
@@ -94,7 +98,7 @@ pub struct StreamLog {
 }
 
 impl StreamLog {
-    /// An empty log of the stream whose byte 0 has the number `first`; it will keep at most `reach` bytes.
+    /// An empty log of the stream whose byte 0 has the number `first`; it will keep at most `reach` bytes in memory.
     pub fn new(first: Seq, reach: u64) -> Self {
         Self::starting(Offset::ZERO, first, reach)
     }
@@ -116,6 +120,7 @@ impl StreamLog {
             chunks: VecDeque::new(),
             origin: start,
             memory: 0,
+            spilled: None,
             shelved: VecDeque::new(),
             spare: Vec::new(),
             reach,
@@ -182,6 +187,16 @@ impl StreamLog {
         self.memory
     }
 
+    /// Bytes that its file holds.
+    pub fn spilled(&self) -> u64 {
+        self.spilled.as_ref().map_or(0, Spilled::bytes)
+    }
+
+    /// The first byte that is kept, but not in a file.
+    fn resident(&self) -> Offset {
+        self.spilled.as_ref().map_or(self.base, Spilled::end)
+    }
+
     /// The sender said that its stream ends at `at`. False if it said otherwise before: a contradiction.
     pub fn set_fin(&mut self, at: Offset) -> bool {
         let consistent = at >= self.end() && self.fin.is_none_or(|fin| fin == at);
@@ -202,7 +217,7 @@ impl StreamLog {
     /// If pieces of it lie on a shelf, and `bytes` on none.
     pub fn insert(&mut self, at: Offset, bytes: &[u8], source: Option<OnShelf<'_>>) -> Inserted {
         let end = at + bytes.len() as u64;
-        if end.since(self.base) > self.reach {
+        if end.since(self.resident()) > self.reach {
             return Inserted::TooFar;
         }
         if self.fin.is_some_and(|fin| end > fin) {
@@ -249,9 +264,9 @@ impl StreamLog {
         let end = at + bytes.len() as u64;
         let part =
             |range: &Range<Offset>| &bytes[at_index(range.start.since(at))..at_index(range.end.since(at))];
-        let known = std::iter::once(self.base..self.frontier).chain(self.ahead.iter().cloned());
+        let known = std::iter::once(self.resident()..self.frontier).chain(self.ahead.iter().cloned());
         let mut unknown = Vec::new();
-        let mut position = at.max(self.base);
+        let mut position = at.max(self.resident());
         for range in known {
             let overlap = position.max(range.start)..end.min(range.end);
             if overlap.start < overlap.end && !self.equals(overlap.start, part(&overlap)) {
@@ -299,6 +314,10 @@ impl StreamLog {
     /// Forgets the bytes before `to` (at most up to the frontier).
     pub fn release(&mut self, to: Offset) {
         self.base = self.base.max(to.min(self.frontier));
+        match &mut self.spilled {
+            Some(spilled) if spilled.end() > self.base => spilled.release(self.base),
+            _ => self.spilled = None,
+        }
         while self
             .shelved
             .front()
@@ -310,19 +329,51 @@ impl StreamLog {
             self.clear();
         }
         while self.origin + CHUNK as u64 <= self.base {
-            let Some(mut chunk) = self.chunks.pop_front() else {
+            let Some(chunk) = self.chunks.pop_front() else {
                 break;
             };
-            self.origin += CHUNK as u64;
-            self.memory -= chunk.capacity();
-            if self.spare.len() < SPARE_MAX {
-                chunk.clear();
-                self.spare.push(chunk);
-            }
+            self.drop_chunk(chunk);
         }
         if self.chunks.is_empty() {
-            self.origin = self.base;
+            self.origin = self.resident();
         }
+    }
+
+    /// The first chunk, which was taken out, is not needed any more.
+    fn drop_chunk(&mut self, mut chunk: Vec<u8>) {
+        self.origin += CHUNK as u64;
+        self.memory -= chunk.capacity();
+        if self.spare.len() < SPARE_MAX {
+            chunk.clear();
+            self.spare.push(chunk);
+        }
+    }
+
+    /// Moves what is kept before `to` to a file, the oldest first and in whole chunks, until no more than `memory` bytes of memory
+    /// are held. What is in the file is not compared with copies of it any more: `to` is what the receiver has for certain.
+    ///
+    /// # Errors
+    /// A file cannot be made or written, or may not hold more. What was moved before is moved.
+    pub fn spill(&mut self, spills: &Arc<Spills>, to: Offset, memory: usize) -> Result<(), Full> {
+        let in_chunks = self
+            .shelved
+            .front()
+            .map_or(self.frontier, |piece| piece.range.start);
+        while self.memory > memory && self.origin + CHUNK as u64 <= to.min(in_chunks) {
+            let start = self.origin.max(self.base);
+            let spilled = match &mut self.spilled {
+                Some(spilled) => spilled,
+                none => none.insert(Spilled::begin(spills, start)?),
+            };
+            let written = spilled.append(&self.chunks[0][at_index(start.since(self.origin))..]);
+            if spilled.bytes() == 0 {
+                self.spilled = None;
+            }
+            written?;
+            let chunk = self.chunks.pop_front().expect("it has just been written");
+            self.drop_chunk(chunk);
+        }
+        Ok(())
     }
 
     /// Nothing is kept any more: what comes next begins a chunk.
@@ -342,13 +393,27 @@ impl StreamLog {
     /// The kept bytes of `range`, in order, as slices.
     ///
     /// # Panics
-    /// If the range is not kept and contiguous, or lies on a shelf.
+    /// If the range is not kept and contiguous, or lies on a shelf or in a file.
     pub fn slices(&self, range: Range<Offset>) -> impl Iterator<Item = &[u8]> {
         assert!(
-            self.base <= range.start && range.end <= self.frontier && !self.is_shelved(),
+            self.resident() <= range.start && range.end <= self.frontier && !self.is_shelved(),
             "{range:?} of {self:?}"
         );
         self.pieces(range.start, range.end.since(range.start))
+    }
+
+    /// The kept bytes of `range`, in order, in memory or not.
+    ///
+    /// # Panics
+    /// If the range is not kept and contiguous, or lies on a shelf.
+    pub fn parts(&self, range: Range<Offset>) -> impl Iterator<Item = Part<'_>> {
+        assert!(self.base <= range.start, "{range:?} of {self:?}");
+        let in_file = range.start..range.end.min(self.resident());
+        let in_memory = range.start.max(self.resident())..range.end;
+        let file = self.spilled.as_ref().filter(|_| !in_file.is_empty());
+        let file = file.map(|spilled| spilled.part(in_file.start, in_file.end.since(in_file.start)));
+        let memory = (!in_memory.is_empty()).then(|| self.slices(in_memory).map(Part::Memory));
+        file.into_iter().chain(memory.into_iter().flatten())
     }
 
     /// The ranges that lie behind a hole, with their bytes.
@@ -430,6 +495,8 @@ fn at_index(distance: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spill::gather;
+    use crate::spill::tests::Memory;
     use proptest::prelude::*;
 
     impl Shelf for Vec<u8> {
@@ -439,10 +506,11 @@ mod tests {
     }
 
     fn contents(log: &StreamLog) -> Vec<u8> {
-        log.slices(log.base()..log.frontier())
-            .flatten()
-            .copied()
-            .collect()
+        gather(log.parts(log.base()..log.frontier())).expect("memory can be read")
+    }
+
+    fn spills() -> Arc<Spills> {
+        Spills::new(Box::new(Memory::default()), u64::MAX)
     }
 
     #[test]
@@ -514,6 +582,38 @@ mod tests {
         assert!(log.memory() <= CHUNK, "{}", log.memory());
     }
 
+    #[test]
+    fn what_is_spilled_holds_no_memory_and_is_given_up_with_what_is_released() {
+        let spills = spills();
+        let mut log = StreamLog::new(Seq(0), 200_000);
+        let stream: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
+        log.insert(Offset(0), &stream, None);
+        assert_eq!(log.insert(Offset(200_000), b"more", None), Inserted::TooFar);
+        log.release(Offset(40_000));
+        log.spill(&spills, Offset(150_000), 0).expect("memory");
+        let spilled = 4 * CHUNK as u64 - 40_000;
+        assert_eq!(
+            (log.spilled(), spills.bytes()),
+            (spilled, spilled),
+            "whole chunks before 150,000"
+        );
+        assert!(log.memory() <= 200_000 - 3 * CHUNK, "{}", log.memory());
+        assert_eq!(log.insert(Offset(200_000), b"more", None), Inserted::Stored);
+        assert_eq!(contents(&log), [&stream[40_000..], b"more"].concat());
+        let parts: Vec<_> = log.parts(Offset(131_000)..Offset(131_100)).collect();
+        assert!(matches!(parts[..], [Part::File(_), Part::Memory(_)]), "{parts:?}");
+        assert_eq!(gather(parts).expect("memory"), stream[131_000..131_100]);
+        assert_eq!(
+            log.insert(Offset(130_000), &[255; 5], None),
+            Inserted::Known,
+            "not compared"
+        );
+        assert_eq!(log.insert(Offset(140_000), &[255; 5], None), Inserted::Conflict);
+        log.release(Offset(131_072));
+        assert_eq!((log.spilled(), spills.bytes()), (0, 0));
+        assert_eq!(contents(&log), [&stream[131_072..], b"more"].concat());
+    }
+
     proptest! {
         /// Any order of any overlapping pieces gives the stream, with releases in between.
         #[test]
@@ -521,7 +621,10 @@ mod tests {
             pieces in prop::collection::vec((0_u64..90_000, 1_u64..20_000), 1..60),
             first: u32,
             shelf: bool,
+            spilled_every in 1_usize..8,
+            released_every in 2_usize..10,
         ) {
+            let spills = spills();
             let stream: Vec<u8> = (0..120_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             let mut log = StreamLog::new(Seq(first), 1 << 20);
             let mut seen = vec![false; stream.len()];
@@ -532,8 +635,12 @@ mod tests {
                 seen[range].fill(true);
                 let frontier = seen.iter().position(|seen| !seen).unwrap_or(seen.len());
                 prop_assert_eq!(log.frontier(), Offset(frontier as u64));
-                if index % 3 == 2 {
+                if index % released_every == 1 {
                     log.release(Offset(frontier as u64 / 2));
+                }
+                if index % spilled_every == 0 {
+                    log.spill(&spills, Offset(frontier as u64 / 4 * 3), CHUNK).expect("memory");
+                    prop_assert_eq!(log.spilled(), spills.bytes());
                 }
                 if shelf && index % 4 < 3 {
                     continue;

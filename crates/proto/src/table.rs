@@ -4,6 +4,7 @@ mod learning;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::FxSeededState;
@@ -17,6 +18,7 @@ use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::restart::http::Reexecute;
 pub use crate::slots::ConnectionId;
 use crate::slots::Slots;
+use crate::spill::Spills;
 use crate::stream::{OnShelf, Shelf};
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
@@ -40,7 +42,7 @@ pub enum Direction {
 }
 
 /// What a table keeps and how much of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TableConfig {
     /// The VIP and port.
     pub vip: SocketAddr,
@@ -52,6 +54,8 @@ pub struct TableConfig {
     pub connection_bytes_max: u64,
     /// Log bytes that all connections may hold together.
     pub bytes_max: u64,
+    /// Files for input that memory may not hold, if there are to be any.
+    pub spills: Option<Arc<Spills>>,
     /// Seed of the hash tables: clients choose their addresses.
     pub hash_seed: usize,
 }
@@ -122,6 +126,8 @@ impl Table {
     pub fn new(config: TableConfig) -> Self {
         let map = FxSeededState::with_seed(config.hash_seed);
         Self {
+            older: Older::new(config.hash_seed),
+            learner: Learner::new(config.hash_seed),
             config,
             by_client: Map::with_hasher(map.clone()),
             slots: Slots::default(),
@@ -132,9 +138,7 @@ impl Table {
             ended: Map::with_hasher(map.clone()),
             handed_over: Map::with_hasher(map),
             ended_order: VecDeque::new(),
-            older: Older::new(config.hash_seed),
             census: Census::default(),
-            learner: Learner::new(config.hash_seed),
             on_probation: Vec::new(),
             is_wire: false,
         }
@@ -149,7 +153,7 @@ impl Table {
         let slots = std::mem::take(&mut self.slots);
         *self = Self {
             slots,
-            ..Self::new(self.config)
+            ..Self::new(self.config.clone())
         };
     }
 
@@ -229,7 +233,10 @@ impl Table {
         }
     }
 
-    fn insert(&mut self, connection: Connection) -> ConnectionId {
+    fn insert(&mut self, mut connection: Connection) -> ConnectionId {
+        if let Some(spills) = &self.config.spills {
+            connection.spill_to(Arc::clone(spills));
+        }
         let client = connection.client();
         self.memory += connection.memory() as u64;
         let id = self.slots.insert(connection);
@@ -381,7 +388,7 @@ impl Table {
             self.shelved.push(id);
         }
         if over && connection.memory() > before {
-            connection.hold_memory();
+            connection.hold(before);
         }
         self.memory = self.memory + connection.memory() as u64 - before as u64;
         connection.prove(now);
@@ -464,9 +471,13 @@ impl Table {
     /// The shelf will be cleared: copies from it what is still needed.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         for id in std::mem::take(&mut self.shelved) {
+            let over = self.memory > self.config.bytes_max;
             if let Some(connection) = self.get_mut(id) {
                 let before = connection.memory();
                 connection.keep(shelf);
+                if over && connection.memory() > before {
+                    connection.hold(before);
+                }
                 self.account(id, before);
             }
         }
@@ -526,6 +537,7 @@ mod tests {
             reexecute: Reexecute::default(),
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
+            spills: None,
             hash_seed: 1,
         })
     }

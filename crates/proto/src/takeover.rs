@@ -444,6 +444,7 @@ mod tests {
             reexecute: Reexecute::default(),
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
+            spills: None,
             hash_seed: 1,
         })
     }

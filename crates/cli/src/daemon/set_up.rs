@@ -210,6 +210,7 @@ pub(super) fn node_config(
                 reexecute: service.reexecute,
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,
+                spills: None,
                 hash_seed: linux::process::random_seed(),
             },
             is_primary: service.role == Role::Primary,

@@ -57,6 +57,7 @@ impl Log {
                 reexecute: Reexecute::default(),
                 connection_bytes_max: 1 << 30,
                 bytes_max: 1 << 32,
+                spills: None,
                 hash_seed: 1,
             })
         };

@@ -66,6 +66,7 @@ impl Connection {
             output: StreamLog::learnt(middle.output, limit),
             follower,
             limit,
+            spills: None,
             takes: Takes::All,
             sack_overflow: false,
             probation: Some(Probation::default()),

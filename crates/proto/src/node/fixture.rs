@@ -26,6 +26,7 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
         reexecute: Reexecute::default(),
         connection_bytes_max: 1000,
         bytes_max: 10_000,
+        spills: None,
         hash_seed: 1,
     };
     NodeConfig {

@@ -131,7 +131,7 @@ impl Service {
             standing: Standing::new(standing, found, now),
             roles: VecDeque::new(),
             gate: config.found.map_or(Gate::Off, |(gate, _)| gate),
-            table: Table::new(config.table),
+            table: Table::new(config.table.clone()),
             takeover: None,
             reports: Vec::new(),
             repeats: Repeats::default(),

@@ -115,6 +115,7 @@ impl SceneConfig {
             reexecute: Reexecute::IDEMPOTENT,
             connection_bytes_max: 16 << 20,
             bytes_max: 256 << 20,
+            spills: None,
             hash_seed: 7,
         };
         let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };

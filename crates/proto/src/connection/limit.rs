@@ -1,0 +1,313 @@
+//! What a connection's log may cost, and what is done at the bound.
+
+use std::sync::Arc;
+
+use super::{Cause, Connection};
+use crate::Offset;
+use crate::spill::{Full, Spills};
+use crate::stream::{Inserted, OnShelf};
+
+/// Once input has to be spilled, room for so much more is made.
+const ROOM: usize = 256 << 10;
+
+impl Connection {
+    /// From now on input that memory may not hold is spilled, as far as the server has it.
+    pub fn spill_to(&mut self, spills: Arc<Spills>) {
+        self.spills = Some(spills);
+    }
+
+    /// Memory held by the logs, in bytes.
+    pub fn memory(&self) -> usize {
+        self.input.memory() + self.output.memory()
+    }
+
+    /// Bytes of the in-log that are not in memory.
+    pub fn spilled(&self) -> u64 {
+        self.input.spilled()
+    }
+
+    /// What memory the logs may hold.
+    fn bound(&self) -> usize {
+        usize::try_from(self.limit).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn hold_limit(&mut self) {
+        if self.memory() > self.bound() {
+            self.hold(self.bound());
+        }
+    }
+
+    /// The logs may not hold more than `bound` bytes of memory: input is spilled, or a reply is given up, or the whole connection.
+    pub fn hold(&mut self, bound: usize) {
+        let Err(full) = self.spill(bound) else { return };
+        let is_input = self.input.memory() > self.output.memory();
+        if !(is_input && self.shed(full)) {
+            self.unprotect(Cause::Full(full));
+        }
+    }
+
+    /// Logs input that was too far for the log: room is made, by spilling, or by giving up a reply.
+    pub(super) fn insert_far(&mut self, at: Offset, bytes: &[u8], source: Option<OnShelf<'_>>) -> Inserted {
+        if let Some(source) = source.filter(|_| self.spills.is_some()) {
+            self.input.keep(source.shelf);
+        }
+        let spilled = self.spill(self.bound());
+        let inserted = self.input.insert(at, bytes, source);
+        let full = spilled.err().unwrap_or(Full::Memory);
+        if inserted == Inserted::TooFar && self.shed(full) {
+            return self.input.insert(at, bytes, source);
+        }
+        inserted
+    }
+
+    /// Spills what the server has of the input, until the logs hold less than `bound` bytes of memory and there is some room.
+    fn spill(&mut self, bound: usize) -> Result<(), Full> {
+        let spills = self.spills.as_ref().ok_or(Full::Memory)?;
+        let input = bound.saturating_sub(self.output.memory() + ROOM);
+        self.input.spill(spills, self.server.acknowledged, input)?;
+        if self.memory() > bound {
+            return Err(Full::Memory);
+        }
+        Ok(())
+    }
+
+    /// Forgets input that is kept for a reply only.
+    fn shed(&mut self, full: Full) -> bool {
+        let has_shed = self.follower.shed(full);
+        self.release();
+        has_shed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::connection::Protection;
+    use crate::follower::{Policy, Restart};
+    use crate::packet::{Flags, Options, Segment};
+    use crate::restart::http::{MARK, Reexecute};
+    use crate::spill::gather;
+    use crate::spill::tests::Memory;
+    use crate::table::{Direction, Table, TableConfig};
+    use crate::{Instant, Seq};
+
+    const LIMIT: u64 = 512 << 10;
+    const PUT: &[u8] = b"PUT /big HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n";
+
+    /// A client that uploads, and the table of a wire that may hold little.
+    struct Upload {
+        table: Table,
+        sent: Vec<u8>,
+        acknowledged: usize,
+    }
+
+    impl Upload {
+        fn new(total: u64, spills: Option<Arc<Spills>>) -> Self {
+            let config = TableConfig {
+                vip: ([10, 0, 0, 100], 80).into(),
+                policy: Policy::Http,
+                reexecute: Reexecute::default(),
+                connection_bytes_max: LIMIT,
+                bytes_max: total,
+                spills,
+                hash_seed: 1,
+            };
+            let (table, sent, acknowledged) = (Table::new(config), Vec::new(), 0);
+            let mut upload = Self {
+                table,
+                sent,
+                acknowledged,
+            };
+            upload.pass(Direction::In, Flags::SYN, &[], None);
+            upload.pass(Direction::Out, Flags::SYN_ACK, &[], None);
+            upload.pass(Direction::In, Flags::ACK, &[], None);
+            upload.send(PUT, None);
+            upload.acknowledge();
+            upload
+        }
+
+        fn pass(&mut self, direction: Direction, flags: Flags, payload: &[u8], source: Option<OnShelf<'_>>) {
+            let (client, vip) = (([10, 0, 0, 1], 4000).into(), self.table.config().vip);
+            let opened = u32::from(!flags.syn);
+            let numbers = (self.sent.len() as u32 + opened, self.acknowledged as u32 + 1);
+            let (source_address, destination, seq, ack) = match direction {
+                Direction::In => (client, vip, numbers.0, 1001),
+                Direction::Out => (vip, client, 1000 + opened, numbers.1),
+            };
+            let segment = Segment {
+                source: source_address,
+                destination,
+                seq: Seq(seq),
+                ack: Seq(ack),
+                flags,
+                window: u16::MAX,
+                options: Options {
+                    window_scale: flags.syn.then_some(14),
+                    ..Options::default()
+                },
+                payload,
+            };
+            self.table.on_packet(Instant::ZERO, direction, &segment, source);
+        }
+
+        fn send(&mut self, bytes: &[u8], source: Option<OnShelf<'_>>) {
+            self.pass(Direction::In, Flags::ACK, bytes, source);
+            self.sent.extend_from_slice(bytes);
+        }
+
+        fn acknowledge(&mut self) {
+            self.acknowledged = self.sent.len();
+            self.pass(Direction::Out, Flags::ACK, &[], None);
+        }
+
+        fn upload(&mut self, bytes: usize) {
+            for _ in 0..bytes / 1000 {
+                let piece = [self.sent.len() as u8; 1000];
+                self.send(&piece, None);
+                self.acknowledge();
+            }
+        }
+
+        fn connection(&self) -> &Connection {
+            self.table.iter().next().expect("it is open").1
+        }
+
+        fn reason(&self) -> String {
+            match self.connection().protection() {
+                Protection::Unprotected(cause) => cause.to_string(),
+                protection => format!("{protection:?}"),
+            }
+        }
+
+        /// What an application would be given.
+        fn fed(&self) -> Vec<u8> {
+            let log = self.connection().input();
+            let Ok(Restart::Http { feed, .. }) = self.connection().restart() else {
+                panic!("{}", self.reason());
+            };
+            gather(feed.logged(log, log.frontier())).expect("memory can be read")
+        }
+
+        /// What it should be given.
+        fn due(&self) -> Vec<u8> {
+            let line = self
+                .sent
+                .iter()
+                .position(|&byte| byte == b'\n')
+                .expect("a request")
+                + 1;
+            [&self.sent[..line], MARK, &self.sent[line..]].concat()
+        }
+    }
+
+    fn files(bytes_max: u64) -> (Arc<Spills>, Arc<AtomicBool>) {
+        let depot = Memory::default();
+        let fails = Arc::clone(&depot.fails);
+        (Spills::new(Box::new(depot), bytes_max), fails)
+    }
+
+    #[test]
+    fn without_files_a_long_upload_is_not_executed_again() {
+        let mut upload = Upload::new(u64::MAX, None);
+        upload.upload(2 * LIMIT as usize);
+        assert_eq!(
+            upload.reason(),
+            "a Put request is unanswered and was not kept: the log reached its limit"
+        );
+    }
+
+    #[test]
+    fn with_files_it_is_and_they_are_given_up_with_the_connection() {
+        let (spills, _) = files(u64::MAX);
+        let mut upload = Upload::new(u64::MAX, Some(Arc::clone(&spills)));
+        upload.upload(10 * LIMIT as usize);
+        assert_eq!(upload.connection().protection(), Protection::Protected);
+        assert!(upload.table.memory() <= LIMIT, "{}", upload.table.memory());
+        assert_eq!(upload.connection().spilled(), spills.bytes());
+        assert!(upload.fed() == upload.due());
+        upload.table.clear();
+        assert_eq!(spills.bytes(), 0);
+    }
+
+    #[test]
+    fn files_at_their_limit_are_a_reason() {
+        let (spills, _) = files(LIMIT);
+        let mut upload = Upload::new(u64::MAX, Some(Arc::clone(&spills)));
+        upload.upload(3 * LIMIT as usize);
+        let reason = "the log reached its limit, and so did the files for more";
+        assert!(upload.reason().ends_with(reason), "{}", upload.reason());
+        assert_eq!(spills.bytes(), 0, "what is given up holds no room");
+    }
+
+    #[test]
+    fn a_disk_that_is_full_is_a_reason() {
+        let (spills, fails) = files(u64::MAX);
+        let mut upload = Upload::new(u64::MAX, Some(spills));
+        upload.upload(2 * LIMIT as usize);
+        assert_eq!(upload.connection().protection(), Protection::Protected);
+        fails.store(true, Ordering::Relaxed);
+        upload.upload(LIMIT as usize);
+        let reason = "the log reached its limit and is not written to a file: no storage space";
+        assert!(upload.reason().ends_with(reason), "{}", upload.reason());
+    }
+
+    /// The bound of all logs holds for what comes by a shelf, too.
+    #[test]
+    fn all_logs_are_bounded_together() {
+        for (spills, reason) in [
+            (
+                None,
+                "a Put request is unanswered and was not kept: the log reached its limit",
+            ),
+            (Some(files(u64::MAX).0), "Protected"),
+        ] {
+            let mut upload = Upload::new(LIMIT / 4, spills);
+            for _ in 0..100 {
+                let piece = vec![upload.sent.len() as u8; 2000];
+                let source = Some(OnShelf {
+                    shelf: &piece,
+                    place: 0,
+                });
+                upload.send(&piece, source);
+                upload.acknowledge();
+                upload.table.keep(&piece);
+            }
+            assert_eq!(upload.reason(), reason);
+            let one_more = LIMIT / 4 + (64 << 10);
+            assert!(upload.table.memory() <= one_more, "{}", upload.table.memory());
+        }
+    }
+
+    proptest! {
+        /// Whatever comes by a shelf or not, and whenever it is acknowledged: what was spilled is read back byte for byte.
+        #[test]
+        fn a_spilled_upload_is_what_was_sent(
+            steps in prop::collection::vec((1_usize..40_000, any::<bool>(), 0_u8..4), 1..150),
+        ) {
+            let (spills, _) = files(u64::MAX);
+            let mut upload = Upload::new(u64::MAX, Some(spills));
+            let shelf: Vec<u8> = (0..40_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            for (len, is_shelved, then) in steps {
+                // One shelf at a time, and all by it as long as anything is on it.
+                let by_shelf = is_shelved || upload.connection().is_shelved();
+                let source = by_shelf.then_some(OnShelf { shelf: &shelf, place: 0 });
+                upload.send(&shelf[..len], source);
+                if then > 0 {
+                    upload.acknowledge();
+                }
+                if then > 1 || upload.sent.len() - upload.acknowledged > 300_000 {
+                    upload.acknowledge();
+                    upload.table.keep(&shelf);
+                }
+            }
+            upload.table.keep(&shelf);
+            prop_assert_eq!(upload.connection().protection(), Protection::Protected);
+            prop_assert!(upload.table.memory() <= LIMIT);
+            prop_assert!(upload.fed() == upload.due());
+        }
+    }
+}
