@@ -58,6 +58,8 @@ fn survivor() -> ServiceStatus {
         },
         log_limit_bytes: 2 << 30,
         connection_log_limit_bytes: 64 << 20,
+        spilled_bytes: 1024,
+        spill_limit_bytes: 16384,
         lease: LeaseStatus {
             configured_ns: 300_000_000,
             left_ns: Some(380_000_000),
@@ -144,6 +146,7 @@ fn connections_are_one_per_line() {
         in_offset: 120,
         out_offset: 70_000,
         log_bytes: 2048,
+        spilled_bytes: 0,
         lag: Lag {
             unfollowed_bytes: 7,
             unacknowledged_bytes: 1024,

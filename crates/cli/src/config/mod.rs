@@ -94,7 +94,7 @@ pub struct Detector {
 }
 
 /// `[log]`: what the log may cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
     /// `ring_mb`: the kernel's ring for protected traffic behind its first 16 MiB, in bytes; a power of two. Default 64 MiB.
     pub ring_bytes: u32,
@@ -104,6 +104,22 @@ pub struct Log {
     pub per_connection_bytes: u64,
     /// `total_mb`: bound of all logs of one service together, in bytes. Default 2 GiB.
     pub total_bytes: u64,
+    /// `at_limit`: what becomes of a connection whose log is full.
+    pub at_limit: AtLimit,
+}
+
+/// What becomes of a connection whose log is full (`at_limit`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AtLimit {
+    /// `"unprotect"`, the default: its log is given up.
+    Unprotect,
+    /// `"spill"`: its input goes to a file; when that cannot be, it is unprotected.
+    Spill {
+        /// `spill_dir`: where the files are, without names. Default `/var/tmp`.
+        dir: PathBuf,
+        /// `spill_mb`: bound of all files of one service together, in bytes. Default 8 GiB.
+        bytes: u64,
+    },
 }
 
 /// `[metrics]`: the endpoint for Prometheus.

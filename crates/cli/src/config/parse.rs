@@ -13,7 +13,7 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, power_of_two, text, unknown,
 };
 use super::{
-    AfterTakeover, Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem,
+    AfterTakeover, AtLimit, Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem,
     Role, STATE_ROOT, Service, StateSync, arbiter, relations,
 };
 
@@ -45,6 +45,9 @@ const RING_MB: u64 = 64;
 const SYN_RING_KB: u64 = 1024;
 const PER_CONNECTION_MB: u64 = 64;
 const TOTAL_MB: u64 = 2048;
+const SPILL_MB: u64 = 8192;
+/// For large temporary files, on a disk (FHS 3.0, section 5.15), and on every machine.
+const SPILL_DIR: &str = "/var/tmp";
 
 /// The longest path that a Unix socket can have (`sun_path`, with its final zero).
 const SOCKET_PATH: usize = 107;
@@ -85,7 +88,7 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
         node.as_ref(),
         peer.as_ref(),
         detector,
-        log,
+        &log,
         services,
     );
     reading.verdict(path)?;
@@ -198,13 +201,43 @@ fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
     let total = table
         .optional("total_mb", integer(1..=1_048_576))
         .unwrap_or(TOTAL_MB);
+    let at_limit = at_limit(&mut table);
     table.end();
     Log {
         ring_bytes: narrow(ring * MB),
         syn_ring_bytes: narrow(syn_ring * KB),
         per_connection_bytes: per_connection * MB,
         total_bytes: total * MB,
+        at_limit,
     }
+}
+
+fn at_limit(table: &mut Table<'_, '_>) -> AtLimit {
+    let allowed = "\"unprotect\" or \"spill\"";
+    let spills = |text: &str| match text {
+        "unprotect" => Some(false),
+        "spill" => Some(true),
+        _ => None,
+    };
+    let spills = table.optional("at_limit", text(allowed, spills)).unwrap_or(false);
+    let absolute = |path: &str| path.starts_with('/').then(|| PathBuf::from(path));
+    let dir = table.optional("spill_dir", text("an absolute path", absolute));
+    let megabytes = table.optional("spill_mb", integer(1..=16_777_216));
+    if spills {
+        return AtLimit::Spill {
+            dir: dir.unwrap_or_else(|| SPILL_DIR.into()),
+            bytes: megabytes.unwrap_or(SPILL_MB) * MB,
+        };
+    }
+    for key in ["spill_dir", "spill_mb"] {
+        if table.has(key) {
+            table.problem(
+                key,
+                "is for at_limit = \"spill\" only; allowed: with that in the same table",
+            );
+        }
+    }
+    AtLimit::Unprotect
 }
 
 fn metrics(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Metrics> {

@@ -13,7 +13,7 @@ pub(super) fn check(
     node: Option<&Node>,
     peer: Option<&Peer>,
     detector: Detector,
-    log: Log,
+    log: &Log,
     drafts: Vec<Draft>,
 ) -> Option<Vec<Service>> {
     limits(reading, node, detector, log);
@@ -39,7 +39,7 @@ pub(super) fn check(
     services.into_iter().collect()
 }
 
-fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, log: Log) {
+fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, log: &Log) {
     if let Some(node) = node
         && node.agent_timeout < detector.detection()
     {

@@ -49,6 +49,9 @@ ring_mb = 128
 syn_ring_kb = 2048
 per_connection_mb = 16
 total_mb = 512
+at_limit = "spill"
+spill_dir = "/var/spool/steadfast"
+spill_mb = 4096
 
 [metrics]
 listen = "[::1]:9464"
@@ -131,6 +134,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         syn_ring_bytes: 1 << 20,
         per_connection_bytes: 64 << 20,
         total_bytes: 2 << 30,
+        at_limit: AtLimit::Unprotect,
     };
     assert_eq!(config.log, log);
     assert_eq!(config.metrics, None);
@@ -192,6 +196,10 @@ fn every_field_is_read() {
         syn_ring_bytes: 2 << 20,
         per_connection_bytes: 16 << 20,
         total_bytes: 512 << 20,
+        at_limit: AtLimit::Spill {
+            dir: "/var/spool/steadfast".into(),
+            bytes: 4 << 30,
+        },
     };
     assert_eq!(config.log, log);
     let [web, echo] = config.services.as_slice() else {
@@ -608,6 +616,25 @@ fn services_do_not_get_in_each_others_way() {
     let expected = [(21, "interface"), (22, "primary"), (23, "peer_address")]
         .map(|(line, key)| format!("steadfast.toml:{line}: service[1].{key}: {place}"));
     assert_eq!(problems, expected);
+}
+
+#[test]
+fn what_becomes_of_a_full_log_is_said_in_one_word() {
+    let spill = parse(&format!("{SMALLEST}[log]\nat_limit = \"spill\"\n")).unwrap();
+    let (dir, bytes) = ("/var/tmp".into(), 8 << 30);
+    assert_eq!(spill.log.at_limit, AtLimit::Spill { dir, bytes });
+    assert_one(
+        &and("[log]\nat_limit = \"drop\"\n"),
+        "16: log.at_limit: is \"drop\"; allowed: \"unprotect\" or \"spill\"",
+    );
+    assert_one(
+        &and("[log]\nspill_mb = 100\n"),
+        "16: log.spill_mb: is for at_limit = \"spill\" only; allowed: with that in the same table",
+    );
+    assert_one(
+        &and("[log]\nat_limit = \"spill\"\nspill_dir = \"spill\"\n"),
+        "17: log.spill_dir: is \"spill\"; allowed: an absolute path",
+    );
 }
 
 #[test]

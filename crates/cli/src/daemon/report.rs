@@ -111,6 +111,8 @@ fn service(
         log_limit_bytes: table.bytes_max,
         connection_log_bytes: sums.largest_log,
         connection_log_limit_bytes: table.connection_bytes_max,
+        spilled_bytes: table.spills.as_ref().map_or(0, |spills| spills.bytes()),
+        spill_limit_bytes: table.spills.as_ref().map_or(0, |spills| spills.bytes_max()),
         lease: LeaseStatus {
             configured_ns: nanos(node.config().lease),
             left_ns: node.may_claim_at(index).map(|at| nanos(at.since(now))),
@@ -266,6 +268,7 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
                 in_offset: bytes_of(connection.input()),
                 out_offset: bytes_of(connection.output()),
                 log_bytes: connection.memory() as u64,
+                spilled_bytes: connection.spilled(),
                 lag: lag(connection),
                 live_ns: None,
             });
@@ -278,6 +281,7 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
             in_offset: 0,
             out_offset: 0,
             log_bytes: 0,
+            spilled_bytes: 0,
             lag: Lag::default(),
             live_ns: None,
         }));

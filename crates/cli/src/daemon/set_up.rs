@@ -1,12 +1,16 @@
 //! What an agent stands on: begun, or gone on with as an earlier agent left it.
 
+use std::sync::Arc;
+
 use anyhow::{Context, bail};
 use linux::network::{self, Network};
+use linux::spill::SpillDir;
 use linux::wire::{Mode, Rings, Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::Gate;
 use proto::detector::DetectorConfig;
 use proto::node::{NodeConfig, ServiceConfig};
+use proto::spill::Spills;
 use proto::table::TableConfig;
 
 use super::carry_out::{Executor, part_behind};
@@ -14,7 +18,7 @@ use super::health::Watch;
 use super::servers::Servers;
 use super::state_sync::StateSyncs;
 use crate::arbiter::Arbiter;
-use crate::config::{self, Config, Policy, Role};
+use crate::config::{self, AtLimit, Config, Policy, Role};
 use crate::lock::{self, Lock};
 
 /// The ring that is used while the agent is not late. Less is full too often, more leaves the caches.
@@ -210,7 +214,7 @@ pub(super) fn node_config(
                 reexecute: service.reexecute,
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,
-                spills: None,
+                spills: spills(&config.log),
                 hash_seed: linux::process::random_seed(),
             },
             is_primary: service.role == Role::Primary,
@@ -236,6 +240,14 @@ pub(super) fn node_config(
             config::Arbiter::Witness(_) => proto::standing::Arbiter::Witness,
         },
         services,
+    }
+}
+
+/// A service's files for what memory may not hold of its logs.
+fn spills(log: &config::Log) -> Option<Arc<Spills>> {
+    match &log.at_limit {
+        AtLimit::Unprotect => None,
+        AtLimit::Spill { dir, bytes } => Some(Spills::new(Box::new(SpillDir(dir.clone())), *bytes)),
     }
 }
 
