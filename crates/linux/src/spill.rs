@@ -22,28 +22,46 @@ impl Depot for SpillDir {
         let file = tempfile::tempfile_in(&self.0).inspect_err(|error| {
             tracing::warn!(%error, "no file can be made in {}: a log is not spilled", self.0.display());
         })?;
-        Ok(Box::new(SpillFile(file)))
+        Ok(Box::new(SpillFile { file: Some(file) }))
     }
 }
 
 /// A file without a name.
 #[derive(Debug)]
-struct SpillFile(File);
+struct SpillFile {
+    /// There until the end.
+    file: Option<File>,
+}
+
+impl SpillFile {
+    fn file(&self) -> &File {
+        self.file.as_ref().expect("it is there until the end")
+    }
+}
 
 impl Spill for SpillFile {
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let written = self.0.write_all_at(bytes, at);
+        let written = self.file().write_all_at(bytes, at);
         written.inspect_err(|error| tracing::warn!(%error, "a log is not spilled"))
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(bytes, at)
+        self.file().read_exact_at(bytes, at)
     }
 
     fn release(&mut self, to: u64) -> io::Result<()> {
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let len = i64::try_from(to).map_err(io::Error::other)?;
-        Ok(fallocate(&self.0, hole, 0, len)?)
+        Ok(fallocate(self.file(), hole, 0, len)?)
+    }
+}
+
+impl Drop for SpillFile {
+    /// Freeing what a large file holds takes a tenth of a millisecond per megabyte: too long for whoever gives it up.
+    fn drop(&mut self) {
+        let file = self.file.take();
+        let thread = std::thread::Builder::new().name("close".to_owned());
+        drop(thread.spawn(move || drop(file))); // if there can be no thread, it is closed here
     }
 }
 
@@ -51,7 +69,7 @@ impl Spill for SpillFile {
 pub fn file_of(spill: &dyn Spill) -> Option<&File> {
     (spill as &dyn Any)
         .downcast_ref::<SpillFile>()
-        .map(|SpillFile(file)| file)
+        .map(SpillFile::file)
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ pub struct StreamLog {
     /// Memory of the chunks, in bytes.
     memory: usize,
     /// What is kept before the first chunk.
-    spilled: Option<Spilled>,
+    spilled: Option<Box<Spilled>>,
     /// The last pieces before the frontier, in order, while nothing is ahead.
     shelved: VecDeque<Shelved>,
     /// Chunks that were given up last: their memory is still in the caches.
@@ -189,12 +189,12 @@ impl StreamLog {
 
     /// Bytes that its file holds.
     pub fn spilled(&self) -> u64 {
-        self.spilled.as_ref().map_or(0, Spilled::bytes)
+        self.spilled.as_ref().map_or(0, |spilled| spilled.bytes())
     }
 
     /// The first byte that is kept, but not in a file.
     fn resident(&self) -> Offset {
-        self.spilled.as_ref().map_or(self.base, Spilled::end)
+        self.spilled.as_ref().map_or(self.base, |spilled| spilled.end())
     }
 
     /// The sender said that its stream ends at `at`. False if it said otherwise before: a contradiction.
@@ -363,7 +363,7 @@ impl StreamLog {
             let start = self.origin.max(self.base);
             let spilled = match &mut self.spilled {
                 Some(spilled) => spilled,
-                none => none.insert(Spilled::begin(spills, start)?),
+                none => none.insert(Box::new(Spilled::begin(spills, start)?)),
             };
             let written = spilled.append(&self.chunks[0][at_index(start.since(self.origin))..]);
             if spilled.bytes() == 0 {

@@ -1,6 +1,7 @@
 //! The connections of one service: handshakes under way, open ones, and ones that ended not long ago.
 
 mod learning;
+mod limit;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use crate::restart::http::Reexecute;
 pub use crate::slots::ConnectionId;
 use crate::slots::Slots;
 use crate::spill::Spills;
-use crate::stream::{OnShelf, Shelf};
+use crate::stream::OnShelf;
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
 
@@ -468,21 +469,6 @@ impl Table {
         })
     }
 
-    /// The shelf will be cleared: copies from it what is still needed.
-    pub fn keep(&mut self, shelf: &dyn Shelf) {
-        for id in std::mem::take(&mut self.shelved) {
-            let over = self.memory > self.config.bytes_max;
-            if let Some(connection) = self.get_mut(id) {
-                let before = connection.memory();
-                connection.keep(shelf);
-                if over && connection.memory() > before {
-                    connection.hold(before);
-                }
-                self.account(id, before);
-            }
-        }
-    }
-
     /// Takes a connection out of the table: a socket has it now.
     pub fn hand_over(&mut self, id: ConnectionId) -> Option<Connection> {
         let connection = self.remove(id)?;
@@ -497,12 +483,6 @@ impl Table {
         self.memory -= connection.memory() as u64;
         self.by_client.remove(&connection.client());
         Some(connection)
-    }
-
-    /// To be called after a connection was changed through [`get_mut`](Self::get_mut), with its memory before.
-    pub fn account(&mut self, id: ConnectionId, before: usize) {
-        let now = self.get(id).map_or(0, Connection::memory);
-        self.memory = self.memory + now as u64 - before as u64;
     }
 }
 

@@ -34,6 +34,42 @@ fn power_off() {
     });
 }
 
+/// Uploads are longer than memory may hold of a log: what is beyond goes to files, and is fed from them.
+#[test]
+fn spilled() {
+    const MEMORY: u64 = 150_000;
+    let mut spilled = 0;
+    for_seeds("spilled", 0..SEEDS / 10, |seed, _| {
+        let mut draw = Draw::new(seed);
+        let policy = draw.pick(&[Policy::Http, Policy::Replica]);
+        let mut config = draw.config(seed, policy);
+        config.spills_beyond = Some(MEMORY);
+        // What is under way, in either direction, has to be in memory.
+        config.client_tcp.receive_buffer = 16_384;
+        config.server_tcp.receive_buffer = 65_536;
+        let mut scene = Scene::new(&config);
+        for _ in 0..1 + draw.below(3) {
+            let begin = at(START + draw.time(200 * MS));
+            scene.connect(begin, draw.talk_of(policy, 2, 1_000_000, false));
+        }
+        let moment = at(START + draw.time(Duration::from_millis(800)));
+        scene.power_off(moment);
+        scene.world.run_until(moment);
+        spilled += scene.backup().spilled();
+        let mut complaints = scene.run(at(LIMIT));
+        let lost = scene.backup().lost().iter();
+        complaints.extend(
+            lost.filter(|(_, reason)| reason.contains("limit"))
+                .map(|x| format!("{x:?}")),
+        );
+        (scene, complaints)
+    });
+    assert!(
+        spilled > 0 || std::env::var_os("SEED").is_some(),
+        "nothing was spilled"
+    );
+}
+
 #[test]
 fn cut() {
     for_seeds("cut", 0..SEEDS, |seed, _| {

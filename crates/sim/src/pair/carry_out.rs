@@ -5,6 +5,7 @@ use proto::action::{Action, Gate, Heartbeat, Report};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
 use proto::role::Role;
+use proto::spill::gather;
 use proto::standing::Verdict;
 use proto::table::ConnectionId;
 use proto::takeover::{self, timestamp_at};
@@ -350,10 +351,8 @@ impl Station {
             return;
         };
         let (from, to) = (replica.fed(), connection.input_acknowledged());
-        connection
-            .input()
-            .slices(from..to)
-            .for_each(|slice| application.on_input(now, slice));
+        let input = gather(connection.input().parts(from..to)).expect("memory can be read");
+        application.on_input(now, &input);
         let ended = connection.input().fin() == Some(to);
         if ended {
             application.on_input_end(now);
@@ -420,14 +419,14 @@ fn adoption(connection: &Connection, endpoint: &Known, replica: Option<Replica>)
         Ok(Restart::Http { feed, resume }) => (Plan::Http(resume), feed.logged(log, frontier)),
         Ok(Restart::Replica { input_from, resume }) => {
             let replica = replica.ok_or("there is no replica")?;
-            let input = log.slices(input_from.min(frontier)..frontier).collect();
+            let input = log.parts(input_from.min(frontier)..frontier).collect();
             (Plan::Replica(resume, replica.application), input)
         }
         Err(reason) => return Err(reason),
     };
     Ok(Adoption {
         plan,
-        input: input.concat(),
+        input: gather(input).map_err(|error| error.to_string())?,
         input_ended: endpoint.input_ended,
         output: endpoint.output,
     })

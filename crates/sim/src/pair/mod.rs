@@ -31,6 +31,7 @@ mod neighbours;
 mod orders;
 mod relay;
 mod scene;
+mod spill;
 mod station;
 mod talk;
 mod voices;

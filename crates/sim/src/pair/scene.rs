@@ -10,6 +10,7 @@ use proto::detector::DetectorConfig;
 use proto::follower::Policy;
 use proto::node::{NodeConfig, ServiceConfig};
 use proto::restart::http::Reexecute;
+use proto::spill::Spills;
 use proto::standing;
 use proto::table::TableConfig;
 
@@ -20,6 +21,7 @@ use super::defect::Defect;
 use super::judge::Judge;
 use super::neighbours::Neighbours;
 use super::relay::Ending;
+use super::spill::Files;
 use super::station::{Station, StationConfig};
 use super::talk::Talk;
 use super::{echo, http};
@@ -55,6 +57,8 @@ pub struct SceneConfig {
     pub costs: Costs,
     /// Bytes that its log holds.
     pub ring_bytes: usize,
+    /// Bytes of memory of one connection's log, if what is beyond goes to files.
+    pub spills_beyond: Option<u64>,
     /// How fast the primary's program reads.
     pub pace: Option<Pace>,
     /// How long programs think at most.
@@ -99,6 +103,7 @@ impl SceneConfig {
             nap: Duration::from_micros(500),
             costs: Costs::measured(1),
             ring_bytes: 1 << 20,
+            spills_beyond: None,
             pace: None,
             think: Duration::ZERO,
             same_chunks: false,
@@ -113,9 +118,9 @@ impl SceneConfig {
             vip: vip(),
             policy: self.policy,
             reexecute: Reexecute::IDEMPOTENT,
-            connection_bytes_max: 16 << 20,
+            connection_bytes_max: self.spills_beyond.unwrap_or(16 << 20),
             bytes_max: 256 << 20,
-            spills: None,
+            spills: self.spills_beyond.map(|_| Spills::new(Box::new(Files), u64::MAX)),
             hash_seed: 7,
         };
         let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };
