@@ -101,7 +101,7 @@ impl Connection {
         Self {
             client_address,
             vip,
-            input: StreamLog::new(syn.seq + 1, limit),
+            input: StreamLog::new(syn.seq + 1, u64::MAX),
             output: StreamLog::new(syn_ack.seq + 1, limit),
             client: Client::opening(syn, shift(theirs)),
             server: Server {
@@ -321,12 +321,14 @@ impl Connection {
     }
 
     fn log_input(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
-        let before = self.input.frontier();
-        let mut inserted = self.input.insert(at, payload, source);
-        if inserted == Inserted::TooFar {
-            inserted = self.insert_far(at, payload, source);
+        self.make_room(source);
+        let end = at + payload.len() as u64;
+        if self.spoiled.is_some() && end.since(self.input.frontier()) > self.limit {
+            self.input.pass(end);
+            return;
         }
-        match inserted {
+        let before = self.input.frontier();
+        match self.input.insert(at, payload, source) {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
             // Not kept. If the server takes it all the same, its acknowledgement will show the hole.
             Inserted::TooFar | Inserted::Known => {}
@@ -390,7 +392,10 @@ impl Connection {
         let before = self.output.frontier();
         match self.output.insert(at, payload, source) {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
-            Inserted::TooFar => self.spoil(Protection::Unprotected(Cause::Full(Full::Memory))),
+            Inserted::TooFar => {
+                self.spoil(Protection::Unprotected(Cause::Full(Full::Memory)));
+                self.output.pass(at + payload.len() as u64);
+            }
             Inserted::Known => {}
             Inserted::Stored => {
                 let follower = &mut self.follower;

@@ -98,7 +98,8 @@ pub struct StreamLog {
 }
 
 impl StreamLog {
-    /// An empty log of the stream whose byte 0 has the number `first`; it will keep at most `reach` bytes in memory.
+    /// An empty log of the stream whose byte 0 has the number `first`; it takes what lies at most `reach` bytes behind the
+    /// first one that memory holds.
     pub fn new(first: Seq, reach: u64) -> Self {
         Self::starting(Offset::ZERO, first, reach)
     }
@@ -193,7 +194,7 @@ impl StreamLog {
     }
 
     /// The first byte that is kept, but not in a file.
-    fn resident(&self) -> Offset {
+    pub(crate) fn resident(&self) -> Offset {
         self.spilled.as_ref().map_or(self.base, |spilled| spilled.end())
     }
 
@@ -337,6 +338,14 @@ impl StreamLog {
         if self.chunks.is_empty() {
             self.origin = self.resident();
         }
+    }
+
+    /// Of a stream that is not kept any more: bytes up to `end` were seen. What is missing before it never comes.
+    pub fn pass(&mut self, end: Offset) {
+        self.frontier = self.end().max(end);
+        self.ahead.clear();
+        self.shelved.clear();
+        self.release(self.frontier);
     }
 
     /// The first chunk, which was taken out, is not needed any more.

@@ -392,7 +392,7 @@ fn adopt(client: &mut Client, service: &Service, handover: Handover) {
             (Plan::Replica { resume }, input)
         }
         Err(reason) => {
-            // It could be restarted when the takeover began; what arrived since has changed that.
+            // It was asked before it was taken out of the table. The socket says a RST when it is closed, as all of these do.
             tracing::warn!(client = %endpoint.client, reason, "connection lost");
             return;
         }

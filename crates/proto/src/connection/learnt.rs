@@ -41,7 +41,7 @@ impl Connection {
     ) -> Self {
         let (theirs, ours) = terms.window_scale.unwrap_or((0, 0));
         let window = u32::from(reply.window) << ours;
-        let input = StreamLog::learnt(middle.input, limit);
+        let input = StreamLog::learnt(middle.input, u64::MAX);
         // Until the reply says it the edge may have been nearer, but no client sends beyond what it was offered.
         let acknowledged = input.offset_of(reply.ack).unwrap_or(Offset::LEARNT);
         Self {

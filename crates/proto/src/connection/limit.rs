@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::{Cause, Connection};
-use crate::Offset;
 use crate::spill::{Full, Spills};
-use crate::stream::{Inserted, OnShelf};
+use crate::stream::OnShelf;
 
 /// Once input has to be spilled, room for so much more is made.
 const ROOM: usize = 256 << 10;
@@ -26,9 +25,11 @@ impl Connection {
         self.input.spilled()
     }
 
-    /// What memory the logs may hold.
+    /// What memory the logs may hold. Input that the server has not acknowledged does not count: it cannot be spilled, and the window
+    /// that the server offered bounds it.
     fn bound(&self) -> usize {
-        usize::try_from(self.limit).unwrap_or(usize::MAX)
+        let under_way = self.input.end().since(self.input_acknowledged());
+        usize::try_from(self.limit.saturating_add(under_way)).unwrap_or(usize::MAX)
     }
 
     pub(super) fn hold_limit(&mut self) {
@@ -46,18 +47,16 @@ impl Connection {
         }
     }
 
-    /// Logs input that was too far for the log: room is made, by spilling, or by giving up a reply.
-    pub(super) fn insert_far(&mut self, at: Offset, bytes: &[u8], source: Option<OnShelf<'_>>) -> Inserted {
-        if let Some(source) = source.filter(|_| self.spills.is_some()) {
+    /// Before input is logged: if the log keeps more than it may of what the server has, a part of it perhaps on the shelf of `source`,
+    /// room is made.
+    pub(super) fn make_room(&mut self, source: Option<OnShelf<'_>>) {
+        if self.input_acknowledged().since(self.input.resident()) <= self.limit {
+            return;
+        }
+        if let Some(source) = source.filter(|_| self.input.is_shelved()) {
             self.input.keep(source.shelf);
         }
-        let spilled = self.spill(self.bound());
-        let inserted = self.input.insert(at, bytes, source);
-        let full = spilled.err().unwrap_or(Full::Memory);
-        if inserted == Inserted::TooFar && self.shed(full) {
-            return self.input.insert(at, bytes, source);
-        }
-        inserted
+        self.hold_limit();
     }
 
     /// Spills what the server has of the input, until the logs hold less than `bound` bytes of memory and there is some room.
@@ -233,6 +232,36 @@ mod tests {
         assert_eq!(spills.bytes(), 0);
     }
 
+    /// The window bounds it, and a takeover needs all of it.
+    #[test]
+    fn what_is_under_way_does_not_count() {
+        for spills in [None, Some(files(u64::MAX).0)] {
+            let mut upload = Upload::new(u64::MAX, spills);
+            for count in 0..3 * LIMIT / 1000 {
+                upload.send(&[count as u8; 1000], None);
+            }
+            assert_eq!(upload.connection().protection(), Protection::Protected);
+            assert!(upload.fed() == upload.due());
+        }
+    }
+
+    /// Nothing is kept of a connection that is given up, whatever is missing of it.
+    #[test]
+    fn what_is_given_up_needs_no_memory() {
+        let mut upload = Upload::new(u64::MAX, None);
+        let id = upload.table.iter().next().expect("it is open").0;
+        upload.table.get_mut(id).expect("open").unprotect(Cause::LogGap);
+        upload.sent.push(0); // nobody saw it
+        for count in 0..3 * LIMIT / 1000 {
+            upload.send(&[count as u8; 1000], None);
+        }
+        assert!(
+            upload.table.memory() <= LIMIT + 65_536,
+            "{}",
+            upload.table.memory()
+        );
+    }
+
     #[test]
     fn files_at_their_limit_are_a_reason() {
         let (spills, _) = files(LIMIT);
@@ -306,7 +335,8 @@ mod tests {
             }
             upload.table.keep(&shelf);
             prop_assert_eq!(upload.connection().protection(), Protection::Protected);
-            prop_assert!(upload.table.memory() <= LIMIT);
+            let under_way = upload.sent.len() - upload.acknowledged;
+            prop_assert!(upload.table.memory() <= LIMIT + under_way as u64);
             prop_assert!(upload.fed() == upload.due());
         }
     }

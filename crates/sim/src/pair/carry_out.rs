@@ -247,6 +247,11 @@ impl Station {
             return;
         };
         let Restoring { endpoint, socket } = &restoring;
+        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restart) {
+            self.host.take(*socket);
+            self.core.handle_unrestorable(now, 0, id, reason);
+            return;
+        }
         let late = self
             .core
             .table(0)
@@ -301,6 +306,11 @@ impl Station {
             return;
         };
         let replica = self.replicas.remove(&id);
+        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restart) {
+            self.host.with(now, socket, Endpoint::abort);
+            self.core.handle_unrestorable(now, 0, id, reason);
+            return;
+        }
         let Some(connection) = self.core.hand_over(now, 0, id) else {
             self.host.with(now, socket, Endpoint::shutdown); // it ended meanwhile: its socket is closed
             return;
