@@ -319,10 +319,8 @@ impl StreamLog {
             Some(spilled) if spilled.end() > self.base => spilled.release(self.base),
             _ => self.spilled = None,
         }
-        while self
-            .shelved
-            .front()
-            .is_some_and(|piece| piece.range.end <= self.base)
+        while let Some(piece) = self.shelved.front()
+            && piece.range.end <= self.base
         {
             self.shelved.pop_front();
         }
@@ -344,7 +342,6 @@ impl StreamLog {
     pub fn pass(&mut self, end: Offset) {
         self.frontier = self.end().max(end);
         self.ahead.clear();
-        self.shelved.clear();
         self.release(self.frontier);
     }
 
