@@ -13,8 +13,8 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, power_of_two, text, unknown,
 };
 use super::{
-    AfterTakeover, AtLimit, Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem,
-    Role, STATE_ROOT, Service, StateSync, arbiter, relations,
+    AfterTakeover, AtLimit, Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy,
+    Problem, Role, STATE_ROOT, Service, StateSync, arbiter, relations,
 };
 
 /// The file's tables, and the one key outside of them.

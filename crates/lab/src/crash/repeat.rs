@@ -246,7 +246,6 @@ mod tests {
     fn the_replay_command_asks_for_the_same_run() {
         let asked = "lab --policy replica --workload upload --fault flush-tc --node backup --then-power-off --rtt 20 \
                      --loss 0.1 --assume etcd --members 3 --repeat 50 --connections 7 --busy 3 --ipv6 --without-state-sync \
-
                      --log-mb 2 --at-limit spill --request-mb 8";
         let options = Cli::parse_from(asked.split_whitespace()).options;
         let again = command(&options, 9);
