@@ -101,8 +101,8 @@ impl Connection {
         Self {
             client_address,
             vip,
-            input: StreamLog::new(syn.seq + 1, u64::MAX),
-            output: StreamLog::new(syn_ack.seq + 1, limit),
+            input: StreamLog::new(syn.seq + 1),
+            output: StreamLog::new(syn_ack.seq + 1),
             client: Client::opening(syn, shift(theirs)),
             server: Server {
                 mss: ours.mss.unwrap_or(MSS_DEFAULT),
@@ -331,7 +331,7 @@ impl Connection {
         match self.input.insert(at, payload, source) {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
             // Not kept. If the server takes it all the same, its acknowledgement will show the hole.
-            Inserted::TooFar | Inserted::Known => {}
+            Inserted::TooManyHoles | Inserted::Known => {}
             Inserted::Stored if self.takes != Takes::All => {}
             Inserted::Stored => {
                 let follower = &mut self.follower;
@@ -389,15 +389,16 @@ impl Connection {
     }
 
     fn log_output(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
-        let before = self.output.frontier();
-        match self.output.insert(at, payload, source) {
-            Inserted::Conflict => self.spoil(Protection::Ambiguous),
-            Inserted::TooFar => {
+        let (before, end) = (self.output.frontier(), at + payload.len() as u64);
+        let is_expected = self.has_room_for(end);
+        match is_expected.then(|| self.output.insert(at, payload, source)) {
+            Some(Inserted::Conflict) => self.spoil(Protection::Ambiguous),
+            None | Some(Inserted::TooManyHoles) => {
                 self.spoil(Protection::Unprotected(Cause::Full(Full::Memory)));
-                self.output.pass(at + payload.len() as u64);
+                self.output.pass(end);
             }
-            Inserted::Known => {}
-            Inserted::Stored => {
+            Some(Inserted::Known) => {}
+            Some(Inserted::Stored) => {
                 let follower = &mut self.follower;
                 new_bytes(&self.output, before, at, payload, |bytes| {
                     follower.on_output(bytes)

@@ -69,8 +69,8 @@ pub enum Inserted {
     Stored,
     /// Bytes that are still kept were different: someone contradicts himself. Nothing was stored.
     Conflict,
-    /// It lies further ahead than the log may reach, or there are too many holes. Nothing was stored.
-    TooFar,
+    /// There are too many holes. Nothing was stored.
+    TooManyHoles,
 }
 
 /// The log of one stream.
@@ -94,23 +94,21 @@ pub struct StreamLog {
     shelved: VecDeque<Shelved>,
     /// Chunks that were given up last: their memory is still in the caches.
     spare: Vec<Vec<u8>>,
-    reach: u64,
 }
 
 impl StreamLog {
-    /// An empty log of the stream whose byte 0 has the number `first`; it takes what lies at most `reach` bytes behind the
-    /// first one that memory holds.
-    pub fn new(first: Seq, reach: u64) -> Self {
-        Self::starting(Offset::ZERO, first, reach)
+    /// An empty log of the stream whose byte 0 has the number `first`. How far ahead it may reach is for its owner to judge.
+    pub fn new(first: Seq) -> Self {
+        Self::starting(Offset::ZERO, first)
     }
 
     /// The same of a stream that is learnt in its middle: `first` is the number of [`Offset::LEARNT`], and nothing before it is
     /// known.
-    pub fn learnt(first: Seq, reach: u64) -> Self {
-        Self::starting(Offset::LEARNT, first, reach)
+    pub fn learnt(first: Seq) -> Self {
+        Self::starting(Offset::LEARNT, first)
     }
 
-    fn starting(start: Offset, first: Seq, reach: u64) -> Self {
+    fn starting(start: Offset, first: Seq) -> Self {
         Self {
             first,
             start,
@@ -124,7 +122,6 @@ impl StreamLog {
             spilled: None,
             shelved: VecDeque::new(),
             spare: Vec::new(),
-            reach,
         }
     }
 
@@ -218,9 +215,6 @@ impl StreamLog {
     /// If pieces of it lie on a shelf, and `bytes` on none.
     pub fn insert(&mut self, at: Offset, bytes: &[u8], source: Option<OnShelf<'_>>) -> Inserted {
         let end = at + bytes.len() as u64;
-        if end.since(self.resident()) > self.reach {
-            return Inserted::TooFar;
-        }
         if self.fin.is_some_and(|fin| end > fin) {
             return Inserted::Conflict;
         }
@@ -286,7 +280,7 @@ impl StreamLog {
             return Inserted::Known;
         }
         if self.ahead.len() + unknown.len() > AHEAD_MAX {
-            return Inserted::TooFar;
+            return Inserted::TooManyHoles;
         }
         for range in &unknown {
             self.write(range.start, part(range));
@@ -521,7 +515,7 @@ mod tests {
 
     #[test]
     fn a_hole_is_filled_and_conflicts_are_seen_on_both_sides_of_it() {
-        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        let mut log = StreamLog::new(Seq(0));
         assert_eq!(log.insert(Offset(0), b"abc", None), Inserted::Stored);
         assert_eq!(log.insert(Offset(6), b"ghi", None), Inserted::Stored);
         assert_eq!(
@@ -537,7 +531,7 @@ mod tests {
 
     #[test]
     fn released_bytes_are_neither_kept_nor_compared() {
-        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        let mut log = StreamLog::new(Seq(0));
         log.insert(Offset(0), &[1; 100_000], None);
         log.release(Offset(99_990));
         assert!(log.memory() <= CHUNK, "{}", log.memory());
@@ -551,7 +545,7 @@ mod tests {
 
     #[test]
     fn a_stream_has_one_end() {
-        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        let mut log = StreamLog::new(Seq(0));
         log.insert(Offset(0), b"abc", None);
         assert!(!log.set_fin(Offset(2)));
         assert!(log.set_fin(Offset(5)));
@@ -564,16 +558,19 @@ mod tests {
     }
 
     #[test]
-    fn reach_bounds_the_log() {
-        let mut log = StreamLog::new(Seq(0), 10);
-        assert_eq!(log.insert(Offset(4), b"1234567", None), Inserted::TooFar);
-        assert_eq!(log.insert(Offset(4), b"123456", None), Inserted::Stored);
+    fn holes_are_bounded() {
+        let mut log = StreamLog::new(Seq(0));
+        for at in (0..AHEAD_MAX as u64).map(|hole| Offset(2 * hole + 1)) {
+            assert_eq!(log.insert(at, b"x", None), Inserted::Stored);
+        }
+        let at = Offset(2 * AHEAD_MAX as u64 + 1);
+        assert_eq!(log.insert(at, b"x", None), Inserted::TooManyHoles);
     }
 
     #[test]
     fn what_was_acknowledged_on_the_shelf_is_never_copied() {
         let shelf = vec![7; 100_000];
-        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        let mut log = StreamLog::new(Seq(0));
         for at in (0..100_000).step_by(10_000) {
             let source = Some(OnShelf {
                 shelf: &shelf,
@@ -591,10 +588,9 @@ mod tests {
     #[test]
     fn what_is_spilled_holds_no_memory_and_is_given_up_with_what_is_released() {
         let spills = spills();
-        let mut log = StreamLog::new(Seq(0), 200_000);
+        let mut log = StreamLog::new(Seq(0));
         let stream: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
         log.insert(Offset(0), &stream, None);
-        assert_eq!(log.insert(Offset(200_000), b"more", None), Inserted::TooFar);
         log.release(Offset(40_000));
         log.spill(&spills, Offset(150_000), 0).expect("memory");
         let spilled = 4 * CHUNK as u64 - 40_000;
@@ -632,7 +628,7 @@ mod tests {
         ) {
             let spills = spills();
             let stream: Vec<u8> = (0..120_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-            let mut log = StreamLog::new(Seq(first), 1 << 20);
+            let mut log = StreamLog::new(Seq(first));
             let mut seen = vec![false; stream.len()];
             for (index, (start, len)) in pieces.into_iter().enumerate() {
                 let range = start as usize..(start + len) as usize;

@@ -44,8 +44,8 @@ fn spilled() {
         let policy = draw.pick(&[Policy::Http, Policy::Replica]);
         let mut config = draw.config(seed, policy);
         config.spills_beyond = Some(MEMORY);
-        // What is under way of the output has to be in memory; of the input it may be more than that.
-        config.client_tcp.receive_buffer = 16_384;
+        // What is under way, in either direction, may be more than that.
+        config.client_tcp.receive_buffer = draw.pick(&[16_384, 1 << 20]);
         config.server_tcp.receive_buffer = draw.pick(&[65_536, 1 << 20]);
         let mut scene = Scene::new(&config);
         for _ in 0..1 + draw.below(3) {

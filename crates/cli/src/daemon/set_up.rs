@@ -214,7 +214,7 @@ pub(super) fn node_config(
                 reexecute: service.reexecute,
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,
-                spills: spills(&config.log),
+                spills: spills(&config.log, service.at_limit),
                 hash_seed: linux::process::random_seed(),
             },
             is_primary: service.role == Role::Primary,
@@ -244,11 +244,9 @@ pub(super) fn node_config(
 }
 
 /// A service's files for what memory may not hold of its logs.
-fn spills(log: &config::Log) -> Option<Arc<Spills>> {
-    match &log.at_limit {
-        AtLimit::Unprotect => None,
-        AtLimit::Spill { dir, bytes } => Some(Spills::new(Box::new(SpillDir(dir.clone())), *bytes)),
-    }
+fn spills(log: &config::Log, at_limit: AtLimit) -> Option<Arc<Spills>> {
+    let depot = || Box::new(SpillDir(log.spill_dir.clone()));
+    (at_limit == AtLimit::Spill).then(|| Spills::new(depot(), log.spill_bytes))
 }
 
 /// The gate that a mode stands for, in what an earlier agent has left.

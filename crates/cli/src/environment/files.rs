@@ -6,13 +6,15 @@ use linux::spill::SpillDir;
 use proto::spill::Depot;
 
 use super::Findings;
-use crate::config::{AtLimit, Config};
+use crate::config::{AtLimit, Config, Service};
 
 /// Notes what is wrong.
 pub(super) fn check(config: &Config, findings: &mut Findings) {
-    let AtLimit::Spill { dir, .. } = &config.log.at_limit else {
+    let spills = |service: &Service| service.at_limit == AtLimit::Spill;
+    if !config.services.iter().any(spills) {
         return;
-    };
+    }
+    let dir = &config.log.spill_dir;
     let note = |what| config.problem("log.spill_dir", what);
     let dir_name = dir.display();
     let written = SpillDir(dir.clone())

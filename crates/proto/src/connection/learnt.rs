@@ -41,7 +41,7 @@ impl Connection {
     ) -> Self {
         let (theirs, ours) = terms.window_scale.unwrap_or((0, 0));
         let window = u32::from(reply.window) << ours;
-        let input = StreamLog::learnt(middle.input, u64::MAX);
+        let input = StreamLog::learnt(middle.input);
         // Until the reply says it the edge may have been nearer, but no client sends beyond what it was offered.
         let acknowledged = input.offset_of(reply.ack).unwrap_or(Offset::LEARNT);
         Self {
@@ -63,7 +63,7 @@ impl Connection {
                 timestamps: terms.timestamps,
             },
             input,
-            output: StreamLog::learnt(middle.output, limit),
+            output: StreamLog::learnt(middle.output),
             follower,
             limit,
             spills: None,

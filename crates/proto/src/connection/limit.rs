@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Cause, Connection};
+use crate::Offset;
 use crate::spill::{Full, Spills};
 use crate::stream::OnShelf;
 
@@ -25,11 +26,17 @@ impl Connection {
         self.input.spilled()
     }
 
-    /// What memory the logs may hold. Input that the server has not acknowledged does not count: it cannot be spilled, and the window
-    /// that the server offered bounds it.
+    /// What memory the logs may hold. What is under way does not count, in either direction: a takeover needs all of it, it cannot be
+    /// spilled, and the windows and send buffers of both sides bound it.
     fn bound(&self) -> usize {
-        let under_way = self.input.end().since(self.input_acknowledged());
-        usize::try_from(self.limit.saturating_add(under_way)).unwrap_or(usize::MAX)
+        let input = self.input.end().since(self.input_acknowledged());
+        let output = self.output.end().since(self.output.base());
+        usize::try_from(self.limit.saturating_add(input + output)).unwrap_or(usize::MAX)
+    }
+
+    /// Whether output up to `end` is logged. No server says more than its client ever had room for: for that no memory is taken.
+    pub(super) fn has_room_for(&self, end: Offset) -> bool {
+        end.since(self.output.base()) <= self.limit.max(self.client.window_max.into())
     }
 
     pub(super) fn hold_limit(&mut self) {
@@ -102,6 +109,7 @@ mod tests {
         table: Table,
         sent: Vec<u8>,
         acknowledged: usize,
+        said: u32,
     }
 
     impl Upload {
@@ -115,11 +123,11 @@ mod tests {
                 spills,
                 hash_seed: 1,
             };
-            let (table, sent, acknowledged) = (Table::new(config), Vec::new(), 0);
             let mut upload = Self {
-                table,
-                sent,
-                acknowledged,
+                table: Table::new(config),
+                sent: Vec::new(),
+                acknowledged: 0,
+                said: 0,
             };
             upload.pass(Direction::In, Flags::SYN, &[], None);
             upload.pass(Direction::Out, Flags::SYN_ACK, &[], None);
@@ -135,7 +143,7 @@ mod tests {
             let numbers = (self.sent.len() as u32 + opened, self.acknowledged as u32 + 1);
             let (source_address, destination, seq, ack) = match direction {
                 Direction::In => (client, vip, numbers.0, 1001),
-                Direction::Out => (vip, client, 1000 + opened, numbers.1),
+                Direction::Out => (vip, client, 1000 + opened + self.said, numbers.1),
             };
             let segment = Segment {
                 source: source_address,
@@ -156,6 +164,12 @@ mod tests {
         fn send(&mut self, bytes: &[u8], source: Option<OnShelf<'_>>) {
             self.pass(Direction::In, Flags::ACK, bytes, source);
             self.sent.extend_from_slice(bytes);
+        }
+
+        /// A part of the reply.
+        fn say(&mut self, bytes: &[u8]) {
+            self.pass(Direction::Out, Flags::ACK, bytes, None);
+            self.said += bytes.len() as u32;
         }
 
         fn acknowledge(&mut self) {
@@ -243,6 +257,19 @@ mod tests {
             assert_eq!(upload.connection().protection(), Protection::Protected);
             assert!(upload.fed() == upload.due());
         }
+    }
+
+    /// Nor does output: the client's window bounds it, and nothing of it may be missing when its primary dies.
+    #[test]
+    fn output_under_way_does_not_count() {
+        let mut upload = Upload::new(u64::MAX, None);
+        upload.say(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
+        for _ in 0..3 * LIMIT / 1000 {
+            upload.say(&[7; 1000]);
+        }
+        let memory = upload.connection().output().memory() as u64;
+        assert!(memory > 2 * LIMIT, "nothing of it is acknowledged");
+        assert_eq!(upload.connection().protection(), Protection::Protected);
     }
 
     /// Nothing is kept of a connection that is given up, whatever is missing of it.
