@@ -13,8 +13,8 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, narrow, text, unknown,
 };
 use super::{
-    AfterTakeover, AtLimit, Commit, Config, ConfigError, Detector, Health, Metrics, Node, Peer, Policy, Problem,
-    Role, STATE_ROOT, Service, StateSync, arbiter, log, relations,
+    AfterTakeover, AtLimit, Commit, Config, ConfigError, Detector, Health, Metrics, Node, Peer, Policy,
+    Problem, Role, STATE_ROOT, Service, StateSync, arbiter, log, relations,
 };
 
 /// The file's tables, and the one key outside of them.

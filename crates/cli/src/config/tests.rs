@@ -625,7 +625,10 @@ fn what_becomes_of_a_full_log_is_said_in_one_word() {
     let of_all = parse(&format!("{SMALLEST}[log]\nat_limit = \"spill\"\n")).unwrap();
     assert_eq!(of_all.services[0].at_limit, AtLimit::Spill);
     assert_eq!(of_all.log.spill_dir.to_str(), Some("/var/tmp"));
-    let of_one = parse(&format!("{SMALLEST}at_limit = \"spill\"\n[log]\nspill_mb = 100\n")).unwrap();
+    let of_one = parse(&format!(
+        "{SMALLEST}at_limit = \"spill\"\n[log]\nspill_mb = 100\n"
+    ))
+    .unwrap();
     assert_eq!(of_one.services[0].at_limit, AtLimit::Spill);
     assert_eq!(
         (of_one.log.at_limit, of_one.log.spill_bytes),
