@@ -1,11 +1,11 @@
 //! One protected connection as the backup knows it: two logged streams, and what each side said last.
 
+mod cap;
 mod learnt;
 mod limit;
 mod position;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use crate::accept::{self, Receiver, Verdict};
 use crate::client::{Client, MSS_DEFAULT};
@@ -15,11 +15,15 @@ use crate::follower::{Follower, Policy, Restart};
 pub use crate::opening::Opening;
 use crate::packet::{Options, Segment};
 pub use crate::protection::{Cause, Protection};
-use crate::spill::{Full, Spills};
+use crate::spill::Full;
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
+use cap::Capped;
+pub(crate) use cap::Word;
+pub use cap::{Cap, Promise};
 pub(crate) use learnt::Middle;
 use learnt::Probation;
+pub use limit::AtLimit;
 
 /// The server's last words.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +32,7 @@ struct Server {
     window_shift: u8,
     acknowledged: Offset,
     window: u32,
+    window_max: u32,
     right_edge: Offset,
     timestamp: u32,
     timestamp_at: Instant,
@@ -64,8 +69,8 @@ pub struct Connection {
     agreed: Agreed,
     follower: Follower,
     limit: u64,
-    /// Where input goes that memory may not hold, if anywhere.
-    spills: Option<Arc<Spills>>,
+    at_limit: AtLimit,
+    capped: Option<Capped>,
     takes: Takes,
     /// There were more holes in the input than the server's selective acknowledgements can tell of, and there still are some.
     sack_overflow: bool,
@@ -109,6 +114,7 @@ impl Connection {
                 window_shift: shift(ours),
                 acknowledged: Offset::ZERO,
                 window: syn_ack.window.into(),
+                window_max: syn_ack.window.into(),
                 right_edge: Offset(syn_ack.window.into()),
                 timestamp: ours.timestamps.map_or(0, |timestamps| timestamps.value),
                 timestamp_at: syn_ack.at,
@@ -116,7 +122,8 @@ impl Connection {
             agreed,
             follower,
             limit,
-            spills: None,
+            at_limit: AtLimit::Unprotect,
+            capped: None,
             takes: Takes::All,
             sack_overflow: false,
             probation: None,
@@ -381,6 +388,7 @@ impl Connection {
         if acknowledges >= self.server.acknowledged {
             self.server.acknowledged = acknowledges;
             self.server.window = u32::from(segment.window) << self.server.window_shift;
+            self.server.window_max = self.server.window_max.max(self.server.window);
             self.server.right_edge = self
                 .server
                 .right_edge

@@ -209,6 +209,15 @@ impl Follower {
         }
     }
 
+    /// Whether a restart will need less of the input if no more of it comes.
+    pub fn drains(&self) -> bool {
+        match self {
+            Self::Http(tracker) => tracker.drains(),
+            Self::Replica(replica) => replica.failed.is_none(),
+            Self::GivenUp => false,
+        }
+    }
+
     /// The log may not grow, for this reason: gives up input that is kept for a reply only. False if there is none.
     pub fn shed(&mut self, full: Full) -> bool {
         match self {

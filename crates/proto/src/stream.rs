@@ -175,6 +175,11 @@ impl StreamLog {
         self.frontier.to_seq(self.first) + u32::from(self.is_complete())
     }
 
+    /// The sequence number that comes after all that was logged, holes or not, the FIN included.
+    pub fn end_seq(&self) -> Seq {
+        self.fin.map_or(self.end(), |fin| fin + 1).to_seq(self.first)
+    }
+
     /// The offset that `seq` means, near the frontier. `None`: before the stream's start.
     pub fn offset_of(&self, seq: Seq) -> Option<Offset> {
         Offset::from_seq(seq, self.first, self.frontier)

@@ -5,13 +5,12 @@ mod limit;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
 use crate::census::Census;
-use crate::connection::{Connection, Effect, EndpointTimestamps, Opening};
+use crate::connection::{AtLimit, Connection, Effect, EndpointTimestamps, Opening, Word};
 use crate::follower::{Follower, Policy};
 use crate::learn::Learner;
 use crate::older::Older;
@@ -19,7 +18,6 @@ use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::restart::http::Reexecute;
 pub use crate::slots::ConnectionId;
 use crate::slots::Slots;
-use crate::spill::Spills;
 use crate::stream::OnShelf;
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
@@ -55,8 +53,8 @@ pub struct TableConfig {
     pub connection_bytes_max: u64,
     /// Log bytes that all connections may hold together.
     pub bytes_max: u64,
-    /// Files for input that memory may not hold, if there are to be any.
-    pub spills: Option<Arc<Spills>>,
+    /// What becomes of a connection whose log is full.
+    pub at_limit: AtLimit,
     /// Seed of the hash tables: clients choose their addresses.
     pub hash_seed: usize,
 }
@@ -104,6 +102,8 @@ pub struct Table {
     memory: u64,
     /// Connections of which bytes lie on a shelf.
     shelved: Vec<ConnectionId>,
+    /// What is to be done about clients' windows.
+    words: VecDeque<(SocketAddr, Word)>,
     handshakes: Map<Handshake>,
     handshake_order: VecDeque<(SocketAddr, Seq)>,
     ended: Map<Ended>,
@@ -134,6 +134,7 @@ impl Table {
             slots: Slots::default(),
             memory: 0,
             shelved: Vec::new(),
+            words: VecDeque::new(),
             handshakes: Map::with_hasher(map.clone()),
             handshake_order: VecDeque::new(),
             ended: Map::with_hasher(map.clone()),
@@ -151,9 +152,10 @@ impl Table {
         for id in ids {
             self.remove(id);
         }
-        let slots = std::mem::take(&mut self.slots);
+        let (slots, words) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.words));
         *self = Self {
             slots,
+            words,
             ..Self::new(self.config.clone())
         };
     }
@@ -235,9 +237,7 @@ impl Table {
     }
 
     fn insert(&mut self, mut connection: Connection) -> ConnectionId {
-        if let Some(spills) = &self.config.spills {
-            connection.spill_to(Arc::clone(spills));
-        }
+        connection.set_at_limit(self.config.at_limit.clone());
         let client = connection.client();
         self.memory += connection.memory() as u64;
         let id = self.slots.insert(connection);
@@ -391,6 +391,8 @@ impl Table {
         if over && connection.memory() > before {
             connection.hold(before);
         }
+        let client = connection.client();
+        connection.judge_window(Some(now), &mut |word| self.words.push_back((client, word)));
         self.memory = self.memory + connection.memory() as u64 - before as u64;
         connection.prove(now);
         if let Some(reason) = connection.disproof() {
@@ -482,6 +484,9 @@ impl Table {
         let connection = self.slots.remove(id)?;
         self.memory -= connection.memory() as u64;
         self.by_client.remove(&connection.client());
+        if connection.is_capped() {
+            self.words.push_back((connection.client(), Word::Forget));
+        }
         Some(connection)
     }
 }
@@ -517,7 +522,7 @@ mod tests {
             reexecute: Reexecute::default(),
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
-            spills: None,
+            at_limit: AtLimit::Unprotect,
             hash_seed: 1,
         })
     }

@@ -309,12 +309,11 @@ impl Repeats {
 /// A RST at the end of all that the client may have. If it has less, it answers with the number that it expects, and that
 /// is refused (RFC 5961 §3.2); a RST behind what it has, it would ignore.
 fn reset_of(connection: &Connection) -> Segment<'static> {
-    let (endpoint, output) = (connection.endpoint(), connection.output());
-    let end = output.fin().map_or(output.end(), |fin| fin + 1);
+    let endpoint = connection.endpoint();
     Segment {
         source: endpoint.vip,
         destination: endpoint.client,
-        seq: end.to_seq(output.first()),
+        seq: connection.output().end_seq(),
         ack: endpoint.receive_next,
         flags: Flags {
             ack: true,
@@ -433,6 +432,7 @@ pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::AtLimit;
     use crate::packet::Checksum;
     use crate::restart::http::Reexecute;
     use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
@@ -446,7 +446,7 @@ mod tests {
             reexecute: Reexecute::default(),
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
-            spills: None,
+            at_limit: AtLimit::Unprotect,
             hash_seed: 1,
         })
     }

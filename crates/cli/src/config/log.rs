@@ -55,9 +55,10 @@ pub(super) fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
 
 /// For `[log]`, and for a service that differs.
 pub(super) fn at_limit(value: &DeValue<'_>) -> Result<AtLimit, String> {
-    text("\"unprotect\" or \"spill\"", |name| match name {
+    text("\"unprotect\", \"spill\" or \"slow\"", |name| match name {
         "unprotect" => Some(AtLimit::Unprotect),
         "spill" => Some(AtLimit::Spill),
+        "slow" => Some(AtLimit::Slow),
         _ => None,
     })(value)
 }

@@ -121,6 +121,8 @@ pub enum AtLimit {
     Unprotect,
     /// `"spill"`: its input goes to a file; when that cannot be, it is unprotected.
     Spill,
+    /// `"slow"`: its client is slowed before, where waiting helps; where it does not, it is unprotected.
+    Slow,
 }
 
 /// `[metrics]`: the endpoint for Prometheus.

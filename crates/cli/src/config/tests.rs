@@ -636,7 +636,7 @@ fn what_becomes_of_a_full_log_is_said_in_one_word() {
     );
     assert_one(
         &and("[log]\nat_limit = \"drop\"\n"),
-        "16: log.at_limit: is \"drop\"; allowed: \"unprotect\" or \"spill\"",
+        "16: log.at_limit: is \"drop\"; allowed: \"unprotect\", \"spill\" or \"slow\"",
     );
     assert_one(
         &and("[log]\nspill_mb = 100\n"),

@@ -236,6 +236,8 @@ pub struct ServiceStatus {
     pub spilled_bytes: u64,
     /// What [`Self::spilled_bytes`] may be; 0 if nothing goes to files.
     pub spill_limit_bytes: u64,
+    /// Connections whose clients may not send as fast as the primary lets them, since their logs are nearly full.
+    pub slowed: u64,
     /// When this node may claim the VIP.
     pub lease: LeaseStatus,
     /// Whether the state of the replica's server is the primary's; nothing without `state_sync`, or if this node is not the wire.

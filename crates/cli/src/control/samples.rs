@@ -87,6 +87,7 @@ pub fn service() -> ServiceStatus {
         connection_log_limit_bytes: 4096,
         spilled_bytes: 1024,
         spill_limit_bytes: 16384,
+        slowed: 2,
         lease: LeaseStatus {
             configured_ns: 300,
             left_ns: None,

@@ -1,13 +1,12 @@
 //! What an agent stands on: begun, or gone on with as an earlier agent left it.
 
-use std::sync::Arc;
-
 use anyhow::{Context, bail};
 use linux::network::{self, Network};
 use linux::spill::SpillDir;
 use linux::wire::{Mode, Rings, Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::Gate;
+use proto::connection::AtLimit;
 use proto::detector::DetectorConfig;
 use proto::node::{NodeConfig, ServiceConfig};
 use proto::spill::Spills;
@@ -18,7 +17,7 @@ use super::health::Watch;
 use super::servers::Servers;
 use super::state_sync::StateSyncs;
 use crate::arbiter::Arbiter;
-use crate::config::{self, AtLimit, Config, Policy, Role};
+use crate::config::{self, Config, Policy, Role};
 use crate::lock::{self, Lock};
 
 /// The ring that is used while the agent is not late. Less is full too often, more leaves the caches.
@@ -214,7 +213,7 @@ pub(super) fn node_config(
                 reexecute: service.reexecute,
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,
-                spills: spills(&config.log, service.at_limit),
+                at_limit: at_limit(&config.log, service.at_limit),
                 hash_seed: linux::process::random_seed(),
             },
             is_primary: service.role == Role::Primary,
@@ -243,10 +242,16 @@ pub(super) fn node_config(
     }
 }
 
-/// A service's files for what memory may not hold of its logs.
-fn spills(log: &config::Log, at_limit: AtLimit) -> Option<Arc<Spills>> {
-    let depot = || Box::new(SpillDir(log.spill_dir.clone()));
-    (at_limit == AtLimit::Spill).then(|| Spills::new(depot(), log.spill_bytes))
+/// What becomes of a service's connections whose logs are full.
+fn at_limit(log: &config::Log, at_limit: config::AtLimit) -> AtLimit {
+    match at_limit {
+        config::AtLimit::Unprotect => AtLimit::Unprotect,
+        config::AtLimit::Spill => {
+            let depot = Box::new(SpillDir(log.spill_dir.clone()));
+            AtLimit::Spill(Spills::new(depot, log.spill_bytes))
+        }
+        config::AtLimit::Slow => AtLimit::Slow,
+    }
 }
 
 /// The gate that a mode stands for, in what an earlier agent has left.

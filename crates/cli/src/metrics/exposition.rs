@@ -342,6 +342,12 @@ fn logs(page: &Page, services: &[ServiceStatus]) {
         |service| Some(number(service.spill_limit_bytes)),
     );
     page.each(
+        "steadfast_slowed_connections",
+        "Connections whose clients are slowed since their logs are nearly full.",
+        services,
+        |service| Some(number(service.slowed)),
+    );
+    page.each(
         "steadfast_unfollowed_bytes",
         "Bytes that are logged and that the restart policy has not followed yet.",
         services,

@@ -22,6 +22,8 @@ pub enum AtLimit {
     Unprotect,
     /// Its input goes to a file.
     Spill,
+    /// Its client is slowed before.
+    Slow,
 }
 
 impl Log {
@@ -35,6 +37,7 @@ impl Log {
             let name = match at_limit {
                 AtLimit::Unprotect => "unprotect",
                 AtLimit::Spill => "spill",
+                AtLimit::Slow => "slow",
             };
             table += &format!("at_limit = \"{name}\"\n");
         }

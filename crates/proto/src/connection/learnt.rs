@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{Agreed, Connection, Follower, Server, StreamLog, Takes};
+use super::{Agreed, AtLimit, Connection, Follower, Server, StreamLog, Takes};
 use crate::client::Client;
 use crate::learn::Terms;
 use crate::packet::Segment;
@@ -53,6 +53,7 @@ impl Connection {
                 window_shift: ours,
                 acknowledged: Offset::LEARNT,
                 window,
+                window_max: window,
                 right_edge: acknowledged + u64::from(window),
                 timestamp: reply.options.timestamps.map_or(0, |timestamps| timestamps.value),
                 timestamp_at: at,
@@ -66,7 +67,8 @@ impl Connection {
             output: StreamLog::learnt(middle.output),
             follower,
             limit,
-            spills: None,
+            at_limit: AtLimit::Unprotect,
+            capped: None,
             takes: Takes::All,
             sack_overflow: false,
             probation: Some(Probation::default()),

@@ -10,10 +10,31 @@ use crate::stream::OnShelf;
 /// Once input has to be spilled, room for so much more is made.
 const ROOM: usize = 256 << 10;
 
+/// What becomes of a connection whose log is full.
+#[derive(Clone, Debug)]
+pub enum AtLimit {
+    /// Its log is given up.
+    Unprotect,
+    /// Its input is spilled, as far as the server has it. When that cannot be, its log is given up.
+    Spill(Arc<Spills>),
+    /// Its client is slowed before, where waiting helps. Where it does not, its log is given up.
+    Slow,
+}
+
+impl AtLimit {
+    /// Where input goes that memory may not hold, if anywhere.
+    pub fn spills(&self) -> Option<&Arc<Spills>> {
+        match self {
+            Self::Spill(spills) => Some(spills),
+            Self::Unprotect | Self::Slow => None,
+        }
+    }
+}
+
 impl Connection {
-    /// From now on input that memory may not hold is spilled, as far as the server has it.
-    pub fn spill_to(&mut self, spills: Arc<Spills>) {
-        self.spills = Some(spills);
+    /// What is done when the log is full.
+    pub fn set_at_limit(&mut self, at_limit: AtLimit) {
+        self.at_limit = at_limit;
     }
 
     /// Memory held by the logs, in bytes.
@@ -31,7 +52,8 @@ impl Connection {
     fn bound(&self) -> usize {
         let input = self.input.end().since(self.input_acknowledged());
         let output = self.output.end().since(self.output.base());
-        usize::try_from(self.limit.saturating_add(input + output)).unwrap_or(usize::MAX)
+        let excess = self.capped.as_ref().map_or(0, |capped| capped.excess);
+        usize::try_from(self.limit.saturating_add(input + output + excess)).unwrap_or(usize::MAX)
     }
 
     /// Whether output up to `end` is logged. No server says more than its client ever had room for: for that no memory is taken.
@@ -48,8 +70,16 @@ impl Connection {
     /// The logs may not hold more than `bound` bytes of memory: input is spilled, or a reply is given up, or the whole connection.
     pub fn hold(&mut self, bound: usize) {
         let Err(full) = self.spill(bound) else { return };
-        let is_input = self.input.memory() > self.output.memory();
-        if !(is_input && self.shed(full)) {
+        if self.input.memory() > self.output.memory() {
+            self.give_up_input(full);
+        } else {
+            self.unprotect(Cause::Full(full));
+        }
+    }
+
+    /// Input may not be kept: a reply is given up, or the whole connection.
+    pub(super) fn give_up_input(&mut self, full: Full) {
+        if !self.shed(full) {
             self.unprotect(Cause::Full(full));
         }
     }
@@ -68,7 +98,7 @@ impl Connection {
 
     /// Spills what the server has of the input, until the logs hold less than `bound` bytes of memory and there is some room.
     fn spill(&mut self, bound: usize) -> Result<(), Full> {
-        let spills = self.spills.as_ref().ok_or(Full::Memory)?;
+        let spills = self.at_limit.spills().ok_or(Full::Memory)?;
         let input = bound.saturating_sub(self.output.memory() + ROOM);
         self.input.spill(spills, self.server.acknowledged, input)?;
         if self.memory() > bound {
@@ -120,7 +150,7 @@ mod tests {
                 reexecute: Reexecute::default(),
                 connection_bytes_max: LIMIT,
                 bytes_max: total,
-                spills,
+                at_limit: spills.map_or(AtLimit::Unprotect, AtLimit::Spill),
                 hash_seed: 1,
             };
             let mut upload = Self {

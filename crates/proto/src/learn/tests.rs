@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::connection::Endpoint;
+use crate::connection::{AtLimit, Endpoint};
 use crate::follower::{Policy, Restart};
 use crate::packet::{Flags, Options, Timestamps};
 use crate::restart::http::Reexecute;
@@ -245,7 +245,7 @@ fn table() -> Table {
         reexecute: Reexecute::default(),
         connection_bytes_max: 1 << 20,
         bytes_max: 1 << 30,
-        spills: None,
+        at_limit: AtLimit::Unprotect,
         hash_seed: 1,
     });
     table.set_wire(true);

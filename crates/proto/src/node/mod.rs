@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod fixture;
+mod limit;
 mod roles;
 mod sync;
 #[cfg(test)]
@@ -295,6 +296,7 @@ impl Node {
             Change::Ended(connection) => self.decide(now, index, connection),
             Change::Old | Change::Handshake | Change::Connection(_) | Change::Opened(_) => {}
         }
+        self.tell_wire(index);
     }
 
     /// The shelf that packets came from will be cleared: copies from it what is still needed.
@@ -363,6 +365,7 @@ impl Node {
     }
 
     fn conclude(&mut self, now: Instant, index: ServiceIndex) {
+        self.tell_wire(index);
         let service = &mut self.services[usize::from(index)];
         if let Some(takeover) = service.takeover.take_if(|takeover| takeover.is_decided()) {
             let is_whole = takeover.is_whole();
@@ -409,6 +412,7 @@ impl Node {
         }
         table.forget_said();
         self.begin_census(now, index); // some may have begun meanwhile
+        self.tell_wire(index);
         self.sync(now, index, Event::Begin); // nor does the replica's server know what passed
     }
 
@@ -501,6 +505,7 @@ impl Node {
         }
         connection.release();
         table.account(id, before);
+        self.tell_wire(index);
     }
 
     /// What is to be done next.

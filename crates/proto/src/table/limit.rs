@@ -1,6 +1,9 @@
-//! What all logs of a table may cost together.
+//! What all logs of a table may cost together, and what is done about clients whose logs grow.
 
-use super::{Connection, ConnectionId, Table};
+use std::net::SocketAddr;
+
+use super::{ConnectionId, Table};
+use crate::connection::Word;
 use crate::stream::Shelf;
 
 impl Table {
@@ -21,7 +24,17 @@ impl Table {
 
     /// To be called after a connection was changed through [`get_mut`](Self::get_mut), with its memory before.
     pub fn account(&mut self, id: ConnectionId, before: usize) {
-        let now = self.get(id).map_or(0, Connection::memory);
+        let mut now = 0;
+        if let Some(connection) = self.slots.get_mut(id) {
+            let client = connection.client();
+            connection.judge_window(None, &mut |word| self.words.push_back((client, word)));
+            now = connection.memory();
+        }
         self.memory = self.memory + now as u64 - before as u64;
+    }
+
+    /// The next thing that is to be done about a client's window.
+    pub(crate) fn poll_word(&mut self) -> Option<(SocketAddr, Word)> {
+        self.words.pop_front()
     }
 }

@@ -55,6 +55,7 @@ impl Station {
             Action::Confirm { epoch, .. } => self.confirm(now, epoch),
             Action::Hold { clients, .. } => self.wire.hold(&clients),
             Action::Settle { .. } => self.wire.settle(),
+            Action::CapWindow { client, cap, .. } => self.wire.cap(client, cap),
             Action::Destroy { clients, .. } => self.destroy_dying(&clients),
             Action::TakeAddress { .. } => {
                 self.address = Address::Interface;
@@ -184,9 +185,12 @@ impl Station {
     }
 
     fn open_replica(&mut self, connection: ConnectionId, client: SocketAddr) {
-        let application = (self.config.program)(client);
-        let ended = false;
-        self.replicas.insert(connection, Replica { application, ended });
+        let replica = Replica {
+            application: (self.config.program)(client),
+            ended: false,
+            reads_at: Instant::ZERO,
+        };
+        self.replicas.insert(connection, replica);
     }
 
     fn restore(&mut self, now: Instant, id: ConnectionId) {
@@ -351,7 +355,12 @@ impl Station {
     }
 
     fn feed_replica(&mut self, now: Instant, id: ConnectionId) {
-        let Some(Replica { application, .. }) = self.replicas.get_mut(&id) else {
+        let Some(Replica {
+            application,
+            reads_at,
+            ..
+        }) = self.replicas.get_mut(&id)
+        else {
             return;
         };
         let Some(connection) = self.core.table(0).get(id) else {
@@ -360,15 +369,40 @@ impl Station {
         let Some(replica) = connection.follower().replica() else {
             return;
         };
-        let (from, to) = (replica.fed(), connection.input_acknowledged());
+        let (from, acknowledged) = (replica.fed(), connection.input_acknowledged());
+        let mut to = acknowledged;
+        if let Some(pace) = self.config.replica_pace {
+            let bytes = if now < *reads_at { 0 } else { pace.bytes };
+            to = to.min(from + bytes as u64);
+            if to > from {
+                *reads_at = now + pace.every;
+            }
+        }
         let input = gather(connection.input().parts(from..to)).expect("memory can be read");
         application.on_input(now, &input);
-        let ended = connection.input().fin() == Some(to);
+        let ended = connection.input().fin() == Some(to) && to == acknowledged;
         if ended {
             application.on_input_end(now);
         }
         self.core.handle_fed(0, id, to, ended);
         self.serve_replicas(now);
+    }
+
+    /// Lets replicas that read slowly go on.
+    pub(super) fn feed_slow_replicas(&mut self, now: Instant) {
+        if self.config.replica_pace.is_none() {
+            return;
+        }
+        let due = |replica: &Replica| replica.reads_at <= now;
+        let ids: Vec<_> = self
+            .replicas
+            .iter()
+            .filter(|(_, replica)| due(replica))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in ids {
+            self.feed_replica(now, id);
+        }
     }
 
     /// Passes on what the replicas have said.

@@ -44,5 +44,6 @@ pub use judge::Judge;
 pub use relay::{Ending, Relay};
 pub(crate) use scene::is_excused;
 pub use scene::{Scene, SceneConfig, vip};
+pub use spill::Full;
 pub use station::{Station, StationConfig};
 pub use talk::Talk;

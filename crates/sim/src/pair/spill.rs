@@ -2,21 +2,52 @@
 
 use std::io;
 
-use proto::spill::{Depot, Spill};
+use proto::connection::AtLimit;
+use proto::spill::{Depot, Spill, Spills};
 
 use super::Station;
 
 impl Station {
     /// Bytes of logs that are in files.
     pub fn spilled(&self) -> u64 {
-        let spills = &self.core.table(0).config().spills;
-        spills.as_ref().map_or(0, |spills| spills.bytes())
+        let spills = self.core.table(0).config().at_limit.spills();
+        spills.map_or(0, |spills| spills.bytes())
+    }
+
+    /// Connections whose clients are slowed.
+    pub fn capped(&self) -> usize {
+        let connections = self.core.table(0).iter();
+        connections
+            .filter(|(_, connection)| connection.is_capped())
+            .count()
+    }
+}
+
+/// What becomes of a connection whose log is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// It is not protected any more.
+    Unprotected,
+    /// Its input goes to a file.
+    Spilled,
+    /// Its client is slowed before.
+    Slowed,
+}
+
+impl Full {
+    /// As the core is told.
+    pub(super) fn of_core(self) -> AtLimit {
+        match self {
+            Self::Unprotected => AtLimit::Unprotect,
+            Self::Spilled => AtLimit::Spill(Spills::new(Box::new(Files), u64::MAX)),
+            Self::Slowed => AtLimit::Slow,
+        }
     }
 }
 
 /// Makes files.
 #[derive(Debug)]
-pub(super) struct Files;
+struct Files;
 
 #[derive(Debug)]
 struct File {

@@ -164,6 +164,14 @@ impl Tracker {
         }
     }
 
+    /// Whether the restart point will move on without more input: the request at which it stands is complete, and will be answered.
+    pub fn drains(&self) -> bool {
+        let first = self.unanswered.iter().position(Unanswered::is_repeatable);
+        let is_whole =
+            |first| first + 1 < self.unanswered.len() || !matches!(self.receiving, Receiving::Body(_));
+        matches!(self.mode, Mode::Following) && first.is_some_and(is_whole)
+    }
+
     /// Whether a takeover now would be none of the client's business: no reply would be refused or cut.
     ///
     /// # Errors
