@@ -47,6 +47,8 @@ struct service_state {
 	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long */
 	__u64 until_ns;      /* the right to speak alone ends then, CLOCK_MONOTONIC; 0: it does not end */
 	__u64 hold_until_ns; /* until then nothing that clients send gets to the primary, CLOCK_MONOTONIC */
+	__u32 caps;          /* the map `caps` has something for this service; stored by the agent alone */
+	__u32 zero2;
 };
 
 /* What the map `held` has for a service. */
@@ -66,6 +68,18 @@ struct client_key {
 enum held {
 	HELD_UNDECIDED = 1, /* being decided: its SYNs wait */
 	HELD_DECIDED = 2,   /* local, as long as it lives */
+};
+
+/* How far a client may send, by struct client_key: the agent's word. */
+struct cap {
+	__u32 edge;  /* the first sequence number that it may not send */
+	__u32 shift; /* of its window field */
+};
+
+/* What such a client was offered: the wire's word. The agent makes it before the cap and removes it after. */
+struct promise {
+	__u32 edge;
+	__u32 certain; /* a segment has passed since: none before it offered more */
 };
 
 /* In the ring of deaths: a dying process has released this socket. */
@@ -134,8 +148,10 @@ enum reason {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");
-_Static_assert(sizeof(struct service_state) == 80, "service_state");
+_Static_assert(sizeof(struct service_state) == 88, "service_state");
 _Static_assert(sizeof(struct client_key) == 20, "client_key");
+_Static_assert(sizeof(struct cap) == 8, "cap");
+_Static_assert(sizeof(struct promise) == 8, "promise");
 _Static_assert(sizeof(struct death_record) == 24, "death_record");
 _Static_assert(sizeof(struct node_state) == 64, "node_state");
 _Static_assert(sizeof(struct record) == 24, "record");

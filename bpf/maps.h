@@ -74,6 +74,23 @@ struct {
 	__type(value, __u32);
 } held SEC(".maps");
 
+/* Clients that are slowed, because their logs grow: looked up only while a service has any. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct client_key);
+	__type(value, struct cap);
+} caps SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct client_key);
+	__type(value, struct promise);
+} promises SEC(".maps");
+
 /* Connections whose process died here, by struct client_key: a kernel that has no socket any more answers with a RST. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

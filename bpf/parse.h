@@ -191,4 +191,16 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 	return PARSE_SEGMENT;
 }
 
+static __always_inline struct client_key client_of(struct parsed *packet) {
+	struct client_key client = {.service = packet->service};
+	if (packet->direction == DIRECTION_IN) {
+		__builtin_memcpy(client.address, packet->ip.source, 16);
+		client.port = packet->tcp.source;
+	} else {
+		__builtin_memcpy(client.address, packet->ip.destination, 16);
+		client.port = packet->tcp.dest;
+	}
+	return client;
+}
+
 #endif

@@ -14,6 +14,7 @@
 #include "maps.h"
 #include "parse.h"
 #include "log.h"
+#include "cap.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -98,18 +99,6 @@ static __always_inline enum local find_local(struct __sk_buff *skb, struct parse
 		local = LOCAL_NONE;
 	bpf_sk_release(found);
 	return local;
-}
-
-static __always_inline struct client_key client_of(struct parsed *packet) {
-	struct client_key client = {.service = packet->service};
-	if (packet->direction == DIRECTION_IN) {
-		__builtin_memcpy(client.address, packet->ip.source, 16);
-		client.port = packet->tcp.source;
-	} else {
-		__builtin_memcpy(client.address, packet->ip.destination, 16);
-		client.port = packet->tcp.dest;
-	}
-	return client;
 }
 
 /* enum held, or 0: the connection is the primary's. */
@@ -258,8 +247,10 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 		return release(skb, packet, state);
 	case REASON_LOGGED_OUT:
 		count_by(packet->service, REASON_LOGGED_BYTES_OUT, len);
-		return release(skb, packet, state);
+		return withhold_if_any(skb, packet, state) ? TC_ACT_SHOT : release(skb, packet, state);
 	case REASON_UNLOGGED:
+		if (packet->direction == DIRECTION_OUT && withhold_if_any(skb, packet, state))
+			return TC_ACT_SHOT;
 		return release(skb, packet, state);
 	case REASON_GATE_CLOSED:
 		if (packet->direction == DIRECTION_OUT)
@@ -377,8 +368,11 @@ int guard(struct __sk_buff *skb) {
 	__u8 destination[6];
 	switch (mode_now(state)) {
 	case MODE_WIRE:
-		if (!held_as(&packet, state))
+		if (!held_as(&packet, state)) {
+			if (is_update(skb, &packet, state) && !withhold(skb, &packet))
+				return TC_ACT_OK;
 			return dropped(service, REASON_EGRESS_MUTE);
+		}
 		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
 	case MODE_FORWARD:
 		return dropped(service, REASON_EGRESS_MUTE);

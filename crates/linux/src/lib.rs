@@ -12,5 +12,6 @@ pub mod probe;
 pub mod process;
 pub mod raw;
 pub mod repair;
+pub mod spill;
 pub mod transparent;
 pub mod wire;

@@ -8,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use proto::census::{PAGE_MAX, Page};
-use proto::connection::{Connection, Endpoint};
+use proto::connection::{AtLimit, Connection, Endpoint};
 use proto::follower::Policy;
 use proto::learn::Terms;
 use proto::packet::Segment;
@@ -168,6 +168,7 @@ impl<'a> Late<'a> {
                 reexecute: Reexecute::default(),
                 connection_bytes_max: 1 << 24,
                 bytes_max: 1 << 30,
+                at_limit: AtLimit::Unprotect,
                 hash_seed: 1,
             });
             table.set_wire(true);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::Instant;
 use crate::census::PageQuery;
+use crate::connection::Cap;
 use crate::orphans::Orphans;
 use crate::role::Role;
 use crate::state_sync::Phase;
@@ -208,6 +209,15 @@ pub enum Action {
         service: ServiceIndex,
         /// The end, which the kernel keeps if nobody says an earlier one.
         until: Option<Instant>,
+    },
+    /// The wire withholds from a client what the primary offers beyond this; `None`: nothing any more.
+    CapWindow {
+        /// Of this service.
+        service: ServiceIndex,
+        /// The client.
+        client: SocketAddr,
+        /// How far it may send.
+        cap: Option<Cap>,
     },
     /// Something that people want to know.
     Report(Report),

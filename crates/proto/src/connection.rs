@@ -1,6 +1,8 @@
 //! One protected connection as the backup knows it: two logged streams, and what each side said last.
 
+mod cap;
 mod learnt;
+mod limit;
 mod position;
 
 use std::net::SocketAddr;
@@ -13,10 +15,15 @@ use crate::follower::{Follower, Policy, Restart};
 pub use crate::opening::Opening;
 use crate::packet::{Options, Segment};
 pub use crate::protection::{Cause, Protection};
+use crate::spill::Full;
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
+use cap::Capped;
+pub(crate) use cap::Word;
+pub use cap::{Cap, Promise};
 pub(crate) use learnt::Middle;
 use learnt::Probation;
+pub use limit::AtLimit;
 
 /// The server's last words.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +32,7 @@ struct Server {
     window_shift: u8,
     acknowledged: Offset,
     window: u32,
+    window_max: u32,
     right_edge: Offset,
     timestamp: u32,
     timestamp_at: Instant,
@@ -61,6 +69,8 @@ pub struct Connection {
     agreed: Agreed,
     follower: Follower,
     limit: u64,
+    at_limit: AtLimit,
+    capped: Option<Capped>,
     takes: Takes,
     /// There were more holes in the input than the server's selective acknowledgements can tell of, and there still are some.
     sack_overflow: bool,
@@ -96,14 +106,15 @@ impl Connection {
         Self {
             client_address,
             vip,
-            input: StreamLog::new(syn.seq + 1, limit),
-            output: StreamLog::new(syn_ack.seq + 1, limit),
+            input: StreamLog::new(syn.seq + 1),
+            output: StreamLog::new(syn_ack.seq + 1),
             client: Client::opening(syn, shift(theirs)),
             server: Server {
                 mss: ours.mss.unwrap_or(MSS_DEFAULT),
                 window_shift: shift(ours),
                 acknowledged: Offset::ZERO,
                 window: syn_ack.window.into(),
+                window_max: syn_ack.window.into(),
                 right_edge: Offset(syn_ack.window.into()),
                 timestamp: ours.timestamps.map_or(0, |timestamps| timestamps.value),
                 timestamp_at: syn_ack.at,
@@ -111,6 +122,8 @@ impl Connection {
             agreed,
             follower,
             limit,
+            at_limit: AtLimit::Unprotect,
+            capped: None,
             takes: Takes::All,
             sack_overflow: false,
             probation: None,
@@ -146,11 +159,6 @@ impl Connection {
     /// The input that the server acknowledged: what it has accepted for certain.
     pub fn input_acknowledged(&self) -> Offset {
         self.server.acknowledged.min(self.input.frontier())
-    }
-
-    /// Memory held by the logs, in bytes.
-    pub fn memory(&self) -> usize {
-        self.input.memory() + self.output.memory()
     }
 
     /// Whether bytes are under way or owed: such connections are taken over first.
@@ -320,15 +328,17 @@ impl Connection {
     }
 
     fn log_input(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
-        let before = self.input.frontier();
-        let mut inserted = self.input.insert(at, payload, source);
-        if inserted == Inserted::TooFar && self.shed() {
-            inserted = self.input.insert(at, payload, source);
+        self.make_room(source);
+        let end = at + payload.len() as u64;
+        if self.spoiled.is_some() && end.since(self.input.frontier()) > self.limit {
+            self.input.pass(end);
+            return;
         }
-        match inserted {
+        let before = self.input.frontier();
+        match self.input.insert(at, payload, source) {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
             // Not kept. If the server takes it all the same, its acknowledgement will show the hole.
-            Inserted::TooFar | Inserted::Known => {}
+            Inserted::TooManyHoles | Inserted::Known => {}
             Inserted::Stored if self.takes != Takes::All => {}
             Inserted::Stored => {
                 let follower = &mut self.follower;
@@ -378,6 +388,7 @@ impl Connection {
         if acknowledges >= self.server.acknowledged {
             self.server.acknowledged = acknowledges;
             self.server.window = u32::from(segment.window) << self.server.window_shift;
+            self.server.window_max = self.server.window_max.max(self.server.window);
             self.server.right_edge = self
                 .server
                 .right_edge
@@ -386,12 +397,16 @@ impl Connection {
     }
 
     fn log_output(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
-        let before = self.output.frontier();
-        match self.output.insert(at, payload, source) {
-            Inserted::Conflict => self.spoil(Protection::Ambiguous),
-            Inserted::TooFar => self.spoil(Protection::Unprotected(Cause::LogLimit)),
-            Inserted::Known => {}
-            Inserted::Stored => {
+        let (before, end) = (self.output.frontier(), at + payload.len() as u64);
+        let is_expected = self.has_room_for(end);
+        match is_expected.then(|| self.output.insert(at, payload, source)) {
+            Some(Inserted::Conflict) => self.spoil(Protection::Ambiguous),
+            None | Some(Inserted::TooManyHoles) => {
+                self.spoil(Protection::Unprotected(Cause::Full(Full::Memory)));
+                self.output.pass(end);
+            }
+            Some(Inserted::Known) => {}
+            Some(Inserted::Stored) => {
                 let follower = &mut self.follower;
                 new_bytes(&self.output, before, at, payload, |bytes| {
                     follower.on_output(bytes)
@@ -410,27 +425,6 @@ impl Connection {
         self.input.keep(shelf);
         self.output.keep(shelf);
         self.hold_limit();
-    }
-
-    fn hold_limit(&mut self) {
-        if self.memory() as u64 > self.limit {
-            self.hold_memory();
-        }
-    }
-
-    /// The logs may not grow: a reply is given up, or the whole connection.
-    pub fn hold_memory(&mut self) {
-        let is_input = self.input.memory() > self.output.memory();
-        if !(is_input && self.shed()) {
-            self.unprotect(Cause::LogLimit);
-        }
-    }
-
-    /// Forgets input that is kept for a reply only.
-    fn shed(&mut self) -> bool {
-        let has_shed = self.follower.shed();
-        self.release();
-        has_shed
     }
 
     /// After every segment: forget what nobody will need, and see whether it is all over.

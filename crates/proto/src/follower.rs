@@ -6,6 +6,7 @@ use crate::Offset;
 use crate::action::{Action, ServiceIndex};
 use crate::restart::http::{Feed, Position, Reexecute, Resume, Tracker};
 use crate::restart::replica::{self, Comparison};
+use crate::spill::Full;
 use crate::table::{Change, Table};
 
 /// Which restart policy a service has (DESIGN.md §2).
@@ -208,10 +209,19 @@ impl Follower {
         }
     }
 
-    /// The log may not grow: gives up input that is kept for a reply only. False if there is none.
-    pub fn shed(&mut self) -> bool {
+    /// Whether a restart will need less of the input if no more of it comes.
+    pub fn drains(&self) -> bool {
         match self {
-            Self::Http(tracker) => tracker.shed(),
+            Self::Http(tracker) => tracker.drains(),
+            Self::Replica(replica) => replica.failed.is_none(),
+            Self::GivenUp => false,
+        }
+    }
+
+    /// The log may not grow, for this reason: gives up input that is kept for a reply only. False if there is none.
+    pub fn shed(&mut self, full: Full) -> bool {
+        match self {
+            Self::Http(tracker) => tracker.shed(full),
             Self::Replica(_) | Self::GivenUp => false,
         }
     }

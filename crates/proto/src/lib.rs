@@ -30,6 +30,7 @@ pub mod restart;
 pub mod role;
 pub mod seq;
 mod slots;
+pub mod spill;
 pub mod standing;
 pub mod state_sync;
 pub mod stream;

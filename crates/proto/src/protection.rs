@@ -1,6 +1,7 @@
 //! Whether a connection would be continued, and if not, why.
 
 use crate::follower::Policy;
+use crate::spill::Full;
 
 /// Whether a takeover can continue a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub enum Cause {
     /// A side acknowledged bytes that are not in the log.
     Hole,
     /// The log would have grown over its limit.
-    LogLimit,
+    Full(Full),
     /// Packets passed without being logged, because the agent was away for too long.
     LogGap,
     /// It began before the log did. Policy `http` learns it from its next exchange on ([`learn`](crate::learn)).
@@ -48,7 +49,7 @@ impl std::fmt::Display for Cause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
-            Self::LogLimit => write!(f, "the log reached its limit"),
+            Self::Full(full) => write!(f, "{full}"),
             Self::LogGap => write!(f, "packets passed unlogged while the agent was away"),
             Self::Older(Policy::Http) => write!(
                 f,

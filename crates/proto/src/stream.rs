@@ -8,11 +8,13 @@
 //! ```
 //!
 //! What comes in order from a [`Shelf`] stays there until [`StreamLog::keep`]: most of it was acknowledged by then, and is
-//! never copied.
+//! never copied. The oldest of what is kept may be moved to a file ([`StreamLog::spill`]).
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::spill::{Full, Part, Spilled, Spills};
 use crate::{Offset, Seq};
 
 const CHUNK: usize = 32 * 1024;
@@ -67,8 +69,8 @@ pub enum Inserted {
     Stored,
     /// Bytes that are still kept were different: someone contradicts himself. Nothing was stored.
     Conflict,
-    /// It lies further ahead than the log may reach, or there are too many holes. Nothing was stored.
-    TooFar,
+    /// There are too many holes. Nothing was stored.
+    TooManyHoles,
 }
 
 /// The log of one stream.
@@ -86,26 +88,27 @@ pub struct StreamLog {
     origin: Offset,
     /// Memory of the chunks, in bytes.
     memory: usize,
+    /// What is kept before the first chunk.
+    spilled: Option<Box<Spilled>>,
     /// The last pieces before the frontier, in order, while nothing is ahead.
     shelved: VecDeque<Shelved>,
     /// Chunks that were given up last: their memory is still in the caches.
     spare: Vec<Vec<u8>>,
-    reach: u64,
 }
 
 impl StreamLog {
-    /// An empty log of the stream whose byte 0 has the number `first`; it will keep at most `reach` bytes.
-    pub fn new(first: Seq, reach: u64) -> Self {
-        Self::starting(Offset::ZERO, first, reach)
+    /// An empty log of the stream whose byte 0 has the number `first`. How far ahead it may reach is for its owner to judge.
+    pub fn new(first: Seq) -> Self {
+        Self::starting(Offset::ZERO, first)
     }
 
     /// The same of a stream that is learnt in its middle: `first` is the number of [`Offset::LEARNT`], and nothing before it is
     /// known.
-    pub fn learnt(first: Seq, reach: u64) -> Self {
-        Self::starting(Offset::LEARNT, first, reach)
+    pub fn learnt(first: Seq) -> Self {
+        Self::starting(Offset::LEARNT, first)
     }
 
-    fn starting(start: Offset, first: Seq, reach: u64) -> Self {
+    fn starting(start: Offset, first: Seq) -> Self {
         Self {
             first,
             start,
@@ -116,9 +119,9 @@ impl StreamLog {
             chunks: VecDeque::new(),
             origin: start,
             memory: 0,
+            spilled: None,
             shelved: VecDeque::new(),
             spare: Vec::new(),
-            reach,
         }
     }
 
@@ -172,6 +175,11 @@ impl StreamLog {
         self.frontier.to_seq(self.first) + u32::from(self.is_complete())
     }
 
+    /// The sequence number that comes after all that was logged, holes or not, the FIN included.
+    pub fn end_seq(&self) -> Seq {
+        self.fin.map_or(self.end(), |fin| fin + 1).to_seq(self.first)
+    }
+
     /// The offset that `seq` means, near the frontier. `None`: before the stream's start.
     pub fn offset_of(&self, seq: Seq) -> Option<Offset> {
         Offset::from_seq(seq, self.first, self.frontier)
@@ -180,6 +188,16 @@ impl StreamLog {
     /// Memory held by what is kept, in bytes; not counted is what waits to be used again while the log is in use.
     pub fn memory(&self) -> usize {
         self.memory
+    }
+
+    /// Bytes that its file holds.
+    pub fn spilled(&self) -> u64 {
+        self.spilled.as_ref().map_or(0, |spilled| spilled.bytes())
+    }
+
+    /// The first byte that is kept, but not in a file.
+    pub(crate) fn resident(&self) -> Offset {
+        self.spilled.as_ref().map_or(self.base, |spilled| spilled.end())
     }
 
     /// The sender said that its stream ends at `at`. False if it said otherwise before: a contradiction.
@@ -202,9 +220,6 @@ impl StreamLog {
     /// If pieces of it lie on a shelf, and `bytes` on none.
     pub fn insert(&mut self, at: Offset, bytes: &[u8], source: Option<OnShelf<'_>>) -> Inserted {
         let end = at + bytes.len() as u64;
-        if end.since(self.base) > self.reach {
-            return Inserted::TooFar;
-        }
         if self.fin.is_some_and(|fin| end > fin) {
             return Inserted::Conflict;
         }
@@ -249,9 +264,9 @@ impl StreamLog {
         let end = at + bytes.len() as u64;
         let part =
             |range: &Range<Offset>| &bytes[at_index(range.start.since(at))..at_index(range.end.since(at))];
-        let known = std::iter::once(self.base..self.frontier).chain(self.ahead.iter().cloned());
+        let known = std::iter::once(self.resident()..self.frontier).chain(self.ahead.iter().cloned());
         let mut unknown = Vec::new();
-        let mut position = at.max(self.base);
+        let mut position = at.max(self.resident());
         for range in known {
             let overlap = position.max(range.start)..end.min(range.end);
             if overlap.start < overlap.end && !self.equals(overlap.start, part(&overlap)) {
@@ -270,7 +285,7 @@ impl StreamLog {
             return Inserted::Known;
         }
         if self.ahead.len() + unknown.len() > AHEAD_MAX {
-            return Inserted::TooFar;
+            return Inserted::TooManyHoles;
         }
         for range in &unknown {
             self.write(range.start, part(range));
@@ -299,10 +314,12 @@ impl StreamLog {
     /// Forgets the bytes before `to` (at most up to the frontier).
     pub fn release(&mut self, to: Offset) {
         self.base = self.base.max(to.min(self.frontier));
-        while self
-            .shelved
-            .front()
-            .is_some_and(|piece| piece.range.end <= self.base)
+        match &mut self.spilled {
+            Some(spilled) if spilled.end() > self.base => spilled.release(self.base),
+            _ => self.spilled = None,
+        }
+        while let Some(piece) = self.shelved.front()
+            && piece.range.end <= self.base
         {
             self.shelved.pop_front();
         }
@@ -310,19 +327,58 @@ impl StreamLog {
             self.clear();
         }
         while self.origin + CHUNK as u64 <= self.base {
-            let Some(mut chunk) = self.chunks.pop_front() else {
+            let Some(chunk) = self.chunks.pop_front() else {
                 break;
             };
-            self.origin += CHUNK as u64;
-            self.memory -= chunk.capacity();
-            if self.spare.len() < SPARE_MAX {
-                chunk.clear();
-                self.spare.push(chunk);
-            }
+            self.drop_chunk(chunk);
         }
         if self.chunks.is_empty() {
-            self.origin = self.base;
+            self.origin = self.resident();
         }
+    }
+
+    /// Of a stream that is not kept any more: bytes up to `end` were seen. What is missing before it never comes.
+    pub fn pass(&mut self, end: Offset) {
+        self.frontier = self.end().max(end);
+        self.ahead.clear();
+        self.release(self.frontier);
+    }
+
+    /// The first chunk, which was taken out, is not needed any more.
+    fn drop_chunk(&mut self, mut chunk: Vec<u8>) {
+        self.origin += CHUNK as u64;
+        self.memory -= chunk.capacity();
+        if self.spare.len() < SPARE_MAX {
+            chunk.clear();
+            self.spare.push(chunk);
+        }
+    }
+
+    /// Moves what is kept before `to` to a file, the oldest first and in whole chunks, until no more than `memory` bytes of memory
+    /// are held. What is in the file is not compared with copies of it any more: `to` is what the receiver has for certain.
+    ///
+    /// # Errors
+    /// A file cannot be made or written, or may not hold more. What was moved before is moved.
+    pub fn spill(&mut self, spills: &Arc<Spills>, to: Offset, memory: usize) -> Result<(), Full> {
+        let in_chunks = self
+            .shelved
+            .front()
+            .map_or(self.frontier, |piece| piece.range.start);
+        while self.memory > memory && self.origin + CHUNK as u64 <= to.min(in_chunks) {
+            let start = self.origin.max(self.base);
+            let spilled = match &mut self.spilled {
+                Some(spilled) => spilled,
+                none => none.insert(Box::new(Spilled::begin(spills, start)?)),
+            };
+            let written = spilled.append(&self.chunks[0][at_index(start.since(self.origin))..]);
+            if spilled.bytes() == 0 {
+                self.spilled = None;
+            }
+            written?;
+            let chunk = self.chunks.pop_front().expect("it has just been written");
+            self.drop_chunk(chunk);
+        }
+        Ok(())
     }
 
     /// Nothing is kept any more: what comes next begins a chunk.
@@ -342,13 +398,27 @@ impl StreamLog {
     /// The kept bytes of `range`, in order, as slices.
     ///
     /// # Panics
-    /// If the range is not kept and contiguous, or lies on a shelf.
+    /// If the range is not kept and contiguous, or lies on a shelf or in a file.
     pub fn slices(&self, range: Range<Offset>) -> impl Iterator<Item = &[u8]> {
         assert!(
-            self.base <= range.start && range.end <= self.frontier && !self.is_shelved(),
+            self.resident() <= range.start && range.end <= self.frontier && !self.is_shelved(),
             "{range:?} of {self:?}"
         );
         self.pieces(range.start, range.end.since(range.start))
+    }
+
+    /// The kept bytes of `range`, in order, in memory or not.
+    ///
+    /// # Panics
+    /// If the range is not kept and contiguous, or lies on a shelf.
+    pub fn parts(&self, range: Range<Offset>) -> impl Iterator<Item = Part<'_>> {
+        assert!(self.base <= range.start, "{range:?} of {self:?}");
+        let in_file = range.start..range.end.min(self.resident());
+        let in_memory = range.start.max(self.resident())..range.end;
+        let file = self.spilled.as_ref().filter(|_| !in_file.is_empty());
+        let file = file.map(|spilled| spilled.part(in_file.start, in_file.end.since(in_file.start)));
+        let memory = (!in_memory.is_empty()).then(|| self.slices(in_memory).map(Part::Memory));
+        file.into_iter().chain(memory.into_iter().flatten())
     }
 
     /// The ranges that lie behind a hole, with their bytes.
@@ -430,6 +500,8 @@ fn at_index(distance: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spill::gather;
+    use crate::spill::tests::Memory;
     use proptest::prelude::*;
 
     impl Shelf for Vec<u8> {
@@ -439,15 +511,16 @@ mod tests {
     }
 
     fn contents(log: &StreamLog) -> Vec<u8> {
-        log.slices(log.base()..log.frontier())
-            .flatten()
-            .copied()
-            .collect()
+        gather(log.parts(log.base()..log.frontier())).expect("memory can be read")
+    }
+
+    fn spills() -> Arc<Spills> {
+        Spills::new(Box::new(Memory::default()), u64::MAX)
     }
 
     #[test]
     fn a_hole_is_filled_and_conflicts_are_seen_on_both_sides_of_it() {
-        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        let mut log = StreamLog::new(Seq(0));
         assert_eq!(log.insert(Offset(0), b"abc", None), Inserted::Stored);
         assert_eq!(log.insert(Offset(6), b"ghi", None), Inserted::Stored);
         assert_eq!(
@@ -463,7 +536,7 @@ mod tests {
 
     #[test]
     fn released_bytes_are_neither_kept_nor_compared() {
-        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        let mut log = StreamLog::new(Seq(0));
         log.insert(Offset(0), &[1; 100_000], None);
         log.release(Offset(99_990));
         assert!(log.memory() <= CHUNK, "{}", log.memory());
@@ -477,7 +550,7 @@ mod tests {
 
     #[test]
     fn a_stream_has_one_end() {
-        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        let mut log = StreamLog::new(Seq(0));
         log.insert(Offset(0), b"abc", None);
         assert!(!log.set_fin(Offset(2)));
         assert!(log.set_fin(Offset(5)));
@@ -490,16 +563,19 @@ mod tests {
     }
 
     #[test]
-    fn reach_bounds_the_log() {
-        let mut log = StreamLog::new(Seq(0), 10);
-        assert_eq!(log.insert(Offset(4), b"1234567", None), Inserted::TooFar);
-        assert_eq!(log.insert(Offset(4), b"123456", None), Inserted::Stored);
+    fn holes_are_bounded() {
+        let mut log = StreamLog::new(Seq(0));
+        for at in (0..AHEAD_MAX as u64).map(|hole| Offset(2 * hole + 1)) {
+            assert_eq!(log.insert(at, b"x", None), Inserted::Stored);
+        }
+        let at = Offset(2 * AHEAD_MAX as u64 + 1);
+        assert_eq!(log.insert(at, b"x", None), Inserted::TooManyHoles);
     }
 
     #[test]
     fn what_was_acknowledged_on_the_shelf_is_never_copied() {
         let shelf = vec![7; 100_000];
-        let mut log = StreamLog::new(Seq(0), 1 << 20);
+        let mut log = StreamLog::new(Seq(0));
         for at in (0..100_000).step_by(10_000) {
             let source = Some(OnShelf {
                 shelf: &shelf,
@@ -514,6 +590,37 @@ mod tests {
         assert!(log.memory() <= CHUNK, "{}", log.memory());
     }
 
+    #[test]
+    fn what_is_spilled_holds_no_memory_and_is_given_up_with_what_is_released() {
+        let spills = spills();
+        let mut log = StreamLog::new(Seq(0));
+        let stream: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
+        log.insert(Offset(0), &stream, None);
+        log.release(Offset(40_000));
+        log.spill(&spills, Offset(150_000), 0).expect("memory");
+        let spilled = 4 * CHUNK as u64 - 40_000;
+        assert_eq!(
+            (log.spilled(), spills.bytes()),
+            (spilled, spilled),
+            "whole chunks before 150,000"
+        );
+        assert!(log.memory() <= 200_000 - 3 * CHUNK, "{}", log.memory());
+        assert_eq!(log.insert(Offset(200_000), b"more", None), Inserted::Stored);
+        assert_eq!(contents(&log), [&stream[40_000..], b"more"].concat());
+        let parts: Vec<_> = log.parts(Offset(131_000)..Offset(131_100)).collect();
+        assert!(matches!(parts[..], [Part::File(_), Part::Memory(_)]), "{parts:?}");
+        assert_eq!(gather(parts).expect("memory"), stream[131_000..131_100]);
+        assert_eq!(
+            log.insert(Offset(130_000), &[255; 5], None),
+            Inserted::Known,
+            "not compared"
+        );
+        assert_eq!(log.insert(Offset(140_000), &[255; 5], None), Inserted::Conflict);
+        log.release(Offset(131_072));
+        assert_eq!((log.spilled(), spills.bytes()), (0, 0));
+        assert_eq!(contents(&log), [&stream[131_072..], b"more"].concat());
+    }
+
     proptest! {
         /// Any order of any overlapping pieces gives the stream, with releases in between.
         #[test]
@@ -521,9 +628,12 @@ mod tests {
             pieces in prop::collection::vec((0_u64..90_000, 1_u64..20_000), 1..60),
             first: u32,
             shelf: bool,
+            spilled_every in 1_usize..8,
+            released_every in 2_usize..10,
         ) {
+            let spills = spills();
             let stream: Vec<u8> = (0..120_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-            let mut log = StreamLog::new(Seq(first), 1 << 20);
+            let mut log = StreamLog::new(Seq(first));
             let mut seen = vec![false; stream.len()];
             for (index, (start, len)) in pieces.into_iter().enumerate() {
                 let range = start as usize..(start + len) as usize;
@@ -532,8 +642,12 @@ mod tests {
                 seen[range].fill(true);
                 let frontier = seen.iter().position(|seen| !seen).unwrap_or(seen.len());
                 prop_assert_eq!(log.frontier(), Offset(frontier as u64));
-                if index % 3 == 2 {
+                if index % released_every == 1 {
                     log.release(Offset(frontier as u64 / 2));
+                }
+                if index % spilled_every == 0 {
+                    log.spill(&spills, Offset(frontier as u64 / 4 * 3), CHUNK).expect("memory");
+                    prop_assert_eq!(log.spilled(), spills.bytes());
                 }
                 if shelf && index % 4 < 3 {
                     continue;

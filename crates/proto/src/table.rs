@@ -1,6 +1,7 @@
 //! The connections of one service: handshakes under way, open ones, and ones that ended not long ago.
 
 mod learning;
+mod limit;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use rustc_hash::FxSeededState;
 
 use crate::census::Census;
-use crate::connection::{Connection, Effect, EndpointTimestamps, Opening};
+use crate::connection::{AtLimit, Connection, Effect, EndpointTimestamps, Opening, Word};
 use crate::follower::{Follower, Policy};
 use crate::learn::Learner;
 use crate::older::Older;
@@ -17,7 +18,7 @@ use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::restart::http::Reexecute;
 pub use crate::slots::ConnectionId;
 use crate::slots::Slots;
-use crate::stream::{OnShelf, Shelf};
+use crate::stream::OnShelf;
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
 
@@ -40,7 +41,7 @@ pub enum Direction {
 }
 
 /// What a table keeps and how much of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TableConfig {
     /// The VIP and port.
     pub vip: SocketAddr,
@@ -52,6 +53,8 @@ pub struct TableConfig {
     pub connection_bytes_max: u64,
     /// Log bytes that all connections may hold together.
     pub bytes_max: u64,
+    /// What becomes of a connection whose log is full.
+    pub at_limit: AtLimit,
     /// Seed of the hash tables: clients choose their addresses.
     pub hash_seed: usize,
 }
@@ -99,6 +102,8 @@ pub struct Table {
     memory: u64,
     /// Connections of which bytes lie on a shelf.
     shelved: Vec<ConnectionId>,
+    /// What is to be done about clients' windows.
+    words: VecDeque<(SocketAddr, Word)>,
     handshakes: Map<Handshake>,
     handshake_order: VecDeque<(SocketAddr, Seq)>,
     ended: Map<Ended>,
@@ -122,19 +127,20 @@ impl Table {
     pub fn new(config: TableConfig) -> Self {
         let map = FxSeededState::with_seed(config.hash_seed);
         Self {
+            older: Older::new(config.hash_seed),
+            learner: Learner::new(config.hash_seed),
             config,
             by_client: Map::with_hasher(map.clone()),
             slots: Slots::default(),
             memory: 0,
             shelved: Vec::new(),
+            words: VecDeque::new(),
             handshakes: Map::with_hasher(map.clone()),
             handshake_order: VecDeque::new(),
             ended: Map::with_hasher(map.clone()),
             handed_over: Map::with_hasher(map),
             ended_order: VecDeque::new(),
-            older: Older::new(config.hash_seed),
             census: Census::default(),
-            learner: Learner::new(config.hash_seed),
             on_probation: Vec::new(),
             is_wire: false,
         }
@@ -146,10 +152,11 @@ impl Table {
         for id in ids {
             self.remove(id);
         }
-        let slots = std::mem::take(&mut self.slots);
+        let (slots, words) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.words));
         *self = Self {
             slots,
-            ..Self::new(self.config)
+            words,
+            ..Self::new(self.config.clone())
         };
     }
 
@@ -229,7 +236,8 @@ impl Table {
         }
     }
 
-    fn insert(&mut self, connection: Connection) -> ConnectionId {
+    fn insert(&mut self, mut connection: Connection) -> ConnectionId {
+        connection.set_at_limit(self.config.at_limit.clone());
         let client = connection.client();
         self.memory += connection.memory() as u64;
         let id = self.slots.insert(connection);
@@ -381,8 +389,10 @@ impl Table {
             self.shelved.push(id);
         }
         if over && connection.memory() > before {
-            connection.hold_memory();
+            connection.hold(before);
         }
+        let client = connection.client();
+        connection.judge_window(Some(now), &mut |word| self.words.push_back((client, word)));
         self.memory = self.memory + connection.memory() as u64 - before as u64;
         connection.prove(now);
         if let Some(reason) = connection.disproof() {
@@ -461,17 +471,6 @@ impl Table {
         })
     }
 
-    /// The shelf will be cleared: copies from it what is still needed.
-    pub fn keep(&mut self, shelf: &dyn Shelf) {
-        for id in std::mem::take(&mut self.shelved) {
-            if let Some(connection) = self.get_mut(id) {
-                let before = connection.memory();
-                connection.keep(shelf);
-                self.account(id, before);
-            }
-        }
-    }
-
     /// Takes a connection out of the table: a socket has it now.
     pub fn hand_over(&mut self, id: ConnectionId) -> Option<Connection> {
         let connection = self.remove(id)?;
@@ -485,13 +484,10 @@ impl Table {
         let connection = self.slots.remove(id)?;
         self.memory -= connection.memory() as u64;
         self.by_client.remove(&connection.client());
+        if connection.is_capped() {
+            self.words.push_back((connection.client(), Word::Forget));
+        }
         Some(connection)
-    }
-
-    /// To be called after a connection was changed through [`get_mut`](Self::get_mut), with its memory before.
-    pub fn account(&mut self, id: ConnectionId, before: usize) {
-        let now = self.get(id).map_or(0, Connection::memory);
-        self.memory = self.memory + now as u64 - before as u64;
     }
 }
 
@@ -526,6 +522,7 @@ mod tests {
             reexecute: Reexecute::default(),
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
+            at_limit: AtLimit::Unprotect,
             hash_seed: 1,
         })
     }

@@ -313,7 +313,7 @@ fn reset_of(connection: &Connection) -> Segment<'static> {
     Segment {
         source: endpoint.vip,
         destination: endpoint.client,
-        seq: connection.output().next_seq(),
+        seq: connection.output().end_seq(),
         ack: endpoint.receive_next,
         flags: Flags {
             ack: true,
@@ -432,6 +432,8 @@ pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::AtLimit;
+    use crate::packet::Checksum;
     use crate::restart::http::Reexecute;
     use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
 
@@ -444,6 +446,7 @@ mod tests {
             reexecute: Reexecute::default(),
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
+            at_limit: AtLimit::Unprotect,
             hash_seed: 1,
         })
     }
@@ -480,6 +483,37 @@ mod tests {
             Change::Opened(id) => id,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// What the log does not keep, the client has all the same.
+    #[test]
+    fn a_connection_whose_output_was_too_much_is_reset_where_its_client_is() {
+        let config = TableConfig {
+            connection_bytes_max: 3000,
+            ..table().config().clone()
+        };
+        let mut table = Table::new(config);
+        open(&mut table, 1);
+        for seq in (1001..20_001).step_by(1000) {
+            let segment = Segment {
+                source: VIP.into(),
+                destination: ([10, 0, 0, 1], 1).into(),
+                seq: Seq(seq),
+                ack: Seq(1),
+                flags: Flags::ACK,
+                window: 1000,
+                options: Options::default(),
+                payload: &[7; 1000],
+            };
+            table.on_packet(Instant::from_nanos(0), Direction::Out, &segment, None);
+        }
+        let (now, mut actions) = (Instant::from_nanos(1), VecDeque::new());
+        let mut takeover = Takeover::begin(now, 0, &mut actions);
+        takeover.on_drained(now, 0, &mut table, &mut actions);
+        let refusals: Vec<_> = takeover.into_refusals().collect();
+        let reset = Segment::parse(&refusals[0], Checksum::Trusted).expect("a packet");
+        assert!(reset.flags.rst);
+        assert_eq!(reset.seq, Seq(20_001));
     }
 
     /// Also one that just listens, and whose place in the table is behind those that others have left.

@@ -4,7 +4,8 @@ mod seeds;
 use proto::follower::Policy;
 use seeds::*;
 use std::time::Duration;
-use steadfast_sim::pair::{Scene, SceneConfig};
+use steadfast_sim::pair::application::Pace;
+use steadfast_sim::pair::{Full, Scene, SceneConfig, Talk, echo};
 
 /// Scenes of each kind. More can be asked for one by one: SEED=N.
 const SEEDS: u64 = 300;
@@ -32,6 +33,86 @@ fn power_off() {
         let complaints = scene.run(at(LIMIT));
         (scene, complaints)
     });
+}
+
+/// Uploads are longer than memory may hold of a log: what is beyond goes to files, and is fed from them.
+#[test]
+fn spilled() {
+    const MEMORY: u64 = 150_000;
+    let mut spilled = 0;
+    for_seeds("spilled", 0..SEEDS / 10, |seed, _| {
+        let mut draw = Draw::new(seed);
+        let policy = draw.pick(&[Policy::Http, Policy::Replica]);
+        let mut config = draw.config(seed, policy);
+        config.log_limit = (MEMORY, Full::Spilled);
+        // What is under way, in either direction, may be more than that.
+        config.client_tcp.receive_buffer = draw.pick(&[16_384, 1 << 20]);
+        config.server_tcp.receive_buffer = draw.pick(&[65_536, 1 << 20]);
+        let mut scene = Scene::new(&config);
+        for _ in 0..1 + draw.below(3) {
+            let begin = at(START + draw.time(200 * MS));
+            scene.connect(begin, draw.talk_of(policy, 2, 1_000_000, false));
+        }
+        let moment = at(START + draw.time(Duration::from_millis(800)));
+        scene.power_off(moment);
+        scene.world.run_until(moment);
+        spilled += scene.backup().spilled();
+        let mut complaints = scene.run(at(LIMIT));
+        let lost = scene.backup().lost().iter();
+        complaints.extend(
+            lost.filter(|(_, reason)| reason.contains("limit"))
+                .map(|x| format!("{x:?}")),
+        );
+        (scene, complaints)
+    });
+    assert!(
+        spilled > 0 || std::env::var_os("SEED").is_some(),
+        "nothing was spilled"
+    );
+}
+
+/// Replicas read more slowly than their clients send: those are slowed, and nothing is given up.
+#[test]
+fn slowed() {
+    const MEMORY: u64 = 150_000;
+    let mut capped = 0;
+    for_seeds("slowed", 0..SEEDS / 10, |seed, _| {
+        let mut draw = Draw::new(seed);
+        let mut config = draw.config(seed, Policy::Replica);
+        config.log_limit = (MEMORY, Full::Slowed);
+        config.server_tcp.receive_buffer = draw.pick(&[30_000, 65_536]);
+        config.replica_pace = Some(Pace {
+            bytes: 1000 + draw.below(3000) as usize,
+            every: MS * 2,
+        });
+        let mut scene = Scene::new(&config);
+        for _ in 0..1 + draw.below(3) {
+            let begin = at(START + draw.time(200 * MS));
+            let mut messages = draw.messages(3, 1_000_000);
+            for (message, _) in &mut messages {
+                // Waiting does not help where the primary says more than the replica.
+                (message.echo, message.download) = (false, message.download.min(20_000));
+            }
+            scene.connect(begin, Talk::Echo(echo::Client::new(messages, false, None)));
+        }
+        let moment = at(START + draw.time(Duration::from_millis(800)));
+        if draw.below(4) > 0 {
+            scene.power_off(moment);
+        }
+        scene.world.run_until(moment);
+        capped += scene.backup().capped();
+        let mut complaints = scene.run(at(LIMIT));
+        let lost = scene.backup().lost().iter();
+        complaints.extend(
+            lost.filter(|(_, reason)| reason.contains("limit") || reason.contains("behind"))
+                .map(|lost| format!("{lost:?}")),
+        );
+        (scene, complaints)
+    });
+    assert!(
+        capped > 0 || std::env::var_os("SEED").is_some(),
+        "nobody was slowed"
+    );
 }
 
 #[test]

@@ -229,6 +229,16 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         "log",
         format!("{log} of {limit}; the largest {largest} of {largest_limit}"),
     );
+    if service.spill_limit_bytes > 0 {
+        let [spilled, limit] = [service.spilled_bytes, service.spill_limit_bytes].map(bytes);
+        line("in files", format!("{spilled} of {limit}"));
+    }
+    if service.slowed > 0 {
+        line(
+            "slowed",
+            format!("{} clients, whose logs are nearly full", service.slowed),
+        );
+    }
     let lag = [service.lag.unfollowed_bytes, service.lag.unacknowledged_bytes];
     let [unfollowed, unacknowledged] = lag.map(bytes);
     line(

@@ -58,6 +58,9 @@ fn survivor() -> ServiceStatus {
         },
         log_limit_bytes: 2 << 30,
         connection_log_limit_bytes: 64 << 20,
+        spilled_bytes: 300 << 20,
+        spill_limit_bytes: 8 << 30,
+        slowed: 3,
         lease: LeaseStatus {
             configured_ns: 300_000_000,
             left_ns: Some(380_000_000),
@@ -116,6 +119,8 @@ simplex        this node serves alone
 history        sole 11 s ago, before that taking over 12 s ago, before that backup 62 s ago
 peer           primary; its application: DEAD
 log            5.1 MiB of 2.0 GiB; the largest 2.0 KiB of 64.0 MiB
+in files       300.0 MiB of 8.0 GiB
+slowed         3 clients, whose logs are nearly full
 lag            0 B not followed, 1.4 KiB of input not acknowledged by the primary
 lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease 300.00 ms)
 replica        its state is NOT the primary's (resting); finish failed: exit status: 3: no
@@ -144,6 +149,7 @@ fn connections_are_one_per_line() {
         in_offset: 120,
         out_offset: 70_000,
         log_bytes: 2048,
+        spilled_bytes: 0,
         lag: Lag {
             unfollowed_bytes: 7,
             unacknowledged_bytes: 1024,

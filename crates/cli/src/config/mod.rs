@@ -6,6 +6,7 @@
 
 mod arbiter;
 mod key;
+mod log;
 mod parse;
 mod places;
 mod problem;
@@ -94,7 +95,7 @@ pub struct Detector {
 }
 
 /// `[log]`: what the log may cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
     /// `ring_mb`: the kernel's ring for protected traffic behind its first 16 MiB, in bytes; a power of two. Default 64 MiB.
     pub ring_bytes: u32,
@@ -104,6 +105,24 @@ pub struct Log {
     pub per_connection_bytes: u64,
     /// `total_mb`: bound of all logs of one service together, in bytes. Default 2 GiB.
     pub total_bytes: u64,
+    /// `at_limit`: of the services that do not say it themselves.
+    pub at_limit: AtLimit,
+    /// `spill_dir`: where the files are, without names, of services that spill. Default `/var/tmp`.
+    pub spill_dir: PathBuf,
+    /// `spill_mb`: bound of all files of one service together, in bytes. Default 8 GiB.
+    pub spill_bytes: u64,
+}
+
+/// What becomes of a connection whose log is full (`at_limit`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtLimit {
+    /// `"unprotect"`: its log is given up.
+    #[default]
+    Unprotect,
+    /// `"spill"`: its input goes to a file; when that cannot be, it is unprotected.
+    Spill,
+    /// `"slow"`: its client is slowed before, where waiting helps; where it does not, it is unprotected.
+    Slow,
 }
 
 /// `[metrics]`: the endpoint for Prometheus.
@@ -148,6 +167,8 @@ pub struct Service {
     pub crash_exit_codes: Vec<u8>,
     /// `commit`: what must be logged before what is released.
     pub commit: Commit,
+    /// `at_limit`: what becomes of a connection whose log is full. Default: what `[log]` says.
+    pub at_limit: AtLimit,
     /// `claim_ping`: hosts outside of the pair, of the VIP's family. A primary whose backup is gone speaks alone once one of them
     /// answers a ping from the VIP. Default: the gateways on the service interface.
     pub claim_ping: Vec<IpAddr>,

@@ -10,11 +10,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::table::{
-    ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, power_of_two, text, unknown,
+    ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, narrow, text, unknown,
 };
 use super::{
-    AfterTakeover, Commit, Config, ConfigError, Detector, Health, Log, Metrics, Node, Peer, Policy, Problem,
-    Role, STATE_ROOT, Service, StateSync, arbiter, relations,
+    AfterTakeover, AtLimit, Commit, Config, ConfigError, Detector, Health, Metrics, Node, Peer, Policy,
+    Problem, Role, STATE_ROOT, Service, StateSync, arbiter, log, relations,
 };
 
 /// The file's tables, and the one key outside of them.
@@ -40,17 +40,8 @@ const HEALTH_FAILURES: u64 = 3;
 const STATE_SYNC_TIMEOUT_MS: u64 = 10_000;
 const STATE_SYNC_HOLD_MS: u64 = 500;
 
-/// At 1.2 GB/s the ring fills to 3–8 MB in normal running; the rest is for a drainer that is held up.
-const RING_MB: u64 = 64;
-const SYN_RING_KB: u64 = 1024;
-const PER_CONNECTION_MB: u64 = 64;
-const TOTAL_MB: u64 = 2048;
-
 /// The longest path that a Unix socket can have (`sun_path`, with its final zero).
 const SOCKET_PATH: usize = 107;
-
-const KB: u64 = 1024;
-const MB: u64 = 1024 * KB;
 
 /// Reads the whole file.
 pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
@@ -77,7 +68,7 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
     let peer = peer(&mut reading, root);
     let arbiter = arbiter::arbiter(&mut reading, root);
     let detector = detector(&mut reading, root);
-    let log = log(&mut reading, root);
+    let log = log::log(&mut reading, root);
     let metrics = metrics(&mut reading, root);
     let services = services(&mut reading, root);
     let drafts = relations::check(
@@ -85,7 +76,7 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
         node.as_ref(),
         peer.as_ref(),
         detector,
-        log,
+        &log,
         services,
     );
     reading.verdict(path)?;
@@ -184,29 +175,6 @@ fn detector(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Detector {
     }
 }
 
-fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
-    let mut table = Table::begin(reading, "log".to_owned(), root.get("log"));
-    let ring = table
-        .optional("ring_mb", power_of_two(1..=1024))
-        .unwrap_or(RING_MB);
-    let syn_ring = table
-        .optional("syn_ring_kb", power_of_two(64..=65_536))
-        .unwrap_or(SYN_RING_KB);
-    let per_connection = table
-        .optional("per_connection_mb", integer(1..=65_536))
-        .unwrap_or(PER_CONNECTION_MB);
-    let total = table
-        .optional("total_mb", integer(1..=1_048_576))
-        .unwrap_or(TOTAL_MB);
-    table.end();
-    Log {
-        ring_bytes: narrow(ring * MB),
-        syn_ring_bytes: narrow(syn_ring * KB),
-        per_connection_bytes: per_connection * MB,
-        total_bytes: total * MB,
-    }
-}
-
 fn metrics(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Metrics> {
     let value = root.get("metrics")?;
     let mut table = Table::begin(reading, "metrics".to_owned(), Some(value));
@@ -250,6 +218,7 @@ pub(super) struct Draft {
     pub(super) after_takeover: Option<AfterTakeover>,
     pub(super) crash_exit_codes: Vec<u8>,
     pub(super) commit: Commit,
+    pub(super) at_limit: Option<AtLimit>,
     pub(super) claim_ping: Vec<IpAddr>,
     pub(super) on_deposed: Vec<String>,
     pub(super) state_sync: Option<StateSync>,
@@ -301,6 +270,7 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
             .optional("crash_exit_codes", list(integer(1..=255)))
             .map_or_else(Vec::new, |codes| codes.into_iter().map(narrow).collect()),
         commit: table.optional("commit", commit).unwrap_or(Commit::Prs),
+        at_limit: table.optional("at_limit", log::at_limit),
         claim_ping: table.optional("claim_ping", list(address)).unwrap_or_default(),
         on_deposed: table
             .optional("on_deposed", list(text("a string", |word| Some(word.to_owned()))))
@@ -361,8 +331,13 @@ impl Draft {
         }
     }
 
-    /// The service with `role` and `peer_address` resolved; nothing if a field could not be read.
-    pub(super) fn finish(self, role: Option<Role>, peer_address: Option<IpAddr>) -> Option<Service> {
+    /// The service with `role`, `peer_address` and `at_limit` resolved; nothing if a field could not be read.
+    pub(super) fn finish(
+        self,
+        role: Option<Role>,
+        peer_address: Option<IpAddr>,
+        at_limit: AtLimit,
+    ) -> Option<Service> {
         let (address, port, policy) = (self.address?, self.port?, self.policy?);
         let date = || {
             if policy == Policy::Http {
@@ -387,6 +362,7 @@ impl Draft {
             after_takeover: self.after_takeover.unwrap_or_default(),
             crash_exit_codes: self.crash_exit_codes,
             commit: self.commit,
+            at_limit: self.at_limit.unwrap_or(at_limit),
             claim_ping: self.claim_ping,
             on_deposed: self.on_deposed,
             state_sync: self.state_sync,
@@ -467,9 +443,4 @@ fn header(value: &DeValue<'_>) -> Result<String, String> {
     text("the name of an HTTP header", |name| {
         fits(name).then(|| name.to_ascii_lowercase())
     })(value)
-}
-
-/// `number` in the type of its field; the range that was just checked fits it.
-fn narrow<T: TryFrom<u64>>(number: u64) -> T {
-    T::try_from(number).ok().expect("the field's range fits its type")
 }

@@ -23,6 +23,11 @@ impl Places {
         }
     }
 
+    /// Whether the file has `field`.
+    pub(super) fn has(&self, field: &str) -> bool {
+        self.lines.contains_key(field)
+    }
+
     pub(super) fn insert(&mut self, field: String, line: usize) {
         self.lines.insert(field, line);
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::parse::Draft;
 use super::table::Reading;
-use super::{Detector, Log, Node, Peer, Policy, Role, Service};
+use super::{AtLimit, Detector, Log, Node, Peer, Policy, Role, Service};
 
 /// Notes every relation that does not hold. The services, unless a field could not be read.
 pub(super) fn check(
@@ -13,7 +13,7 @@ pub(super) fn check(
     node: Option<&Node>,
     peer: Option<&Peer>,
     detector: Detector,
-    log: Log,
+    log: &Log,
     drafts: Vec<Draft>,
 ) -> Option<Vec<Service>> {
     limits(reading, node, detector, log);
@@ -31,15 +31,17 @@ pub(super) fn check(
     }
     pairwise(reading, &drafts);
 
+    spilling(reading, log, &drafts);
+
     let mut services = Vec::new();
     for (index, draft) in drafts.into_iter().enumerate() {
         let role = role(reading, index, &draft, node, peer);
-        services.push(draft.finish(role, peer.map(|peer| peer.address)));
+        services.push(draft.finish(role, peer.map(|peer| peer.address), log.at_limit));
     }
     services.into_iter().collect()
 }
 
-fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, log: Log) {
+fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, log: &Log) {
     if let Some(node) = node
         && node.agent_timeout < detector.detection()
     {
@@ -57,6 +59,19 @@ fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, lo
             log.total_bytes >> 20
         );
         reading.problem("log.per_connection_mb", what);
+    }
+}
+
+/// Where files go is said for services that spill.
+fn spilling(reading: &mut Reading<'_>, log: &Log, drafts: &[Draft]) {
+    let spills = |draft: &Draft| draft.at_limit.unwrap_or(log.at_limit) == AtLimit::Spill;
+    if drafts.is_empty() || drafts.iter().any(spills) {
+        return;
+    }
+    for key in ["log.spill_dir", "log.spill_mb"] {
+        if reading.places.has(key) {
+            reading.problem(key, "is of no use: no service has at_limit = \"spill\"");
+        }
     }
 }
 

@@ -200,6 +200,11 @@ pub(super) fn power_of_two(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) 
     })
 }
 
+/// `number` in the type of its field; the range that was just checked fits it.
+pub(super) fn narrow<T: TryFrom<u64>>(number: u64) -> T {
+    T::try_from(number).ok().expect("the field's range fits its type")
+}
+
 fn number(allowed: String, fits: impl Fn(u64) -> bool) -> impl Fn(&DeValue<'_>) -> Result<u64, String> {
     move |value| {
         let integer = value.as_integer().ok_or_else(|| expected(&allowed, value))?;

@@ -49,6 +49,9 @@ ring_mb = 128
 syn_ring_kb = 2048
 per_connection_mb = 16
 total_mb = 512
+at_limit = "spill"
+spill_dir = "/var/spool/steadfast"
+spill_mb = 4096
 
 [metrics]
 listen = "[::1]:9464"
@@ -131,6 +134,9 @@ fn the_smallest_file_has_the_documented_defaults() {
         syn_ring_bytes: 1 << 20,
         per_connection_bytes: 64 << 20,
         total_bytes: 2 << 30,
+        at_limit: AtLimit::Unprotect,
+        spill_dir: "/var/tmp".into(),
+        spill_bytes: 8 << 30,
     };
     assert_eq!(config.log, log);
     assert_eq!(config.metrics, None);
@@ -148,6 +154,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         after_takeover: AfterTakeover::Keep,
         crash_exit_codes: Vec::new(),
         commit: Commit::Prs,
+        at_limit: AtLimit::Unprotect,
         claim_ping: Vec::new(),
         on_deposed: Vec::new(),
         state_sync: None,
@@ -192,6 +199,9 @@ fn every_field_is_read() {
         syn_ring_bytes: 2 << 20,
         per_connection_bytes: 16 << 20,
         total_bytes: 512 << 20,
+        at_limit: AtLimit::Spill,
+        spill_dir: "/var/spool/steadfast".into(),
+        spill_bytes: 4 << 30,
     };
     assert_eq!(config.log, log);
     let [web, echo] = config.services.as_slice() else {
@@ -608,6 +618,34 @@ fn services_do_not_get_in_each_others_way() {
     let expected = [(21, "interface"), (22, "primary"), (23, "peer_address")]
         .map(|(line, key)| format!("steadfast.toml:{line}: service[1].{key}: {place}"));
     assert_eq!(problems, expected);
+}
+
+#[test]
+fn what_becomes_of_a_full_log_is_said_in_one_word() {
+    let of_all = parse(&format!("{SMALLEST}[log]\nat_limit = \"spill\"\n")).unwrap();
+    assert_eq!(of_all.services[0].at_limit, AtLimit::Spill);
+    assert_eq!(of_all.log.spill_dir.to_str(), Some("/var/tmp"));
+    let of_one = parse(&format!(
+        "{SMALLEST}at_limit = \"spill\"\n[log]\nspill_mb = 100\n"
+    ))
+    .unwrap();
+    assert_eq!(of_one.services[0].at_limit, AtLimit::Spill);
+    assert_eq!(
+        (of_one.log.at_limit, of_one.log.spill_bytes),
+        (AtLimit::Unprotect, 100 << 20)
+    );
+    assert_one(
+        &and("[log]\nat_limit = \"drop\"\n"),
+        "16: log.at_limit: is \"drop\"; allowed: \"unprotect\", \"spill\" or \"slow\"",
+    );
+    assert_one(
+        &and("[log]\nspill_mb = 100\n"),
+        "16: log.spill_mb: is of no use: no service has at_limit = \"spill\"",
+    );
+    assert_one(
+        &and("[log]\nat_limit = \"spill\"\nspill_dir = \"spill\"\n"),
+        "17: log.spill_dir: is \"spill\"; allowed: an absolute path",
+    );
 }
 
 #[test]

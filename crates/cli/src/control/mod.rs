@@ -200,7 +200,7 @@ pub struct ServiceStatus {
     /// Whether these are all. False on a wire to which the primary has not told yet who is connected: some may be missing, and those
     /// are not protected.
     pub connections_complete: bool,
-    /// Bytes of its logs.
+    /// Bytes of its logs in memory.
     pub log_bytes: u64,
     /// Bytes in the kernel's ring that are not read yet.
     pub ring_fill_bytes: u64,
@@ -232,6 +232,12 @@ pub struct ServiceStatus {
     pub connection_log_bytes: u64,
     /// What [`Self::connection_log_bytes`] may be.
     pub connection_log_limit_bytes: u64,
+    /// Bytes of the logs that are in files; they come on top of [`Self::log_bytes`].
+    pub spilled_bytes: u64,
+    /// What [`Self::spilled_bytes`] may be; 0 if nothing goes to files.
+    pub spill_limit_bytes: u64,
+    /// Connections whose clients may not send as fast as the primary lets them, since their logs are nearly full.
+    pub slowed: u64,
     /// When this node may claim the VIP.
     pub lease: LeaseStatus,
     /// Whether the state of the replica's server is the primary's; nothing without `state_sync`, or if this node is not the wire.
@@ -346,8 +352,10 @@ pub struct ConnectionStatus {
     pub in_offset: u64,
     /// Bytes to the client, as [`Self::in_offset`].
     pub out_offset: u64,
-    /// Bytes of its logs.
+    /// Bytes of its logs in memory.
     pub log_bytes: u64,
+    /// Bytes of its logs in a file.
+    pub spilled_bytes: u64,
     /// How far this node is behind.
     pub lag: Lag,
     /// When it was restored by a takeover (CLOCK_MONOTONIC, nanoseconds); nothing if it was not.

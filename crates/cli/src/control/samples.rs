@@ -85,6 +85,9 @@ pub fn service() -> ServiceStatus {
         log_limit_bytes: 8192,
         connection_log_bytes: 2048,
         connection_log_limit_bytes: 4096,
+        spilled_bytes: 1024,
+        spill_limit_bytes: 16384,
+        slowed: 2,
         lease: LeaseStatus {
             configured_ns: 300,
             left_ns: None,

@@ -1,6 +1,6 @@
 //! Carrying out what the node wants, on the kernel.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ const POOL_STEP: usize = 8;
 
 /// Everything that the node's actions act on.
 pub struct Executor {
-    wire: Wire,
+    pub(super) wire: Wire,
     network: Network,
     pub(super) raw: RawSender,
     pub(super) services: Vec<Service>,
@@ -65,6 +65,8 @@ pub(super) struct Service {
     listing: Listing,
     /// Clients whose connections are being decided.
     pub(super) held: Vec<SocketAddr>,
+    /// Clients that are slowed.
+    pub(super) capped: HashSet<SocketAddr>,
 }
 
 impl Executor {
@@ -94,6 +96,7 @@ impl Executor {
                 on_deposed: service.on_deposed.clone(),
                 listing: Listing::default(),
                 held: Vec::new(),
+                capped: HashSet::new(),
             });
         }
         let interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
@@ -278,6 +281,12 @@ impl Executor {
         }
     }
 
+    fn transmit(&self, packet: &[u8]) {
+        if let Err(error) = self.raw.send(packet) {
+            tracing::warn!(%error, "packet not sent");
+        }
+    }
+
     /// Does one thing.
     ///
     /// # Errors
@@ -309,6 +318,7 @@ impl Executor {
             Action::Confirm { service, epoch } => self.arbiter.confirm(Question { service, epoch }),
             Action::Hold { service, clients } => self.hold(service, clients),
             Action::Settle { service } => self.settle(service),
+            Action::CapWindow { service, client, cap } => self.cap_window(service, client, cap),
             Action::Destroy { service, clients } => self.destroy(service, &clients),
             Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
             Action::Announce { service } => self.claims.announce(service),
@@ -326,11 +336,7 @@ impl Executor {
             Action::Activate { service, connection } => self.activate(node, service, connection),
             Action::HandOver { service, connection } => self.hand_over(node, service, connection),
             Action::AllowSpeech { service } => self.set_speak(service, true),
-            Action::Transmit(packet) => {
-                if let Err(error) = self.raw.send(&packet) {
-                    tracing::warn!(%error, "packet not sent");
-                }
-            }
+            Action::Transmit(packet) => self.transmit(&packet),
             Action::Send(heartbeat) => peer.send(&heartbeat),
             Action::Ask { service, clients } => peer.ask(self.services[usize::from(service)].vip, clients),
             Action::AskAll { service, query } => peer.ask_all(self.services[usize::from(service)].vip, query),

@@ -10,6 +10,7 @@ mod claim;
 mod frame;
 mod health;
 mod hook;
+mod limit;
 mod news;
 mod orders;
 mod peer;

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use linux::keeper::{Adoption, Client, ClientError, Plan, Status};
+use linux::keeper::{Adoption, Client, ClientError, Input, Plan, Status};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint, OutputEnd};
@@ -279,6 +279,7 @@ impl Relay {
                 in_offset: connection.to_application,
                 out_offset: connection.to_client,
                 log_bytes: 0,
+                spilled_bytes: 0,
                 lag: control::Lag::default(),
                 live_ns: None,
             });
@@ -298,6 +299,7 @@ impl Relay {
                     in_offset: passed.map_or(0, |passed| passed.to_application),
                     out_offset: passed.map_or(0, |passed| passed.to_client),
                     log_bytes: 0,
+                    spilled_bytes: 0,
                     lag: control::Lag::default(),
                     live_ns: Some(taken.live.as_nanos()),
                 }
@@ -376,21 +378,21 @@ fn adopt(client: &mut Client, service: &Service, handover: Handover) {
     // What came after the endpoint was taken is in the socket's receive queue.
     let (log, frontier) = (connection.input(), endpoint.input_frontier);
     let (plan, input) = match restart {
-        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Vec::new()),
+        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Input::default()),
         Ok(Restart::Http { feed, resume }) => (
             Plan::Http {
                 resume,
                 volatile: service.volatile.clone(),
                 closes: service.closes,
             },
-            feed.logged(log, frontier),
+            feed.logged(log, frontier).into_iter().collect(),
         ),
         Ok(Restart::Replica { input_from, resume }) => {
-            let input = log.slices(input_from.min(frontier)..frontier).collect();
+            let input = log.parts(input_from.min(frontier)..frontier).collect();
             (Plan::Replica { resume }, input)
         }
         Err(reason) => {
-            // It could be restarted when the takeover began; what arrived since has changed that.
+            // It was asked before it was taken out of the table. The socket says a RST when it is closed, as all of these do.
             tracing::warn!(client = %endpoint.client, reason, "connection lost");
             return;
         }

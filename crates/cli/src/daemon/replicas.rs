@@ -10,6 +10,7 @@ use anyhow::Context;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use proto::action::ServiceIndex;
 use proto::node::Node;
+use proto::spill::{InFile, Part};
 use proto::table::ConnectionId;
 
 use crate::config::Config;
@@ -101,7 +102,7 @@ impl Replicas {
         if replica.blocked {
             return; // epoll says when it goes on
         }
-        match feed(&mut replica.stream, node, service, id) {
+        match feed(&mut replica.stream, node, service, id, &mut self.buffer) {
             Ok(complete) => {
                 replica.blocked = !complete;
                 if !complete && !self.paused.contains(&token) {
@@ -235,12 +236,13 @@ fn event(token: u64, readable: bool, writable: bool) -> EpollEvent {
     EpollEvent::new(flags, token)
 }
 
-/// Writes what is new; false if the replica takes no more for now.
+/// Writes what is new; false if the replica takes no more for now. What was spilled goes by `buffer`.
 fn feed(
     stream: &mut TcpStream,
     node: &mut Node,
     service: ServiceIndex,
     id: ConnectionId,
+    buffer: &mut [u8],
 ) -> io::Result<bool> {
     let Some(connection) = node.table(service).get(id) else {
         return Ok(true);
@@ -251,24 +253,13 @@ fn feed(
     let (from, to) = (replica.fed(), connection.input_acknowledged());
     let mut written = 0;
     let mut outcome = Ok(true);
-    'slices: for slice in connection.input().slices(from..to) {
-        let mut rest = slice;
-        while !rest.is_empty() {
-            match stream.write(rest) {
-                Ok(count) => {
-                    written += count as u64;
-                    rest = &rest[count..];
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    outcome = if error.kind() == io::ErrorKind::WouldBlock {
-                        Ok(false)
-                    } else {
-                        Err(error)
-                    };
-                    break 'slices;
-                }
-            }
+    for part in connection.input().parts(from..to) {
+        outcome = match part {
+            Part::Memory(bytes) => write(stream, bytes, &mut written),
+            Part::File(part) => write_from(stream, part, buffer, &mut written),
+        };
+        if !matches!(outcome, Ok(true)) {
+            break;
         }
     }
     let ended = connection.input().fin() == Some(to) && from + written == to && matches!(outcome, Ok(true));
@@ -277,4 +268,35 @@ fn feed(
     }
     node.handle_fed(service, id, from + written, ended);
     outcome
+}
+
+/// Writes what the replica takes now; false if that is not all.
+fn write(stream: &mut TcpStream, mut bytes: &[u8], written: &mut u64) -> io::Result<bool> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(count) => {
+                *written += count as u64;
+                bytes = &bytes[count..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+fn write_from(
+    stream: &mut TcpStream,
+    mut part: InFile<'_>,
+    buffer: &mut [u8],
+    written: &mut u64,
+) -> io::Result<bool> {
+    while part.len > 0 {
+        let count = part.read(buffer)?;
+        if !write(stream, &buffer[..count], written)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

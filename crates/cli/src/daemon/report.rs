@@ -71,6 +71,7 @@ fn service(
     let (state, epoch) = node.role(index);
     let vip = node.vip(index);
     let table = node.table(index).config();
+    let spills = table.at_limit.spills();
     let simplex = node.simplex(now, index);
     let relayed = executor.relay().relayed(index);
     let sums = Sums::over(node, now, index, relayed);
@@ -111,6 +112,9 @@ fn service(
         log_limit_bytes: table.bytes_max,
         connection_log_bytes: sums.largest_log,
         connection_log_limit_bytes: table.connection_bytes_max,
+        spilled_bytes: spills.map_or(0, |spills| spills.bytes()),
+        spill_limit_bytes: spills.map_or(0, |spills| spills.bytes_max()),
+        slowed: sums.slowed,
         lease: LeaseStatus {
             configured_ns: nanos(node.config().lease),
             left_ns: node.may_claim_at(index).map(|at| nanos(at.since(now))),
@@ -156,6 +160,7 @@ struct Sums {
     reasons: BTreeMap<String, u64>,
     lag: Lag,
     largest_log: u64,
+    slowed: u64,
 }
 
 impl Sums {
@@ -173,6 +178,7 @@ impl Sums {
             let lag = lag(connection);
             sums.lag.unfollowed_bytes += lag.unfollowed_bytes;
             sums.lag.unacknowledged_bytes += lag.unacknowledged_bytes;
+            sums.slowed += u64::from(connection.is_capped());
             sums.largest_log = sums.largest_log.max(connection.memory() as u64);
         }
         for (_, cause) in node.older(now, index) {
@@ -266,6 +272,7 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
                 in_offset: bytes_of(connection.input()),
                 out_offset: bytes_of(connection.output()),
                 log_bytes: connection.memory() as u64,
+                spilled_bytes: connection.spilled(),
                 lag: lag(connection),
                 live_ns: None,
             });
@@ -278,6 +285,7 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
             in_offset: 0,
             out_offset: 0,
             log_bytes: 0,
+            spilled_bytes: 0,
             lag: Lag::default(),
             live_ns: None,
         }));

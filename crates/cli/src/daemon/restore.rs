@@ -64,11 +64,13 @@ impl Executor {
             let Some(connection) = node.table(service).get(id) else {
                 return Ok(());
             };
+            connection.restart()?; // what came meanwhile may have changed that
             let late = restoring.endpoint.input_frontier..connection.input().frontier();
             connection
                 .input()
                 .slices(late)
                 .try_for_each(|slice| restoring.socket.feed(slice))
+                .map_err(|error| error.to_string())
         });
         let Some(Restoring { endpoint, socket }) = self.restoring.remove(&(service, id)) else {
             return;
@@ -104,6 +106,11 @@ impl Executor {
             return;
         };
         let replica = self.replicas.take(service, id);
+        if let Some(Err(reason)) = node.table(service).get(id).map(Connection::restart) {
+            drop(socket); // it says a RST, which may be lost; the node repeats it
+            node.handle_unrestorable(linux::clock::now(), service, id, reason);
+            return;
+        }
         let connection = node.hand_over(linux::clock::now(), service, id);
         if let Some(connection) = connection {
             self.relay.hand_over(Handover {

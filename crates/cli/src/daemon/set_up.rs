@@ -2,11 +2,14 @@
 
 use anyhow::{Context, bail};
 use linux::network::{self, Network};
+use linux::spill::SpillDir;
 use linux::wire::{Mode, Rings, Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::Gate;
+use proto::connection::AtLimit;
 use proto::detector::DetectorConfig;
 use proto::node::{NodeConfig, ServiceConfig};
+use proto::spill::Spills;
 use proto::table::TableConfig;
 
 use super::carry_out::{Executor, part_behind};
@@ -210,6 +213,7 @@ pub(super) fn node_config(
                 reexecute: service.reexecute,
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,
+                at_limit: at_limit(&config.log, service.at_limit),
                 hash_seed: linux::process::random_seed(),
             },
             is_primary: service.role == Role::Primary,
@@ -235,6 +239,18 @@ pub(super) fn node_config(
             config::Arbiter::Witness(_) => proto::standing::Arbiter::Witness,
         },
         services,
+    }
+}
+
+/// What becomes of a service's connections whose logs are full.
+fn at_limit(log: &config::Log, at_limit: config::AtLimit) -> AtLimit {
+    match at_limit {
+        config::AtLimit::Unprotect => AtLimit::Unprotect,
+        config::AtLimit::Spill => {
+            let depot = Box::new(SpillDir(log.spill_dir.clone()));
+            AtLimit::Spill(Spills::new(depot, log.spill_bytes))
+        }
+        config::AtLimit::Slow => AtLimit::Slow,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Whether this machine and its network agree with the configuration. Nothing is changed by looking.
 
+mod files;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -68,6 +69,7 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error
         findings: Findings::default(),
     };
     trust::check(config, &mut check.findings);
+    files::check(config, &mut check.findings);
     let mut neighbours = Vec::new();
     for (index, service) in config.services.iter().enumerate() {
         check.own_addresses(index, service, &own);

@@ -330,6 +330,24 @@ fn logs(page: &Page, services: &[ServiceStatus]) {
         |service| Some(number(service.connection_log_limit_bytes)),
     );
     page.each(
+        "steadfast_spilled_bytes",
+        "Bytes of the logs of the service that are in files.",
+        services,
+        |service| Some(number(service.spilled_bytes)),
+    );
+    page.each(
+        "steadfast_spill_limit_bytes",
+        "What steadfast_spilled_bytes may be; 0 if nothing goes to files.",
+        services,
+        |service| Some(number(service.spill_limit_bytes)),
+    );
+    page.each(
+        "steadfast_slowed_connections",
+        "Connections whose clients are slowed since their logs are nearly full.",
+        services,
+        |service| Some(number(service.slowed)),
+    );
+    page.each(
         "steadfast_unfollowed_bytes",
         "Bytes that are logged and that the restart policy has not followed yet.",
         services,

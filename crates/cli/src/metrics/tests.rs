@@ -113,6 +113,8 @@ fn a_status_becomes_samples() {
         "steadfast_events_total{event=\"logged_in\",service=\"web\"} 9",
         "steadfast_log_limit_bytes{service=\"web\"} 8192",
         "steadfast_connection_log_bytes{service=\"web\"} 2048",
+        "steadfast_spilled_bytes{service=\"web\"} 1024",
+        "steadfast_slowed_connections{service=\"web\"} 2",
         "steadfast_unfollowed_bytes{service=\"web\"} 10",
         "steadfast_unacknowledged_input_bytes{service=\"web\"} 11",
         "steadfast_state_synced{service=\"web\"} 1",

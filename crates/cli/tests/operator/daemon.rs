@@ -182,6 +182,7 @@ fn expected(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
         ("log_bytes", "log_bytes"),
         ("log_limit_bytes", "log_limit_bytes"),
         ("connection_log_limit_bytes", "connection_log_limit_bytes"),
+        ("spill_limit_bytes", "spill_limit_bytes"),
         ("relayed_connections", "relayed"),
     ] {
         expect(&format!("{name}{{service=\"web\"}}"), number(&service[key]));

@@ -8,7 +8,7 @@ use linux::netns::Netns;
 
 use crate::net::address::{NODES, VIP_V4};
 use crate::net::{INTERFACE, NODE_NAMES, Plan, ROUTER_LAN_INTERFACE, Topology, batch};
-use crate::node::{Agent, Application, Arbiter, Content, HEARTBEAT_PORT, Pair, Server, Service};
+use crate::node::{Agent, Application, Arbiter, Content, HEARTBEAT_PORT, Log, Pair, Server, Service};
 use crate::process::Process;
 use crate::teardown::{Resource, Teardown};
 
@@ -233,6 +233,7 @@ fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
         health: None,
         state_sync: None,
         arbiter: Arbiter::None,
+        log: Log::default(),
     }
 }
 

@@ -65,13 +65,15 @@ pub enum Workload {
         /// Content bytes.
         bytes: u64,
     },
-    /// Content flows to the server in requests of 1 MB, each stored under a name of its own, and is read back. HTTP only.
+    /// Content flows to the server in requests, each stored under a name of its own, and is read back. HTTP only.
     ///
     /// By turns a PUT with a length, a POST with an `Idempotency-Key`, a PUT in chunks that expects `100 Continue`. Every
     /// fourth connection POSTs without a key instead: it may be refused (503), which ends it in order.
     Post {
         /// Content bytes.
         bytes: u64,
+        /// Those of a request.
+        piece: u64,
     },
     /// One small request after the other, each after the reply to the one before. Redis: what a connection wrote at its beginning is
     /// read back at the end of the next one, after [`Order::Reconnect`].
@@ -216,9 +218,8 @@ impl Plan {
             return Err(PlanError::PostOverRedis);
         }
         let (field, amount) = match self.workload {
-            Workload::Download { bytes } | Workload::Upload { bytes } | Workload::Post { bytes } => {
-                ("workload.bytes", bytes)
-            }
+            Workload::Download { bytes } | Workload::Upload { bytes } => ("workload.bytes", bytes),
+            Workload::Post { bytes, piece } => ("workload.bytes and piece", bytes.min(piece)),
             // A file may have any size; only its request is small.
             Workload::Request { size, .. } if self.protocol == Protocol::Http => ("workload.size", size),
             Workload::Request { size, .. } | Workload::Idle { size } if size > SIZE_MAX => {
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(none.to_string(), "workload.bytes = 0, but it must be at least 1");
         let upload = plan(Workload::Upload { bytes: 1 });
         assert_eq!(upload.check(), Err(PlanError::UploadOverHttp));
-        let mut post = plan(Workload::Post { bytes: 1 });
+        let mut post = plan(Workload::Post { bytes: 1, piece: 1 });
         assert_eq!(post.check(), Ok(()));
         post.protocol = Protocol::Redis;
         assert_eq!(post.check(), Err(PlanError::PostOverRedis));

@@ -51,8 +51,6 @@ const PIECE: u64 = 16 << 10;
 const PIPELINED: usize = 32;
 /// A value that is read again and again.
 const DOWNLOAD_VALUE: u64 = 1 << 20;
-/// Content of a request that stores something.
-const POST_PIECE: u64 = 1_000_000;
 /// The number of the first key that is read on another connection than it was written on.
 const NOTES: u64 = 1 << 32;
 /// Redis refuses values above 512 MiB, and growing one copies it.
@@ -89,7 +87,7 @@ impl Task<'_> {
             }
             (Protocol::Redis, Workload::Download { bytes }) => self.redis_download(connection, bytes).await?,
             (_, Workload::Upload { bytes }) => self.redis_upload(connection, bytes).await?,
-            (_, Workload::Post { bytes }) => self.http_post(connection, bytes).await?,
+            (_, Workload::Post { bytes, piece }) => self.http_post(connection, bytes, piece).await?,
             (_, Workload::Request { size, until }) => self.requests(connection, size, until).await?,
             (_, Workload::Idle { size }) => self.idle(connection, size).await?,
         }
@@ -105,7 +103,7 @@ impl Task<'_> {
             Workload::Download { bytes } if http => (bytes, bytes),
             Workload::Download { bytes } => (DOWNLOAD_VALUE.min(bytes), bytes),
             Workload::Upload { bytes } => (bytes, bytes),
-            Workload::Post { bytes } => (bytes, if self.was_refused.get() { 0 } else { bytes }),
+            Workload::Post { bytes, .. } => (bytes, if self.was_refused.get() { 0 } else { bytes }),
             Workload::Request { size, until } => {
                 let count = match until {
                     Until::Count(count) => count,
@@ -172,14 +170,14 @@ impl Task<'_> {
         connection.exchange(requests::redis_delete(&names)).await
     }
 
-    async fn http_post(&self, connection: &Connection, bytes: u64) -> Result<(), Failure> {
+    async fn http_post(&self, connection: &Connection, bytes: u64, piece: u64) -> Result<(), Failure> {
         connection.enter(Phase::Flow);
         let host = self.plan.server.to_string();
         let name = |offset: u64| format!("{:x}-{}-{offset}", self.plan.seed, self.index);
         let mut pace = Pace::new(self.plan.bytes_per_second);
-        for (_, content) in self.pieces(0, bytes, bytes, POST_PIECE) {
+        for (_, content) in self.pieces(0, bytes, bytes, piece) {
             pace.wait_for(content.len).await;
-            let store = match (self.index % 4, content.offset / POST_PIECE % 3) {
+            let store = match (self.index % 4, content.offset / piece % 3) {
                 (3, _) => Store::Post,
                 (_, 0) => Store::Put,
                 (_, 1) => Store::KeyedPost,
@@ -192,7 +190,7 @@ impl Task<'_> {
                 return Ok(());
             }
         }
-        for (_, content) in self.pieces(0, bytes, bytes, POST_PIECE) {
+        for (_, content) in self.pieces(0, bytes, bytes, piece) {
             let stored = requests::http_stored(&host, &name(content.offset), content);
             connection.exchange(stored).await?;
         }

@@ -17,7 +17,7 @@ use crate::clock::{ClockOffset, monotonic};
 use crate::judge::{self, Change, Closing, CommitMode, Expectations, Speaking, Survey};
 use crate::net::INTERFACE;
 use crate::net::address::CLIENT;
-use crate::node::{Agent, Arbiter, Assume, Content, HEARTBEAT_PORT, Pair, Server, Status, Takeover};
+use crate::node::{Agent, Arbiter, Assume, Content, HEARTBEAT_PORT, Log, Pair, Server, Status, Takeover};
 use crate::process;
 use crate::teardown::{Resource, Teardown};
 use crate::witness::Witness;
@@ -426,6 +426,7 @@ fn pair(segment: &Segment, count: usize, binary: PathBuf, run: &str, arbiter: Ar
         health: None,
         state_sync: None,
         arbiter,
+        log: Log::default(),
     }
 }
 

@@ -29,7 +29,7 @@ use serde::Serialize;
 use crate::capture;
 use crate::client::Protocol;
 use crate::emulator::Way;
-use crate::node::{Application, Assume};
+use crate::node::{Application, Assume, Log};
 use crate::{Outcome, WrongUse};
 
 use self::fault::{Fault, Sequel, Target};
@@ -98,6 +98,11 @@ pub struct Options {
     /// Megabytes (10⁶ bytes) that a download or upload carries over all connections; default: what takes about three seconds.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     megabytes: Option<u32>,
+    /// Megabytes (10⁶ bytes) of each request of --workload post.
+    #[arg(long, value_name = "MB", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    request_mb: u32,
+    #[command(flatten)]
+    log: Log,
     #[command(flatten)]
     way: Way,
     /// Use IPv6.
@@ -146,6 +151,8 @@ impl Options {
             connections,
             busy: connections,
             megabytes: None,
+            request_mb: 1,
+            log: Log::default(),
             way: Way::default(),
             ipv6: false,
             repeat: 1,

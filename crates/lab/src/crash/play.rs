@@ -1,8 +1,9 @@
 //! One run from the first handshake to the last byte: load, fault, what follows it, and the verdict.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant as Deadline};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use proto::Instant;
 use serde::{Serialize, Serializer};
 
@@ -67,6 +68,8 @@ pub struct Facts {
     pub integration: Option<Integration>,
     /// The rounds, if it was played in rounds.
     pub rounds: Vec<Round>,
+    /// The log just before the fault, if the run is about its limit.
+    pub log: Option<LogAtFault>,
     /// What the daemons did not do, or did without reason.
     pub problems: Vec<String>,
     /// From the monotonic clock, which all other times here are of, to the wall clock of captures and verdict.
@@ -77,6 +80,33 @@ pub struct Facts {
     pub emulated: Option<[Passed; 2]>,
     /// What the judge says of the captures.
     pub verdict: Verdict,
+}
+
+/// What the wire says of its logs just before a fault.
+#[derive(Clone, Debug, Serialize)]
+pub struct LogAtFault {
+    /// Bytes in memory.
+    pub memory_bytes: u64,
+    /// Bytes in files.
+    pub spilled_bytes: u64,
+    /// Connections by how well they are protected.
+    pub connections: BTreeMap<String, u64>,
+}
+
+impl LogAtFault {
+    fn of(stage: &Stage) -> Result<Self> {
+        let status = stage.status(BACKUP)?;
+        let service = status
+            .services
+            .into_iter()
+            .next()
+            .context("there is no service")?;
+        Ok(Self {
+            memory_bytes: service.log_bytes,
+            spilled_bytes: service.spilled_bytes,
+            connections: service.connections,
+        })
+    }
 }
 
 /// Plays run `run` with the chances of `seed`; `tell` hears of each act.
@@ -109,6 +139,7 @@ fn play_with(
 
     tell("load");
     wait_for_moment(&mut client, work.moment)?;
+    let log = options.log.at_limit.map(|_| LogAtFault::of(&stage)).transpose()?;
     tell("fault");
     let fault_at = strike(&stage, options.fault, target, options.returning)?;
     measure(&mut client, fault_at, STALL_WINDOW)?;
@@ -150,6 +181,7 @@ fn play_with(
         taken_over: course.taken_over,
         integration: course.integration,
         rounds: Vec::new(),
+        log,
         problems: course.problems,
         clock,
         captures,

@@ -165,6 +165,15 @@ fn command(options: &Options, seed: u64) -> String {
     }
     add("rounds", options.rounds.as_ref().map(|value| value as _));
     add("megabytes", options.megabytes.as_ref().map(|value| value as _));
+    if options.request_mb > 1 {
+        add("request-mb", Some(&options.request_mb));
+    }
+    add("log-mb", options.log.log_mb.as_ref().map(|value| value as _));
+    let at_limit = options
+        .log
+        .at_limit
+        .map(|at_limit| name(&|| at_limit.to_possible_value()));
+    add("at-limit", at_limit.as_ref().map(|value| value as _));
     add("rtt", options.way.rtt_ms.as_ref().map(|value| value as _));
     add("rate", options.way.rate_mbit.as_ref().map(|value| value as _));
     add("loss", options.way.loss_percent.as_ref().map(|value| value as _));
@@ -236,7 +245,8 @@ mod tests {
     #[test]
     fn the_replay_command_asks_for_the_same_run() {
         let asked = "lab --policy replica --workload upload --fault flush-tc --node backup --then-power-off --rtt 20 \
-                     --loss 0.1 --assume etcd --members 3 --repeat 50 --connections 7 --busy 3 --ipv6 --without-state-sync";
+                     --loss 0.1 --assume etcd --members 3 --repeat 50 --connections 7 --busy 3 --ipv6 --without-state-sync \
+                     --log-mb 2 --at-limit spill --request-mb 8";
         let options = Cli::parse_from(asked.split_whitespace()).options;
         let again = command(&options, 9);
         let replayed = Cli::parse_from(again.split(' ').skip(1)).options;
@@ -251,6 +261,7 @@ mod tests {
         assert_eq!((replayed.fault, replayed.node), (options.fault, options.node));
         assert_eq!((replayed.assume, replayed.members), (options.assume, 3));
         assert!(replayed.then_power_off && replayed.without_state_sync);
+        assert_eq!((replayed.log, replayed.request_mb), (options.log, 8));
         assert_eq!(replayed.megabytes, None);
     }
 }

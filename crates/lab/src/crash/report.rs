@@ -4,14 +4,14 @@ use proto::Instant;
 use serde::Serialize;
 
 use super::durations::{Cause, Durations, Felt, ms};
-use super::play::{AFTER, BEFORE, FAULT, Facts, RETURN};
+use super::play::{AFTER, BEFORE, FAULT, Facts, LogAtFault, RETURN};
 use super::rounds::{self, RoundReport};
 use super::{Fault, Options, Policy, Returning, Sequel, Target, Workload};
 use crate::capture::Capture;
 use crate::client::Spread;
 use crate::emulator::{Passed, Way};
 use crate::judge::Finding;
-use crate::node::Application;
+use crate::node::{Application, AtLimit};
 
 /// How many failures and violations are printed one by one.
 const SHOWN: usize = 20;
@@ -76,6 +76,9 @@ pub struct Report {
     /// The rounds, with --rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rounds: Vec<RoundReport>,
+    /// The log just before the fault of each run that is about its limit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    log_at_fault: Vec<LogAtFault>,
     /// Connections that were under way when the fault hit.
     connections_at_fault: usize,
     /// Connections that still were at the event after the fault; only they show that it changes nothing.
@@ -133,6 +136,7 @@ impl Report {
             problems: facts.problems.iter().take(SHOWN).cloned().collect(),
             failures: failures.take(SHOWN).collect(),
             durations: durations(facts),
+            log_at_fault: facts.log.iter().cloned().collect(),
             first_live_ms: facts.takeovers.last().and_then(|takeover| {
                 let first = takeover.first_live_ns?;
                 Some(ms(takeover.declared_ns, first))
@@ -149,6 +153,12 @@ impl Report {
         }
         report.add_violations(verdict.violations.clone());
         report.look_for_emptiness(options.fault.sequel(facts.target));
+        let is_spilled = facts.log.as_ref().is_some_and(|log| log.spilled_bytes > 0);
+        if options.log.at_limit == Some(AtLimit::Spill) && !is_spilled {
+            report
+                .problems
+                .push("no log was spilled when the fault hit".to_owned());
+        }
         report.conclude();
         report
     }
@@ -200,6 +210,7 @@ impl Report {
             integration_ms: None,
             integration_gap_ms: None,
             rounds: Vec::new(),
+            log_at_fault: Vec::new(),
             connections_at_fault: 0,
             connections_at_second: 0,
             problems: Vec::new(),
@@ -246,6 +257,7 @@ impl Report {
         append(&mut self.failures, other.failures);
         self.durations.add(other.durations);
         self.rounds.extend(other.rounds);
+        self.log_at_fault.extend(other.log_at_fault);
         // A missing one is less than any.
         if other.first_live_ms > self.first_live_ms {
             self.first_live_ms = other.first_live_ms;

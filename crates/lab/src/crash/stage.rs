@@ -239,6 +239,7 @@ fn pair(options: &Options, run: &str, arbiter: Arbiter, directory: &Path) -> Res
         health: is_probed.then(|| options.application().health()),
         state_sync: state_sync(options, directory)?,
         arbiter,
+        log: options.log,
     })
 }
 

@@ -98,7 +98,10 @@ impl Work {
             ),
             // As an upload.
             Workload::Post => (
-                ClientWorkload::Post { bytes: each / 2 },
+                ClientWorkload::Post {
+                    bytes: each / 2,
+                    piece: u64::from(options.request_mb) * 1_000_000,
+                },
                 at_share(chance.random_range(SHARE) / 2.0),
             ),
             Workload::Request => {

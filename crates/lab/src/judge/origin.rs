@@ -1,7 +1,8 @@
 //! Whose word a segment is.
 //!
 //! A segment's *origin* is the node whose TCP made it. What a node sends out is the other node's if the same segment came in
-//! from there shortly before, and else its own. It is judged when the router sees it: what is sent into a cable that is
+//! from there shortly before, and else its own. Of a slowed client the wire makes the window smaller, and says the other node's last words again
+//! with what it has withheld: an empty segment with their acknowledgement, their timestamp and no larger window. It is judged when the router sees it: what is sent into a cable that is
 //! cut reaches nobody.
 
 use std::collections::{HashMap, VecDeque};
@@ -18,6 +19,8 @@ pub struct Origins {
     incoming: [UnderWay; 2],
     /// Segments of the other node that each node has sent on and the router has not seen yet.
     released: [UnderWay; 2],
+    /// What the other node has said at each node.
+    said: [UnderWay; 2],
 }
 
 /// How a segment came to the router.
@@ -29,6 +32,8 @@ pub enum Way {
         sender: usize,
         /// The node whose TCP made it.
         origin: usize,
+        /// It says nothing that the other node has not said shortly before.
+        is_said_again: bool,
     },
     /// From neither node.
     Stranger,
@@ -37,8 +42,8 @@ pub enum Way {
 /// Segments between two taps.
 #[derive(Debug, Default)]
 struct UnderWay {
-    /// When each came in, oldest first.
-    times: HashMap<Identity, VecDeque<u64>>,
+    /// When each came in, oldest first, and its window.
+    times: HashMap<Identity, VecDeque<(u64, u16)>>,
     order: VecDeque<(u64, Identity)>,
 }
 
@@ -49,7 +54,6 @@ struct Identity {
     seq: u32,
     ack: u32,
     flags: [bool; 5],
-    window: u16,
     timestamps: Option<(u32, u32)>,
     payload_len: u32,
     ip_id: u16,
@@ -65,6 +69,7 @@ impl Origins {
             macs,
             incoming: Default::default(),
             released: Default::default(),
+            said: Default::default(),
         }
     }
 
@@ -77,12 +82,13 @@ impl Origins {
                 let here = usize::from(point == Point::NodeB);
                 let other = 1 - here;
                 if sender == Some(other) {
-                    self.incoming[here].add(packet);
+                    self.incoming[here].add(packet, Identity::of(packet));
+                    self.said[here].add(packet, Identity::of_words(packet));
                 } else if sender == Some(here)
                     && packet.destination_mac != self.macs[other]
                     && self.incoming[here].take(packet)
                 {
-                    self.released[here].add(packet);
+                    self.released[here].add(packet, Identity::of(packet));
                 }
                 None
             }
@@ -91,37 +97,53 @@ impl Origins {
                     return Some(Way::Stranger);
                 };
                 let is_released = self.released[sender].take(packet);
-                let origin = if is_released { 1 - sender } else { sender };
-                Some(Way::From { sender, origin })
+                let is_said_again =
+                    !is_released && packet.is_empty_acknowledgement() && self.said[sender].has(packet);
+                Some(Way::From {
+                    sender,
+                    origin: if is_released { 1 - sender } else { sender },
+                    is_said_again,
+                })
             }
         }
     }
 }
 
 impl UnderWay {
-    fn add(&mut self, packet: &Packet) {
+    fn add(&mut self, packet: &Packet, identity: Identity) {
         while let Some(&(at_ns, identity)) = self.order.front() {
             if at_ns + RELEASE_NS_MAX > packet.at_ns {
                 break;
             }
             self.order.pop_front();
-            self.remove(identity, |oldest_ns| oldest_ns == at_ns);
+            self.remove(identity, |(oldest_ns, _)| oldest_ns == at_ns);
         }
-        let identity = Identity::of(packet);
-        self.times.entry(identity).or_default().push_back(packet.at_ns);
+        let time = (packet.at_ns, packet.window);
+        self.times.entry(identity).or_default().push_back(time);
         self.order.push_back((packet.at_ns, identity));
     }
 
-    /// Whether such a segment came in; each counts once.
+    /// Whether such a segment came in, whose window was no smaller; each counts once.
     fn take(&mut self, packet: &Packet) -> bool {
-        self.remove(Identity::of(packet), |_| true)
+        self.remove(Identity::of(packet), |(_, window)| window >= packet.window)
     }
 
-    fn remove(&mut self, identity: Identity, condition: impl Fn(u64) -> bool) -> bool {
+    /// Whether these words came in, with a window that was no smaller but for its unit.
+    fn has(&self, packet: &Packet) -> bool {
+        let times = self.times.get(&Identity::of_words(packet));
+        times.is_some_and(|times| {
+            times
+                .iter()
+                .any(|&(_, window)| packet.window <= window.saturating_add(1))
+        })
+    }
+
+    fn remove(&mut self, identity: Identity, condition: impl Fn((u64, u16)) -> bool) -> bool {
         let Some(times) = self.times.get_mut(&identity) else {
             return false;
         };
-        let removed = times.front().copied().is_some_and(condition) && times.pop_front().is_some();
+        let place = times.iter().position(|&time| condition(time));
+        let removed = place.and_then(|place| times.remove(place)).is_some();
         if times.is_empty() {
             self.times.remove(&identity);
         }
@@ -136,10 +158,22 @@ impl Identity {
             seq: packet.seq.0,
             ack: packet.ack.0,
             flags: [packet.fin, packet.syn, packet.rst, packet.psh, packet.has_ack],
-            window: packet.window,
             timestamps: packet.timestamps,
             payload_len: packet.payload_len,
             ip_id: packet.ip_id,
+        }
+    }
+
+    /// What is left of it when it is said again without data.
+    fn of_words(packet: &Packet) -> Self {
+        Self {
+            client: packet.destination,
+            seq: 0,
+            ack: packet.ack.0,
+            flags: [false; 5],
+            timestamps: packet.timestamps.map(|(value, _)| (value, 0)),
+            payload_len: 0,
+            ip_id: 0,
         }
     }
 }

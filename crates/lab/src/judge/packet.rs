@@ -57,6 +57,11 @@ pub struct Packet {
 pub struct Unreadable;
 
 impl Packet {
+    /// Whether it does nothing but acknowledge.
+    pub fn is_empty_acknowledgement(&self) -> bool {
+        self.has_ack && self.payload_len == 0 && !(self.fin || self.syn || self.rst)
+    }
+
     /// The TCP segment in `record`; `None` if there is something else in it.
     ///
     /// # Errors

@@ -96,7 +96,12 @@ impl Survey {
                 continue;
             }
             if toward_client {
-                if let Some(Way::From { sender, origin }) = origins.take(point, &packet) {
+                if let Some(Way::From {
+                    sender,
+                    origin,
+                    is_said_again: false,
+                }) = origins.take(point, &packet)
+                {
                     survey.pass(sender, origin, packet.at_ns);
                 }
             } else if point == Point::Router

@@ -749,6 +749,31 @@ fn a_survivor_that_speaks_without_a_fault_is_a_second_voice() {
     assert_eq!(run.broken(&early), [Rule::OneVoice]);
 }
 
+/// The wire has made a window smaller, and says what it has withheld.
+#[test]
+fn the_primarys_words_said_again_are_no_second_voice() {
+    let words = |window| Say {
+        at: 3,
+        ack: 5,
+        window,
+        ..SAY
+    };
+    let mut run = Run::new();
+    run.open();
+    run.exchange();
+    run.primary(words(600));
+    run.survivor(words(600));
+    assert!(run.judge(&run.expected(None)).holds());
+    for other in [words(602), Say { ack: 6, ..words(600) }] {
+        let mut run = Run::new();
+        run.open();
+        run.exchange();
+        run.primary(words(600));
+        run.survivor(other);
+        assert!(run.broken(&run.expected(None)).contains(&Rule::OneVoice));
+    }
+}
+
 #[test]
 fn output_past_the_wire_is_noticed_except_where_the_mode_allows_it() {
     let mut run = Run::new();

@@ -62,10 +62,14 @@ impl Voice {
     pub fn judge(&mut self, point: Point, packet: &Packet, expected: &Expectations) -> Option<Improper> {
         match self.origins.take(point, packet)? {
             Way::Stranger => Some(Improper::Stranger),
-            Way::From { sender, origin } => {
+            Way::From {
+                sender,
+                origin,
+                is_said_again,
+            } => {
                 let wire = expected.wire_at(packet.at_ns).map(|(_, wire)| wire.node);
                 let is_past = wire.is_some_and(|wire| wire != sender) && !may_go_past(packet, expected);
-                let second = self.speaks(origin, packet, expected);
+                let second = self.speaks(origin, packet, expected).filter(|_| !is_said_again);
                 second.or(is_past.then_some(Improper::PastWire { node: sender }))
             }
         }

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::arbiter::Arbiter;
+use super::log::Log;
 use super::status::{Connection, Status};
 use crate::clock::monotonic;
 use crate::process::Process;
@@ -70,6 +71,8 @@ pub struct Pair {
     pub state_sync: Option<PathBuf>,
     /// Who decides which node may speak when they do not hear each other.
     pub arbiter: Arbiter,
+    /// What their logs may cost.
+    pub log: Log,
 }
 
 /// A health probe of the application: what is sent to it on a connection of its own, and how its answer begins.
@@ -139,7 +142,7 @@ key_file = {key:?}
 [detector]
 heartbeat_ms = {}
 missed = {}
-
+{}
 [[service]]
 name = \"{service_name}\"
 address = \"{}\"
@@ -156,6 +159,7 @@ application = \"{loopback}:{port}\"
                 .collect::<Vec<_>>(),
             self.heartbeat_ms,
             self.missed,
+            self.log.table(),
             self.service.ip(),
             self.policy,
             self.claim(),
@@ -466,6 +470,7 @@ impl Operator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::AtLimit;
 
     fn pair() -> Pair {
         Pair {
@@ -483,6 +488,7 @@ mod tests {
             health: None,
             state_sync: None,
             arbiter: Arbiter::None,
+            log: Log::default(),
         }
     }
 
@@ -504,7 +510,7 @@ mod tests {
     fn what_is_not_asked_for_is_not_configured() {
         let plain = pair().configuration(0, Path::new("/key"));
         assert!(
-            ["claim_ping", "health", "state_sync"]
+            ["claim_ping", "health", "state_sync", "[log]"]
                 .iter()
                 .all(|key| !plain.contains(key)),
             "{plain}"
@@ -517,11 +523,17 @@ mod tests {
             }),
             state_sync: Some("/x/sync".into()),
             arbiter: Arbiter::Fence([vec!["off".to_owned()], Vec::new()]),
+            log: Log {
+                log_mb: Some(1),
+                at_limit: Some(AtLimit::Spill),
+            },
             ..pair()
         };
         let table: toml::Table = full.configuration(0, Path::new("/key")).parse().unwrap();
         let service = &table["service"][0];
         assert_eq!(table["fence"]["command"][0].as_str(), Some("off"));
+        assert_eq!(table["log"]["per_connection_mb"].as_integer(), Some(1));
+        assert_eq!(table["log"]["at_limit"].as_str(), Some("spill"));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
         assert_eq!(service["state_sync"][0].as_str(), Some("/x/sync"));
         assert_eq!(service["health"]["send"].as_str(), Some("GET / HTTP/1.0\r\n\r\n"));

@@ -3,10 +3,12 @@
 mod agent;
 mod arbiter;
 mod configuration;
+mod log;
 mod server;
 mod status;
 
 pub use self::agent::{Agent, HEARTBEAT_PORT, Pair};
 pub use self::arbiter::{Arbiter, Assume};
+pub use self::log::{AtLimit, Log};
 pub use self::server::{Application, Content, Server};
 pub use self::status::{Connection, Service, Status, Takeover};

@@ -42,6 +42,9 @@ pub struct Service {
     /// Bytes that the log takes.
     #[serde(default)]
     pub log_bytes: u64,
+    /// Bytes of it that are in files.
+    #[serde(default)]
+    pub spilled_bytes: u64,
     /// Bytes that are in the rings and not yet read.
     #[serde(default)]
     pub ring_fill_bytes: u64,

@@ -2,10 +2,13 @@
 //!
 //! ```text
 //!  packet    magic │ where │ content                       where = 0: the content follows
-//!  content   length of message (u32, little endian) │ message (postcard) │ blob
+//!  content   length of message (u32, little endian) │ stretches, message (postcard) │ bytes
 //!                                                          where = 1: it is in the last descriptor, a memfd
 //! ```
+//!
+//! The blob of a message is made of stretches: of these bytes, or of a file that travels as it is, in the descriptor before the memfd.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -13,11 +16,13 @@ use std::os::unix::fs::FileExt;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::input::{Input, Piece};
 
 /// Both ends must be of one version: an agent that finds another one starts a keeper of its own.
-const MAGIC: [u8; 4] = *b"SFK3";
+const MAGIC: [u8; 4] = *b"SFK4";
 const HEADER: usize = MAGIC.len() + 1;
 const INLINE: u8 = 0;
 const IN_MEMFD: u8 = 1;
@@ -28,8 +33,8 @@ pub(super) const INLINE_MAX: usize = 32 * 1024;
 /// Bytes of one message without its blob; the largest is a replica's surplus.
 const MESSAGE_MAX: usize = 256 << 20;
 
-/// The client's socket, the replica's, the memfd.
-const DESCRIPTORS_MAX: usize = 3;
+/// The client's socket, the replica's, the file, the memfd.
+const DESCRIPTORS_MAX: usize = 4;
 
 /// A message from the other end.
 pub(super) struct Received<M> {
@@ -38,54 +43,105 @@ pub(super) struct Received<M> {
     pub blob: Blob,
 }
 
-/// Bytes that belong to a message, to be read once from front to back.
-pub(super) struct Blob {
-    source: Source,
-    /// What is unread of the source.
-    at: u64,
-    end: u64,
+/// A piece as the other end is told of it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Stretch {
+    /// The next so many bytes that came with the message.
+    Bytes(u64),
+    /// So many (`.1`) of the file from `.0` on.
+    InFile(u64, u64),
 }
 
-enum Source {
-    Memory(Vec<u8>),
+impl Stretch {
+    fn of(piece: &Piece<'_>) -> Self {
+        match *piece {
+            Piece::Bytes(bytes) => Self::Bytes(bytes.len() as u64),
+            Piece::InFile { at, len } => Self::InFile(at, len),
+        }
+    }
+
+    const fn len(self) -> u64 {
+        match self {
+            Self::Bytes(len) | Self::InFile(_, len) => len,
+        }
+    }
+}
+
+/// Bytes that belong to a message, to be read once from front to back.
+pub(super) struct Blob {
+    content: Content,
+    file: Option<File>,
+    /// None of them is empty.
+    unread: VecDeque<Stretch>,
+}
+
+/// What came with a message; `at` is what is unread of it.
+enum Content {
+    Memory {
+        bytes: Vec<u8>,
+        at: usize,
+    },
     /// Shared with the sender, its file offset too.
-    File(File),
+    Memfd {
+        file: File,
+        at: u64,
+    },
+}
+
+impl Content {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Memory { bytes, at } => {
+                let read = bytes[*at..].as_ref().read(buffer)?;
+                *at += read;
+                Ok(read)
+            }
+            Self::Memfd { file, at } => {
+                let read = file.read_at(buffer, *at)?;
+                *at += read as u64;
+                Ok(read)
+            }
+        }
+    }
 }
 
 impl Blob {
-    fn memory(bytes: Vec<u8>) -> Self {
-        let end = bytes.len() as u64;
-        Self {
-            source: Source::Memory(bytes),
-            at: 0,
-            end,
-        }
+    pub fn is_empty(&self) -> bool {
+        self.unread.is_empty()
     }
 
-    pub const fn is_empty(&self) -> bool {
-        self.at == self.end
-    }
-
-    /// Reads the next bytes. 0 at the end; the memory is given back then.
+    /// Reads the next bytes. 0 at the end; memory and files are given back then.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
-        let buffer = match left.min(buffer.len()) {
-            0 => {
-                *self = Self::memory(Vec::new());
-                return Ok(0);
+        let Some(&stretch) = self.unread.front() else {
+            let (bytes, at) = (Vec::new(), 0);
+            self.content = Content::Memory { bytes, at };
+            self.file = None;
+            return Ok(0);
+        };
+        let wanted = usize::try_from(stretch.len())
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
+        let buffer = &mut buffer[..wanted];
+        let (read, rest) = match (stretch, &self.file) {
+            (Stretch::Bytes(len), _) => {
+                let read = self.content.read(buffer)?;
+                (read, Stretch::Bytes(len - read as u64))
             }
-            count => &mut buffer[..count],
+            (Stretch::InFile(at, len), Some(file)) => {
+                let read = file.read_at(buffer, at)?;
+                (read, Stretch::InFile(at + read as u64, len - read as u64))
+            }
+            (Stretch::InFile(..), None) => return Err(invalid("the file is missing")),
         };
-        let read = match &self.source {
-            Source::Memory(bytes) => bytes[bytes.len() - left..].as_ref().read(buffer)?,
-            Source::File(file) => file.read_at(buffer, self.at)?,
-        };
-        self.at += read as u64;
-        if read == 0 {
-            Err(io::ErrorKind::UnexpectedEof.into())
-        } else {
-            Ok(read)
+        if read == 0 && wanted > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        if rest.len() == 0 {
+            self.unread.pop_front();
+        } else {
+            self.unread[0] = rest;
+        }
+        Ok(read)
     }
 }
 
@@ -94,16 +150,21 @@ pub(super) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
     descriptors: &[BorrowedFd<'_>],
-    blob: &[&[u8]],
+    input: &Input<'_>,
 ) -> io::Result<()> {
-    let message = postcard::to_stdvec(message).map_err(invalid)?;
+    let stretches = input.pieces.iter().map(Stretch::of);
+    let stretches: Vec<_> = stretches.filter(|stretch| stretch.len() > 0).collect();
+    let message = postcard::to_stdvec(&(stretches, message)).map_err(invalid)?;
     let length = u32::try_from(message.len()).map_err(invalid)?.to_le_bytes();
     let parts = || {
-        [&length, message.as_slice()]
-            .into_iter()
-            .chain(blob.iter().copied())
+        let bytes = input.pieces.iter().filter_map(|piece| match piece {
+            Piece::Bytes(bytes) => Some(*bytes),
+            Piece::InFile { .. } => None,
+        });
+        [&length, message.as_slice()].into_iter().chain(bytes)
     };
-    let mut raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let descriptors = descriptors.iter().chain(&input.file);
+    let mut raw: Vec<RawFd> = descriptors.map(AsRawFd::as_raw_fd).collect();
     let mut packet = MAGIC.to_vec();
     let memfd;
     if parts().map(<[u8]>::len).sum::<usize>() <= INLINE_MAX {
@@ -142,20 +203,37 @@ pub(super) fn receive<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result
     else {
         return Err(invalid("the other end speaks another version"));
     };
-    let (message, blob) = match where_ {
+    let (message, content, left) = match where_ {
         INLINE => split_memory(content)?,
-        IN_MEMFD => split_file(
+        IN_MEMFD => split_memfd(
             descriptors
                 .pop()
                 .ok_or_else(|| invalid("the content is missing"))?,
         )?,
         _ => return Err(invalid("the other end speaks another version")),
     };
-    let message = postcard::from_bytes(&message).map_err(invalid)?;
+    let (unread, message): (VecDeque<Stretch>, M) = postcard::from_bytes(&message).map_err(invalid)?;
+    let mut bytes = 0_u64;
+    let mut has_file = false;
+    for stretch in &unread {
+        match *stretch {
+            Stretch::Bytes(len) => bytes = bytes.saturating_add(len),
+            Stretch::InFile(..) => has_file = true,
+        }
+    }
+    if bytes != left || unread.iter().any(|stretch| stretch.len() == 0) {
+        return Err(invalid("the stretches are not those of the content"));
+    }
+    let file = has_file.then(|| descriptors.pop().ok_or_else(|| invalid("the file is missing")));
+    let file = file.transpose()?.map(File::from);
     Ok(Some(Received {
         message,
         descriptors,
-        blob,
+        blob: Blob {
+            content,
+            file,
+            unread,
+        },
     }))
 }
 
@@ -184,16 +262,21 @@ fn receive_packet(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<(usiz
     Ok((received.bytes, descriptors))
 }
 
-fn split_memory(content: &[u8]) -> io::Result<(Vec<u8>, Blob)> {
+/// The message of a content, what follows it, and how much that is.
+type Split = (Vec<u8>, Content, u64);
+
+fn split_memory(content: &[u8]) -> io::Result<Split> {
     let (length, rest) = content
         .split_first_chunk()
         .ok_or_else(|| invalid("a packet is too short"))?;
     let length = message_length(*length, rest.len() as u64)?;
-    let (message, blob) = rest.split_at(length);
-    Ok((message.to_vec(), Blob::memory(blob.to_vec())))
+    let (message, bytes) = rest.split_at(length);
+    let (bytes, at) = (bytes.to_vec(), 0);
+    let left = bytes.len() as u64;
+    Ok((message.to_vec(), Content::Memory { bytes, at }, left))
 }
 
-fn split_file(memfd: OwnedFd) -> io::Result<(Vec<u8>, Blob)> {
+fn split_memfd(memfd: OwnedFd) -> io::Result<Split> {
     let file = File::from(memfd);
     let end = file.metadata()?.len();
     let mut length = [0; size_of::<u32>()];
@@ -201,14 +284,7 @@ fn split_file(memfd: OwnedFd) -> io::Result<(Vec<u8>, Blob)> {
     let mut message = vec![0; message_length(length, end - length.len() as u64)?];
     file.read_exact_at(&mut message, length.len() as u64)?;
     let at = (length.len() + message.len()) as u64;
-    Ok((
-        message,
-        Blob {
-            source: Source::File(file),
-            at,
-            end,
-        },
-    ))
+    Ok((message, Content::Memfd { file, at }, end - at))
 }
 
 fn message_length(length: [u8; 4], rest: u64) -> io::Result<usize> {

@@ -15,6 +15,7 @@ use socket2::SockRef;
 use thiserror::Error;
 
 use super::channel;
+use super::input::Input;
 use super::message::{Adoption, Answer, Request};
 use super::status::Status;
 
@@ -132,7 +133,7 @@ impl Client {
         adoption: Adoption,
         client: BorrowedFd<'_>,
         replica: Option<BorrowedFd<'_>>,
-        input: &[&[u8]],
+        input: &Input<'_>,
     ) -> Result<(), ClientError> {
         let sockets: Vec<_> = [Some(client), replica].into_iter().flatten().collect();
         let address = adoption.client;
@@ -171,7 +172,7 @@ impl Client {
     /// # Errors
     /// The channel failed.
     pub fn status(&mut self) -> Result<Status, ClientError> {
-        match self.ask(&Request::Status, &[], &[])? {
+        match self.ask(&Request::Status, &[], &Input::default())? {
             Answer::Status(status) => Ok(status),
             Answer::Refused(reason) => Err(ClientError::Refused(reason)),
             Answer::Adopted | Answer::Stopping => Err(ClientError::Unexpected("status")),
@@ -183,7 +184,7 @@ impl Client {
     /// # Errors
     /// The channel failed.
     pub fn stop(mut self) -> Result<(), ClientError> {
-        match self.ask(&Request::Stop, &[], &[])? {
+        match self.ask(&Request::Stop, &[], &Input::default())? {
             Answer::Stopping => Ok(()),
             Answer::Refused(reason) => Err(ClientError::Refused(reason)),
             Answer::Adopted | Answer::Status(_) => Err(ClientError::Unexpected("stop")),
@@ -194,15 +195,20 @@ impl Client {
         &mut self,
         request: &Request,
         sockets: &[BorrowedFd<'_>],
-        blob: &[&[u8]],
+        input: &Input<'_>,
     ) -> Result<Answer, ClientError> {
         self.settle()?; // answers come in the order of questions
-        self.tell(request, sockets, blob)?;
+        self.tell(request, sockets, input)?;
         self.hear()
     }
 
-    fn tell(&self, request: &Request, sockets: &[BorrowedFd<'_>], blob: &[&[u8]]) -> Result<(), ClientError> {
-        channel::send(self.socket.as_fd(), request, sockets, blob).map_err(|source| ClientError::Channel {
+    fn tell(
+        &self,
+        request: &Request,
+        sockets: &[BorrowedFd<'_>],
+        input: &Input<'_>,
+    ) -> Result<(), ClientError> {
+        channel::send(self.socket.as_fd(), request, sockets, input).map_err(|source| ClientError::Channel {
             step: "asking",
             source,
         })

@@ -16,6 +16,7 @@
 mod channel;
 mod client;
 mod flow;
+mod input;
 mod kept;
 mod message;
 mod relay;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use client::{Client, ClientError};
+pub use input::Input;
 pub use message::{Adoption, Plan};
 pub use serve::{KeeperError, run};
 pub use status::{ConnectionStatus, EndedStatus, Ending, ServiceStatus, State, Status};

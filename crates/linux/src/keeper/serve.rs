@@ -21,6 +21,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
 use super::channel::{self, Received};
+use super::input::Input;
 use super::kept::Keeper;
 use super::message::{Answer, Plan, Request};
 use super::relay::Relay;
@@ -177,7 +178,7 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
         };
         let _ = agent
             .async_io(Interest::WRITABLE, |agent| {
-                channel::send(agent.as_fd(), &answer, &[], &[])
+                channel::send(agent.as_fd(), &answer, &[], &Input::default())
             })
             .await;
         if matches!(answer, Answer::Stopping) {

@@ -58,6 +58,8 @@ pub(super) struct ServiceState {
     pub unlogged: u64,
     pub until_ns: u64,
     pub hold_until_ns: u64,
+    pub caps: u32,
+    pub zero2: u32,
 }
 
 /// `struct client_key`: a connection, by its client.
@@ -189,7 +191,7 @@ pub const REASONS: [&str; 21] = [
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<ServiceKey>() == 20);
-const _: () = assert!(size_of::<ServiceState>() == 80);
+const _: () = assert!(size_of::<ServiceState>() == 88);
 const _: () = assert!(size_of::<ClientKey>() == 20);
 const _: () = assert!(size_of::<NodeState>() == 64);
 const _: () = assert!(size_of::<Record>() == 24);

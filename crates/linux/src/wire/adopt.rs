@@ -67,6 +67,10 @@ impl Wire {
         wire.set_crash_codes(&options.crash_exit_codes);
         wire.set_agent_timeout(options.agent_timeout);
         wire.set_asleep(false);
+        for index in (0_u16..).take(services.len()) {
+            wire.set_caps(index, false);
+        }
+        wire.forget_caps()?;
         Ok(Some(wire))
     }
 

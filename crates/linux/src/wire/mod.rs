@@ -6,6 +6,7 @@
 mod abi;
 mod adopt;
 mod attach;
+mod caps;
 mod deaths;
 mod held;
 mod ring;
@@ -288,6 +289,8 @@ impl Wire {
             unlogged: 0,
             until_ns: 0,
             hold_until_ns: 0,
+            caps: 0,
+            zero2: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use proto::connection::{Connection, Protection};
+use proto::connection::{AtLimit, Connection, Protection};
 use proto::follower::Policy;
 use proto::packet::{Malformed, Segment};
 use proto::restart::http::Reexecute;
@@ -57,6 +57,7 @@ impl Log {
                 reexecute: Reexecute::default(),
                 connection_bytes_max: 1 << 30,
                 bytes_max: 1 << 32,
+                at_limit: AtLimit::Unprotect,
                 hash_seed: 1,
             })
         };

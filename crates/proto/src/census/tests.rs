@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::connection::Cause;
+use crate::connection::{AtLimit, Cause};
 use crate::follower::Policy;
 use crate::older::OLDER_MAX;
 use crate::packet::{Flags, Options, Segment};
@@ -47,6 +47,7 @@ fn wire(policy: Policy, millis: u64) -> Table {
         reexecute: Reexecute::default(),
         connection_bytes_max: 1 << 20,
         bytes_max: 1 << 30,
+        at_limit: AtLimit::Unprotect,
         hash_seed: 1,
     });
     table.set_wire(true);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{Agreed, Connection, Follower, Server, StreamLog, Takes};
+use super::{Agreed, AtLimit, Connection, Follower, Server, StreamLog, Takes};
 use crate::client::Client;
 use crate::learn::Terms;
 use crate::packet::Segment;
@@ -41,7 +41,7 @@ impl Connection {
     ) -> Self {
         let (theirs, ours) = terms.window_scale.unwrap_or((0, 0));
         let window = u32::from(reply.window) << ours;
-        let input = StreamLog::learnt(middle.input, limit);
+        let input = StreamLog::learnt(middle.input);
         // Until the reply says it the edge may have been nearer, but no client sends beyond what it was offered.
         let acknowledged = input.offset_of(reply.ack).unwrap_or(Offset::LEARNT);
         Self {
@@ -53,6 +53,7 @@ impl Connection {
                 window_shift: ours,
                 acknowledged: Offset::LEARNT,
                 window,
+                window_max: window,
                 right_edge: acknowledged + u64::from(window),
                 timestamp: reply.options.timestamps.map_or(0, |timestamps| timestamps.value),
                 timestamp_at: at,
@@ -63,9 +64,11 @@ impl Connection {
                 timestamps: terms.timestamps,
             },
             input,
-            output: StreamLog::learnt(middle.output, limit),
+            output: StreamLog::learnt(middle.output),
             follower,
             limit,
+            at_limit: AtLimit::Unprotect,
+            capped: None,
             takes: Takes::All,
             sack_overflow: false,
             probation: Some(Probation::default()),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::connection::Endpoint;
+use crate::connection::{AtLimit, Endpoint};
 use crate::follower::{Policy, Restart};
 use crate::packet::{Flags, Options, Timestamps};
 use crate::restart::http::Reexecute;
@@ -245,6 +245,7 @@ fn table() -> Table {
         reexecute: Reexecute::default(),
         connection_bytes_max: 1 << 20,
         bytes_max: 1 << 30,
+        at_limit: AtLimit::Unprotect,
         hash_seed: 1,
     });
     table.set_wire(true);
@@ -562,7 +563,7 @@ fn who_is_not_the_wire_learns_nothing_and_replicas_begin_with_their_connections(
     scene.reply();
     assert!(!scene.is_learnt());
 
-    let mut config = *table().config();
+    let mut config = table().config().clone();
     config.policy = Policy::Replica;
     let mut scene = Scene::new();
     scene.late = Table::new(config);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{NodeConfig, ServiceConfig};
 use crate::Instant;
+use crate::connection::AtLimit;
 use crate::detector::DetectorConfig;
 use crate::follower::Policy;
 use crate::restart::http::Reexecute;
@@ -26,6 +27,7 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
         reexecute: Reexecute::default(),
         connection_bytes_max: 1000,
         bytes_max: 10_000,
+        at_limit: AtLimit::Unprotect,
         hash_seed: 1,
     };
     NodeConfig {

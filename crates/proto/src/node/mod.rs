@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod fixture;
+mod limit;
 mod older;
 mod roles;
 mod sync;
@@ -130,7 +131,7 @@ impl Service {
             standing: Standing::new(standing, found, now),
             roles: VecDeque::new(),
             gate: config.found.map_or(Gate::Off, |(gate, _)| gate),
-            table: Table::new(config.table),
+            table: Table::new(config.table.clone()),
             takeover: None,
             reports: Vec::new(),
             repeats: Repeats::default(),
@@ -294,6 +295,7 @@ impl Node {
             Change::Ended(connection) => self.decide(now, index, connection),
             Change::Old | Change::Handshake | Change::Connection(_) | Change::Opened(_) => {}
         }
+        self.tell_wire(index);
     }
 
     /// The shelf that packets came from will be cleared: copies from it what is still needed.
@@ -362,6 +364,7 @@ impl Node {
     }
 
     fn conclude(&mut self, now: Instant, index: ServiceIndex) {
+        self.tell_wire(index);
         let service = &mut self.services[usize::from(index)];
         if let Some(takeover) = service.takeover.take_if(|takeover| takeover.is_decided()) {
             let is_whole = takeover.is_whole();
@@ -441,6 +444,7 @@ impl Node {
         }
         connection.release();
         table.account(id, before);
+        self.tell_wire(index);
     }
 
     /// What is to be done next.

@@ -22,6 +22,7 @@ impl Node {
         }
         table.forget_said();
         self.begin_census(now, index); // some may have begun meanwhile
+        self.tell_wire(index);
         self.sync(now, index, Event::Begin); // nor does the replica's server know what passed
     }
 

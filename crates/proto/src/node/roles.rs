@@ -459,6 +459,7 @@ impl Node {
         let service = &mut self.services[usize::from(index)];
         service.table.clear();
         service.unfollowed = Unfollowed::default();
+        self.tell_wire(index);
         self.assume(index, Gate::Wire);
     }
 

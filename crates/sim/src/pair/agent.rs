@@ -183,6 +183,7 @@ impl Station {
         let number = self.agent.number + 1;
         config.incarnation = number;
         config.services[0].found = Some(self.wire.gate());
+        self.wire.forget_caps();
         self.agent = Agent::new(now, number);
         self.core = Core::new(config, now);
     }
@@ -247,6 +248,7 @@ impl Station {
         if now >= self.core.poll_timeout() {
             self.core.handle_timeout(now);
         }
+        self.feed_slow_replicas(now);
         self.serve_replicas(now);
     }
 
@@ -274,10 +276,13 @@ impl Station {
     /// A nap while there is traffic, sleep while there is none.
     fn rest(&mut self, now: Instant) {
         const LEAST: Duration = Duration::from_micros(1);
-        let replicas = self
-            .replicas
-            .values()
-            .filter_map(|replica| replica.application.wakes_at());
+        let replicas = self.replicas.values().flat_map(|replica| {
+            replica
+                .application
+                .wakes_at()
+                .into_iter()
+                .chain([replica.reads_at])
+        });
         let timeout = self.core.poll_timeout();
         let answers = self.verdicts.front().map(|answer| answer.at);
         let due = replicas

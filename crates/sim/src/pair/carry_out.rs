@@ -5,6 +5,7 @@ use proto::action::{Action, Gate, Heartbeat, Report};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
 use proto::role::Role;
+use proto::spill::gather;
 use proto::standing::Verdict;
 use proto::table::ConnectionId;
 use proto::takeover::{self, timestamp_at};
@@ -54,6 +55,7 @@ impl Station {
             Action::Confirm { epoch, .. } => self.confirm(now, epoch),
             Action::Hold { clients, .. } => self.wire.hold(&clients),
             Action::Settle { .. } => self.wire.settle(),
+            Action::CapWindow { client, cap, .. } => self.wire.cap(client, cap),
             Action::Destroy { clients, .. } => self.destroy_dying(&clients),
             Action::TakeAddress { .. } => {
                 self.address = Address::Interface;
@@ -183,9 +185,12 @@ impl Station {
     }
 
     fn open_replica(&mut self, connection: ConnectionId, client: SocketAddr) {
-        let application = (self.config.program)(client);
-        let ended = false;
-        self.replicas.insert(connection, Replica { application, ended });
+        let replica = Replica {
+            application: (self.config.program)(client),
+            ended: false,
+            reads_at: Instant::ZERO,
+        };
+        self.replicas.insert(connection, replica);
     }
 
     fn restore(&mut self, now: Instant, id: ConnectionId) {
@@ -246,6 +251,11 @@ impl Station {
             return;
         };
         let Restoring { endpoint, socket } = &restoring;
+        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restart) {
+            self.host.take(*socket);
+            self.core.handle_unrestorable(now, 0, id, reason);
+            return;
+        }
         let late = self
             .core
             .table(0)
@@ -300,6 +310,11 @@ impl Station {
             return;
         };
         let replica = self.replicas.remove(&id);
+        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restart) {
+            self.host.with(now, socket, Endpoint::abort);
+            self.core.handle_unrestorable(now, 0, id, reason);
+            return;
+        }
         let Some(connection) = self.core.hand_over(now, 0, id) else {
             self.host.with(now, socket, Endpoint::shutdown); // it ended meanwhile: its socket is closed
             return;
@@ -340,7 +355,12 @@ impl Station {
     }
 
     fn feed_replica(&mut self, now: Instant, id: ConnectionId) {
-        let Some(Replica { application, .. }) = self.replicas.get_mut(&id) else {
+        let Some(Replica {
+            application,
+            reads_at,
+            ..
+        }) = self.replicas.get_mut(&id)
+        else {
             return;
         };
         let Some(connection) = self.core.table(0).get(id) else {
@@ -349,17 +369,40 @@ impl Station {
         let Some(replica) = connection.follower().replica() else {
             return;
         };
-        let (from, to) = (replica.fed(), connection.input_acknowledged());
-        connection
-            .input()
-            .slices(from..to)
-            .for_each(|slice| application.on_input(now, slice));
-        let ended = connection.input().fin() == Some(to);
+        let (from, acknowledged) = (replica.fed(), connection.input_acknowledged());
+        let mut to = acknowledged;
+        if let Some(pace) = self.config.replica_pace {
+            let bytes = if now < *reads_at { 0 } else { pace.bytes };
+            to = to.min(from + bytes as u64);
+            if to > from {
+                *reads_at = now + pace.every;
+            }
+        }
+        let input = gather(connection.input().parts(from..to)).expect("memory can be read");
+        application.on_input(now, &input);
+        let ended = connection.input().fin() == Some(to) && to == acknowledged;
         if ended {
             application.on_input_end(now);
         }
         self.core.handle_fed(0, id, to, ended);
         self.serve_replicas(now);
+    }
+
+    /// Lets replicas that read slowly go on.
+    pub(super) fn feed_slow_replicas(&mut self, now: Instant) {
+        if self.config.replica_pace.is_none() {
+            return;
+        }
+        let due = |replica: &Replica| replica.reads_at <= now;
+        let ids: Vec<_> = self
+            .replicas
+            .iter()
+            .filter(|(_, replica)| due(replica))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in ids {
+            self.feed_replica(now, id);
+        }
     }
 
     /// Passes on what the replicas have said.
@@ -420,14 +463,14 @@ fn adoption(connection: &Connection, endpoint: &Known, replica: Option<Replica>)
         Ok(Restart::Http { feed, resume }) => (Plan::Http(resume), feed.logged(log, frontier)),
         Ok(Restart::Replica { input_from, resume }) => {
             let replica = replica.ok_or("there is no replica")?;
-            let input = log.slices(input_from.min(frontier)..frontier).collect();
+            let input = log.parts(input_from.min(frontier)..frontier).collect();
             (Plan::Replica(resume, replica.application), input)
         }
         Err(reason) => return Err(reason),
     };
     Ok(Adoption {
         plan,
-        input: input.concat(),
+        input: gather(input).map_err(|error| error.to_string())?,
         input_ended: endpoint.input_ended,
         output: endpoint.output,
     })

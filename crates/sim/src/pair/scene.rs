@@ -20,6 +20,7 @@ use super::defect::Defect;
 use super::judge::Judge;
 use super::neighbours::Neighbours;
 use super::relay::Ending;
+use super::spill::Full;
 use super::station::{Station, StationConfig};
 use super::talk::Talk;
 use super::{echo, http};
@@ -55,8 +56,12 @@ pub struct SceneConfig {
     pub costs: Costs,
     /// Bytes that its log holds.
     pub ring_bytes: usize,
+    /// Bytes of memory of one connection's log, and what is done about more.
+    pub log_limit: (u64, Full),
     /// How fast the primary's program reads.
     pub pace: Option<Pace>,
+    /// How fast the backup's replica reads.
+    pub replica_pace: Option<Pace>,
     /// How long programs think at most.
     pub think: Duration,
     /// Both nodes cut a chunked reply in the same places.
@@ -99,7 +104,9 @@ impl SceneConfig {
             nap: Duration::from_micros(500),
             costs: Costs::measured(1),
             ring_bytes: 1 << 20,
+            log_limit: (16 << 20, Full::Unprotected),
             pace: None,
+            replica_pace: None,
             think: Duration::ZERO,
             same_chunks: false,
             arbiter: None,
@@ -113,8 +120,9 @@ impl SceneConfig {
             vip: vip(),
             policy: self.policy,
             reexecute: Reexecute::IDEMPOTENT,
-            connection_bytes_max: 16 << 20,
+            connection_bytes_max: self.log_limit.0,
             bytes_max: 256 << 20,
+            at_limit: self.log_limit.1.of_core(),
             hash_seed: 7,
         };
         let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };
@@ -162,6 +170,7 @@ impl SceneConfig {
             costs: self.costs,
             program: self.program(node as u64, ledger),
             pace: self.pace.filter(|_| is_primary),
+            replica_pace: self.replica_pace,
             ahead: Duration::from_secs(100 * node as u64),
             arbiter: arbiter.map(Rc::clone),
             defect: self.defect,

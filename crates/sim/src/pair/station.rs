@@ -60,6 +60,8 @@ pub struct StationConfig {
     pub program: Program,
     /// How fast it reads from clients.
     pub pace: Option<Pace>,
+    /// How fast it reads as a replica.
+    pub replica_pace: Option<Pace>,
     /// How far its clock is ahead of the world's.
     pub ahead: Duration,
     /// Who decides when the nodes do not hear each other, if anyone.
@@ -132,6 +134,8 @@ pub(super) struct Restoring {
 pub(super) struct Replica {
     pub application: Box<dyn Application>,
     pub ended: bool,
+    /// When it reads again.
+    pub reads_at: Instant,
 }
 
 impl Station {
@@ -273,6 +277,7 @@ impl Station {
         let (gate, epoch) = self.wire.gate();
         let port = match gate {
             Gate::Off | Gate::Mute => return None,
+            Gate::Wire if is_raw && self.wire.is_update(&packet) => return Some(self.say_update(packet)),
             Gate::Wire if !self.wire.holds(segment.destination) => return None,
             Gate::Primary if self.address == Address::Loopback && !self.is(Defect::BypassWire) => {
                 let packet = self.silence_death(packet)?;
@@ -299,6 +304,28 @@ impl Station {
         Some(Output::Transmit { port, packet })
     }
 
+    /// What the primary has said before, with what was withheld of it.
+    fn say_update(&mut self, packet: Vec<u8>) -> Output {
+        let packet = self.wire.withhold(packet);
+        let voice = self.voice_of_primary();
+        self.judge
+            .borrow_mut()
+            .on_released(voice, Direction::Out, &packet);
+        Output::Transmit {
+            port: CLIENTS,
+            packet,
+        }
+    }
+
+    fn voice_of_primary(&self) -> Voice {
+        Voice {
+            node: 1 - self.config.number,
+            epoch: self.wire.gate().1,
+            is_alone: false,
+            is_lent: false,
+        }
+    }
+
     pub(super) fn on_packet(&mut self, now: Instant, side: Side, packet: Vec<u8>) {
         let (host, deaf, vip) = (&self.host, &self.deaf, self.vip);
         let is_local = |client| host.find(vip, client).is_some() && !deaf.contains(&client);
@@ -313,7 +340,7 @@ impl Station {
         };
         let mut judge = self.judge.borrow_mut();
         let number = self.config.number;
-        let (gate, epoch) = self.wire.gate();
+        let gate = self.wire.gate().0;
         match fate {
             Fate::Released | Fate::Unlogged => {
                 if fate == Fate::Released {
@@ -322,13 +349,11 @@ impl Station {
                     judge.on_taken(direction, &packet); // nothing is promised any more
                     judge.on_log_lost(number);
                 }
-                let voice = Voice {
-                    node: 1 - number,
-                    epoch,
-                    is_alone: false,
-                    is_lent: false,
+                let packet = match direction {
+                    Direction::In => packet,
+                    Direction::Out => self.wire.withhold(packet),
                 };
-                judge.on_released(voice, direction, &packet);
+                judge.on_released(self.voice_of_primary(), direction, &packet);
                 self.outputs.push_back(Output::Transmit { port: out, packet });
             }
             Fate::Held => judge.on_logged(number, direction, &packet),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proto::Instant;
 use proto::action::Gate;
+use proto::connection::{Cap, Promise};
 use proto::packet::{Checksum, Segment};
 use proto::table::Direction;
 
@@ -119,6 +120,8 @@ pub(super) struct Wire {
     is_told: bool,
     /// Those clients, and the ones whose connections stay local.
     held: BTreeMap<SocketAddr, Held>,
+    /// The clients whose windows are held to a cap.
+    capped: BTreeMap<SocketAddr, (Cap, Promise)>,
     connections: Ring,
     opening: Ring,
     full: u64,
@@ -148,6 +151,7 @@ impl Wire {
             epoch: 0,
             is_told: false,
             held: BTreeMap::new(),
+            capped: BTreeMap::new(),
             connections: Ring::new(ring_bytes),
             opening: Ring::new(opening_bytes),
             full: 0,
@@ -173,6 +177,46 @@ impl Wire {
         self.held
             .extend(clients.iter().map(|&client| (client, Held::Undecided)));
         self.is_told = true;
+    }
+
+    /// From now on a client's window is held to this; `None`: no more.
+    pub fn cap(&mut self, client: SocketAddr, cap: Option<Cap>) {
+        match (cap, self.capped.get_mut(&client)) {
+            (Some(cap), Some((known, _))) => *known = cap,
+            (Some(cap), None) => drop(self.capped.insert(client, (cap, Promise::new(&cap)))),
+            (None, _) => drop(self.capped.remove(&client)),
+        }
+    }
+
+    /// A new agent knows of no caps.
+    pub fn forget_caps(&mut self) {
+        self.capped.clear();
+    }
+
+    /// What reaches the client of a packet from the VIP.
+    pub fn withhold(&mut self, packet: Vec<u8>) -> Vec<u8> {
+        let Ok(mut segment) = Segment::parse(&packet, Checksum::Trusted) else {
+            return packet;
+        };
+        let client = segment.destination;
+        if segment.flags.syn {
+            self.capped.remove(&client); // what was said of another connection
+        }
+        let Some((cap, promise)) = self.capped.get_mut(&client) else {
+            return packet;
+        };
+        let window = promise.pass(cap, segment.ack, segment.window);
+        if window == segment.window {
+            return packet;
+        }
+        segment.window = window;
+        segment.emit()
+    }
+
+    /// Whether a packet says what was withheld from a client.
+    pub fn is_update(&self, packet: &[u8]) -> bool {
+        Segment::parse(packet, Checksum::Trusted)
+            .is_ok_and(|segment| segment.seq_len() == 0 && self.capped.contains_key(&segment.destination))
     }
 
     /// Whether any are.

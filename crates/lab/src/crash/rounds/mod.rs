@@ -261,6 +261,7 @@ impl Play<'_> {
             idle: work.plan.idle,
             client,
             rounds,
+            log: None,
             problems,
             clock,
             captures,

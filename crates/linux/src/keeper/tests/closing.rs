@@ -12,7 +12,7 @@ use proto::connection::OutputEnd;
 use proto::restart::http::{Resume, Volatile};
 
 use super::lab::*;
-use crate::keeper::{Adoption, Ending, Plan};
+use crate::keeper::{Adoption, Ending, Input, Plan};
 
 /// A connection between two exchanges; if it `closes`, its client is to come again.
 fn between(closes: bool) -> Plan {
@@ -122,7 +122,9 @@ fn curl_comes_again_once() {
             input_ended: false,
             output: OutputEnd::Open,
         };
-        lab.agent().adopt(adoption, restored.as_fd(), None, &[]).unwrap();
+        lab.agent()
+            .adopt(adoption, restored.as_fd(), None, &Input::default())
+            .unwrap();
     }
     let output = curl.wait_with_output().unwrap();
     assert!(output.status.success(), "{:?}", output.status);

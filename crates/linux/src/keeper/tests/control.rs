@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
 
 use super::lab::*;
-use crate::keeper::Options;
 use crate::keeper::{Client, ClientError, ConnectionStatus, Ending, Plan, Status, serve};
+use crate::keeper::{Input, Options};
 
 #[test]
 fn connections_go_on_when_the_agent_is_gone_and_another_one_finds_them() {
@@ -151,13 +151,15 @@ fn what_does_not_fit_is_refused_and_stays_with_the_agent() {
     let plan = adoption(1, &first, nobody(), idle());
     let restored = second.restored.as_fd();
     lab.agent()
-        .adopt(plan.clone(), first.restored.as_fd(), None, &[])
+        .adopt(plan.clone(), first.restored.as_fd(), None, &Input::default())
         .unwrap();
     for (replica, reason) in [
         (None, "there is a connection 1 already"),
         (Some(restored), "the sockets do not fit the plan"),
     ] {
-        lab.agent().adopt(plan.clone(), restored, replica, &[]).unwrap();
+        lab.agent()
+            .adopt(plan.clone(), restored, replica, &Input::default())
+            .unwrap();
         let refused = lab.agent().settle();
         assert!(
             matches!(&refused, Err(ClientError::Refused(why)) if why.ends_with(reason)),
@@ -176,7 +178,7 @@ fn what_an_agent_gave_before_it_died_is_kept() {
     for (id, connection) in (1..).zip(&connections) {
         let adoption = adoption(id, connection, nobody(), idle());
         agent
-            .adopt(adoption, connection.restored.as_fd(), None, &[])
+            .adopt(adoption, connection.restored.as_fd(), None, &Input::default())
             .unwrap();
     }
     drop(agent); // it has read no answer

@@ -9,9 +9,11 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, unshare};
 use proto::connection::OutputEnd;
 use proto::restart::replica::Resume;
+use proto::spill::{Depot, InFile, Part};
 
 use super::lab::*;
-use crate::keeper::{Ending, Plan, State};
+use crate::keeper::{Ending, Input, Plan, State};
+use crate::spill::SpillDir;
 
 const GET: &str = "GET /file HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -108,6 +110,54 @@ fn much_logged_input_goes_before_what_the_client_sends() {
     assert_eq!(lab.ended(1).ending, Ending::Closed);
 }
 
+/// Input that was spilled goes as the file that it is in, with what is put between.
+#[test]
+fn spilled_input_goes_before_what_is_in_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut file = SpillDir(directory.path().to_owned()).open().unwrap();
+    let input = pattern(9 << 20);
+    let (spilled, kept) = input.split_at(8 << 20);
+    file.append(0, spilled).unwrap();
+    let in_file = |range: std::ops::Range<usize>| {
+        Part::File(InFile {
+            file: &*file,
+            at: range.start as u64,
+            len: range.len() as u64,
+        })
+    };
+    for in_memory in [0, 100, 1 << 20] {
+        let mut lab = Lab::new();
+        let (address, application) = application(|mut stream| read_to_end(&mut stream).unwrap());
+        let connection = connection();
+        let adoption = adoption(1, &connection, address, idle());
+        let parts = [
+            in_file(5..70),
+            Part::Memory(b"mark"),
+            in_file(70..spilled.len()),
+            in_file(0..0),
+            Part::Memory(&kept[..in_memory]),
+        ];
+        let input: Input<'_> = parts.into_iter().collect();
+        lab.agent()
+            .adopt(adoption, connection.restored.as_fd(), None, &input)
+            .unwrap();
+        let mut client = connection.client;
+        drop(connection.restored);
+        client.write_all(b"then this").unwrap();
+        end(&client);
+        let due = [
+            &spilled[5..70],
+            b"mark",
+            &spilled[70..],
+            &kept[..in_memory],
+            b"then this",
+        ]
+        .concat();
+        assert!(application.join().unwrap() == due, "{in_memory}");
+        assert_eq!(read_to_end(&mut client).unwrap(), b"");
+    }
+}
+
 #[test]
 fn a_client_that_ended_its_stream_still_gets_its_reply() {
     for ended_before in [false, true] {
@@ -164,7 +214,7 @@ fn a_replica_goes_on_from_where_either_was() {
         let adoption = adoption(1, &connection, nobody(), plan);
         let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
         lab.agent()
-            .adopt(adoption, sockets.0, sockets.1, &[b"logged "])
+            .adopt(adoption, sockets.0, sockets.1, &[&b"logged "[..]][..].into())
             .unwrap();
         let Connection { mut client, restored } = connection;
         drop((restored, replica.client));
@@ -192,7 +242,9 @@ fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
         let mut adoption = adoption(1, &connection, nobody(), plan);
         adoption.output = OutputEnd::FinSent;
         let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
-        lab.agent().adopt(adoption, sockets.0, sockets.1, &[]).unwrap();
+        lab.agent()
+            .adopt(adoption, sockets.0, sockets.1, &Input::default())
+            .unwrap();
         let Connection { mut client, restored } = connection;
         drop((restored, replica.client));
         let mut application = replica.restored;

@@ -2,6 +2,7 @@
 
 use super::MARK;
 use crate::Offset;
+use crate::spill::Part;
 use crate::stream::StreamLog;
 
 /// A part of the input, and what is put into it.
@@ -20,16 +21,16 @@ impl Feed {
     ///
     /// # Panics
     /// If the log does not have it.
-    pub fn logged<'a>(&self, log: &'a StreamLog, frontier: Offset) -> Vec<&'a [u8]> {
+    pub fn logged<'a>(&self, log: &'a StreamLog, frontier: Offset) -> Vec<Part<'a>> {
         let mut from = self.from.min(frontier);
         let end = self.until.unwrap_or(frontier).clamp(from, frontier);
-        let mut slices = Vec::new();
+        let mut parts = Vec::new();
         for &mark in self.marks.iter().filter(|&&mark| mark <= end) {
-            slices.extend(log.slices(from..mark));
-            slices.push(MARK);
+            parts.extend(log.parts(from..mark));
+            parts.push(Part::Memory(MARK));
             from = mark;
         }
-        slices.extend(log.slices(from..end));
-        slices
+        parts.extend(log.parts(from..end));
+        parts
     }
 }

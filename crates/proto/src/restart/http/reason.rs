@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::head::{Fault, Method};
 use super::tracker::REQUESTS_MAX;
+use crate::spill::Full;
 
 /// Why a connection, or its next reply, cannot be continued.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -18,9 +19,9 @@ pub enum Reason {
     /// with its reply.
     #[error("a {0:?} request is unanswered and must not be executed again")]
     NotRepeatable(Method),
-    /// The same, since the log may not hold all of it.
-    #[error("a {0:?} request is unanswered and longer than the log may be")]
-    TooLong(Method),
+    /// The same, since the log could not keep all of it: why.
+    #[error("a {0:?} request is unanswered and was not kept: {1}")]
+    NotKept(Method, Full),
     /// The reply cannot be followed.
     #[error("reply: {0}")]
     Reply(Fault),

@@ -13,6 +13,7 @@ pub use super::reason::Reason;
 use super::resume::{BodyPrefix, Position, Resume, Said};
 use super::unanswered::Unanswered;
 use crate::Offset;
+use crate::spill::Full;
 
 /// The most unanswered requests that are remembered; more make the connection unprotected.
 pub const REQUESTS_MAX: usize = 4096;
@@ -133,16 +134,16 @@ impl Tracker {
         self.end(Mode::Finished);
     }
 
-    /// The input is longer than the log may be: what was kept for executing requests again is given up, until their
+    /// The log may not keep more of the input, for the reason `why`: what was kept for executing requests again is given up, until their
     /// replies are complete. False if nothing was kept for that.
-    pub fn shed(&mut self) -> bool {
+    pub fn shed(&mut self, why: Full) -> bool {
         let mut has_shed = false;
         for request in self
             .unanswered
             .iter_mut()
             .filter(|request| request.is_repeatable())
         {
-            request.forget();
+            request.forget(why);
             has_shed = true;
         }
         has_shed
@@ -161,6 +162,14 @@ impl Tracker {
             (None, Receiving::Head { start, .. }) => *start,
             (None, Receiving::Between | Receiving::Body(_)) => self.input,
         }
+    }
+
+    /// Whether the restart point will move on without more input: the request at which it stands is complete, and will be answered.
+    pub fn drains(&self) -> bool {
+        let first = self.unanswered.iter().position(Unanswered::is_repeatable);
+        let is_whole =
+            |first| first + 1 < self.unanswered.len() || !matches!(self.receiving, Receiving::Body(_));
+        matches!(self.mode, Mode::Following) && first.is_some_and(is_whole)
     }
 
     /// Whether a takeover now would be none of the client's business: no reply would be refused or cut.

@@ -5,6 +5,7 @@ use super::head::{Method, RequestHead};
 use super::resume::Request;
 use super::{LABEL_MAX, Reason, Reexecute};
 use crate::Offset;
+use crate::spill::Full;
 
 #[derive(Debug)]
 pub(super) struct Unanswered {
@@ -26,8 +27,8 @@ enum Repeat {
     Allowed,
     /// By the rule.
     Forbidden,
-    /// Its input is no longer kept.
-    Impossible,
+    /// Its input is not kept any more: why.
+    Impossible(Full),
 }
 
 impl Unanswered {
@@ -56,7 +57,7 @@ impl Unanswered {
         match self.repeat {
             Repeat::Allowed => None,
             Repeat::Forbidden => Some(Reason::NotRepeatable(self.method)),
-            Repeat::Impossible => Some(Reason::TooLong(self.method)),
+            Repeat::Impossible(why) => Some(Reason::NotKept(self.method, why)),
         }
     }
 
@@ -71,8 +72,8 @@ impl Unanswered {
     }
 
     /// Its input is not kept any more.
-    pub fn forget(&mut self) {
-        self.repeat = Repeat::Impossible;
+    pub fn forget(&mut self, why: Full) {
+        self.repeat = Repeat::Impossible(why);
     }
 
     pub fn owed(&self) -> Request {

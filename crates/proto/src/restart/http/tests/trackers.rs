@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::spill::Full;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const POST: &[u8] = b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody";
@@ -112,14 +113,17 @@ fn the_rule_and_the_key_say_what_is_repeated() {
 fn an_upload_is_kept_from_its_start_until_the_log_is_full() {
     let put = b"PUT /big HTTP/1.1\r\nContent-Length: 9\r\n\r\nbody";
     let mut tracker = tracker(GET, OK, 9);
-    assert!(!tracker.shed(), "nothing is kept for a reply");
+    assert!(!tracker.shed(Full::Memory), "nothing is kept for a reply");
     tracker.on_input(put);
     let start = Offset(GET.len() as u64);
     assert_eq!(tracker.restart_input(), start);
     assert_eq!(tracker.feed().marks, [start + 19]);
-    assert!(tracker.shed());
+    assert!(tracker.shed(Full::Memory));
     assert_eq!(tracker.restart_input(), start + put.len() as u64);
-    assert_eq!(tracker.protection(), Err(Reason::TooLong(Method::Put)));
+    assert_eq!(
+        tracker.protection(),
+        Err(Reason::NotKept(Method::Put, Full::Memory))
+    );
     assert!(matches!(tracker.resume(), Ok(Resume::Refused(request)) if &*request.label == "PUT /big"));
     tracker.on_input(b" more");
     tracker.on_output(OK);

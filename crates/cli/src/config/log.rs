@@ -1,0 +1,64 @@
+//! `[log]`: what the log may cost, and what becomes of a connection whose log is full.
+
+use std::path::PathBuf;
+
+use toml::de::{DeTable, DeValue};
+
+use super::table::{Reading, Table, integer, narrow, power_of_two, text};
+use super::{AtLimit, Log};
+
+/// At 1.2 GB/s the ring fills to 3–8 MB in normal running; the rest is for a drainer that is held up.
+const RING_MB: u64 = 64;
+const SYN_RING_KB: u64 = 1024;
+const PER_CONNECTION_MB: u64 = 64;
+const TOTAL_MB: u64 = 2048;
+const SPILL_MB: u64 = 8192;
+/// For large temporary files, on a disk (FHS 3.0, section 5.15), and on every machine.
+const SPILL_DIR: &str = "/var/tmp";
+
+const KB: u64 = 1024;
+const MB: u64 = 1024 * KB;
+
+pub(super) fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
+    let mut table = Table::begin(reading, "log".to_owned(), root.get("log"));
+    let ring = table
+        .optional("ring_mb", power_of_two(1..=1024))
+        .unwrap_or(RING_MB);
+    let syn_ring = table
+        .optional("syn_ring_kb", power_of_two(64..=65_536))
+        .unwrap_or(SYN_RING_KB);
+    let per_connection = table
+        .optional("per_connection_mb", integer(1..=65_536))
+        .unwrap_or(PER_CONNECTION_MB);
+    let total = table
+        .optional("total_mb", integer(1..=1_048_576))
+        .unwrap_or(TOTAL_MB);
+    let at_limit = table.optional("at_limit", at_limit).unwrap_or_default();
+    let absolute = |path: &str| path.starts_with('/').then(|| PathBuf::from(path));
+    let spill_dir = table
+        .optional("spill_dir", text("an absolute path", absolute))
+        .unwrap_or_else(|| SPILL_DIR.into());
+    let spill = table
+        .optional("spill_mb", integer(1..=16_777_216))
+        .unwrap_or(SPILL_MB);
+    table.end();
+    Log {
+        ring_bytes: narrow(ring * MB),
+        syn_ring_bytes: narrow(syn_ring * KB),
+        per_connection_bytes: per_connection * MB,
+        total_bytes: total * MB,
+        at_limit,
+        spill_dir,
+        spill_bytes: spill * MB,
+    }
+}
+
+/// For `[log]`, and for a service that differs.
+pub(super) fn at_limit(value: &DeValue<'_>) -> Result<AtLimit, String> {
+    text("\"unprotect\", \"spill\" or \"slow\"", |name| match name {
+        "unprotect" => Some(AtLimit::Unprotect),
+        "spill" => Some(AtLimit::Spill),
+        "slow" => Some(AtLimit::Slow),
+        _ => None,
+    })(value)
+}

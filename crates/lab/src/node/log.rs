@@ -1,0 +1,49 @@
+//! What the daemons' logs may cost.
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+/// The table `[log]` of both nodes, as far as it is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args, Serialize)]
+pub struct Log {
+    /// Megabytes (2²⁰ bytes) that the log of one connection may hold; default: the daemon's.
+    #[arg(long = "log-mb", value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub log_mb: Option<u32>,
+    /// What becomes of a connection whose log is full; default: the daemon's.
+    #[arg(long, value_enum)]
+    pub at_limit: Option<AtLimit>,
+}
+
+/// What becomes of a connection whose log is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AtLimit {
+    /// It is not protected any more.
+    Unprotect,
+    /// Its input goes to a file.
+    Spill,
+    /// Its client is slowed before.
+    Slow,
+}
+
+impl Log {
+    /// As the daemon's configuration has it; nothing if nothing is asked for.
+    pub(super) fn table(self) -> String {
+        let mut table = String::new();
+        if let Some(megabytes) = self.log_mb {
+            table += &format!("per_connection_mb = {megabytes}\n");
+        }
+        if let Some(at_limit) = self.at_limit {
+            let name = match at_limit {
+                AtLimit::Unprotect => "unprotect",
+                AtLimit::Spill => "spill",
+                AtLimit::Slow => "slow",
+            };
+            table += &format!("at_limit = \"{name}\"\n");
+        }
+        if table.is_empty() {
+            return table;
+        }
+        format!("\n[log]\n{table}")
+    }
+}

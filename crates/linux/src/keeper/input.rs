@@ -1,0 +1,51 @@
+//! The logged input that goes to the keeper with a connection.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use proto::spill::Part;
+
+use crate::spill::file_of;
+
+/// Logged bytes, in order. What is in a file stays there: the keeper gets the file.
+#[derive(Default)]
+pub struct Input<'a> {
+    /// The file.
+    pub(super) file: Option<BorrowedFd<'a>>,
+    /// What follows what.
+    pub(super) pieces: Vec<Piece<'a>>,
+}
+
+/// A piece of such bytes.
+#[derive(Clone, Copy)]
+pub(super) enum Piece<'a> {
+    /// These.
+    Bytes(&'a [u8]),
+    /// These of the file.
+    InFile { at: u64, len: u64 },
+}
+
+impl<'a> FromIterator<Part<'a>> for Input<'a> {
+    /// # Panics
+    /// If a part is in a file that is not one of [`crate::spill`]'s.
+    fn from_iter<I: IntoIterator<Item = Part<'a>>>(parts: I) -> Self {
+        let mut input = Self::default();
+        for part in parts {
+            input.pieces.push(match part {
+                Part::Memory(bytes) => Piece::Bytes(bytes),
+                Part::File(part) => {
+                    let file = file_of(part.file).expect("files are made in one way");
+                    input.file = Some(file.as_fd()); // of one log there is one
+                    let (at, len) = (part.at, part.len);
+                    Piece::InFile { at, len }
+                }
+            });
+        }
+        input
+    }
+}
+
+impl<'a> From<&[&'a [u8]]> for Input<'a> {
+    fn from(slices: &[&'a [u8]]) -> Self {
+        slices.iter().map(|slice| Part::Memory(slice)).collect()
+    }
+}

@@ -1,0 +1,64 @@
+//! Clients that are slowed: how far each may send.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libbpf_rs::{ErrorKind, MapCore, MapFlags};
+use proto::connection::Cap;
+
+use super::abi::ClientKey;
+use super::{Step, Wire, WireError};
+
+impl Wire {
+    /// From now on what the primary offers this client beyond `cap` is withheld, from the first segment on that passes after this.
+    /// `None`: no more.
+    ///
+    /// # Errors
+    /// What the kernel says; most likely that there are too many. Then the client is not slowed.
+    pub fn cap_window(&self, index: u16, client: SocketAddr, cap: Option<Cap>) -> Result<(), WireError> {
+        let key = ClientKey::new(client, index).to_bytes();
+        let (caps, promises) = (self.map("caps"), self.map("promises"));
+        let Some(cap) = cap else {
+            for map in [caps, promises] {
+                match map.delete(&key) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        return Err(error).step(|| "forgetting how far a client may send".into());
+                    }
+                    _ => {}
+                }
+            }
+            return Ok(());
+        };
+        let pair = |edge: u32, second: u32| [edge.to_ne_bytes(), second.to_ne_bytes()].concat();
+        match promises.update(&key, &pair(cap.promised.0, 0), MapFlags::NO_EXIST) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(error).step(|| "telling the wire what a client was promised".into());
+            }
+            _ => {}
+        }
+        caps.update(&key, &pair(cap.edge.0, cap.shift.into()), MapFlags::ANY)
+            .step(|| "telling the wire how far a client may send".into())?;
+        self.set_caps(index, true);
+        Ok(())
+    }
+
+    /// Whether the wire looks for caps at all.
+    pub fn set_caps(&self, index: u16, any: bool) {
+        // SAFETY: within the mapping, aligned; the programs read it as one word.
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).caps) };
+        word.store(any.into(), Ordering::SeqCst);
+    }
+
+    /// Forgets how far all clients may send: an agent that has begun anew knows none of them.
+    pub(super) fn forget_caps(&self) -> Result<(), WireError> {
+        for name in ["caps", "promises"] {
+            let map = self.map(name);
+            let keys: Vec<_> = map.keys().collect();
+            for key in keys {
+                map.delete(&key)
+                    .step(|| "forgetting how far clients may send".into())?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! Clients that are slowed, on the real kernel: what reaches one never says more than its cap, but what it was told before; nothing
+//! is taken back; and it goes on as soon as it may.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use proto::connection::Cap;
+use proto::{Offset, Seq, takeover};
+use steadfast_linux::clock;
+use steadfast_linux::raw::RawSender;
+use steadfast_linux::wire::Mode;
+
+use support::frame::Tap;
+use support::lan::{Family, Lan};
+use support::log::Reading;
+use support::wire_on::{WireOn, options};
+use support::{assert_same_stream, eventually, stream};
+
+const MEGABYTE: usize = 1 << 20;
+/// What a client may send more each time.
+const STEP: u32 = 300_000;
+
+/// The connection, as the wire's log has it.
+struct Seen {
+    cap: Cap,
+    update: Vec<u8>,
+}
+
+/// A cap `room` bytes behind what the primary has acknowledged, and its last words again.
+fn seen(reading: &Reading, client: SocketAddr, room: u32) -> Seen {
+    let log = reading.now();
+    let connection = log.connection(client).1;
+    let endpoint = connection.endpoint();
+    let acknowledged = endpoint.receive_window_from;
+    Seen {
+        cap: Cap {
+            edge: acknowledged + room,
+            promised: acknowledged + endpoint.receive_window,
+            shift: endpoint.window_scale.expect("Linux scales").1,
+        },
+        update: takeover::wake(connection, 0, clock::now()).swap_remove(0),
+    }
+}
+
+/// The furthest edge that reached the client, which never moved back.
+struct Told {
+    tap: Tap,
+    vip: SocketAddr,
+    shift: u8,
+    edge: Option<Seq>,
+}
+
+impl Told {
+    fn edge(&mut self) -> Seq {
+        let (edge, vip, shift) = (&mut self.edge, self.vip, self.shift);
+        self.tap.take_segments(|segment| {
+            if segment.source != vip || segment.flags.syn || !segment.flags.ack {
+                return;
+            }
+            let now = segment.ack + (u32::from(segment.window) << shift);
+            if let Some(before) = *edge {
+                assert!(
+                    now.distance_from(before) >= 0,
+                    "{now:?} after {before:?}: {segment:?}"
+                );
+            }
+            *edge = Some(now);
+        });
+        edge.expect("it heard something")
+    }
+}
+
+fn logged(reading: &Reading, client: SocketAddr) -> Offset {
+    reading.now().connection(client).1.input().frontier()
+}
+
+/// Until the client says no more.
+fn wait_until_it_waits(reading: &Reading, client: SocketAddr) {
+    let mut last = (Offset::ZERO, clock::now());
+    eventually("the client waits", || {
+        let (now, frontier) = (clock::now(), logged(reading, client));
+        if frontier != last.0 {
+            last = (frontier, now);
+        }
+        (now.since(last.1).as_millis() > 150).then_some(())
+    });
+}
+
+/// A client's connection, and its wire.
+struct Slowed {
+    wire: WireOn,
+    reading: Reading,
+    raw: RawSender,
+    family: Family,
+    address: SocketAddr,
+}
+
+impl Slowed {
+    fn cap(&self, cap: Option<Cap>) {
+        let told = self.wire.cap_window(self.family.service(), self.address, cap);
+        told.expect("the map has room");
+    }
+
+    /// Raises the cap whenever the client waits, until `end` is logged. Returns how often, and whether the primary offered more.
+    fn step_by_step(&self, mut cap: Cap, told: &mut Told, end: u64) -> (usize, bool) {
+        let (mut steps, mut is_withheld) = (0, false);
+        loop {
+            wait_until_it_waits(&self.reading, self.address);
+            let (edge, before) = (told.edge(), logged(&self.reading, self.address));
+            // The first segment under a cap passes as it is; the field's unit is added at each at most.
+            assert!(
+                steps == 0 || edge.distance_from(cap.edge) < 100 << cap.shift,
+                "{edge:?} {cap:?}"
+            );
+            if before == Offset(end) {
+                return (steps, is_withheld);
+            }
+            let seen = seen(&self.reading, self.address, STEP);
+            is_withheld |= seen.cap.promised.distance_from(cap.edge) > 0;
+            let is_further = seen.cap.edge.distance_from(edge) > 0;
+            cap.edge = if is_further { seen.cap.edge } else { edge };
+            self.cap(Some(cap));
+            // Nothing else opens its window before its next probe.
+            self.raw.send(&seen.update).expect("send");
+            steps += 1;
+            eventually("it goes on", || {
+                (logged(&self.reading, self.address) > before).then_some(())
+            });
+        }
+    }
+}
+
+fn a_slowed_client(test: &str, family: Family) {
+    let Some(lan) = Lan::new(test) else { return };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let reading = Reading::of(&wire);
+    let raw = lan.backup.run(RawSender::open).expect("raw sockets");
+    let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
+    let address = client.local_addr().expect("connected");
+    (&client).write_all(b"hello").expect("write");
+    (&server).read_exact(&mut [0; 5]).expect("read");
+    eventually("it is acknowledged", || {
+        let log = reading.now();
+        let connection = log.connection(address).1;
+        (connection.input_acknowledged() == Offset(5)).then_some(())
+    });
+
+    let Seen { cap, update } = seen(&reading, address, STEP);
+    let mut told = Told {
+        tap: Tap::on(&lan.client, "lan"),
+        vip: family.vip(),
+        shift: cap.shift,
+        edge: None,
+    };
+    let slowed = Slowed {
+        wire,
+        reading,
+        raw,
+        family,
+        address,
+    };
+    slowed.cap(Some(cap));
+    let (upload, reply) = (stream(7, 4 * MEGABYTE), stream(8, MEGABYTE));
+    std::thread::scope(|scope| {
+        scope.spawn(|| { &client }.write_all(&upload).expect("upload"));
+        scope.spawn(|| receive(&client, &reply));
+        scope.spawn(|| receive(&server, &upload));
+        scope.spawn(|| { &server }.write_all(&reply).expect("reply"));
+        let (steps, is_withheld) = slowed.step_by_step(cap, &mut told, 5 + upload.len() as u64);
+        assert!(steps > 5 && is_withheld, "{steps}");
+    });
+    slowed.cap(None);
+    slowed.wire.set_caps(family.service(), false);
+    let before = told.edge();
+    slowed
+        .raw
+        .send(&update)
+        .expect("sent, and dropped by the guard: this client is not slowed");
+    (&client).write_all(b"more").expect("write");
+    (&server).read_exact(&mut [0; 4]).expect("read");
+    eventually("its window is the primary's again", || {
+        (told.edge().distance_from(before) > 2 * STEP.cast_signed()).then_some(())
+    });
+    slowed.reading.now().assert_protected(address);
+}
+
+fn receive(mut stream: &TcpStream, expected: &[u8]) {
+    let mut received = vec![0; expected.len()];
+    stream.read_exact(&mut received).expect("read");
+    assert_same_stream("received", &received, expected);
+}
+
+#[test]
+fn a_slowed_client_goes_on_ipv4() {
+    a_slowed_client("a_slowed_client_goes_on_ipv4", Family::V4);
+}
+
+#[test]
+fn a_slowed_client_goes_on_ipv6() {
+    a_slowed_client("a_slowed_client_goes_on_ipv6", Family::V6);
+}

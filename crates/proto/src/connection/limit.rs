@@ -1,0 +1,400 @@
+//! What a connection's log may cost, and what is done at the bound.
+
+use std::sync::Arc;
+
+use super::{Cause, Connection};
+use crate::Offset;
+use crate::spill::{Full, Spills};
+use crate::stream::OnShelf;
+
+/// Once input has to be spilled, room for so much more is made.
+const ROOM: usize = 256 << 10;
+
+/// What becomes of a connection whose log is full.
+#[derive(Clone, Debug)]
+pub enum AtLimit {
+    /// Its log is given up.
+    Unprotect,
+    /// Its input is spilled, as far as the server has it. When that cannot be, its log is given up.
+    Spill(Arc<Spills>),
+    /// Its client is slowed before, where waiting helps. Where it does not, its log is given up.
+    Slow,
+}
+
+impl AtLimit {
+    /// Where input goes that memory may not hold, if anywhere.
+    pub fn spills(&self) -> Option<&Arc<Spills>> {
+        match self {
+            Self::Spill(spills) => Some(spills),
+            Self::Unprotect | Self::Slow => None,
+        }
+    }
+}
+
+impl Connection {
+    /// What is done when the log is full.
+    pub fn set_at_limit(&mut self, at_limit: AtLimit) {
+        self.at_limit = at_limit;
+    }
+
+    /// Memory held by the logs, in bytes.
+    pub fn memory(&self) -> usize {
+        self.input.memory() + self.output.memory()
+    }
+
+    /// Bytes of the in-log that are not in memory.
+    pub fn spilled(&self) -> u64 {
+        self.input.spilled()
+    }
+
+    /// What memory the logs may hold. What is under way does not count, in either direction: a takeover needs all of it, it cannot be
+    /// spilled, and the windows and send buffers of both sides bound it.
+    fn bound(&self) -> usize {
+        let input = self.input.end().since(self.input_acknowledged());
+        let output = self.output.end().since(self.output.base());
+        let excess = self.capped.as_ref().map_or(0, |capped| capped.excess);
+        usize::try_from(self.limit.saturating_add(input + output + excess)).unwrap_or(usize::MAX)
+    }
+
+    /// Whether output up to `end` is logged. No server says more than its client ever had room for: for that no memory is taken.
+    pub(super) fn has_room_for(&self, end: Offset) -> bool {
+        end.since(self.output.base()) <= self.limit.max(self.client.window_max.into())
+    }
+
+    pub(super) fn hold_limit(&mut self) {
+        if self.memory() > self.bound() {
+            self.hold(self.bound());
+        }
+    }
+
+    /// The logs may not hold more than `bound` bytes of memory: input is spilled, or a reply is given up, or the whole connection.
+    pub fn hold(&mut self, bound: usize) {
+        let Err(full) = self.spill(bound) else { return };
+        if self.input.memory() > self.output.memory() {
+            self.give_up_input(full);
+        } else {
+            self.unprotect(Cause::Full(full));
+        }
+    }
+
+    /// Input may not be kept: a reply is given up, or the whole connection.
+    pub(super) fn give_up_input(&mut self, full: Full) {
+        if !self.shed(full) {
+            self.unprotect(Cause::Full(full));
+        }
+    }
+
+    /// Before input is logged: if the log keeps more than it may of what the server has, a part of it perhaps on the shelf of `source`,
+    /// room is made.
+    pub(super) fn make_room(&mut self, source: Option<OnShelf<'_>>) {
+        if self.input_acknowledged().since(self.input.resident()) <= self.limit {
+            return;
+        }
+        if let Some(source) = source.filter(|_| self.input.is_shelved()) {
+            self.input.keep(source.shelf);
+        }
+        self.hold_limit();
+    }
+
+    /// Spills what the server has of the input, until the logs hold less than `bound` bytes of memory and there is some room.
+    fn spill(&mut self, bound: usize) -> Result<(), Full> {
+        let spills = self.at_limit.spills().ok_or(Full::Memory)?;
+        let input = bound.saturating_sub(self.output.memory() + ROOM);
+        self.input.spill(spills, self.server.acknowledged, input)?;
+        if self.memory() > bound {
+            return Err(Full::Memory);
+        }
+        Ok(())
+    }
+
+    /// Forgets input that is kept for a reply only.
+    fn shed(&mut self, full: Full) -> bool {
+        let has_shed = self.follower.shed(full);
+        self.release();
+        has_shed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::connection::Protection;
+    use crate::follower::{Policy, Restart};
+    use crate::packet::{Flags, Options, Segment};
+    use crate::restart::http::{MARK, Reexecute};
+    use crate::spill::gather;
+    use crate::spill::tests::Memory;
+    use crate::table::{Direction, Table, TableConfig};
+    use crate::{Instant, Seq};
+
+    const LIMIT: u64 = 512 << 10;
+    const PUT: &[u8] = b"PUT /big HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n";
+
+    /// A client that uploads, and the table of a wire that may hold little.
+    struct Upload {
+        table: Table,
+        sent: Vec<u8>,
+        acknowledged: usize,
+        said: u32,
+    }
+
+    impl Upload {
+        fn new(total: u64, spills: Option<Arc<Spills>>) -> Self {
+            let config = TableConfig {
+                vip: ([10, 0, 0, 100], 80).into(),
+                policy: Policy::Http,
+                reexecute: Reexecute::default(),
+                connection_bytes_max: LIMIT,
+                bytes_max: total,
+                at_limit: spills.map_or(AtLimit::Unprotect, AtLimit::Spill),
+                hash_seed: 1,
+            };
+            let mut upload = Self {
+                table: Table::new(config),
+                sent: Vec::new(),
+                acknowledged: 0,
+                said: 0,
+            };
+            upload.pass(Direction::In, Flags::SYN, &[], None);
+            upload.pass(Direction::Out, Flags::SYN_ACK, &[], None);
+            upload.pass(Direction::In, Flags::ACK, &[], None);
+            upload.send(PUT, None);
+            upload.acknowledge();
+            upload
+        }
+
+        fn pass(&mut self, direction: Direction, flags: Flags, payload: &[u8], source: Option<OnShelf<'_>>) {
+            let (client, vip) = (([10, 0, 0, 1], 4000).into(), self.table.config().vip);
+            let opened = u32::from(!flags.syn);
+            let numbers = (self.sent.len() as u32 + opened, self.acknowledged as u32 + 1);
+            let (source_address, destination, seq, ack) = match direction {
+                Direction::In => (client, vip, numbers.0, 1001),
+                Direction::Out => (vip, client, 1000 + opened + self.said, numbers.1),
+            };
+            let segment = Segment {
+                source: source_address,
+                destination,
+                seq: Seq(seq),
+                ack: Seq(ack),
+                flags,
+                window: u16::MAX,
+                options: Options {
+                    window_scale: flags.syn.then_some(14),
+                    ..Options::default()
+                },
+                payload,
+            };
+            self.table.on_packet(Instant::ZERO, direction, &segment, source);
+        }
+
+        fn send(&mut self, bytes: &[u8], source: Option<OnShelf<'_>>) {
+            self.pass(Direction::In, Flags::ACK, bytes, source);
+            self.sent.extend_from_slice(bytes);
+        }
+
+        /// A part of the reply.
+        fn say(&mut self, bytes: &[u8]) {
+            self.pass(Direction::Out, Flags::ACK, bytes, None);
+            self.said += bytes.len() as u32;
+        }
+
+        fn acknowledge(&mut self) {
+            self.acknowledged = self.sent.len();
+            self.pass(Direction::Out, Flags::ACK, &[], None);
+        }
+
+        fn upload(&mut self, bytes: usize) {
+            for _ in 0..bytes / 1000 {
+                let piece = [self.sent.len() as u8; 1000];
+                self.send(&piece, None);
+                self.acknowledge();
+            }
+        }
+
+        fn connection(&self) -> &Connection {
+            self.table.iter().next().expect("it is open").1
+        }
+
+        fn reason(&self) -> String {
+            match self.connection().protection() {
+                Protection::Unprotected(cause) => cause.to_string(),
+                protection => format!("{protection:?}"),
+            }
+        }
+
+        /// What an application would be given.
+        fn fed(&self) -> Vec<u8> {
+            let log = self.connection().input();
+            let Ok(Restart::Http { feed, .. }) = self.connection().restart() else {
+                panic!("{}", self.reason());
+            };
+            gather(feed.logged(log, log.frontier())).expect("memory can be read")
+        }
+
+        /// What it should be given.
+        fn due(&self) -> Vec<u8> {
+            let line = self
+                .sent
+                .iter()
+                .position(|&byte| byte == b'\n')
+                .expect("a request")
+                + 1;
+            [&self.sent[..line], MARK, &self.sent[line..]].concat()
+        }
+    }
+
+    fn files(bytes_max: u64) -> (Arc<Spills>, Arc<AtomicBool>) {
+        let depot = Memory::default();
+        let fails = Arc::clone(&depot.fails);
+        (Spills::new(Box::new(depot), bytes_max), fails)
+    }
+
+    #[test]
+    fn without_files_a_long_upload_is_not_executed_again() {
+        let mut upload = Upload::new(u64::MAX, None);
+        upload.upload(2 * LIMIT as usize);
+        assert_eq!(
+            upload.reason(),
+            "a Put request is unanswered and was not kept: the log reached its limit"
+        );
+    }
+
+    #[test]
+    fn with_files_it_is_and_they_are_given_up_with_the_connection() {
+        let (spills, _) = files(u64::MAX);
+        let mut upload = Upload::new(u64::MAX, Some(Arc::clone(&spills)));
+        upload.upload(10 * LIMIT as usize);
+        assert_eq!(upload.connection().protection(), Protection::Protected);
+        assert!(upload.table.memory() <= LIMIT, "{}", upload.table.memory());
+        assert_eq!(upload.connection().spilled(), spills.bytes());
+        assert!(upload.fed() == upload.due());
+        upload.table.clear();
+        assert_eq!(spills.bytes(), 0);
+    }
+
+    /// The window bounds it, and a takeover needs all of it.
+    #[test]
+    fn what_is_under_way_does_not_count() {
+        for spills in [None, Some(files(u64::MAX).0)] {
+            let mut upload = Upload::new(u64::MAX, spills);
+            for count in 0..3 * LIMIT / 1000 {
+                upload.send(&[count as u8; 1000], None);
+            }
+            assert_eq!(upload.connection().protection(), Protection::Protected);
+            assert!(upload.fed() == upload.due());
+        }
+    }
+
+    /// Nor does output: the client's window bounds it, and nothing of it may be missing when its primary dies.
+    #[test]
+    fn output_under_way_does_not_count() {
+        let mut upload = Upload::new(u64::MAX, None);
+        upload.say(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
+        for _ in 0..3 * LIMIT / 1000 {
+            upload.say(&[7; 1000]);
+        }
+        let memory = upload.connection().output().memory() as u64;
+        assert!(memory > 2 * LIMIT, "nothing of it is acknowledged");
+        assert_eq!(upload.connection().protection(), Protection::Protected);
+    }
+
+    /// Nothing is kept of a connection that is given up, whatever is missing of it.
+    #[test]
+    fn what_is_given_up_needs_no_memory() {
+        let mut upload = Upload::new(u64::MAX, None);
+        let id = upload.table.iter().next().expect("it is open").0;
+        upload.table.get_mut(id).expect("open").unprotect(Cause::LogGap);
+        upload.sent.push(0); // nobody saw it
+        for count in 0..3 * LIMIT / 1000 {
+            upload.send(&[count as u8; 1000], None);
+        }
+        assert!(
+            upload.table.memory() <= LIMIT + 65_536,
+            "{}",
+            upload.table.memory()
+        );
+    }
+
+    #[test]
+    fn files_at_their_limit_are_a_reason() {
+        let (spills, _) = files(LIMIT);
+        let mut upload = Upload::new(u64::MAX, Some(Arc::clone(&spills)));
+        upload.upload(3 * LIMIT as usize);
+        let reason = "the log reached its limit, and so did the files for more";
+        assert!(upload.reason().ends_with(reason), "{}", upload.reason());
+        assert_eq!(spills.bytes(), 0, "what is given up holds no room");
+    }
+
+    #[test]
+    fn a_disk_that_is_full_is_a_reason() {
+        let (spills, fails) = files(u64::MAX);
+        let mut upload = Upload::new(u64::MAX, Some(spills));
+        upload.upload(2 * LIMIT as usize);
+        assert_eq!(upload.connection().protection(), Protection::Protected);
+        fails.store(true, Ordering::Relaxed);
+        upload.upload(LIMIT as usize);
+        let reason = "the log reached its limit and is not written to a file: no storage space";
+        assert!(upload.reason().ends_with(reason), "{}", upload.reason());
+    }
+
+    /// The bound of all logs holds for what comes by a shelf, too.
+    #[test]
+    fn all_logs_are_bounded_together() {
+        for (spills, reason) in [
+            (
+                None,
+                "a Put request is unanswered and was not kept: the log reached its limit",
+            ),
+            (Some(files(u64::MAX).0), "Protected"),
+        ] {
+            let mut upload = Upload::new(LIMIT / 4, spills);
+            for _ in 0..100 {
+                let piece = vec![upload.sent.len() as u8; 2000];
+                let source = Some(OnShelf {
+                    shelf: &piece,
+                    place: 0,
+                });
+                upload.send(&piece, source);
+                upload.acknowledge();
+                upload.table.keep(&piece);
+            }
+            assert_eq!(upload.reason(), reason);
+            let one_more = LIMIT / 4 + (64 << 10);
+            assert!(upload.table.memory() <= one_more, "{}", upload.table.memory());
+        }
+    }
+
+    proptest! {
+        /// Whatever comes by a shelf or not, and whenever it is acknowledged: what was spilled is read back byte for byte.
+        #[test]
+        fn a_spilled_upload_is_what_was_sent(
+            steps in prop::collection::vec((1_usize..40_000, any::<bool>(), 0_u8..4), 1..150),
+        ) {
+            let (spills, _) = files(u64::MAX);
+            let mut upload = Upload::new(u64::MAX, Some(spills));
+            let shelf: Vec<u8> = (0..40_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+            for (len, is_shelved, then) in steps {
+                // One shelf at a time, and all by it as long as anything is on it.
+                let by_shelf = is_shelved || upload.connection().is_shelved();
+                let source = by_shelf.then_some(OnShelf { shelf: &shelf, place: 0 });
+                upload.send(&shelf[..len], source);
+                if then > 0 {
+                    upload.acknowledge();
+                }
+                if then > 1 || upload.sent.len() - upload.acknowledged > 300_000 {
+                    upload.acknowledge();
+                    upload.table.keep(&shelf);
+                }
+            }
+            upload.table.keep(&shelf);
+            prop_assert_eq!(upload.connection().protection(), Protection::Protected);
+            let under_way = upload.sent.len() - upload.acknowledged;
+            prop_assert!(upload.table.memory() <= LIMIT + under_way as u64);
+            prop_assert!(upload.fed() == upload.due());
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The part of a log that memory may not hold: it is in a file, of which this crate knows only what it promises.
+//!
+//! ```text
+//!      base         resident           frontier
+//!  ──────┼──────────────┼──────────────────┼──────▶ offset
+//!  given │   spilled    │     in memory    │ not seen yet
+//!  up    │              │                  │
+//! ```
+//!
+//! A file is one log's own and is given up with it. It need not survive this node, so nothing is ever synchronized.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use thiserror::Error;
+
+use crate::Offset;
+
+/// What a file gives back at least, when it gives back a part of what it holds.
+const RELEASE_MIN: u64 = 1 << 20;
+
+/// Where files are made.
+pub trait Depot: Debug + Send + Sync {
+    /// An empty file that nobody else has.
+    ///
+    /// # Errors
+    /// What the environment says.
+    fn open(&self) -> io::Result<Box<dyn Spill>>;
+}
+
+/// A file. Whoever made it may ask what it is, to hand it on as it is.
+pub trait Spill: Any + Debug + Send {
+    /// Appends `bytes`; `at` is behind what was appended before.
+    ///
+    /// # Errors
+    /// What the environment says. It may be tried again.
+    fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Fills `bytes` with what stands at `at`, where it was written.
+    ///
+    /// # Errors
+    /// What the environment says.
+    fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()>;
+
+    /// What stands before `to` is not read any more: gives its room back.
+    ///
+    /// # Errors
+    /// The environment cannot do that before the whole file is given up.
+    fn release(&mut self, to: u64) -> io::Result<()>;
+}
+
+/// Why a log may not grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Full {
+    /// Memory holds as much of it as it may.
+    #[error("the log reached its limit")]
+    Memory,
+    /// So do the files of the service.
+    #[error("the log reached its limit, and so did the files for more")]
+    Files,
+    /// It cannot be written to a file.
+    #[error("the log reached its limit and is not written to a file: {0}")]
+    NotWritten(io::ErrorKind),
+}
+
+/// The files of one service.
+#[derive(Debug)]
+pub struct Spills {
+    depot: Box<dyn Depot>,
+    bytes_max: u64,
+    bytes: AtomicU64,
+}
+
+impl Spills {
+    /// Files of `depot` that hold at most `bytes_max` together.
+    pub fn new(depot: Box<dyn Depot>, bytes_max: u64) -> Arc<Self> {
+        let bytes = AtomicU64::new(0);
+        Arc::new(Self {
+            depot,
+            bytes_max,
+            bytes,
+        })
+    }
+
+    /// Bytes that the files hold.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What [`bytes`](Self::bytes) may be.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Counts `bytes` more, if they may be written.
+    fn take(&self, bytes: u64) -> Result<(), Full> {
+        let fits = |held: u64| held.checked_add(bytes).filter(|&held| held <= self.bytes_max);
+        let taken = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        taken.map(|_| ()).map_err(|_| Full::Files)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)] // for map_err
+fn not_written(error: io::Error) -> Full {
+    Full::NotWritten(error.kind())
+}
+
+/// What of one log is in its file.
+#[derive(Debug)]
+pub(crate) struct Spilled {
+    spills: Arc<Spills>,
+    file: Box<dyn Spill>,
+    /// What stands at the file's beginning.
+    start: Offset,
+    /// The file has given its room back up to here.
+    released: Offset,
+    end: Offset,
+}
+
+impl Spilled {
+    /// A new file, for what begins at `start`.
+    pub(crate) fn begin(spills: &Arc<Spills>, start: Offset) -> Result<Self, Full> {
+        Ok(Self {
+            spills: Arc::clone(spills),
+            file: spills.depot.open().map_err(not_written)?,
+            start,
+            released: start,
+            end: start,
+        })
+    }
+
+    /// Behind the last byte in the file.
+    pub(crate) fn end(&self) -> Offset {
+        self.end
+    }
+
+    /// Bytes that the file holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end.since(self.released)
+    }
+
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        let len = bytes.len() as u64;
+        self.spills.take(len)?;
+        if let Err(error) = self.file.append(self.end.since(self.start), bytes) {
+            self.spills.give_back(len);
+            return Err(not_written(error));
+        }
+        self.end += len;
+        Ok(())
+    }
+
+    /// What is before `to` is not needed any more. What the file cannot give back goes on to count.
+    pub(crate) fn release(&mut self, to: Offset) {
+        let to = to.min(self.end);
+        if to < self.released + RELEASE_MIN || self.file.release(to.since(self.start)).is_err() {
+            return;
+        }
+        self.spills.give_back(to.since(self.released));
+        self.released = to;
+    }
+
+    /// `len` bytes from `at` on.
+    pub(crate) fn part(&self, at: Offset, len: u64) -> Part<'_> {
+        Part::File(InFile {
+            file: &*self.file,
+            at: at.since(self.start),
+            len,
+        })
+    }
+}
+
+impl Drop for Spilled {
+    fn drop(&mut self) {
+        self.spills.give_back(self.bytes());
+    }
+}
+
+/// A part of what a log keeps.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// In memory.
+    Memory(&'a [u8]),
+    /// In a file.
+    File(InFile<'a>),
+}
+
+/// Bytes in a file.
+#[derive(Clone, Copy, Debug)]
+pub struct InFile<'a> {
+    /// The file.
+    pub file: &'a dyn Spill,
+    /// From here on.
+    pub at: u64,
+    /// How many.
+    pub len: u64,
+}
+
+impl InFile<'_> {
+    /// The first of them, as many as `buffer` has room for; returns how many.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = usize::try_from(self.len).unwrap_or(usize::MAX).min(buffer.len());
+        self.file.read(self.at, &mut buffer[..count])?;
+        self.at += count as u64;
+        self.len -= count as u64;
+        Ok(count)
+    }
+}
+
+/// The bytes of `parts`, all in memory.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn gather<'a>(parts: impl IntoIterator<Item = Part<'a>>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        match part {
+            Part::Memory(part) => bytes.extend_from_slice(part),
+            Part::File(mut part) => {
+                let before = bytes.len();
+                bytes.resize(before + usize::try_from(part.len).unwrap_or(usize::MAX), 0);
+                part.read(&mut bytes[before..])?;
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    /// Files in memory. Once `fails`, nothing can be written.
+    #[derive(Debug, Default)]
+    pub(crate) struct Memory {
+        pub(crate) fails: Arc<AtomicBool>,
+    }
+
+    #[derive(Debug)]
+    struct MemoryFile {
+        bytes: Vec<u8>,
+        released: u64,
+        fails: Arc<AtomicBool>,
+    }
+
+    impl Depot for Memory {
+        fn open(&self) -> io::Result<Box<dyn Spill>> {
+            Ok(Box::new(MemoryFile {
+                bytes: Vec::new(),
+                released: 0,
+                fails: Arc::clone(&self.fails),
+            }))
+        }
+    }
+
+    impl Spill for MemoryFile {
+        fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+            if self.fails.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            assert_eq!(at, self.bytes.len() as u64, "at its end");
+            self.bytes.extend_from_slice(bytes);
+            Ok(())
+        }
+
+        fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+            assert!(
+                at >= self.released,
+                "{at} was given up, as all before {}",
+                self.released
+            );
+            let at = usize::try_from(at).expect("small");
+            bytes.copy_from_slice(&self.bytes[at..][..bytes.len()]);
+            Ok(())
+        }
+
+        fn release(&mut self, to: u64) -> io::Result<()> {
+            self.released = to;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_the_files_hold_is_bounded_and_given_back() {
+        let spills = Spills::new(Box::new(Memory::default()), 5 << 20);
+        let mut first = Spilled::begin(&spills, Offset(7)).expect("memory");
+        let mut second = Spilled::begin(&spills, Offset(0)).expect("memory");
+        first.append(&vec![1; 3 << 20]).expect("room");
+        second.append(&vec![1; 2 << 20]).expect("room");
+        assert!(matches!(first.append(&[1]), Err(Full::Files)));
+        first.release(Offset(1 << 20));
+        assert_eq!(spills.bytes(), 5 << 20, "too little to be given back");
+        first.release(Offset(7 + (2 << 20)));
+        assert_eq!((spills.bytes(), first.bytes()), (3 << 20, 1 << 20));
+        drop(first);
+        assert_eq!(spills.bytes(), 2 << 20);
+        drop(second);
+        assert_eq!(spills.bytes(), 0);
+    }
+
+    #[test]
+    fn what_could_not_be_written_does_not_count() {
+        let depot = Memory::default();
+        let fails = Arc::clone(&depot.fails);
+        let spills = Spills::new(Box::new(depot), 1 << 20);
+        let mut spilled = Spilled::begin(&spills, Offset(0)).expect("memory");
+        spilled.append(b"abc").expect("room");
+        fails.store(true, Ordering::Relaxed);
+        let error = spilled.append(b"def").expect_err("it fails");
+        assert_eq!(error, Full::NotWritten(io::ErrorKind::StorageFull));
+        assert_eq!((spills.bytes(), spilled.end()), (3, Offset(3)));
+    }
+}

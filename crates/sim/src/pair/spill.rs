@@ -1,0 +1,83 @@
+//! Files of logs, in memory.
+
+use std::io;
+
+use proto::connection::AtLimit;
+use proto::spill::{Depot, Spill, Spills};
+
+use super::Station;
+
+impl Station {
+    /// Bytes of logs that are in files.
+    pub fn spilled(&self) -> u64 {
+        let spills = self.core.table(0).config().at_limit.spills();
+        spills.map_or(0, |spills| spills.bytes())
+    }
+
+    /// Connections whose clients are slowed.
+    pub fn capped(&self) -> usize {
+        let connections = self.core.table(0).iter();
+        connections
+            .filter(|(_, connection)| connection.is_capped())
+            .count()
+    }
+}
+
+/// What becomes of a connection whose log is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// It is not protected any more.
+    Unprotected,
+    /// Its input goes to a file.
+    Spilled,
+    /// Its client is slowed before.
+    Slowed,
+}
+
+impl Full {
+    /// As the core is told.
+    pub(super) fn of_core(self) -> AtLimit {
+        match self {
+            Self::Unprotected => AtLimit::Unprotect,
+            Self::Spilled => AtLimit::Spill(Spills::new(Box::new(Files), u64::MAX)),
+            Self::Slowed => AtLimit::Slow,
+        }
+    }
+}
+
+/// Makes files.
+#[derive(Debug)]
+struct Files;
+
+#[derive(Debug)]
+struct File {
+    bytes: Vec<u8>,
+    released: usize,
+}
+
+impl Depot for Files {
+    fn open(&self) -> io::Result<Box<dyn Spill>> {
+        let (bytes, released) = (Vec::new(), 0);
+        Ok(Box::new(File { bytes, released }))
+    }
+}
+
+impl Spill for File {
+    fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        assert_eq!(at, self.bytes.len() as u64, "it is written from front to back");
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let at = usize::try_from(at).map_err(io::Error::other)?;
+        assert!(at >= self.released, "what is read was not given up");
+        bytes.copy_from_slice(&self.bytes[at..][..bytes.len()]);
+        Ok(())
+    }
+
+    fn release(&mut self, to: u64) -> io::Result<()> {
+        self.released = usize::try_from(to).map_err(io::Error::other)?;
+        Ok(())
+    }
+}
