@@ -355,6 +355,7 @@ fn expectations(segment: &Segment) -> Expectations {
         role_changes_ns: Vec::new(),
         speaking: Speaking::ForAll,
         closing: Closing::ClientFirst,
+        may_slow: false,
     }
 }
 

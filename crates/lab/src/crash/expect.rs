@@ -9,6 +9,7 @@ use super::{Options, Target, Workload};
 use crate::clock::ClockOffset;
 use crate::judge::{Change, Closing, CommitMode, Expectations, Speaking};
 use crate::net::address::{CLIENT, NODES, ROUTER_LAN};
+use crate::node::AtLimit;
 
 /// The node that is the wire at first.
 pub const BACKUP: usize = 1;
@@ -75,5 +76,6 @@ pub fn of_service(options: &Options, role_changes_ns: Vec<u64>) -> Expectations 
                 Closing::ClientFirst
             }
         },
+        may_slow: options.log.at_limit == Some(AtLimit::Slow),
     }
 }

@@ -93,7 +93,7 @@ pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Ve
         },
         complete,
         connections: HashMap::new(),
-        voice: Voice::new(expected.macs),
+        voice: Voice::new(expected),
         findings: Findings::default(),
         notes: Findings::default(),
         resets: Findings::default(),

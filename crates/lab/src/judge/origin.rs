@@ -1,20 +1,24 @@
 //! Whose word a segment is.
 //!
 //! A segment's *origin* is the node whose TCP made it. What a node sends out is the other node's if the same segment came in
-//! from there shortly before, and else its own. Of a slowed client the wire makes the window smaller, and says the other node's last words again
-//! with what it has withheld: an empty segment with their acknowledgement, their timestamp and no larger window. It is judged when the router sees it: what is sent into a cable that is
+//! from there shortly before, and else its own. It is judged when the router sees it: what is sent into a cable that is
 //! cut reaches nobody.
+//!
+//! Where clients may be slowed, the wire makes windows smaller, and says the other node's last words again with what it has withheld: an
+//! empty segment with their acknowledgement, their timestamp and no larger window.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::packet::Packet;
+use super::verdict::Expectations;
 use crate::capture::Point;
 
 /// Follows the segments of the service from node to node.
 #[derive(Debug)]
 pub struct Origins {
     macs: [[u8; 6]; 2],
+    may_slow: bool,
     /// Segments of the other node that came in at each node and were not sent on yet.
     incoming: [UnderWay; 2],
     /// Segments of the other node that each node has sent on and the router has not seen yet.
@@ -63,10 +67,11 @@ struct Identity {
 const RELEASE_NS_MAX: u64 = 1_000_000_000;
 
 impl Origins {
-    /// Of the nodes with these Ethernet addresses.
-    pub fn new(macs: [[u8; 6]; 2]) -> Self {
+    /// Of the nodes and the service that are `expected`.
+    pub fn new(expected: &Expectations) -> Self {
         Self {
-            macs,
+            macs: expected.macs,
+            may_slow: expected.may_slow,
             incoming: Default::default(),
             released: Default::default(),
             said: Default::default(),
@@ -86,7 +91,7 @@ impl Origins {
                     self.said[here].add(packet, Identity::of_words(packet));
                 } else if sender == Some(here)
                     && packet.destination_mac != self.macs[other]
-                    && self.incoming[here].take(packet)
+                    && self.incoming[here].take(packet, self.may_slow)
                 {
                     self.released[here].add(packet, Identity::of(packet));
                 }
@@ -96,9 +101,9 @@ impl Origins {
                 let Some(sender) = sender else {
                     return Some(Way::Stranger);
                 };
-                let is_released = self.released[sender].take(packet);
-                let is_said_again =
-                    !is_released && packet.is_empty_acknowledgement() && self.said[sender].has(packet);
+                let is_released = self.released[sender].take(packet, self.may_slow);
+                let may_be_update = self.may_slow && !is_released && packet.is_empty_acknowledgement();
+                let is_said_again = may_be_update && self.said[sender].has(packet);
                 Some(Way::From {
                     sender,
                     origin: if is_released { 1 - sender } else { sender },
@@ -123,9 +128,10 @@ impl UnderWay {
         self.order.push_back((packet.at_ns, identity));
     }
 
-    /// Whether such a segment came in, whose window was no smaller; each counts once.
-    fn take(&mut self, packet: &Packet) -> bool {
-        self.remove(Identity::of(packet), |(_, window)| window >= packet.window)
+    /// Whether such a segment came in, whose window was the same, or may have been larger; each counts once.
+    fn take(&mut self, packet: &Packet, may_slow: bool) -> bool {
+        let is_right = |(_, window)| window == packet.window || may_slow && window > packet.window;
+        self.remove(Identity::of(packet), is_right)
     }
 
     /// Whether these words came in, with a window that was no smaller but for its unit.

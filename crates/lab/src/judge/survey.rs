@@ -83,7 +83,7 @@ impl Survey {
     /// A file cannot be read, is cut off or garbled; its clock was set.
     pub fn of(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Self> {
         let mut merge = Merge::open(captures, expected.service)?;
-        let mut origins = Origins::new(expected.macs);
+        let mut origins = Origins::new(expected);
         let mut survey = Self::default();
         while let Some((point, packet)) = merge.next_packet()? {
             let toward_client = packet.source == expected.service;

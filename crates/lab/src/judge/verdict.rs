@@ -31,6 +31,8 @@ pub struct Expectations {
     pub speaking: Speaking,
     /// Who closes connections.
     pub closing: Closing,
+    /// Clients may be slowed (`at_limit = "slow"`): the wire changes windows, and repeats the primary's words.
+    pub may_slow: bool,
 }
 
 /// A commit mode (FT-TCP), which says how packets go and what is promised.

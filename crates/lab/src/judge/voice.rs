@@ -47,10 +47,10 @@ pub enum Improper {
 }
 
 impl Voice {
-    /// Of the nodes with these Ethernet addresses.
-    pub fn new(macs: [[u8; 6]; 2]) -> Self {
+    /// Of the nodes and the service that are `expected`.
+    pub fn new(expected: &Expectations) -> Self {
         Self {
-            origins: Origins::new(macs),
+            origins: Origins::new(expected),
             speakers: HashMap::new(),
             reigns: Vec::new(),
             last: HashMap::new(),
