@@ -69,7 +69,11 @@ impl Voice {
             } => {
                 let wire = expected.wire_at(packet.at_ns).map(|(_, wire)| wire.node);
                 let is_past = wire.is_some_and(|wire| wire != sender) && !may_go_past(packet, expected);
-                let second = self.speaks(origin, packet, expected).filter(|_| !is_said_again);
+                let second = if is_said_again {
+                    None
+                } else {
+                    self.speaks(origin, packet, expected)
+                };
                 second.or(is_past.then_some(Improper::PastWire { node: sender }))
             }
         }

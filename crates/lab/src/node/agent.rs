@@ -544,7 +544,7 @@ mod tests {
     fn a_status_is_read_and_its_unknown_parts_are_left_alone() {
         let text = r#"{"node":"b-1","peer":{"name":"a-1","address":"10.2.0.10","alive":false},"services":[{
             "name":"lab","address":"10.2.0.100","port":80,"policy":"http","role":"primary","mode":"simplex","epoch":2,
-            "connections":{"protected":0,"unprotected":20,"ambiguous":0},"log_bytes":0,"ring_fill_bytes":0,
+            "connections":{"protected":0,"unprotected":20,"ambiguous":0},"connections_complete":true,"log_bytes":0,"ring_fill_bytes":0,
             "takeovers":[{"declared_ns":100,"gate_closed_ns":110,"first_live_ns":120,"last_live_ns":null,
             "connections":20,"restored":19,"reset":0,"ended":0}],"counters":{"drops":1}}]}"#;
         let status: Status = serde_json::from_str(text).unwrap();
