@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use linux::probe::Prober;
-use proto::action::Heartbeat;
+use proto::action::{Heartbeat, ServiceBeat};
 use proto::census::{Page, PageQuery};
 use proto::learn::Told;
 use serde::de::DeserializeOwned;
@@ -125,6 +125,9 @@ struct Said {
 
 struct Word {
     bytes: Vec<u8>,
+    /// What is news in it: the life of the peer that this node hears, and what it says of the services.
+    heard: Option<u64>,
+    services: Vec<ServiceBeat>,
     at: Option<Instant>,
     /// The thread has not sent it yet.
     fresh: bool,
@@ -132,6 +135,33 @@ struct Word {
     again: Option<Instant>,
     over: bool,
     sealer: Sealer,
+}
+
+impl Word {
+    /// Nothing is said yet.
+    fn new(sealer: Sealer) -> Self {
+        Self {
+            bytes: Vec::new(),
+            heard: None,
+            services: Vec::new(),
+            at: None,
+            fresh: false,
+            again: None,
+            over: false,
+            sealer,
+        }
+    }
+
+    /// This is to be said from now on: at the next beat, or at once if there is something new in it. Whom this node hears is news too:
+    /// a peer that has just come waits for it.
+    fn take(&mut self, heartbeat: &Heartbeat) {
+        let heard = heartbeat.echo.map(|echo| echo.incarnation);
+        self.fresh |= self.heard != heard || self.services != heartbeat.services;
+        self.services.clone_from(&heartbeat.services);
+        self.heard = heard;
+        self.bytes = to_json(heartbeat);
+        self.at = Some(Instant::now());
+    }
 }
 
 impl Peer {
@@ -148,14 +178,7 @@ impl Peer {
         });
         let links = links.collect::<anyhow::Result<Vec<_>>>()?;
         let said = Arc::new(Said {
-            word: Mutex::new(Word {
-                bytes: Vec::new(),
-                at: None,
-                fresh: false,
-                again: None,
-                over: false,
-                sealer,
-            }),
+            word: Mutex::new(Word::new(sealer)),
             changed: Condvar::new(),
         });
         let (rhythm, patience) = (config.detector.heartbeat, config.node.agent_timeout);
@@ -193,12 +216,8 @@ impl Peer {
 
     /// Sends a heartbeat at once, and again in its rhythm.
     pub fn send(&self, heartbeat: &Heartbeat) {
-        let bytes = to_json(heartbeat);
         let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
-        // A repetition will do, unless there is something new in it.
-        word.fresh |= meaning(&word.bytes) != meaning(&bytes);
-        word.bytes = bytes;
-        word.at = Some(Instant::now());
+        word.take(heartbeat);
         self.said.changed.notify_one();
     }
 
@@ -372,16 +391,6 @@ impl Link {
     }
 }
 
-/// A heartbeat without its sequence number.
-fn meaning(bytes: &[u8]) -> Option<&[u8]> {
-    let start = bytes
-        .windows(SERVICES.len())
-        .position(|window| window == SERVICES)?;
-    Some(&bytes[start..])
-}
-
-const SERVICES: &[u8] = b"\"services\"";
-
 impl Said {
     /// The thread: sends what was said last every `rhythm`, news at once; nothing when the last word is older than
     /// `patience`.
@@ -430,5 +439,40 @@ impl Drop for Peer {
     fn drop(&mut self) {
         self.said.word.lock().unwrap_or_else(PoisonError::into_inner).over = true;
         self.said.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::action::Echo;
+
+    use super::*;
+
+    #[test]
+    fn news_go_out_at_once_and_the_rest_in_its_rhythm() {
+        let (sealer, _) = frame::open(("alpha", "beta"), None, frame::VERSIONS, draw);
+        let mut word = Word::new(sealer);
+        let mut heartbeat = Heartbeat {
+            node: "alpha".to_owned(),
+            incarnation: 1,
+            sequence: 1,
+            sent: 1,
+            echo: None,
+            services: Vec::new(),
+        };
+        let mut is_news = |heartbeat: &Heartbeat| {
+            word.take(heartbeat);
+            std::mem::take(&mut word.fresh)
+        };
+        is_news(&heartbeat);
+        (heartbeat.sequence, heartbeat.sent) = (2, 2);
+        assert!(!is_news(&heartbeat));
+        let echo = |incarnation, sent| Some(Echo { incarnation, sent });
+        heartbeat.echo = echo(7, 1);
+        assert!(is_news(&heartbeat), "a peer has come");
+        heartbeat.echo = echo(7, 2);
+        assert!(!is_news(&heartbeat));
+        heartbeat.echo = echo(8, 1);
+        assert!(is_news(&heartbeat), "another life of it");
     }
 }
