@@ -166,6 +166,7 @@ impl<'a> Late<'a> {
                 vip: family.vip(),
                 policy: Policy::Http,
                 reexecute: Reexecute::default(),
+                opaque: None,
                 connection_bytes_max: 1 << 24,
                 bytes_max: 1 << 30,
                 at_limit: AtLimit::Unprotect,

@@ -1,13 +1,15 @@
 //! The restart policy of one connection, following its two streams while the primary lives.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::Offset;
 use crate::action::{Action, ServiceIndex};
-use crate::restart::http::{Feed, Position, Reexecute, Resume, Tracker};
+use crate::restart::http::{Feed, Position, Reexecute, Resume, Resumer, Switched, Tracker, Volatile};
 use crate::restart::replica::{self, Comparison};
 use crate::spill::Full;
-use crate::table::{Change, Table};
+use crate::table::{Change, ConnectionId, Table};
 
 /// Which restart policy a service has (DESIGN.md §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -19,11 +21,20 @@ pub enum Policy {
     Replica,
 }
 
+/// A connection of policy `http` that speaks another protocol, or changes to one, is followed by a replica (`opaque`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opaque {
+    /// Bytes that the replica may be behind.
+    pub bound: usize,
+    /// What it may say differently in the reply that upgrades the connection.
+    pub volatile: Volatile,
+}
+
 /// What follows a connection.
 #[derive(Debug)]
 pub enum Follower {
-    /// Policy `http`.
-    Http(Tracker),
+    /// Policy `http`, and what becomes of a connection that is not HTTP/1: without an answer it is unprotected.
+    Http(Tracker, Option<Arc<Opaque>>),
     /// Policy `replica`.
     Replica(Box<Replica>),
     /// The connection cannot be restarted any more; nothing is followed.
@@ -52,6 +63,10 @@ pub enum Restart {
 /// A replica application and how far it is.
 #[derive(Debug)]
 pub struct Replica {
+    /// It began in the midst of its connection, and nobody has opened it yet.
+    is_late: bool,
+    /// What recognises the reply that upgraded the connection, until the replica has said it.
+    upgrade: Option<Box<Resumer>>,
     comparison: Comparison,
     fed: Offset,
     fed_end: bool,
@@ -60,6 +75,35 @@ pub struct Replica {
 }
 
 impl Replica {
+    /// One that begins with its connection and may be `bound` bytes behind.
+    fn new(bound: usize) -> Self {
+        Self {
+            is_late: false,
+            upgrade: None,
+            comparison: Comparison::new(bound),
+            fed: Offset::ZERO,
+            fed_end: false,
+            feeding: false,
+            failed: None,
+        }
+    }
+
+    /// One that begins where the connection has changed to another protocol.
+    fn switched(from: Offset, reply: Option<Resume>, opaque: &Opaque) -> Self {
+        let resumer = |resume| Resumer::with_volatile(resume, opaque.volatile.clone()).0;
+        Self {
+            is_late: true,
+            upgrade: reply.map(resumer).map(Box::new),
+            fed: from,
+            ..Self::new(opaque.bound)
+        }
+    }
+
+    /// Whether it must be opened now: once.
+    fn opens(&mut self) -> bool {
+        std::mem::take(&mut self.is_late)
+    }
+
     /// The input up to here was given to the replica.
     pub fn fed(&self) -> Offset {
         self.fed
@@ -82,11 +126,27 @@ impl Replica {
 
     /// The replica said this.
     pub fn on_output(&mut self, bytes: &[u8]) {
-        self.comparison.on_replica(bytes);
+        let Some(resumer) = &mut self.upgrade else {
+            return self.comparison.on_replica(bytes);
+        };
+        let mut behind = Vec::new();
+        match resumer.on_application(bytes, &mut behind) {
+            Err(mismatch) => self.on_failure(format!(
+                "the replica does not upgrade as the server did: {mismatch}"
+            )),
+            Ok(()) if resumer.is_transparent() => {
+                self.upgrade = None;
+                self.comparison.on_replica(&behind);
+            }
+            Ok(()) => {}
+        }
     }
 
     /// The replica closed its stream.
     pub fn on_output_end(&mut self) {
+        if self.upgrade.is_some() {
+            self.on_failure("the replica closed before it upgraded".into());
+        }
         self.comparison.on_replica_end();
     }
 
@@ -102,34 +162,31 @@ impl Replica {
 
     fn protection(&self) -> Result<(), String> {
         self.failed.clone().map_or(Ok(()), Err)?;
+        if self.upgrade.is_some() {
+            return Err("its replica has not upgraded yet".into());
+        }
         self.comparison.protection().map_err(|reason| reason.to_string())
     }
 }
 
 impl Follower {
-    /// The follower for a new connection; `reexecute` is for policy `http`, and a replica may be `bound` bytes behind.
-    pub fn new(policy: Policy, reexecute: Reexecute, bound: usize) -> Self {
+    /// The follower for a new connection; `reexecute` and `opaque` are for policy `http`, and a replica may be `bound` bytes behind.
+    pub fn new(policy: Policy, reexecute: Reexecute, opaque: Option<Arc<Opaque>>, bound: usize) -> Self {
         match policy {
-            Policy::Http => Self::Http(Tracker::new(reexecute)),
-            Policy::Replica => Self::Replica(Box::new(Replica {
-                comparison: Comparison::new(bound),
-                fed: Offset::ZERO,
-                fed_end: false,
-                feeding: false,
-                failed: None,
-            })),
+            Policy::Http => Self::Http(Tracker::new(reexecute), opaque),
+            Policy::Replica => Self::Replica(Box::new(Replica::new(bound))),
         }
     }
 
     /// The follower of a connection that is learnt between two exchanges, with policy `http`.
     pub fn learnt(reexecute: Reexecute) -> Self {
-        Self::Http(Tracker::between(reexecute, Offset::LEARNT))
+        Self::Http(Tracker::between(reexecute, Offset::LEARNT), None)
     }
 
     /// The tracker of policy `http`.
     pub fn tracker(&self) -> Option<&Tracker> {
         match self {
-            Self::Http(tracker) => Some(tracker),
+            Self::Http(tracker, _) => Some(tracker),
             Self::Replica(_) | Self::GivenUp => None,
         }
     }
@@ -138,7 +195,7 @@ impl Follower {
     pub fn replica(&self) -> Option<&Replica> {
         match self {
             Self::Replica(replica) => Some(replica),
-            Self::Http(_) | Self::GivenUp => None,
+            Self::Http(..) | Self::GivenUp => None,
         }
     }
 
@@ -146,21 +203,22 @@ impl Follower {
     pub fn replica_mut(&mut self) -> Option<&mut Replica> {
         match self {
             Self::Replica(replica) => Some(replica),
-            Self::Http(_) | Self::GivenUp => None,
+            Self::Http(..) | Self::GivenUp => None,
         }
     }
 
     /// Input that is new and contiguous. It is given as soon as it is logged: it has been released to the primary, which
     /// may act on it before it says so.
     pub fn on_input(&mut self, bytes: &[u8]) {
-        if let Self::Http(tracker) = self {
+        if let Self::Http(tracker, _) = self {
             tracker.on_input(bytes);
+            self.switch(&[]);
         }
     }
 
     /// The client has closed its stream.
     pub fn on_input_end(&mut self) {
-        if let Self::Http(tracker) = self {
+        if let Self::Http(tracker, _) = self {
             tracker.on_input_end();
         }
     }
@@ -168,16 +226,36 @@ impl Follower {
     /// Output that is new and contiguous.
     pub fn on_output(&mut self, bytes: &[u8]) {
         match self {
-            Self::Http(tracker) => tracker.on_output(bytes),
+            Self::Http(tracker, _) => {
+                tracker.on_output(bytes);
+                self.switch(bytes);
+            }
             Self::Replica(replica) => replica.comparison.on_primary(bytes),
             Self::GivenUp => {}
+        }
+    }
+
+    /// A replica follows what is not HTTP from where it begins, if that is wanted; `bytes` are the output that was given last.
+    fn switch(&mut self, bytes: &[u8]) {
+        let Self::Http(tracker, opaque) = self else { return };
+        let Some(Switched {
+            input_from,
+            reply,
+            rest,
+        }) = tracker.take_switched()
+        else {
+            return;
+        };
+        if let Some(opaque) = opaque {
+            *self = Self::Replica(Box::new(Replica::switched(input_from, reply, opaque)));
+            self.on_output(&bytes[bytes.len() - rest..]);
         }
     }
 
     /// The server has closed its stream.
     pub fn on_output_end(&mut self) {
         match self {
-            Self::Http(tracker) => tracker.on_output_end(),
+            Self::Http(tracker, _) => tracker.on_output_end(),
             Self::Replica(replica) => replica.comparison.on_primary_end(),
             Self::GivenUp => {}
         }
@@ -187,7 +265,7 @@ impl Follower {
     /// `acknowledged`.
     pub fn behind(&self, acknowledged: Offset) -> u64 {
         match self {
-            Self::Http(_) | Self::GivenUp => 0, // it follows what is logged at once, or nothing
+            Self::Http(..) | Self::GivenUp => 0, // it follows what is logged at once, or nothing
             Self::Replica(replica) => {
                 let unsaid = replica.comparison.surplus() - replica.comparison.replica_surplus();
                 acknowledged.since(replica.fed.min(acknowledged)) + unsaid as u64
@@ -203,7 +281,7 @@ impl Follower {
     /// The input from here on is needed for a restart; `frontier` if none of what was logged.
     pub fn restart_input(&self, frontier: Offset) -> Offset {
         match self {
-            Self::Http(tracker) => tracker.restart_input(),
+            Self::Http(tracker, _) => tracker.restart_input(),
             Self::Replica(replica) => replica.fed,
             Self::GivenUp => frontier,
         }
@@ -212,7 +290,7 @@ impl Follower {
     /// Whether a restart will need less of the input if no more of it comes.
     pub fn drains(&self) -> bool {
         match self {
-            Self::Http(tracker) => tracker.drains(),
+            Self::Http(tracker, _) => tracker.drains(),
             Self::Replica(replica) => replica.failed.is_none(),
             Self::GivenUp => false,
         }
@@ -221,7 +299,7 @@ impl Follower {
     /// The log may not grow, for this reason: gives up input that is kept for a reply only. False if there is none.
     pub fn shed(&mut self, full: Full) -> bool {
         match self {
-            Self::Http(tracker) => tracker.shed(full),
+            Self::Http(tracker, _) => tracker.shed(full),
             Self::Replica(_) | Self::GivenUp => false,
         }
     }
@@ -232,7 +310,7 @@ impl Follower {
     /// The reason, as a phrase.
     pub fn protection(&self) -> Result<(), String> {
         match self {
-            Self::Http(tracker) => tracker.protection().map_err(|reason| reason.to_string()),
+            Self::Http(tracker, _) => tracker.protection().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
             Self::GivenUp => Err("given up".into()),
         }
@@ -244,7 +322,9 @@ impl Follower {
     /// # Errors
     /// Why not, as a phrase.
     pub fn fills_holes(&self) -> Result<(), String> {
-        let Self::Http(tracker) = self else { return Ok(()) };
+        let Self::Http(tracker, _) = self else {
+            return Ok(());
+        };
         let body = match tracker.resume().map_err(|reason| reason.to_string())? {
             Resume::Again { said, .. } if tracker.unanswered() == 1 => said.body,
             Resume::Finished | Resume::Idle | Resume::Again { .. } | Resume::Refused(_) => None,
@@ -262,7 +342,7 @@ impl Follower {
     /// Why that is impossible.
     pub fn restart(&self) -> Result<Restart, String> {
         match self {
-            Self::Http(tracker) => {
+            Self::Http(tracker, _) => {
                 let resume = tracker.resume().map_err(|reason| reason.to_string())?;
                 let feed = tracker.feed();
                 Ok(Restart::Http { feed, resume })
@@ -289,17 +369,18 @@ pub(crate) fn follow_replica(
 ) {
     match change {
         Change::Opened(connection) => {
-            let client = table.get(connection).expect("just opened").client();
-            actions.push_back(Action::OpenReplica {
-                service: index,
-                connection,
-                client,
-            });
+            let entry = table.get(connection).expect("just opened");
+            if entry.follower().replica().is_some() {
+                actions.push_back(open(index, connection, entry.client()));
+            }
         }
         Change::Connection(connection) => {
             let Some(entry) = table.get_mut(connection) else {
                 return;
             };
+            if entry.follower_mut().replica_mut().is_some_and(Replica::opens) {
+                actions.push_back(open(index, connection, entry.client()));
+            }
             let acknowledged = entry.input_acknowledged();
             let ended = entry.input().fin() == Some(acknowledged);
             if let Some(replica) = entry.follower_mut().replica_mut()
@@ -319,31 +400,13 @@ pub(crate) fn follow_replica(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_replica_is_behind_by_what_it_was_not_given_and_has_not_said() {
-        let mut follower = Follower::new(Policy::Replica, Reexecute::default(), 1000);
-        assert_eq!(follower.behind(Offset::ZERO), 0);
-        let replica = follower.replica_mut().expect("that policy");
-        replica.on_fed(Offset(30), false);
-        assert_eq!(follower.behind(Offset(100)), 70);
-        follower.on_output(b"hello");
-        assert_eq!(follower.behind(Offset(100)), 75, "said by the primary only");
-        let replica = follower.replica_mut().expect("that policy");
-        replica.on_fed(Offset(100), false);
-        replica.on_output(b"hello, you");
-        assert_eq!(follower.behind(Offset(100)), 0, "it may be ahead");
-        follower.give_up();
-        assert_eq!(follower.behind(Offset(100)), 0);
-    }
-
-    #[test]
-    fn http_follows_what_is_logged_at_once() {
-        let mut follower = Follower::new(Policy::Http, Reexecute::default(), 1000);
-        follower.on_output(b"what?");
-        assert_eq!(follower.behind(Offset(100)), 0);
+const fn open(service: ServiceIndex, connection: ConnectionId, client: SocketAddr) -> Action {
+    Action::OpenReplica {
+        service,
+        connection,
+        client,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,13 +5,14 @@ mod limit;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
 use crate::census::Census;
 use crate::connection::{AtLimit, Connection, Effect, EndpointTimestamps, Opening, Word};
-use crate::follower::{Follower, Policy};
+use crate::follower::{Follower, Opaque, Policy};
 use crate::learn::Learner;
 use crate::older::Older;
 use crate::packet::{Flags, Options, Segment, Timestamps};
@@ -49,6 +50,8 @@ pub struct TableConfig {
     pub policy: Policy,
     /// Policy `http`: which requests are executed again.
     pub reexecute: Reexecute,
+    /// Policy `http`: how a connection is followed that is not HTTP/1; `None`: it is unprotected.
+    pub opaque: Option<Arc<Opaque>>,
     /// Log bytes that one connection may hold.
     pub connection_bytes_max: u64,
     /// Log bytes that all connections may hold together.
@@ -57,6 +60,13 @@ pub struct TableConfig {
     pub at_limit: AtLimit,
     /// Seed of the hash tables: clients choose their addresses.
     pub hash_seed: usize,
+}
+
+impl TableConfig {
+    /// Whether replicas follow connections, or may.
+    pub fn has_replicas(&self) -> bool {
+        self.policy == Policy::Replica || self.opaque.is_some()
+    }
 }
 
 /// What a packet did to the table.
@@ -334,7 +344,8 @@ impl Table {
         self.ended.remove(&client);
         self.forget_older(client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
-        let follower = Follower::new(self.config.policy, self.config.reexecute, bound);
+        let (policy, reexecute) = (self.config.policy, self.config.reexecute);
+        let follower = Follower::new(policy, reexecute, self.config.opaque.clone(), bound);
         let connection = Connection::new(
             client,
             self.config.vip,
@@ -520,6 +531,7 @@ mod tests {
             vip: ([10, 0, 0, 100], 80).into(),
             policy: Policy::Http,
             reexecute: Reexecute::default(),
+            opaque: None,
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
             at_limit: AtLimit::Unprotect,

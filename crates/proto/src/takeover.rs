@@ -444,6 +444,7 @@ mod tests {
             vip: VIP.into(),
             policy: Policy::Http,
             reexecute: Reexecute::default(),
+            opaque: None,
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,
             at_limit: AtLimit::Unprotect,

@@ -35,6 +35,29 @@ fn power_off() {
     });
 }
 
+/// What is not HTTP is followed by replicas from where it turns out to be none.
+#[test]
+fn opaque() {
+    let mut by_replicas = 0;
+    for_seeds("opaque", 0..SEEDS / 2, |seed, _| {
+        let mut draw = Draw::new(seed);
+        let mut config = draw.config(seed, Policy::Replica);
+        config.opaque = true;
+        let count = 1 + draw.below(8);
+        let mut scene = scene(&mut draw, &config, count, 200 * MS);
+        let moment = at(START + draw.time(Duration::from_millis(500)));
+        scene.power_off(moment);
+        scene.world.run_until(moment);
+        by_replicas += scene.backup().replicas();
+        let complaints = scene.run(at(LIMIT));
+        (scene, complaints)
+    });
+    assert!(
+        by_replicas > 0 || std::env::var_os("SEED").is_some(),
+        "nothing was followed by a replica"
+    );
+}
+
 /// Uploads are longer than memory may hold of a log: what is beyond goes to files, and is fed from them.
 #[test]
 fn spilled() {

@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proto::restart::http::Reexecute;
+use proto::restart::http::{Reexecute, Volatile};
 use serde::{Deserialize, Serialize};
 
 pub use arbiter::{Arbiter, Fence, Witness};
@@ -163,6 +163,9 @@ pub struct Service {
     /// `after_takeover`: whether connections that were taken over stay relayed (`"keep"`), or end with their next reply
     /// (`"close"`), so that their clients connect anew to the application itself; `http` only. Default `"keep"`.
     pub after_takeover: AfterTakeover,
+    /// `opaque`: what becomes of connections that do not speak HTTP/1, or change to another protocol: they are `"unprotected"`, or
+    /// followed by a `"replica"`; `http` only. Default `"unprotected"`.
+    pub opaque: Opaque,
     /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end.
     pub crash_exit_codes: Vec<u8>,
     /// `commit`: what must be logged before what is released.
@@ -246,11 +249,31 @@ pub enum AfterTakeover {
     Close,
 }
 
+/// What becomes of connections that do not speak HTTP/1 (`opaque`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Opaque {
+    /// They are served, and end with their node.
+    #[default]
+    Unprotected,
+    /// As with policy `replica`, from where the other protocol begins.
+    Replica,
+}
+
 /// What must be logged before what is released (`commit`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
     /// Both directions pass the wire (FT-TCP's PRS).
     Prs,
+}
+
+impl Service {
+    /// The header fields of `volatile_headers`, and those that always are.
+    ///
+    /// # Panics
+    /// If one frames or identifies a reply: no [`Config`] that was read has such a one.
+    pub fn volatile(&self) -> Volatile {
+        Volatile::with(self.volatile_headers.iter().map(String::as_str)).expect("checked when it was read")
+    }
 }
 
 impl Config {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proto::restart::http::Reexecute;
+use proto::restart::http::{Reexecute, Volatile};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -13,8 +13,8 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, narrow, text, unknown,
 };
 use super::{
-    AfterTakeover, AtLimit, Commit, Config, ConfigError, Detector, Health, Metrics, Node, Peer, Policy,
-    Problem, Role, STATE_ROOT, Service, StateSync, arbiter, log, relations,
+    AfterTakeover, AtLimit, Commit, Config, ConfigError, Detector, Health, Metrics, Node, Opaque, Peer,
+    Policy, Problem, Role, STATE_ROOT, Service, StateSync, arbiter, log, relations,
 };
 
 /// The file's tables, and the one key outside of them.
@@ -216,6 +216,7 @@ pub(super) struct Draft {
     pub(super) volatile_headers: Option<Vec<String>>,
     pub(super) reexecute: Option<Reexecute>,
     pub(super) after_takeover: Option<AfterTakeover>,
+    pub(super) opaque: Option<Opaque>,
     pub(super) crash_exit_codes: Vec<u8>,
     pub(super) commit: Commit,
     pub(super) at_limit: Option<AtLimit>,
@@ -266,6 +267,7 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
         volatile_headers: table.optional("volatile_headers", list(header)),
         reexecute: table.optional("reexecute", reexecute),
         after_takeover: table.optional("after_takeover", after_takeover),
+        opaque: table.optional("opaque", opaque),
         crash_exit_codes: table
             .optional("crash_exit_codes", list(integer(1..=255)))
             .map_or_else(Vec::new, |codes| codes.into_iter().map(narrow).collect()),
@@ -360,6 +362,7 @@ impl Draft {
             volatile_headers: self.volatile_headers.unwrap_or_else(date),
             reexecute: self.reexecute.unwrap_or_default(),
             after_takeover: self.after_takeover.unwrap_or_default(),
+            opaque: self.opaque.unwrap_or_default(),
             crash_exit_codes: self.crash_exit_codes,
             commit: self.commit,
             at_limit: self.at_limit.unwrap_or(at_limit),
@@ -436,11 +439,20 @@ fn after_takeover(value: &DeValue<'_>) -> Result<AfterTakeover, String> {
     })(value)
 }
 
+fn opaque(value: &DeValue<'_>) -> Result<Opaque, String> {
+    text("\"unprotected\" or \"replica\"", |name| match name {
+        "unprotected" => Some(Opaque::Unprotected),
+        "replica" => Some(Opaque::Replica),
+        _ => None,
+    })(value)
+}
+
 fn header(value: &DeValue<'_>) -> Result<String, String> {
     // RFC 9110 section 5.6.2: token
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-    let fits = |name: &str| !name.is_empty() && name.chars().all(token);
-    text("the name of an HTTP header", |name| {
-        fits(name).then(|| name.to_ascii_lowercase())
-    })(value)
+    let fits = |name: &str| !name.is_empty() && name.chars().all(token) && Volatile::with([name]).is_ok();
+    text(
+        "the name of an HTTP header that neither frames nor identifies the reply",
+        |name| fits(name).then(|| name.to_ascii_lowercase()),
+    )(value)
 }

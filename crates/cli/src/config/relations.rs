@@ -82,6 +82,7 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
         ("volatile_headers", draft.volatile_headers.is_some()),
         ("reexecute", draft.reexecute.is_some()),
         ("after_takeover", draft.after_takeover.is_some()),
+        ("opaque", draft.opaque.is_some()),
     ];
     for (key, _) in of_http.into_iter().filter(|&(_, is_there)| is_there) {
         if draft.policy.is_some_and(|policy| policy != Policy::Http) {

@@ -67,6 +67,7 @@ application = "127.0.0.2:8080"
 volatile_headers = ["Date", "X-Request-Id"]
 reexecute = ["GET", "POST", "Idempotency-Key"]
 after_takeover = "close"
+opaque = "replica"
 crash_exit_codes = [3, 139]
 commit = "prs"
 claim_ping = ["10.0.0.1", "10.0.0.2"]
@@ -152,6 +153,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         volatile_headers: vec!["date".to_owned()],
         reexecute: Reexecute::IDEMPOTENT,
         after_takeover: AfterTakeover::Keep,
+        opaque: Opaque::Unprotected,
         crash_exit_codes: Vec::new(),
         commit: Commit::Prs,
         at_limit: AtLimit::Unprotect,
@@ -215,6 +217,7 @@ fn every_field_is_read() {
         Reexecute::of(["POST", "GET", "Idempotency-Key"])
     );
     assert_eq!(web.after_takeover, AfterTakeover::Close);
+    assert_eq!(web.opaque, Opaque::Replica);
     assert_eq!(web.crash_exit_codes, [3, 139]);
     assert_eq!((echo.policy, echo.role), (Policy::Replica, Role::Backup));
     assert_eq!(echo.peer_address, "2001:db8::3".parse::<IpAddr>().unwrap());
@@ -665,16 +668,35 @@ fn limits_hold_between_fields() {
 fn headers_and_exit_codes_are_checked_one_by_one() {
     assert_one(
         &and("volatile_headers = [\"Date\", \"X Y\"]\n"),
-        "15: service[0].volatile_headers: element 1 is \"X Y\"; allowed: the name of an HTTP header",
+        "15: service[0].volatile_headers: element 1 is \"X Y\"; allowed: the name of an HTTP header \
+         that neither frames nor identifies the reply",
     );
     assert_one(
         &and("crash_exit_codes = [1, 0]\n"),
         "15: service[0].crash_exit_codes: element 1 is 0; allowed: an integer from 1 to 255",
     );
+    assert_one(
+        &and("volatile_headers = [\"ETag\"]\n"),
+        "15: service[0].volatile_headers: element 1 is \"ETag\"; allowed: the name of an HTTP header \
+         that neither frames nor identifies the reply",
+    );
     let replica = SMALLEST.replace("\"http\"", "\"replica\"") + "volatile_headers = []\n";
     assert_one(
         &wrong(&replica),
         "15: service[0].volatile_headers: belongs to policy = \"http\" only",
+    );
+}
+
+#[test]
+fn what_follows_other_protocols_is_a_word() {
+    assert_one(
+        &and("opaque = \"proxy\"\n"),
+        "15: service[0].opaque: is \"proxy\"; allowed: \"unprotected\" or \"replica\"",
+    );
+    let replica = SMALLEST.replace("\"http\"", "\"replica\"") + "opaque = \"replica\"\n";
+    assert_one(
+        &wrong(&replica),
+        "15: service[0].opaque: belongs to policy = \"http\" only",
     );
 }
 

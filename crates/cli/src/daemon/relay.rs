@@ -98,8 +98,7 @@ impl Relay {
             services.push(Service {
                 name: service.name.clone(),
                 application: service.application,
-                volatile: Volatile::with(service.volatile_headers.iter().map(String::as_str))
-                    .with_context(|| format!("service {}: volatile_headers", service.name))?,
+                volatile: service.volatile(),
                 closes: service.after_takeover == AfterTakeover::Close,
             });
         }

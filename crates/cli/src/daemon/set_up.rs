@@ -1,5 +1,7 @@
 //! What an agent stands on: begun, or gone on with as an earlier agent left it.
 
+use std::sync::Arc;
+
 use anyhow::{Context, bail};
 use linux::network::{self, Network};
 use linux::spill::SpillDir;
@@ -8,6 +10,7 @@ use proto::Instant;
 use proto::action::Gate;
 use proto::connection::AtLimit;
 use proto::detector::DetectorConfig;
+use proto::follower::Opaque;
 use proto::node::{NodeConfig, ServiceConfig};
 use proto::spill::Spills;
 use proto::table::TableConfig;
@@ -211,6 +214,7 @@ pub(super) fn node_config(
                     Policy::Replica => proto::follower::Policy::Replica,
                 },
                 reexecute: service.reexecute,
+                opaque: opaque(config, service),
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,
                 at_limit: at_limit(&config.log, service.at_limit),
@@ -243,6 +247,15 @@ pub(super) fn node_config(
 }
 
 /// What becomes of a service's connections whose logs are full.
+fn opaque(config: &Config, service: &config::Service) -> Option<Arc<Opaque>> {
+    (service.opaque == config::Opaque::Replica).then(|| {
+        Arc::new(Opaque {
+            bound: usize::try_from(config.log.per_connection_bytes).unwrap_or(usize::MAX),
+            volatile: service.volatile(),
+        })
+    })
+}
+
 fn at_limit(log: &config::Log, at_limit: config::AtLimit) -> AtLimit {
     match at_limit {
         config::AtLimit::Unprotect => AtLimit::Unprotect,

@@ -55,6 +55,7 @@ impl Log {
                 vip: family.vip(),
                 policy: Policy::Replica,
                 reexecute: Reexecute::default(),
+                opaque: None,
                 connection_bytes_max: 1 << 30,
                 bytes_max: 1 << 32,
                 at_limit: AtLimit::Unprotect,

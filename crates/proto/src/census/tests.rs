@@ -45,6 +45,7 @@ fn wire(policy: Policy, millis: u64) -> Table {
         vip: vip(),
         policy,
         reexecute: Reexecute::default(),
+        opaque: None,
         connection_bytes_max: 1 << 20,
         bytes_max: 1 << 30,
         at_limit: AtLimit::Unprotect,

@@ -240,6 +240,7 @@ mod tests {
                 vip: ([10, 0, 0, 100], 80).into(),
                 policy,
                 reexecute: Reexecute::default(),
+                opaque: None,
                 connection_bytes_max: LIMIT,
                 bytes_max: u64::MAX,
                 at_limit: AtLimit::Slow,

@@ -148,6 +148,7 @@ mod tests {
                 vip: ([10, 0, 0, 100], 80).into(),
                 policy: Policy::Http,
                 reexecute: Reexecute::default(),
+                opaque: None,
                 connection_bytes_max: LIMIT,
                 bytes_max: total,
                 at_limit: spills.map_or(AtLimit::Unprotect, AtLimit::Spill),

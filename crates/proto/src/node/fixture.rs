@@ -25,6 +25,7 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
         vip: "10.0.0.100:80".parse().unwrap(),
         policy: Policy::Http,
         reexecute: Reexecute::default(),
+        opaque: None,
         connection_bytes_max: 1000,
         bytes_max: 10_000,
         at_limit: AtLimit::Unprotect,

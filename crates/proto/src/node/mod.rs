@@ -24,7 +24,7 @@ use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceInde
 use crate::claim::Claim;
 use crate::connection::Connection;
 use crate::detector::{Detector, DetectorConfig};
-use crate::follower::{Policy, follow_replica};
+use crate::follower::follow_replica;
 use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
 use crate::role::Role;
@@ -272,7 +272,7 @@ impl Node {
         service.table.set_wire(service.role() == Role::Backup);
         let missed = service.missed_by_replica(direction, &segment);
         let change = service.table.on_packet(now, direction, &segment, source);
-        if service.config.table.policy == Policy::Replica && service.admits(change, missed) {
+        if service.config.table.has_replicas() && service.admits(change, missed) {
             follow_replica(&mut service.table, index, change, &mut self.actions);
         }
         match change {

@@ -3,13 +3,14 @@
 use std::cell::{Ref, RefCell, RefMut};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Instant;
 use proto::detector::DetectorConfig;
-use proto::follower::Policy;
+use proto::follower::{Opaque, Policy};
 use proto::node::{NodeConfig, ServiceConfig};
-use proto::restart::http::Reexecute;
+use proto::restart::http::{Reexecute, Volatile};
 use proto::standing;
 use proto::table::TableConfig;
 
@@ -36,6 +37,8 @@ pub struct SceneConfig {
     pub seed: u64,
     /// The restart policy of the service.
     pub policy: Policy,
+    /// With what [`Policy::Replica`] suits, a service of policy `http` that follows other protocols by replicas.
+    pub opaque: bool,
     /// Between the clients and the backup.
     pub path: LinkConfig,
     /// Between the clients and the primary; `None`: the primary cannot claim the VIP.
@@ -90,6 +93,7 @@ impl SceneConfig {
         Self {
             seed,
             policy,
+            opaque: false,
             path,
             own_path: None,
             lan,
@@ -116,10 +120,15 @@ impl SceneConfig {
     }
 
     fn core(&self, is_primary: bool) -> NodeConfig {
+        let opaque = Opaque {
+            bound: usize::try_from(self.log_limit.0).expect("it is of memory"),
+            volatile: Volatile::default(),
+        };
         let table = TableConfig {
             vip: vip(),
-            policy: self.policy,
+            policy: if self.opaque { Policy::Http } else { self.policy },
             reexecute: Reexecute::IDEMPOTENT,
+            opaque: self.opaque.then(|| Arc::new(opaque)),
             connection_bytes_max: self.log_limit.0,
             bytes_max: 256 << 20,
             at_limit: self.log_limit.1.of_core(),

@@ -220,6 +220,11 @@ impl Station {
         &self.lost
     }
 
+    /// Replicas that run along.
+    pub fn replicas(&self) -> usize {
+        self.replicas.len()
+    }
+
     /// Packets that were dropped because the log was full.
     pub const fn ring_full(&self) -> u64 {
         self.wire.full()

@@ -18,6 +18,7 @@ mod reason;
 mod reexecute;
 mod resume;
 mod resumer;
+mod switched;
 #[cfg(test)]
 mod tests;
 mod tracker;
@@ -29,6 +30,7 @@ pub use lines::{Cut, Volatile, VolatileError};
 pub use reexecute::Reexecute;
 pub use resume::{BodyPrefix, ChunkPosition, Position, Request, Resume, Said};
 pub use resumer::{Mismatch, Refusal, Resumer};
+pub use switched::Switched;
 pub use tracker::{REQUESTS_MAX, Reason, Tracker};
 
 /// Whether `bytes` begin with the complete header section of a request that can be followed.

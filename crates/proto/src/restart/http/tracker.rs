@@ -11,12 +11,16 @@ use super::feed::Feed;
 use super::head::{Fault, Method, ReplyHead, RequestHead, next_section};
 pub use super::reason::Reason;
 use super::resume::{BodyPrefix, Position, Resume, Said};
+use super::switched::Switched;
 use super::unanswered::Unanswered;
 use crate::Offset;
 use crate::spill::Full;
 
 /// The most unanswered requests that are remembered; more make the connection unprotected.
 pub const REQUESTS_MAX: usize = 4096;
+
+/// No method is longer: what comes later tells nothing about the protocol.
+const METHOD_MAX: usize = 64;
 
 /// Room for so many is kept while none is: few connections pipeline, and most ask again.
 const UNANSWERED_KEPT: usize = 4;
@@ -49,7 +53,7 @@ enum Mode {
     /// The last reply is complete, or the output has ended.
     Finished,
     /// For good.
-    Refused(Reason),
+    Refused(Reason, Option<Box<Switched>>),
 }
 
 #[derive(Debug, Default)]
@@ -109,11 +113,14 @@ impl Tracker {
 
     /// The next input bytes (client to server) that the primary may have got.
     pub fn on_input(&mut self, bytes: &[u8]) {
+        let is_first = self.is_at_start();
         self.input += bytes.len() as u64;
         if matches!(self.mode, Mode::Following)
             && let Err(reason) = self.receive(bytes)
         {
-            self.end(Mode::Refused(reason));
+            // A request that cannot be followed is one all the same: it may not be given to a second application.
+            let is_other = matches!(reason, Reason::Tls | Reason::Http2 | Reason::NotHttp);
+            self.refuse(reason, (is_first && is_other).then(|| Switched::at_start(0)));
         }
     }
 
@@ -123,9 +130,10 @@ impl Tracker {
     }
 
     /// The next output bytes (server to client).
-    pub fn on_output(&mut self, bytes: &[u8]) {
-        if let Err(reason) = self.reply(bytes) {
-            self.end(Mode::Refused(reason));
+    pub fn on_output(&mut self, mut bytes: &[u8]) {
+        let is_first = self.is_at_start();
+        if let Err(reason) = self.reply(&mut bytes) {
+            self.refuse(reason, is_first.then(|| Switched::at_start(bytes.len())));
         }
     }
 
@@ -179,7 +187,7 @@ impl Tracker {
     pub fn protection(&self) -> Result<(), Reason> {
         match &self.mode {
             Mode::Finished => return Ok(()),
-            Mode::Refused(reason) => return Err(reason.clone()),
+            Mode::Refused(reason, _) => return Err(reason.clone()),
             Mode::Following => {}
         }
         let open = self.unanswered.iter().filter(|request| !request.answered);
@@ -193,7 +201,7 @@ impl Tracker {
     pub fn resume(&self) -> Result<Resume, Reason> {
         match &self.mode {
             Mode::Finished => return Ok(Resume::Finished),
-            Mode::Refused(reason) => return Err(reason.clone()),
+            Mode::Refused(reason, _) => return Err(reason.clone()),
             Mode::Following => {}
         }
         let Some(first) = self.unanswered.front() else {
@@ -265,7 +273,15 @@ impl Tracker {
     /// Why the streams cannot be followed, for good.
     pub fn refusal(&self) -> Option<&Reason> {
         match &self.mode {
-            Mode::Refused(reason) => Some(reason),
+            Mode::Refused(reason, _) => Some(reason),
+            Mode::Following | Mode::Finished => None,
+        }
+    }
+
+    /// Where another protocol has begun, if that is why: once.
+    pub fn take_switched(&mut self) -> Option<Switched> {
+        match &mut self.mode {
+            Mode::Refused(_, switched) => switched.take().map(|switched| *switched),
             Mode::Following | Mode::Finished => None,
         }
     }
@@ -289,6 +305,15 @@ impl Tracker {
         let labels: usize = self.unanswered.iter().map(|request| request.label.len()).sum();
         let unanswered = self.unanswered.capacity() * size_of::<Unanswered>() + labels;
         receiving + replying + unanswered + self.interim.capacity() * size_of::<(u16, u32)>()
+    }
+
+    /// Nothing was said that was HTTP, and a restart would get all of the input.
+    fn is_at_start(&self) -> bool {
+        !self.has_exchanged && self.unanswered.is_empty() && self.restart_input() == Offset::ZERO
+    }
+
+    fn refuse(&mut self, reason: Reason, switched: Option<Switched>) {
+        self.end(Mode::Refused(reason, switched.map(Box::new)));
     }
 
     fn end(&mut self, mode: Mode) {
@@ -321,6 +346,9 @@ impl Tracker {
                 },
                 Receiving::Head { start, bytes: head } => {
                     let start = *start;
+                    if !begins_with_method(head, bytes) {
+                        return Err(Reason::NotHttp);
+                    }
                     if let Some(head) = next_section(head, &mut bytes).map_err(Reason::Request)? {
                         self.receiving = Receiving::Between;
                         self.on_request(start, &head)?;
@@ -372,7 +400,7 @@ impl Tracker {
         }
     }
 
-    fn reply(&mut self, mut bytes: &[u8]) -> Result<(), Reason> {
+    fn reply(&mut self, bytes: &mut &[u8]) -> Result<(), Reason> {
         while !bytes.is_empty() && matches!(self.mode, Mode::Following) {
             match &mut self.replying {
                 Replying::Between => {
@@ -382,13 +410,13 @@ impl Tracker {
                     self.replying = Replying::Head(Vec::new());
                 }
                 Replying::Head(head) => {
-                    if let Some(head) = next_section(head, &mut bytes).map_err(Reason::Reply)? {
+                    if let Some(head) = next_section(head, bytes).map_err(Reason::Reply)? {
                         self.replying = Replying::Between;
-                        self.on_reply_head(head, &mut bytes)?;
+                        self.on_reply_head(head, bytes)?;
                     }
                 }
                 Replying::Body(reply) => {
-                    reply.take(&mut bytes).map_err(Reason::Reply)?;
+                    reply.take(bytes).map_err(Reason::Reply)?;
                     if reply.body.is_complete() {
                         let persists = reply.persists;
                         self.replying = Replying::Between;
@@ -408,7 +436,7 @@ impl Tracker {
             .is_some_and(|first| first.method == Method::Head);
         let reply = ReplyHead::parse(&head, to_head).map_err(Reason::Reply)?;
         match reply.body {
-            _ if reply.status == 101 => return Err(Reason::Upgraded),
+            _ if reply.status == 101 => self.on_upgrade(head.into_owned(), rest.len()),
             _ if reply.is_interim() => self.on_interim(reply.status),
             None => self.on_reply_end(reply.persists),
             Some(Body::Length { left }) if left <= rest.len() as u64 => {
@@ -427,6 +455,26 @@ impl Tracker {
             }
         }
         Ok(())
+    }
+
+    /// What comes behind this reply is not HTTP.
+    fn on_upgrade(&mut self, head: Vec<u8>, rest: usize) {
+        let said = Said {
+            interim: std::mem::take(&mut self.interim),
+            head,
+            body: None,
+        };
+        let asked = self.unanswered.front().filter(|first| first.is_repeatable());
+        let switched = asked.map(|first| Switched {
+            input_from: first.start,
+            reply: Some(Resume::Again {
+                said,
+                requests: vec![first.owed()],
+                refused: None,
+            }),
+            rest,
+        });
+        self.refuse(Reason::Upgraded, switched);
     }
 
     fn on_interim(&mut self, status: u16) {
@@ -450,6 +498,13 @@ impl Tracker {
             self.forget_first();
         }
     }
+}
+
+/// Whether what has begun can be a request: its first word is printable, and ends with a blank if it has an end.
+fn begins_with_method(begun: &[u8], next: &[u8]) -> bool {
+    let mut first = begun.iter().chain(next).take(METHOD_MAX);
+    let end = first.find(|byte| !byte.is_ascii_graphic());
+    end.is_none_or(|end| matches!(end, b' ' | b'\t'))
 }
 
 impl ReplyBody {
