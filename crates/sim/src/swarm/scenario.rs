@@ -21,6 +21,8 @@ pub struct Scenario {
     pub seed: u64,
     /// The restart policy of the service.
     pub policy: Policy,
+    /// It is `http`, and clients speak what replicas follow.
+    pub opaque: bool,
     /// What is broken on purpose.
     pub defect: Option<Defect>,
     /// Who decides when the nodes do not hear each other.
@@ -153,6 +155,7 @@ impl Scenario {
         let mut scenario = Self {
             seed,
             policy: draw.pick(&[Policy::Http, Policy::Http, Policy::Replica]),
+            opaque: false,
             defect: None,
             arbiter: draw.pick(&[
                 None,
@@ -172,6 +175,7 @@ impl Scenario {
         if scenario.arbiter.is_some() && draw.chance(0.2) {
             scenario.lease_us = 0;
         }
+        scenario.opaque = scenario.policy == Policy::Replica && draw.chance(0.4);
         scenario
     }
 
@@ -202,6 +206,7 @@ impl Scenario {
             with(&|it| it.network = quiet.clone()),
             with(&|it| it.nodes = nodes.clone()),
             with(&|it| it.lease_us = LEASE_US),
+            with(&|it| it.opaque = false),
             with(&|it| it.client = Endpoint::plain()),
             with(&|it| it.server = Endpoint::plain()),
             with(&|it| it.connections.iter_mut().for_each(|one| one.half_closes = false)),
@@ -244,6 +249,7 @@ impl Scenario {
             lease: micros(self.lease_us),
             arbiter: self.arbiter.map(|kind| (kind, micros(self.arbiter_delay_us))),
             defect: self.defect,
+            opaque: self.opaque,
             ..SceneConfig::quiet(self.seed, self.policy)
         }
     }

@@ -31,6 +31,8 @@ const SMALL_BYTES: u64 = 1000;
 const BULK_BYTES: u64 = 1_000_000_000;
 /// Before the download beside it begins, the flood has filled the servers' backlog.
 const FLOOD_LEAD: Duration = Duration::from_millis(700);
+/// A link that servers have, as against memory: the flood is played on both.
+const LINK_MBIT: u32 = 10_000;
 /// New connections are offered for so long in each round.
 const SHORT_SECONDS: f64 = 3.0;
 /// As by default in a configuration: detection within 80 ms.
@@ -196,16 +198,28 @@ fn take_rounds(
                 tell("download");
                 rounds.quiet.push(download(scene)?);
                 tell("download beside a flood");
-                let client = &scene.network.client;
-                let flood = Flood::start(client, scene.service, options.syns, u64::from(round))?;
-                std::thread::sleep(FLOOD_LEAD);
-                let flooded = download(scene);
-                rounds.syns.push(flood.stop()?);
-                rounds.flooded.push(flooded?);
+                let (syns, flooded) = flooded_download(scene, options.syns, round)?;
+                rounds.syns.push(syns);
+                rounds.flooded.push(flooded);
+                tell("the same on a link of 10 Gbit/s");
+                scene.shape(Some(LINK_MBIT))?;
+                let outcome = flooded_download(scene, options.syns, round);
+                scene.shape(None)?;
+                let (syns, flooded) = outcome?;
+                rounds.link_syns.push(syns);
+                rounds.link_flooded.push(flooded);
             }
         }
     }
     Ok(())
+}
+
+/// SYNs per second, and what a download beside them reached, in 10⁹ bytes per second.
+fn flooded_download(scene: &Scene, syns: u32, seed: u32) -> Result<(f64, f64)> {
+    let flood = Flood::start(&scene.network.client, scene.service, syns, u64::from(seed))?;
+    std::thread::sleep(FLOOD_LEAD);
+    let reached = download(scene);
+    Ok((flood.stop()?, reached?))
 }
 
 /// 10⁹ bytes per second.

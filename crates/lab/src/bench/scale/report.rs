@@ -31,6 +31,10 @@ pub struct Rounds {
     pub flooded: Vec<f64>,
     /// SYNs per second of the flood.
     pub syns: Vec<f64>,
+    /// Downloads beside a flood, on a link of 10 Gbit/s.
+    pub link_flooded: Vec<f64>,
+    /// SYNs per second of that flood.
+    pub link_syns: Vec<f64>,
     /// Short connections.
     pub new: Vec<Shorts>,
 }
@@ -44,6 +48,8 @@ pub struct Report {
     calibration: Calibration,
     #[serde(skip_serializing_if = "Option::is_none")]
     flood_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flood_link_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flood: Option<[Flooded; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,6 +80,8 @@ struct Flooded {
     syns_per_s: f64,
     download_gb_per_s: f64,
     quiet_gb_per_s: f64,
+    link_syns_per_s: f64,
+    link_download_gb_per_s: f64,
 }
 
 /// Short connections of one variant: medians, and failures of all rounds.
@@ -100,6 +108,8 @@ impl Report {
             rounds,
             calibration,
             flood_ratio: flood.map(|[plain, wire]| wire.download_gb_per_s / plain.download_gb_per_s),
+            flood_link_ratio: flood
+                .map(|[plain, wire]| wire.link_download_gb_per_s / plain.link_download_gb_per_s),
             flood,
             new_connections_per_s: new.as_ref().map(|[_, wire]| wire.per_s),
             new_connections_failed: new.as_ref().map(|[_, wire]| wire.failed),
@@ -121,10 +131,16 @@ impl Report {
         use Bound::{AtLeast, AtMost};
         let mut promises = Vec::new();
         let mut promise = |name, value, bound| promises.push(Promise { name, value, bound });
-        if let (Some(ratio), Some([plain, wire])) = (self.flood_ratio, self.flood) {
+        if let (Some(ratio), Some(link_ratio), Some([plain, wire])) =
+            (self.flood_ratio, self.flood_link_ratio, self.flood)
+        {
             promise("download beside a SYN flood, vs forwarding", ratio, AtLeast(0.7));
             let reached = wire.syns_per_s / plain.syns_per_s;
             promise("its flood, vs forwarding's", reached, AtLeast(0.95));
+            let name = "the same on a link of 10 Gbit/s";
+            promise(name, link_ratio, AtLeast(0.7));
+            let reached = wire.link_syns_per_s / plain.link_syns_per_s;
+            promise("its flood, vs forwarding's, there", reached, AtLeast(0.95));
         }
         if let Some([_, wire]) = &self.new_connections {
             promise("new connections, 1/s", wire.per_s, AtLeast(2_950.0));
@@ -167,8 +183,13 @@ impl Report {
         println!();
         for one in self.flood.iter().flatten() {
             println!(
-                "{:<12} download {:.2} GB/s beside {:.0} SYN/s, {:.2} without",
-                one.variant, one.download_gb_per_s, one.syns_per_s, one.quiet_gb_per_s
+                "{:<12} download {:.2} GB/s beside {:.0} SYN/s, {:.2} without; on 10 Gbit/s {:.2} beside {:.0} SYN/s",
+                one.variant,
+                one.download_gb_per_s,
+                one.syns_per_s,
+                one.quiet_gb_per_s,
+                one.link_download_gb_per_s,
+                one.link_syns_per_s
             );
         }
         for one in self.new_connections.iter().flatten() {
@@ -234,6 +255,8 @@ fn flooded((variant, rounds): (&'static str, &Rounds)) -> Flooded {
         syns_per_s: median(rounds.syns.clone()),
         download_gb_per_s: median(rounds.flooded.clone()),
         quiet_gb_per_s: median(rounds.quiet.clone()),
+        link_syns_per_s: median(rounds.link_syns.clone()),
+        link_download_gb_per_s: median(rounds.link_flooded.clone()),
     }
 }
 
@@ -276,6 +299,8 @@ mod tests {
             rounds.flooded = vec![1.0];
             rounds.quiet = vec![2.0];
             rounds.syns = vec![syns];
+            rounds.link_flooded = vec![1.0];
+            rounds.link_syns = vec![50_000.0];
             rounds.new = vec![Shorts {
                 per_s: 3_000.0,
                 failed: 1,
