@@ -73,6 +73,8 @@ pub enum Change {
     },
 }
 
+/// Between the first segment that a returning node forwards and its announcement lies a word of each agent, which may have to wait for a CPU.
+const SETTLING_NS: u64 = 200_000_000;
 /// A node that says nothing for so long has ceased to speak.
 const SILENCE_NS: u64 = 100_000_000;
 
@@ -116,8 +118,8 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Which node was the wire, and when: `first` from the beginning, later who returned, from its first forwarded segment
-    /// on, or rather so long after it that everything sent past it before has arrived. In between there is none.
+    /// Which node was the wire, and when: `first` from the beginning, later who returned, from when segments pass it both ways, or rather
+    /// so long after it that everything sent past it before has arrived. In between there is none.
     pub fn wires(&self, first: usize, changes: &[Change]) -> Vec<Wire> {
         let mut wires = vec![Wire {
             node: first,
@@ -134,7 +136,7 @@ impl Survey {
                         last.until_ns = last.until_ns.min(first_ns);
                         wires.push(Wire {
                             node,
-                            from_ns: first_ns + Highest::OVERTAKING_NS,
+                            from_ns: self.enters_from(node, first_ns) + Highest::OVERTAKING_NS,
                             until_ns: u64::MAX,
                         });
                     }
@@ -153,6 +155,15 @@ impl Survey {
         };
         let passage = self.passages.iter().find(forwards)?;
         Some(passage.from_ns.max(at_ns))
+    }
+
+    /// When clients' packets first came to `node`, which forwards the other's since `at_ns`: they follow its announcement, and that
+    /// comes within [`SETTLING_NS`].
+    fn enters_from(&self, node: usize, at_ns: u64) -> u64 {
+        let enters = |entrance: &&Entrance| entrance.node == node && entrance.until_ns >= at_ns;
+        let entrance = self.entrances.iter().find(enters);
+        let from_ns = entrance.map_or(at_ns, |entrance| entrance.from_ns.max(at_ns));
+        from_ns.min(at_ns + SETTLING_NS)
     }
 
     /// Who spoke when, in order of time. A node speaks from segment to segment unless there are 100 ms between them.

@@ -61,12 +61,12 @@ impl Rounds {
         self.said += data.len() as u64;
     }
 
-    /// Node a forwards for the first time, and so long that all of it must be in order.
+    /// Node a forwards both ways for the first time, and so long that all of it must be in order.
     fn becomes_wire(&mut self) {
         self.service(FROM_B_BY_A, b"ful");
-        self.run.now_ns += 30 * MS;
         let ack = self.said;
         self.run.say(false, FROM_CLIENT_BY_A, Say { at: 5, ack, ..SAY });
+        self.run.now_ns += 30 * MS;
         self.service(FROM_B_BY_A, b"abc");
     }
 
@@ -206,14 +206,45 @@ fn two_nodes_that_speak_at_the_same_time_are_heard_and_measured() {
     assert_eq!(speakers, [0, 1, 0, 1]);
 }
 
-#[test]
-fn a_wire_that_was_lost_is_none_until_it_returns() {
-    let passage = |sender, origin, from_ns, until_ns| Passage {
+fn passage(sender: usize, origin: usize, from_ns: u64, until_ns: u64) -> Passage {
+    Passage {
         sender,
         origin,
         from_ns,
         until_ns,
+    }
+}
+
+#[test]
+fn a_wire_that_returned_is_one_when_packets_pass_it_both_ways() {
+    let entrance = |node, from_ns, until_ns| Entrance {
+        node,
+        from_ns,
+        until_ns,
     };
+    let returned = Change::Returned {
+        node: 1,
+        at_ns: 100 * MS,
+    };
+    let begins = |entrances: Vec<Entrance>| {
+        let survey = Survey {
+            passages: vec![passage(0, 0, 0, 110 * MS), passage(1, 0, 110 * MS, 900 * MS)],
+            entrances,
+        };
+        survey.wires(0, &[returned])[1].from_ns
+    };
+    let at_once = vec![entrance(0, 0, 109 * MS), entrance(1, 109 * MS, 900 * MS)];
+    assert_eq!(begins(at_once), 130 * MS);
+    let late = vec![entrance(0, 0, 150 * MS), entrance(1, 150 * MS, 900 * MS)];
+    assert_eq!(begins(late), 170 * MS);
+    // It must take them soon, whether there are any or not.
+    let too_late = vec![entrance(0, 0, 700 * MS), entrance(1, 700 * MS, 900 * MS)];
+    assert_eq!(begins(too_late), 330 * MS);
+    assert_eq!(begins(Vec::new()), 130 * MS);
+}
+
+#[test]
+fn a_wire_that_was_lost_is_none_until_it_returns() {
     let survey = Survey {
         passages: vec![
             passage(1, 0, 0, 10 * MS),
