@@ -1,5 +1,6 @@
 //! `steadfast-lab programs`: real clients and real servers, unmodified, through a power failure.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::course::{Course, follow, told};
+use super::course::{Course, follow};
 use super::demo::digest;
 use super::expect::{BACKUP, changes, expectations};
 use super::stage::{Stage, service};
@@ -21,7 +22,7 @@ use crate::Outcome;
 use crate::clock::ClockOffset;
 use crate::emulator::{Emulator, Way};
 use crate::judge::{self, Closing, Finding, Survey};
-use crate::node::{Application, DEBIAN_PYTHON, Status, WEBSOCKETS};
+use crate::node::{Application, DEBIAN_PYTHON, WEBSOCKETS};
 use crate::pattern;
 use crate::process::Process;
 use crate::teardown::Teardown;
@@ -35,11 +36,9 @@ const BENCHMARK: [&str; 9] = ["-t", "set,get", "-n", "60000", "-c", "10", "-d", 
 const BENCHMARK_MOMENT: Duration = Duration::from_secs(1);
 /// What is said in WebSockets: some seconds; the fault hits in the middle.
 const TALK: &str = include_str!("talk.py");
-const MESSAGES: usize = 300;
+const MESSAGES: usize = 200;
 /// How long a client may take in all.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long node b has to protect what a client has begun.
-const PROTECT_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Send real, unmodified clients and servers through a power failure of the primary.
@@ -282,7 +281,7 @@ fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) 
     );
     let mut process = Process::start(client.name(), command, &stage.directory)?;
     wait_for_moment(client, &mut process, &received, length)?;
-    let unprotected = wait_for_protection(&stage);
+    let unprotected = wait_for_protection(&stage, &mut process);
     let fault_at = strike(&stage, options.fault, Target::Primary, options.returning)?;
     let mut course = follow(&mut stage, options, Target::Primary, fault_at, &|_| {})?;
     course.problems.extend(unprotected);
@@ -363,20 +362,18 @@ fn wait_for_moment(client: Client, process: &mut Process, received: &Path, lengt
     Ok(process.wait_until("get to the middle of its work", LIMIT, is_there)?)
 }
 
-/// Waits until node b says that it would continue whatever the client has begun; what it says instead, if it never does.
-fn wait_for_protection(stage: &Stage) -> Option<String> {
-    let deadline = Deadline::now() + PROTECT_LIMIT;
-    loop {
-        let status = stage.status(BACKUP);
-        if status.as_ref().is_ok_and(Status::protects_all) {
-            return None;
-        }
-        if Deadline::now() > deadline {
-            return Some(format!(
-                "node b does not protect the client after {PROTECT_LIMIT:?}: {}",
-                told(&status)
-            ));
-        }
+/// Waits until node b says that it would continue whatever the client has begun; says why not, if it never does.
+fn wait_for_protection(stage: &Stage, client: &mut Process) -> Option<String> {
+    let mut reasons = BTreeMap::new();
+    let is_protected = |_: &Process| {
         std::thread::sleep(POLL);
-    }
+        let status = stage.status(BACKUP).ok();
+        let said = status.iter().flat_map(|status| &status.services);
+        reasons.extend(said.flat_map(|service| service.reasons.clone()));
+        status.is_some_and(|status| status.protects_all())
+    };
+    let waited = client.wait_until("become protected", LIMIT, is_protected);
+    waited
+        .err()
+        .map(|error| format!("node b never protected what the client does: {reasons:?}; {error}"))
 }
