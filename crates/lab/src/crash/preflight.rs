@@ -74,6 +74,7 @@ pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) ->
             ));
         }
     }
+    missing.dedup(); // a server and its client may need the same
     if !options.baseline {
         if !Path::new("/sys/fs/bpf").is_dir() {
             missing.push("/sys/fs/bpf: the kernel has no eBPF file system".to_owned());
