@@ -246,7 +246,7 @@ pub(super) fn node_config(
     }
 }
 
-/// What becomes of a service's connections whose logs are full.
+/// How a service's connections are followed that are not HTTP, if they are.
 fn opaque(config: &Config, service: &config::Service) -> Option<Arc<Opaque>> {
     (service.opaque == config::Opaque::Replica).then(|| {
         Arc::new(Opaque {
@@ -256,6 +256,7 @@ fn opaque(config: &Config, service: &config::Service) -> Option<Arc<Opaque>> {
     })
 }
 
+/// What becomes of a service's connections whose logs are full.
 fn at_limit(log: &config::Log, at_limit: config::AtLimit) -> AtLimit {
     match at_limit {
         config::AtLimit::Unprotect => AtLimit::Unprotect,

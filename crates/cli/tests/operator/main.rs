@@ -3,4 +3,5 @@
 mod commands;
 mod daemon;
 mod lan;
+mod opaque;
 mod upgrade;

@@ -227,6 +227,7 @@ fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
         interface: INTERFACE.to_owned(),
         heartbeat_port: HEARTBEAT_PORT,
         policy: "http",
+        opaque: false,
         heartbeat_ms: 20,
         missed,
         claim_ping: Vec::new(),

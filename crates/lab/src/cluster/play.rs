@@ -421,6 +421,7 @@ fn pair(segment: &Segment, count: usize, binary: PathBuf, run: &str, arbiter: Ar
         interface: segment.interface(),
         heartbeat_port: HEARTBEAT_PORT + service as u16,
         policy: "http",
+        opaque: false,
         heartbeat_ms: HEARTBEAT_MS,
         missed: MISSED,
         claim_ping: vec![segment.router.v4.into(), CLIENT.v4.into()],

@@ -38,28 +38,23 @@ pub fn check_machine(assume: Assume, steadfast: Option<PathBuf>) -> Result<PathB
     daemon(&options)
 }
 
-/// As [`check`], with these programs besides.
+/// As [`check`], with these programs or files besides, each with the Debian package that brings it.
 ///
 /// # Errors
 /// Names all that is missing.
-pub fn check_with(options: &Options, programs: &[&'static str]) -> Result<()> {
+pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) -> Result<()> {
     let mut missing = Vec::new();
     if !geteuid().is_root() {
         missing.push("root: network namespaces and eBPF need it (try sudo)".to_owned());
     }
-    let application = options.application();
     let needed = [
         ("ip", "iproute2"),
         ("ss", "iproute2"),
         ("tc", "iproute2"),
         ("nft", "nftables"),
         ("tcpdump", "tcpdump"),
-        (application.program(), application.package()),
+        options.application().needs(),
     ];
-    let others = programs.iter().map(|&program| match program {
-        "redis-benchmark" => (program, "redis-tools"),
-        _ => (program, program),
-    });
     let of_arbiter: &[_] = match options.assume {
         Assume::Etcd => &[("etcd", "etcd-server"), ("openssl", "openssl")],
         Assume::Fence | Assume::FailStop => &[],
@@ -68,15 +63,18 @@ pub fn check_with(options: &Options, programs: &[&'static str]) -> Result<()> {
         Policy::Replica if options.rounds.is_some() => &[("redis-cli", "redis-tools")],
         _ => &[],
     };
-    let others = others.chain(of_hook.iter().copied());
-    let all = needed.into_iter().chain(others).chain(of_arbiter.iter().copied());
-    for (program, package) in all {
-        if !in_path(program) {
+    let others = [others, of_arbiter, of_hook].concat();
+    for (what, package) in needed.into_iter().chain(others) {
+        let file = Path::new(what);
+        if file.is_absolute() && !file.exists() {
+            missing.push(format!("{what}: not there; on Debian: apt-get install {package}"));
+        } else if !file.is_absolute() && !in_path(what) {
             missing.push(format!(
-                "{program}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"
+                "{what}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"
             ));
         }
     }
+    missing.dedup(); // a server and its client may need the same
     if !options.baseline {
         if !Path::new("/sys/fs/bpf").is_dir() {
             missing.push("/sys/fs/bpf: the kernel has no eBPF file system".to_owned());

@@ -1,5 +1,6 @@
 //! `steadfast-lab programs`: real clients and real servers, unmodified, through a power failure.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use crate::Outcome;
 use crate::clock::ClockOffset;
 use crate::emulator::{Emulator, Way};
 use crate::judge::{self, Closing, Finding, Survey};
-use crate::node::Application;
+use crate::node::{Application, DEBIAN_PYTHON, WEBSOCKETS};
 use crate::pattern;
 use crate::process::Process;
 use crate::teardown::Teardown;
@@ -33,6 +34,9 @@ const MEGABYTES: u32 = 100;
 /// What redis-benchmark does takes some seconds; the fault hits after one.
 const BENCHMARK: [&str; 9] = ["-t", "set,get", "-n", "60000", "-c", "10", "-d", "1024", "-q"];
 const BENCHMARK_MOMENT: Duration = Duration::from_secs(1);
+/// What is said in WebSockets: some seconds; the fault hits in the middle.
+const TALK: &str = include_str!("talk.py");
+const MESSAGES: usize = 200;
 /// How long a client may take in all.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
@@ -40,8 +44,8 @@ const POLL: Duration = Duration::from_millis(10);
 /// Send real, unmodified clients and servers through a power failure of the primary.
 ///
 /// curl and wget download a file from nginx, Apache httpd, lighttpd and Python's http.server, redis-benchmark writes and reads
-/// in redis. Each must end as if nothing had happened: exit code 0, and for a download the file's SHA-256. They may not
-/// connect a second time.
+/// in redis, Python's websockets talks to itself (`opaque = "replica"`). Each must end as if nothing had happened: exit code 0, and for
+/// a download the file's SHA-256. They may not connect a second time.
 #[derive(Clone, Debug, Args)]
 pub struct ProgramsOptions {
     /// Only this server; default: all.
@@ -71,10 +75,11 @@ enum Client {
     Curl,
     Wget,
     RedisBenchmark,
+    Websockets,
 }
 
 /// All pairs.
-const PROGRAMS: [(Application, Client); 9] = [
+const PROGRAMS: [(Application, Client); 10] = [
     (Application::Nginx, Client::Curl),
     (Application::Nginx, Client::Wget),
     (Application::Apache, Client::Curl),
@@ -84,6 +89,7 @@ const PROGRAMS: [(Application, Client); 9] = [
     (Application::Python, Client::Curl),
     (Application::Python, Client::Wget),
     (Application::Redis, Client::RedisBenchmark),
+    (Application::Websockets, Client::Websockets),
 ];
 
 /// What `--json` prints.
@@ -149,11 +155,35 @@ pub fn programs(options: &ProgramsOptions) -> Result<Outcome> {
 }
 
 impl Client {
-    fn program(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Curl => "curl",
             Self::Wget => "wget",
             Self::RedisBenchmark => "redis-benchmark",
+            Self::Websockets => "websockets",
+        }
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Curl | Self::Wget | Self::RedisBenchmark => self.name(),
+            Self::Websockets => DEBIAN_PYTHON,
+        }
+    }
+
+    /// A program in PATH or a file, and the Debian package that brings it.
+    fn needs(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Curl | Self::Wget => (self.program(), self.name()),
+            Self::RedisBenchmark => (self.program(), "redis-tools"),
+            Self::Websockets => (WEBSOCKETS, "python3-websockets"),
+        }
+    }
+
+    fn downloads(self) -> bool {
+        match self {
+            Self::Curl | Self::Wget => true,
+            Self::RedisBenchmark | Self::Websockets => false,
         }
     }
 
@@ -172,6 +202,9 @@ impl Client {
             Self::RedisBenchmark => command
                 .args(["-h", &service.ip().to_string(), "-p", &service.port().to_string()])
                 .args(BENCHMARK),
+            Self::Websockets => command
+                .args(["-c", TALK])
+                .args([format!("ws://{service}/"), MESSAGES.to_string()]),
         };
     }
 }
@@ -181,8 +214,8 @@ impl Shown {
         let mut line = format!(
             "{} {} from {}: exit code {}",
             if self.ok { "held:" } else { "DID NOT HOLD:" },
-            self.client.program(),
-            self.server.program(),
+            self.client.name(),
+            self.server.name(),
             self.exit_code
                 .map_or_else(|| "none".to_owned(), |code| code.to_string()),
         );
@@ -210,7 +243,7 @@ fn play(asked: &ProgramsOptions, server: Application, client: Client) -> Result<
     let options = Options {
         policy: if is_redis { Policy::Replica } else { Policy::Http },
         server: Some(server),
-        megabytes: Some(if is_redis { 1 } else { MEGABYTES }),
+        megabytes: Some(if client.downloads() { MEGABYTES } else { 1 }),
         way: if is_redis {
             Way::default()
         } else {
@@ -223,8 +256,8 @@ fn play(asked: &ProgramsOptions, server: Application, client: Client) -> Result<
         keep: asked.keep.clone(),
         ..Options::single(Workload::Download, 1, asked.seed, asked.steadfast.clone())
     };
-    preflight::check_with(&options, &[client.program()])?;
-    let run = format!("{}-{}-{}", std::process::id(), server.program(), client.program());
+    preflight::check_with(&options, &[client.needs()])?;
+    let run = format!("{}-{}-{}", std::process::id(), server.name(), client.name());
     let run = run.replace("redis-", "");
     let teardown = Teardown::start()?;
     let shown = play_with(&options, client, &run, &teardown);
@@ -246,14 +279,17 @@ fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) 
         &pattern::file_name(seed, length),
         &received,
     );
-    let mut process = Process::start(client.program(), command, &stage.directory)?;
+    let mut process = Process::start(client.name(), command, &stage.directory)?;
     wait_for_moment(client, &mut process, &received, length)?;
+    let unprotected = wait_for_protection(&stage, &mut process);
     let fault_at = strike(&stage, options.fault, Target::Primary, options.returning)?;
-    let course = follow(&mut stage, options, Target::Primary, fault_at, &|_| {})?;
+    let mut course = follow(&mut stage, options, Target::Primary, fault_at, &|_| {})?;
+    course.problems.extend(unprotected);
     let status = process.wait(LIMIT);
     let said = status.as_ref().err().map(|error| format!("{error:#}"));
     let exit_code = status.ok().and_then(|status| status.code());
-    let sha256_match = (client != Client::RedisBenchmark)
+    let sha256_match = client
+        .downloads()
         .then(|| digest(&received))
         .transpose()?
         .map(|(_, sha256)| sha256 == pattern::sha256(seed, length, length));
@@ -315,12 +351,29 @@ fn judge(
 /// Waits until the client is in the middle of its work.
 fn wait_for_moment(client: Client, process: &mut Process, received: &Path, length: u64) -> Result<()> {
     let begun = Deadline::now();
-    let is_there = |_: &Process| {
+    let is_there = |process: &Process| {
         std::thread::sleep(POLL);
         match client {
             Client::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
-            _ => received.metadata().is_ok_and(|file| file.len() > length / 2),
+            Client::Websockets => process.output().lines().count() > MESSAGES / 2,
+            Client::Curl | Client::Wget => received.metadata().is_ok_and(|file| file.len() > length / 2),
         }
     };
     Ok(process.wait_until("get to the middle of its work", LIMIT, is_there)?)
+}
+
+/// Waits until node b says that it would continue whatever the client has begun; says why not, if it never does.
+fn wait_for_protection(stage: &Stage, client: &mut Process) -> Option<String> {
+    let mut reasons = BTreeMap::new();
+    let is_protected = |_: &Process| {
+        std::thread::sleep(POLL);
+        let status = stage.status(BACKUP).ok();
+        let said = status.iter().flat_map(|status| &status.services);
+        reasons.extend(said.flat_map(|service| service.reasons.clone()));
+        status.is_some_and(|status| status.protects_all())
+    };
+    let waited = client.wait_until("become protected", LIMIT, is_protected);
+    waited
+        .err()
+        .map(|error| format!("node b never protected what the client does: {reasons:?}; {error}"))
 }

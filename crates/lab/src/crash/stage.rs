@@ -80,7 +80,7 @@ impl Stage {
         let emulator = emulator.transpose().context("emulate the way")?;
         let captures = Captures::start(&network, &directory, options.snap).context("capture")?;
         let server = |node: usize| {
-            let label = format!("{}-{}", application.program(), NODE_NAMES[node]);
+            let label = format!("{}-{}", application.name(), NODE_NAMES[node]);
             let node = &network.nodes[node];
             Server::start(application, node, &directory, &label, &content, WORKERS)
         };
@@ -159,8 +159,8 @@ impl Stage {
     /// If it does not start or does not listen.
     pub fn start_server(&mut self, index: usize) -> Result<()> {
         self.server_starts += 1;
-        let (program, number) = (self.application.program(), self.server_starts);
-        let label = format!("{program}-{}-again-{number}", NODE_NAMES[index]);
+        let (name, number) = (self.application.name(), self.server_starts);
+        let label = format!("{name}-{}-again-{number}", NODE_NAMES[index]);
         let node = &self.network.nodes[index];
         let (directory, content) = (&self.directory, &self.content);
         self.servers[index] = Server::start(self.application, node, directory, &label, content, WORKERS)?;
@@ -233,6 +233,7 @@ fn pair(options: &Options, run: &str, arbiter: Arbiter, directory: &Path) -> Res
         interface: INTERFACE.to_owned(),
         heartbeat_port: HEARTBEAT_PORT,
         policy: options.policy.name(),
+        opaque: options.application().is_opaque(),
         heartbeat_ms: HEARTBEAT_MS,
         missed: MISSED,
         claim_ping: outside.to_vec(),

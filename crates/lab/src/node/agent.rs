@@ -59,6 +59,8 @@ pub struct Pair {
     pub heartbeat_port: u16,
     /// `http` or `replica`.
     pub policy: &'static str,
+    /// Whether a replica follows what is not HTTP.
+    pub opaque: bool,
     /// Milliseconds between two heartbeats.
     pub heartbeat_ms: u32,
     /// Heartbeats that must be missing before the peer is declared dead.
@@ -151,7 +153,7 @@ interface = \"{interface}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
-{}{}{}{}",
+{}{}{}{}{}",
             self.names[peer],
             self.addresses[peer]
                 .iter()
@@ -162,6 +164,7 @@ application = \"{loopback}:{port}\"
             self.log.table(),
             self.service.ip(),
             self.policy,
+            if self.opaque { "opaque = \"replica\"\n" } else { "" },
             self.claim(),
             self.state_sync
                 .as_ref()
@@ -482,6 +485,7 @@ mod tests {
             interface: "eth0".to_owned(),
             heartbeat_port: HEARTBEAT_PORT,
             policy: "http",
+            opaque: false,
             heartbeat_ms: 20,
             missed: 4,
             claim_ping: Vec::new(),
@@ -510,12 +514,13 @@ mod tests {
     fn what_is_not_asked_for_is_not_configured() {
         let plain = pair().configuration(0, Path::new("/key"));
         assert!(
-            ["claim_ping", "health", "state_sync", "[log]"]
+            ["claim_ping", "health", "state_sync", "opaque", "[log]"]
                 .iter()
                 .all(|key| !plain.contains(key)),
             "{plain}"
         );
         let full = Pair {
+            opaque: true,
             claim_ping: vec!["10.2.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap()],
             health: Some(Health {
                 send: "GET / HTTP/1.0\r\n\r\n",
@@ -534,6 +539,7 @@ mod tests {
         assert_eq!(table["fence"]["command"][0].as_str(), Some("off"));
         assert_eq!(table["log"]["per_connection_mb"].as_integer(), Some(1));
         assert_eq!(table["log"]["at_limit"].as_str(), Some("spill"));
+        assert_eq!(service["opaque"].as_str(), Some("replica"));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
         assert_eq!(service["state_sync"][0].as_str(), Some("/x/sync"));
         assert_eq!(service["health"]["send"].as_str(), Some("GET / HTTP/1.0\r\n\r\n"));

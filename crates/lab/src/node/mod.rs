@@ -10,5 +10,5 @@ mod status;
 pub use self::agent::{Agent, HEARTBEAT_PORT, Pair};
 pub use self::arbiter::{Arbiter, Assume};
 pub use self::log::{AtLimit, Log};
-pub use self::server::{Application, Content, Server};
+pub use self::server::{Application, Content, DEBIAN_PYTHON, Server, WEBSOCKETS};
 pub use self::status::{Connection, Service, Status, Takeover};

@@ -20,6 +20,11 @@ use crate::client::Protocol;
 use crate::pattern;
 use crate::process::{self, Process};
 
+/// Debian's, for which its packages are; there may be others in PATH.
+pub const DEBIAN_PYTHON: &str = "/usr/bin/python3";
+/// What `python3-websockets` brings.
+pub const WEBSOCKETS: &str = "/usr/lib/python3/dist-packages/websockets/__init__.py";
+const ECHO: &str = include_str!("echo.py");
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// Which server.
@@ -36,29 +41,44 @@ pub enum Application {
     Python,
     /// redis: keeps what clients write; one process.
     Redis,
+    /// Python's websockets: says back what it is told. The lab's own clients do not speak that.
+    #[value(skip)]
+    Websockets,
 }
 
 impl Application {
-    /// The program's name.
+    /// What it is called.
     #[must_use]
-    pub fn program(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
             Self::Apache => "apache2",
             Self::Lighttpd => "lighttpd",
             Self::Python => "python3",
             Self::Redis => "redis-server",
+            Self::Websockets => "websockets",
         }
     }
 
-    /// The Debian package that it is in.
+    /// The program.
     #[must_use]
-    pub fn package(self) -> &'static str {
+    pub fn program(self) -> &'static str {
         match self {
+            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Redis => self.name(),
+            Self::Websockets => DEBIAN_PYTHON,
+        }
+    }
+
+    /// What must be there for it, a program in PATH or a file, and the Debian package that brings it.
+    #[must_use]
+    pub fn needs(self) -> (&'static str, &'static str) {
+        let package = match self {
             Self::Nginx => "nginx-light",
             Self::Apache => "apache2-bin",
             Self::Lighttpd | Self::Python | Self::Redis => self.program(),
-        }
+            Self::Websockets => return (WEBSOCKETS, "python3-websockets"),
+        };
+        (self.program(), package)
     }
 
     /// The port that it listens on.
@@ -74,9 +94,15 @@ impl Application {
     #[must_use]
     pub fn protocol(self) -> Protocol {
         match self {
-            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python => Protocol::Http,
+            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Websockets => Protocol::Http,
             Self::Redis => Protocol::Redis,
         }
+    }
+
+    /// Whether its clients change to another protocol.
+    #[must_use]
+    pub fn is_opaque(self) -> bool {
+        self == Self::Websockets
     }
 
     /// A question that it answers if it is well.
@@ -108,6 +134,7 @@ impl Application {
             Self::Apache => configuration::apache(own, files, workers),
             Self::Lighttpd => configuration::lighttpd(own, files),
             Self::Python | Self::Redis => String::new(),
+            Self::Websockets => ECHO.to_owned(),
         };
         let file = own.join("server.conf");
         fs::write(&file, text).with_context(|| file.display().to_string())?;
@@ -122,6 +149,7 @@ impl Application {
             Self::Lighttpd => command.arg("-D").arg("-f").arg(file),
             Self::Python => command.args(configuration::python(files)),
             Self::Redis => command.args(configuration::redis(own)),
+            Self::Websockets => command.arg(file).arg(self.port().to_string()),
         };
         Ok(command)
     }

@@ -32,6 +32,9 @@ pub struct Service {
     pub epoch: u64,
     /// How many connections are how well protected.
     pub connections: BTreeMap<String, u64>,
+    /// Why those that are not protected are not, and how many.
+    #[serde(default)]
+    pub reasons: BTreeMap<String, u64>,
     /// Whether these are all.
     pub connections_complete: bool,
     /// The takeovers so far.

@@ -1,0 +1,85 @@
+//! What is not HTTP is served and not protected, and the backup says why.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::daemon::pair;
+use crate::lan::{Lan, Namespace, Outcome};
+
+/// RFC 6455 section 1.2.
+const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+const UPGRADED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                        Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+const ONLY_ONE: &str = "\"connections\":{\"protected\":0,\"unprotected\":1,\"ambiguous\":0}";
+
+/// openssl; it is killed if the test ends before it does.
+struct Openssl(Child);
+
+impl Openssl {
+    fn start(namespace: &Namespace, dir: &Path, arguments: &str) -> Self {
+        let mut command = Command::new("openssl");
+        command
+            .args(arguments.split_ascii_whitespace())
+            .current_dir(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null());
+        Self(namespace.run(|| command.spawn().unwrap()))
+    }
+}
+
+impl Drop for Openssl {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_is_not_http_is_shown_with_its_reason() {
+    let Some(lan) = Lan::new("what_is_not_http_is_shown_with_its_reason") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [_primary, backup] = pair(&lan, dir.path(), "opaque");
+    lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
+
+    let listener = lan.node.run(|| TcpListener::bind("0.0.0.0:80").unwrap());
+    let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+    let (mut server, _) = listener.accept().unwrap();
+    client.write_all(UPGRADE.as_bytes()).unwrap();
+    server.read_exact(&mut [0; UPGRADE.len()]).unwrap();
+    server.write_all(UPGRADED.as_bytes()).unwrap();
+    client.read_exact(&mut [0; UPGRADED.len()]).unwrap();
+    let reason = "the connection was upgraded to another protocol";
+    backup.wait_for(&[ONLY_ONE, &format!("\"reasons\":{{\"{reason}\":1}}")]);
+    let shown = backup.ask("connections").output;
+    assert!(shown.contains(&format!("\"reason\":\"{reason}\"")), "{shown}");
+    drop((client, server, listener)); // the client first
+    backup.wait_for(&["\"protected\":0,\"unprotected\":0", "\"reasons\":{}"]);
+
+    let mut certificate = Command::new("openssl");
+    certificate.args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=a -keyout key.pem -out cert.pem".split(' '));
+    let made = Outcome::of(certificate.current_dir(dir.path()));
+    assert_eq!(made.code, 0, "{}", made.errors);
+    let _server = Openssl::start(
+        &lan.node,
+        dir.path(),
+        "s_server -accept 80 -cert cert.pem -key key.pem",
+    );
+    let until = Instant::now() + Duration::from_secs(20);
+    while lan.node.run(|| TcpStream::connect("127.0.0.1:80").is_err()) {
+        assert!(Instant::now() < until, "openssl s_server does not listen");
+        std::thread::yield_now();
+    }
+    let _client = Openssl::start(
+        &lan.stranger,
+        dir.path(),
+        "s_client -connect 10.0.0.100:80 -brief",
+    );
+    let reason = "the connection is encrypted (TLS)";
+    backup.wait_for(&[ONLY_ONE, &format!("\"reasons\":{{\"{reason}\":1}}")]);
+}
