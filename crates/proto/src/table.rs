@@ -1,27 +1,27 @@
 //! The connections of one service: handshakes under way, open ones, and ones that ended not long ago.
 
+mod config;
 mod learning;
 mod limit;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
 use crate::census::Census;
-use crate::connection::{AtLimit, Connection, Effect, EndpointTimestamps, Opening, Word};
-use crate::follower::{Follower, Opaque, Policy};
+use crate::connection::{Connection, Effect, EndpointTimestamps, Opening, Word};
+use crate::follower::Follower;
 use crate::learn::Learner;
 use crate::older::Older;
 use crate::packet::{Flags, Options, Segment, Timestamps};
-use crate::restart::http::Reexecute;
 pub use crate::slots::ConnectionId;
 use crate::slots::Slots;
 use crate::stream::OnShelf;
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
+pub use config::TableConfig;
 
 /// Handshakes remembered at a time; the oldest is forgotten first, so a flood costs this much and no more.
 pub const HANDSHAKES_MAX: usize = 65_536;
@@ -39,34 +39,6 @@ pub enum Direction {
     In,
     /// Server to client.
     Out,
-}
-
-/// What a table keeps and how much of it.
-#[derive(Clone, Debug)]
-pub struct TableConfig {
-    /// The VIP and port.
-    pub vip: SocketAddr,
-    /// The restart policy.
-    pub policy: Policy,
-    /// Policy `http`: which requests are executed again.
-    pub reexecute: Reexecute,
-    /// Policy `http`: how a connection is followed that is not HTTP/1; `None`: it is unprotected.
-    pub opaque: Option<Arc<Opaque>>,
-    /// Log bytes that one connection may hold.
-    pub connection_bytes_max: u64,
-    /// Log bytes that all connections may hold together.
-    pub bytes_max: u64,
-    /// What becomes of a connection whose log is full.
-    pub at_limit: AtLimit,
-    /// Seed of the hash tables: clients choose their addresses.
-    pub hash_seed: usize,
-}
-
-impl TableConfig {
-    /// Whether replicas follow connections, or may.
-    pub fn has_replicas(&self) -> bool {
-        self.policy == Policy::Replica || self.opaque.is_some()
-    }
 }
 
 /// What a packet did to the table.
@@ -505,6 +477,9 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::AtLimit;
+    use crate::follower::Policy;
+    use crate::restart::http::Reexecute;
 
     /// The client's numbers begin at 0, the server's at 1000.
     fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload: &[u8]) -> Change {

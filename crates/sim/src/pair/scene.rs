@@ -3,210 +3,22 @@
 use std::cell::{Ref, RefCell, RefMut};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Instant;
-use proto::detector::DetectorConfig;
-use proto::follower::{Opaque, Policy};
-use proto::node::{NodeConfig, ServiceConfig};
-use proto::restart::http::{Reexecute, Volatile};
-use proto::standing;
-use proto::table::TableConfig;
 
-use super::agent::Costs;
-use super::application::{Application, Pace, Program};
-use super::arbiter::{Arbiter, ArbiterKind};
-use super::defect::Defect;
+use super::arbiter::Arbiter;
+use super::config::SceneConfig;
+use super::http;
 use super::judge::Judge;
 use super::neighbours::Neighbours;
 use super::relay::Ending;
-use super::spill::Full;
-use super::station::{Station, StationConfig};
+use super::station::Station;
 use super::talk::Talk;
-use super::{echo, http};
-use crate::host::{EndpointId, Host, HostConfig};
+use crate::host::{EndpointId, Host};
 use crate::link::LinkConfig;
-use crate::tcp::{Config, Endpoint, Failure, Initial, State};
+use crate::tcp::{Endpoint, Failure, State};
 use crate::world::{CableId, NodeId, Port, World};
-
-/// What a scene is like.
-#[derive(Clone, Debug)]
-pub struct SceneConfig {
-    /// All chance comes from it.
-    pub seed: u64,
-    /// The restart policy of the service.
-    pub policy: Policy,
-    /// With what [`Policy::Replica`] suits, a service of policy `http` that follows other protocols by replicas.
-    pub opaque: bool,
-    /// Between the clients and the backup.
-    pub path: LinkConfig,
-    /// Between the clients and the primary; `None`: the primary cannot claim the VIP.
-    pub own_path: Option<LinkConfig>,
-    /// Between the backup and the primary.
-    pub lan: LinkConfig,
-    /// The clients' endpoints.
-    pub client_tcp: Config,
-    /// The servers' endpoints.
-    pub server_tcp: Config,
-    /// The numbers that endpoints start from; `None` draws them.
-    pub initial: Option<Initial>,
-    /// Heartbeats.
-    pub detector: DetectorConfig,
-    /// How long the backup's agent rests before it reads what was logged.
-    pub nap: Duration,
-    /// What its work costs.
-    pub costs: Costs,
-    /// Bytes that its log holds.
-    pub ring_bytes: usize,
-    /// Bytes of memory of one connection's log, and what is done about more.
-    pub log_limit: (u64, Full),
-    /// How fast the primary's program reads.
-    pub pace: Option<Pace>,
-    /// How fast the backup's replica reads.
-    pub replica_pace: Option<Pace>,
-    /// How long programs think at most.
-    pub think: Duration,
-    /// Both nodes cut a chunked reply in the same places.
-    pub same_chunks: bool,
-    /// Who decides when the nodes do not hear each other, and how long that takes.
-    pub arbiter: Option<(ArbiterKind, Duration)>,
-    /// How long a wire may speak alone after its primary heard it last, without having asked.
-    pub lease: Duration,
-    /// What is broken.
-    pub defect: Option<Defect>,
-}
-
-impl SceneConfig {
-    /// A pair on a quiet network, with everything that can be left out left out.
-    pub fn quiet(seed: u64, policy: Policy) -> Self {
-        let path = LinkConfig {
-            rate_bits_per_s: Some(50_000_000),
-            delay: Duration::from_millis(5),
-            ..LinkConfig::default()
-        };
-        let lan = LinkConfig {
-            rate_bits_per_s: Some(1_000_000_000),
-            delay: Duration::from_micros(50),
-            ..LinkConfig::default()
-        };
-        Self {
-            seed,
-            policy,
-            opaque: false,
-            path,
-            own_path: None,
-            lan,
-            client_tcp: Config::default(),
-            server_tcp: Config::default(),
-            initial: None,
-            detector: DetectorConfig {
-                interval: Duration::from_millis(10),
-                missed: 4,
-                agent_timeout: Duration::from_secs(1),
-            },
-            nap: Duration::from_micros(500),
-            costs: Costs::measured(1),
-            ring_bytes: 1 << 20,
-            log_limit: (16 << 20, Full::Unprotected),
-            pace: None,
-            replica_pace: None,
-            think: Duration::ZERO,
-            same_chunks: false,
-            arbiter: None,
-            lease: Duration::from_millis(300),
-            defect: None,
-        }
-    }
-
-    fn core(&self, is_primary: bool) -> NodeConfig {
-        let opaque = Opaque {
-            bound: usize::try_from(self.log_limit.0).expect("it is of memory"),
-            volatile: Volatile::default(),
-        };
-        let table = TableConfig {
-            vip: vip(),
-            policy: if self.opaque { Policy::Http } else { self.policy },
-            reexecute: Reexecute::IDEMPOTENT,
-            opaque: self.opaque.then(|| Arc::new(opaque)),
-            connection_bytes_max: self.log_limit.0,
-            bytes_max: 256 << 20,
-            at_limit: self.log_limit.1.of_core(),
-            hash_seed: 7,
-        };
-        let (name, mac) = if is_primary { ("primary", 1) } else { ("backup", 2) };
-        NodeConfig {
-            name: name.to_owned(),
-            incarnation: 1,
-            without_peer: false,
-            detector: self.detector,
-            lease: self.lease,
-            arbiter: self
-                .arbiter
-                .map_or(standing::Arbiter::FailStop, |(kind, _)| kind.of_core()),
-            services: vec![ServiceConfig {
-                table,
-                is_primary,
-                mac: [2, 0, 0, 0, 0, mac],
-                found: None,
-                state_sync: None,
-            }],
-        }
-    }
-
-    fn host(&self, address: IpAddr, tcp: &Config) -> HostConfig {
-        HostConfig {
-            addresses: vec![address],
-            tcp: tcp.clone(),
-            initial: self.initial,
-        }
-    }
-
-    fn station(
-        &self,
-        node: usize,
-        is_primary: bool,
-        ledger: &Rc<RefCell<http::Ledger>>,
-        arbiter: Option<&Rc<RefCell<Arbiter>>>,
-    ) -> StationConfig {
-        StationConfig {
-            number: node - 1,
-            core: self.core(is_primary),
-            host: self.host(vip().ip(), &self.server_tcp),
-            ring_bytes: self.ring_bytes,
-            opening_bytes: 64 << 10,
-            nap: self.nap,
-            costs: self.costs,
-            program: self.program(node as u64, ledger),
-            pace: self.pace.filter(|_| is_primary),
-            replica_pace: self.replica_pace,
-            ahead: Duration::from_secs(100 * node as u64),
-            arbiter: arbiter.map(Rc::clone),
-            defect: self.defect,
-        }
-    }
-
-    /// The application as one node runs it.
-    fn program(&self, node: u64, ledger: &Rc<RefCell<http::Ledger>>) -> Program {
-        let manner = http::Manner {
-            node,
-            seed: self.seed ^ node.rotate_left(40),
-            chunk_seed: if self.same_chunks { 0 } else { node },
-            think: self.think,
-            chunk_max: 3000,
-        };
-        match self.policy {
-            Policy::Http => {
-                let ledger = Rc::clone(ledger);
-                Rc::new(move |_| Box::new(http::Server::new(manner, Rc::clone(&ledger))))
-            }
-            Policy::Replica => {
-                let think = self.think * u32::try_from(node).expect("small") / 2;
-                Rc::new(move |_| -> Box<dyn Application> { Box::new(echo::Server::new(think)) })
-            }
-        }
-    }
-}
 
 /// The service.
 pub fn vip() -> SocketAddr {

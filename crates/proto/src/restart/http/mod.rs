@@ -16,6 +16,7 @@ mod last_reply;
 mod lines;
 mod reason;
 mod reexecute;
+mod reply_body;
 mod resume;
 mod resumer;
 mod switched;

@@ -3,14 +3,13 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use twox_hash::xxhash3_128;
-
 use super::Reexecute;
-use super::body::{Body, Piece};
+use super::body::Body;
 use super::feed::Feed;
-use super::head::{Fault, Method, ReplyHead, RequestHead, next_section};
+use super::head::{Method, ReplyHead, RequestHead, next_section};
 pub use super::reason::Reason;
-use super::resume::{BodyPrefix, Position, Resume, Said};
+use super::reply_body::ReplyBody;
+use super::resume::{Resume, Said};
 use super::switched::Switched;
 use super::unanswered::Unanswered;
 use crate::Offset;
@@ -73,25 +72,6 @@ enum Replying {
     Between,
     Head(Vec<u8>),
     Body(Box<ReplyBody>),
-}
-
-#[derive(Debug)]
-struct ReplyBody {
-    head: Vec<u8>,
-    persists: bool,
-    body: Body,
-    bytes: u64,
-    hash: Hash,
-}
-
-/// XXH3-128 with the trait that it lacks.
-#[derive(Clone)]
-struct Hash(xxhash3_128::Hasher);
-
-impl std::fmt::Debug for Hash {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hash")
-    }
 }
 
 impl Tracker {
@@ -417,7 +397,7 @@ impl Tracker {
                 }
                 Replying::Body(reply) => {
                     reply.take(bytes).map_err(Reason::Reply)?;
-                    if reply.body.is_complete() {
+                    if reply.is_complete() {
                         let persists = reply.persists;
                         self.replying = Replying::Between;
                         self.on_reply_end(persists);
@@ -444,14 +424,8 @@ impl Tracker {
                 self.on_reply_end(reply.persists);
             }
             Some(body) => {
-                let (persists, hash) = (reply.persists, Hash(xxhash3_128::Hasher::new()));
-                self.replying = Replying::Body(Box::new(ReplyBody {
-                    head: head.into_owned(),
-                    persists,
-                    body,
-                    bytes: 0,
-                    hash,
-                }));
+                let reply = ReplyBody::new(head.into_owned(), reply.persists, body);
+                self.replying = Replying::Body(Box::new(reply));
             }
         }
         Ok(())
@@ -505,33 +479,4 @@ fn begins_with_method(begun: &[u8], next: &[u8]) -> bool {
     let mut first = begun.iter().chain(next).take(METHOD_MAX);
     let end = first.find(|byte| !byte.is_ascii_graphic());
     end.is_none_or(|end| matches!(end, b' ' | b'\t'))
-}
-
-impl ReplyBody {
-    fn take(&mut self, bytes: &mut &[u8]) -> Result<(), Fault> {
-        if let Body::Length { left } = &mut self.body
-            && *left <= bytes.len() as u64
-        {
-            // The reply becomes complete: nobody will ask for its hash.
-            *bytes = &bytes[usize::try_from(*left).unwrap_or(bytes.len())..];
-            *left = 0;
-        } else if let Some(Piece::Payload(payload)) = self.body.next(bytes)? {
-            self.hash.0.write(payload);
-            self.bytes += payload.len() as u64;
-        }
-        Ok(())
-    }
-
-    fn prefix(&self) -> BodyPrefix {
-        let position = match &self.body {
-            Body::Chunked(chunked) => Position::Chunked(chunked.position.clone()),
-            Body::Length { .. } => Position::Length,
-            Body::UntilClose => Position::UntilClose,
-        };
-        BodyPrefix {
-            bytes: self.bytes,
-            digest: self.hash.0.finish_128().to_be_bytes(),
-            position,
-        }
-    }
 }
