@@ -230,6 +230,7 @@ fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
         opaque: false,
         heartbeat_ms: 20,
         missed,
+        agent_timeout_ms: None,
         claim_ping: Vec::new(),
         health: None,
         state_sync: None,

@@ -424,6 +424,7 @@ fn pair(segment: &Segment, count: usize, binary: PathBuf, run: &str, arbiter: Ar
         opaque: false,
         heartbeat_ms: HEARTBEAT_MS,
         missed: MISSED,
+        agent_timeout_ms: None,
         claim_ping: vec![segment.router.v4.into(), CLIENT.v4.into()],
         health: None,
         state_sync: None,

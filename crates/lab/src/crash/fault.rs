@@ -128,6 +128,11 @@ impl Fault {
             .then_some("not applicable: this server is one process and has no workers; see kill-server")
     }
 
+    /// Whether an agent goes and another comes, while its node goes on.
+    pub fn restarts_agents(self) -> bool {
+        matches!(self, Self::KillAgent | Self::Upgrade)
+    }
+
     /// Whether the nodes' programs are replaced.
     pub fn replaces_programs(self) -> bool {
         matches!(self, Self::Upgrade | Self::UpgradeAfterTakeover)

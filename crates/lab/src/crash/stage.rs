@@ -26,6 +26,8 @@ const MEMORY: &str = "/dev/shm";
 /// Detection in 80 ms: with the takeover below the clients' smallest retransmission timeout (200 ms).
 const HEARTBEAT_MS: u32 = 20;
 const MISSED: u32 = 4;
+/// What is seen of an agent that comes back must not depend on how long a busy machine takes to start it.
+const AGENT_TIMEOUT_MS: u32 = 5_000;
 /// Where a server has workers, two, so that one can die.
 const WORKERS: u32 = 2;
 
@@ -236,6 +238,7 @@ fn pair(options: &Options, run: &str, arbiter: Arbiter, directory: &Path) -> Res
         opaque: options.application().is_opaque(),
         heartbeat_ms: HEARTBEAT_MS,
         missed: MISSED,
+        agent_timeout_ms: options.fault.restarts_agents().then_some(AGENT_TIMEOUT_MS),
         claim_ping: outside.to_vec(),
         health: is_probed.then(|| options.application().health()),
         state_sync: state_sync(options, directory)?,

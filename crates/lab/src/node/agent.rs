@@ -65,6 +65,8 @@ pub struct Pair {
     pub heartbeat_ms: u32,
     /// Heartbeats that must be missing before the peer is declared dead.
     pub missed: u32,
+    /// Milliseconds for which an agent may be away; `None`: not configured.
+    pub agent_timeout_ms: Option<u32>,
     /// Outside hosts of which one must answer before the primary claims the address; none: not configured.
     pub claim_ping: Vec<IpAddr>,
     /// How the daemons ask the application whether it is well, if they do.
@@ -134,7 +136,7 @@ impl Pair {
             "[node]
 name = \"{name}\"
 state_dir = \"{STATE}/{name}\"
-
+{}
 [peer]
 name = \"{}\"
 addresses = {:?}
@@ -154,6 +156,8 @@ policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
 {}{}{}{}{}",
+            self.agent_timeout_ms
+                .map_or_else(String::new, |ms| format!("agent_timeout_ms = {ms}\n")),
             self.names[peer],
             self.addresses[peer]
                 .iter()
@@ -488,6 +492,7 @@ mod tests {
             opaque: false,
             heartbeat_ms: 20,
             missed: 4,
+            agent_timeout_ms: None,
             claim_ping: Vec::new(),
             health: None,
             state_sync: None,
@@ -514,13 +519,21 @@ mod tests {
     fn what_is_not_asked_for_is_not_configured() {
         let plain = pair().configuration(0, Path::new("/key"));
         assert!(
-            ["claim_ping", "health", "state_sync", "opaque", "[log]"]
-                .iter()
-                .all(|key| !plain.contains(key)),
+            [
+                "agent_timeout",
+                "claim_ping",
+                "health",
+                "state_sync",
+                "opaque",
+                "[log]"
+            ]
+            .iter()
+            .all(|key| !plain.contains(key)),
             "{plain}"
         );
         let full = Pair {
             opaque: true,
+            agent_timeout_ms: Some(5_000),
             claim_ping: vec!["10.2.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap()],
             health: Some(Health {
                 send: "GET / HTTP/1.0\r\n\r\n",
@@ -539,6 +552,7 @@ mod tests {
         assert_eq!(table["fence"]["command"][0].as_str(), Some("off"));
         assert_eq!(table["log"]["per_connection_mb"].as_integer(), Some(1));
         assert_eq!(table["log"]["at_limit"].as_str(), Some("spill"));
+        assert_eq!(table["node"]["agent_timeout_ms"].as_integer(), Some(5_000));
         assert_eq!(service["opaque"].as_str(), Some("replica"));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
         assert_eq!(service["state_sync"][0].as_str(), Some("/x/sync"));
