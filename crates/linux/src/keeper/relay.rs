@@ -58,7 +58,7 @@ enum Down {
 
 impl Relay {
     /// Relays until the end, whatever it is.
-    pub async fn run(mut self) {
+    pub async fn run(mut self: Box<Self>) {
         reset_on_close(&self.client); // until it has ended well
         let mut stop = self.keeper.stop.subscribe();
         let outcome = tokio::select! {
@@ -74,20 +74,21 @@ impl Relay {
         }
         let Self {
             keeper, kept, client, ..
-        } = self;
+        } = *self;
         drop(client);
         keeper.leave(&kept, ending, reason);
     }
 
+    /// What is done when the connection is no longer idle has a place of its own, made then: one that waits takes no room for it.
     async fn live(&mut self) -> Result<(), Cut> {
         if self.output == OutputEnd::FinSent {
             shut_down(&self.client).map_err(client_lost)?;
         }
         let Some((filter, first)) = self.filter() else {
-            return self.drain().await;
+            return Box::pin(self.drain()).await;
         };
         if filter.is_finished() {
-            return self.say_last(&filter, first).await;
+            return Box::pin(self.say_last(&filter, first)).await;
         }
         let application = match self.replica.take() {
             Some(replica) => replica,
@@ -97,10 +98,10 @@ impl Relay {
                     "the unanswered request is not in the log".into(),
                 ));
             }
-            None if !self.wait_for_input().await? => return self.drain().await,
-            None => self.connect().await?,
+            None if !self.wait_for_input().await? => return Box::pin(self.drain()).await,
+            None => Box::pin(self.connect()).await?,
         };
-        match self.relay(&application, filter, first).await {
+        match Box::pin(self.relay(&application, filter, first)).await {
             Ok(Down::Closed) => Ok(()),
             Err(cut) => {
                 if cut.0 == Ending::ClientLost {
@@ -110,7 +111,7 @@ impl Relay {
             }
             Ok(Down::Finished) => {
                 drop(application);
-                self.drain().await
+                Box::pin(self.drain()).await
             }
         }
     }
