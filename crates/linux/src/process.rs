@@ -67,6 +67,15 @@ pub fn raise_file_limit() -> io::Result<()> {
     Ok(())
 }
 
+/// How many files the process may have open.
+///
+/// # Errors
+/// What `getrlimit(2)` says.
+pub fn file_limit() -> io::Result<usize> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(usize::try_from(soft).unwrap_or(usize::MAX))
+}
+
 /// Whether a program that takes this one's place in this process (`exec`) gets `file`; usually it does not.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 //! The order of the calls is the kernel's (KERNEL.md; `tcp_repair_*` in `net/ipv4/tcp.c`):
 //!
 //! ```text
-//!  prepare      socket ─ REPAIR ─ mark ─ TRANSPARENT ─ bind          (in advance, from a pool)
+//!  prepare      socket ─ REPAIR ─ mark ─ TRANSPARENT ─ bind ─ LINGER  (in advance, from a pool)
 //!  restore      QUEUE_SEQ ×2 ─ MAXSEG ─ connect ─ OPTIONS ─ TIMESTAMP ─ send queue ─ WINDOW
 //!  make_ready   change the mark: the wire passes packets to it, and the nftables guard what it says
 //!  feed         receive queue: what the wire logged meanwhile
@@ -84,14 +84,21 @@ impl Pool {
 }
 
 fn prepare(vip: SocketAddr) -> Result<Socket, RestoreError> {
-    let socket = Socket::new(Domain::for_address(vip), Type::STREAM, Some(Protocol::TCP)).at("socket")?;
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(vip), kind, Some(Protocol::TCP)).at("socket")?;
     set(&socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &REPAIR_ON).at("TCP_REPAIR on")?;
     socket.set_mark(MARK_RESTORING).at("SO_MARK")?;
     set_transparent(&socket, vip).at("IP_TRANSPARENT")?;
     socket.bind(&vip.into()).at("bind")?;
     socket.set_tcp_nodelay(true).at("TCP_NODELAY")?;
-    socket.set_nonblocking(true).at("O_NONBLOCK")?;
+    // If the process that has it dies, a FIN would make what was said look complete. In repair mode it is closed silently all the same.
+    socket.set_linger(Some(Duration::ZERO)).at("SO_LINGER")?;
+    select_queue(&socket, RECEIVE_QUEUE)?;
     Ok(socket)
+}
+
+fn select_queue(socket: &Socket, queue: c_int) -> Result<(), RestoreError> {
+    set(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &queue).at("TCP_REPAIR_QUEUE")
 }
 
 /// A socket of a connection that is not live yet.
@@ -120,8 +127,9 @@ impl Restored {
         let socket = &restored.socket;
         let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
         make_room(socket, sent, endpoint.receive_window)?;
-        restored.set_queue_seq(SEND_QUEUE, endpoint.send_unacknowledged)?;
-        restored.set_queue_seq(RECEIVE_QUEUE, endpoint.receive_next)?;
+        restored.set_queue_seq(endpoint.receive_next)?;
+        select_queue(socket, SEND_QUEUE)?; // for its output too
+        restored.set_queue_seq(endpoint.send_unacknowledged)?;
         let mss = c_int::from(endpoint.mss);
         set(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mss).at("TCP_MAXSEG")?;
         socket.connect(&endpoint.client.into()).at("connect")?;
@@ -130,7 +138,6 @@ impl Restored {
             let value = timestamp_at(clock.value, clock.at, now);
             set(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &value).at("TCP_TIMESTAMP")?;
         }
-        restored.select_queue(SEND_QUEUE)?;
         for slice in unacknowledged {
             restored.load(slice, slice.len(), "loading the send queue")?;
         }
@@ -138,12 +145,8 @@ impl Restored {
         Ok(restored)
     }
 
-    fn select_queue(&self, queue: c_int) -> Result<(), RestoreError> {
-        set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, &queue).at("TCP_REPAIR_QUEUE")
-    }
-
-    fn set_queue_seq(&self, queue: c_int, seq: Seq) -> Result<(), RestoreError> {
-        self.select_queue(queue)?;
+    /// Of the selected queue.
+    fn set_queue_seq(&self, seq: Seq) -> Result<(), RestoreError> {
         set(&self.socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, &seq.0).at("TCP_QUEUE_SEQ")
     }
 
@@ -231,7 +234,7 @@ impl Restored {
     /// What the kernel says.
     pub fn feed(&self, bytes: &[u8]) -> Result<(), RestoreError> {
         let start = self.fed.get();
-        self.select_queue(RECEIVE_QUEUE)?;
+        select_queue(&self.socket, RECEIVE_QUEUE)?;
         let received = self.queue_seq()?.distance_from(start);
         let has = usize::try_from(received)
             .map_err(|_| io::ErrorKind::InvalidInput.into())
@@ -253,8 +256,6 @@ impl Restored {
         set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &off).at("TCP_REPAIR off")?;
         // Without it, an application that starts to listen later gets EADDRINUSE.
         self.socket.set_reuse_address(true).at("SO_REUSEADDR")?;
-        // If the process that has it dies, a FIN would make what was said look complete.
-        self.socket.set_linger(Some(Duration::ZERO)).at("SO_LINGER")?;
         Ok(self.socket.into())
     }
 }
@@ -350,21 +351,15 @@ pub fn offered_window(socket: &impl AsRawFd) -> io::Result<u32> {
     }
 }
 
-/// Lets a socket use an address that is not this machine's, or not yet.
+/// Lets a socket use an address that is not this machine's, or not yet: also in `bind`, for which IP_FREEBIND would be enough.
 ///
 /// # Errors
 /// What `setsockopt(2)` says: the right to it is CAP_NET_ADMIN.
 pub fn set_transparent(socket: &impl AsRawFd, address: SocketAddr) -> io::Result<()> {
     let one: c_int = 1;
     match address {
-        SocketAddr::V4(_) => {
-            set(socket, libc::SOL_IP, libc::IP_TRANSPARENT, &one)?;
-            set(socket, libc::SOL_IP, libc::IP_FREEBIND, &one)
-        }
-        SocketAddr::V6(_) => {
-            set(socket, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, &one)?;
-            set(socket, libc::SOL_IPV6, libc::IPV6_FREEBIND, &one)
-        }
+        SocketAddr::V4(_) => set(socket, libc::SOL_IP, libc::IP_TRANSPARENT, &one),
+        SocketAddr::V6(_) => set(socket, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, &one),
     }
 }
 

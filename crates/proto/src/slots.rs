@@ -28,7 +28,8 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    connection: Option<Connection>,
+    /// In a place of its own: what it takes is given back with it, and it can be handed on as it is.
+    connection: Option<Box<Connection>>,
 }
 
 impl Slots {
@@ -36,19 +37,19 @@ impl Slots {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
         (0..).zip(&self.slots).filter_map(|(slot, held)| {
             let generation = held.generation;
-            Some((ConnectionId { slot, generation }, held.connection.as_ref()?))
+            Some((ConnectionId { slot, generation }, held.connection.as_deref()?))
         })
     }
 
     pub(crate) fn get(&self, id: ConnectionId) -> Option<&Connection> {
         let slot = self.slots.get(id.slot as usize)?;
         slot.connection
-            .as_ref()
+            .as_deref()
             .filter(|_| slot.generation == id.generation)
     }
 
     pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.slot_mut(id)?.connection.as_mut()
+        self.slot_mut(id)?.connection.as_deref_mut()
     }
 
     fn slot_mut(&mut self, id: ConnectionId) -> Option<&mut Slot> {
@@ -65,14 +66,14 @@ impl Slots {
             u32::try_from(self.slots.len() - 1).expect("2³² connections do not fit in memory")
         });
         let held = &mut self.slots[slot as usize];
-        held.connection = Some(connection);
+        held.connection = Some(Box::new(connection));
         ConnectionId {
             slot,
             generation: held.generation,
         }
     }
 
-    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
+    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
         let slot = self.slot_mut(id)?;
         let connection = slot.connection.take()?;
         slot.generation = slot.generation.wrapping_add(1);

@@ -455,7 +455,7 @@ impl Table {
     }
 
     /// Takes a connection out of the table: a socket has it now.
-    pub fn hand_over(&mut self, id: ConnectionId) -> Option<Connection> {
+    pub fn hand_over(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
         let connection = self.remove(id)?;
         let clock = connection.endpoint().timestamps;
         self.handed_over.insert(connection.client(), clock);
@@ -463,7 +463,7 @@ impl Table {
     }
 
     /// Takes a connection out of the table.
-    pub fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
+    pub fn remove(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
         let connection = self.slots.remove(id)?;
         self.memory -= connection.memory() as u64;
         self.by_client.remove(&connection.client());

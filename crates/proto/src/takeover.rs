@@ -67,6 +67,8 @@ pub(crate) struct Takeover {
     declared: Instant,
     drained: Option<Instant>,
     undecided: BTreeSet<ConnectionId>,
+    /// Those of them whose steps are not planned yet, in order.
+    waiting: VecDeque<ConnectionId>,
     /// Connections whose client may not have got the SYN-ACK, with that.
     half_open: BTreeMap<ConnectionId, Vec<u8>>,
     connections: usize,
@@ -103,6 +105,7 @@ impl Takeover {
             declared: now,
             drained: None,
             undecided: BTreeSet::new(),
+            waiting: VecDeque::new(),
             half_open: BTreeMap::new(),
             connections: 0,
             reset: 0,
@@ -111,7 +114,7 @@ impl Takeover {
         }
     }
 
-    /// After the first drain, everything is known: plans the steps for every connection.
+    /// After the first drain, everything is known: puts the connections in order and plans the steps of the first ones.
     pub(crate) fn on_drained(
         &mut self,
         now: Instant,
@@ -141,26 +144,34 @@ impl Takeover {
             let clients = table.iter().map(|(_, connection)| connection.client()).collect();
             Action::Hold { service, clients }
         });
-        let mut hold = hold.into_iter();
-        for (place, connection) in connections.into_iter().enumerate() {
-            if place == BEFORE_HOLD {
-                actions.extend(hold.next());
-            }
+        for connection in connections {
             let entry = table.get_mut(connection).expect("in the table");
             entry.hold_input();
-            if let Err(reason) = entry.restart() {
-                self.on_unrestorable(service, connection, table, reason, actions);
-                continue;
+            match entry.restart() {
+                Ok(_) => self.waiting.push_back(connection),
+                Err(reason) => self.on_unrestorable(service, connection, table, reason, actions),
             }
-            actions.extend([
-                Action::Restore { service, connection },
-                Action::MakeReady { service, connection },
-                Action::Drain { service },
-                Action::Activate { service, connection },
-                Action::HandOver { service, connection },
-            ]);
+        }
+        for _ in 0..BEFORE_HOLD {
+            self.plan_next(service, actions);
         }
         actions.extend(hold);
+    }
+
+    /// Plans the steps of the next connection; false if there is none. One at a time: the steps of ten thousand are megabytes, and
+    /// the first of them would wait until the last is written down.
+    pub(crate) fn plan_next(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
+        let Some(connection) = self.waiting.pop_front() else {
+            return false;
+        };
+        actions.extend([
+            Action::Restore { service, connection },
+            Action::MakeReady { service, connection },
+            Action::Drain { service },
+            Action::Activate { service, connection },
+            Action::HandOver { service, connection },
+        ]);
+        true
     }
 
     /// Handshakes whose SYN-ACK may have reached the client are connections.
@@ -532,14 +543,31 @@ mod tests {
         let (now, mut actions) = (Instant::from_nanos(1), VecDeque::new());
         let mut takeover = Takeover::begin(now, 0, &mut actions);
         takeover.on_drained(now, 0, &mut table, &mut actions);
-        let restored: Vec<_> = actions
-            .iter()
-            .filter_map(|action| match action {
-                Action::Restore { connection, .. } => Some(*connection),
-                _ => None,
-            })
-            .collect();
+        while takeover.plan_next(0, &mut actions) {}
+        let restored = restored(&actions);
         assert_eq!(restored.len(), 1 + PENDING_MAX);
         assert_eq!(restored[0], idle);
+    }
+
+    /// Not the last of thousands: until then nobody's SYN passes.
+    #[test]
+    fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
+        let mut table = table();
+        let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
+        let (now, mut actions) = (Instant::from_nanos(1), VecDeque::new());
+        let mut takeover = Takeover::begin(now, 0, &mut actions);
+        takeover.on_drained(now, 0, &mut table, &mut actions);
+        assert!(matches!(actions.back(), Some(Action::Hold { clients, .. }) if clients.len() == 100));
+        assert_eq!(restored(&actions), opened[..BEFORE_HOLD]);
+        while takeover.plan_next(0, &mut actions) {}
+        assert_eq!(restored(&actions), opened);
+    }
+
+    fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {
+        let restored = actions.iter().filter_map(|action| match action {
+            Action::Restore { connection, .. } => Some(*connection),
+            _ => None,
+        });
+        restored.collect()
     }
 }

@@ -24,19 +24,15 @@ use super::hook;
 use super::peer::Peer;
 use super::relay::Relay;
 use super::replicas::Replicas;
-use super::restore::Restoring;
+use super::restore::{Restoring, pool_max};
 use super::servers::Servers;
 use super::state_sync::{Run, StateSyncs};
 use crate::arbiter::{Arbiter, Question};
 use crate::config::Config;
 use crate::keepers::Keepers;
 
-/// Sockets kept ready for a takeover, per service: enough for most, not so many that descriptors run out.
-const POOL_MAX: usize = 1024;
 /// How often the network is looked at, whether it is as it should be.
 const VERIFY: Duration = Duration::from_secs(2);
-/// Of these, so many are made between two looks at the rings.
-const POOL_STEP: usize = 8;
 
 /// Everything that the node's actions act on.
 pub struct Executor {
@@ -44,6 +40,8 @@ pub struct Executor {
     network: Network,
     pub(super) raw: RawSender,
     pub(super) services: Vec<Service>,
+    /// Sockets kept ready, per service.
+    pub(super) pool_max: usize,
     pub(super) restoring: HashMap<(ServiceIndex, ConnectionId), Restoring>,
     pub(super) relay: Relay,
     pub(super) replicas: Replicas,
@@ -56,7 +54,7 @@ pub struct Executor {
 }
 
 pub(super) struct Service {
-    name: String,
+    pub(super) name: String,
     vip: SocketAddr,
     interface: Interface,
     mac: [u8; 6],
@@ -102,6 +100,7 @@ impl Executor {
         let interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
         let filters = FilterWatch::open(&interfaces)?;
         Ok(Self {
+            pool_max: pool_max(services.len())?,
             wire,
             network,
             raw: RawSender::open().context("opening raw sockets")?,
@@ -260,25 +259,6 @@ impl Executor {
             }
         }
         is_back
-    }
-
-    /// Makes sockets for connections that may have to be taken over.
-    pub fn prepare_sockets(&mut self, node: &Node) {
-        for (index, service) in (0..).zip(&mut self.services) {
-            let wanted = match node.role(index).0 {
-                Role::Backup => node.table(index).len().min(POOL_MAX),
-                Role::Joining
-                | Role::Primary
-                | Role::Claiming
-                | Role::Returning
-                | Role::TakingOver
-                | Role::Sole
-                | Role::Standby => 0,
-            };
-            if let Err(error) = service.pool.fill(wanted, POOL_STEP) {
-                tracing::debug!(%error, service = service.name, "socket pool");
-            }
-        }
     }
 
     fn transmit(&self, packet: &[u8]) {

@@ -36,7 +36,7 @@ pub struct Handover {
     /// Its service.
     pub service: ServiceIndex,
     /// The logs and the restart point.
-    pub connection: Connection,
+    pub connection: Box<Connection>,
     /// Where the socket stands.
     pub endpoint: Endpoint,
     /// The client's connection.

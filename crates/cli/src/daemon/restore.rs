@@ -1,14 +1,29 @@
 //! A connection's steps from the log to the keeper, on the kernel.
 
+use anyhow::Context;
 use linux::repair::Restored;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint};
 use proto::node::Node;
+use proto::role::Role;
 use proto::table::ConnectionId;
 use proto::takeover;
 
 use super::carry_out::{Executor, Service};
 use super::relay::{Handover, Live};
+
+/// Sockets kept ready for a takeover, per service: enough for most; the kernel takes some 4 KB for each.
+const POOL_MAX: usize = 4096;
+/// Of all descriptors, this part may be such sockets: those of the connections that are taken over need some too.
+const POOL_SHARE: usize = 4;
+/// Of these, so many are made between two looks at the rings.
+const POOL_STEP: usize = 32;
+
+/// Sockets kept ready for each of `services`.
+pub(super) fn pool_max(services: usize) -> anyhow::Result<usize> {
+    let descriptors = linux::process::file_limit().context("asking for the limit of open files")?;
+    Ok(POOL_MAX.min(descriptors / POOL_SHARE / services.max(1)))
+}
 
 /// A connection between `Restore` and `Activate`.
 pub(super) struct Restoring {
@@ -17,6 +32,25 @@ pub(super) struct Restoring {
 }
 
 impl Executor {
+    /// Makes sockets for connections that may have to be taken over.
+    pub fn prepare_sockets(&mut self, node: &Node) {
+        for (index, service) in (0..).zip(&mut self.services) {
+            let wanted = match node.role(index).0 {
+                Role::Backup => node.table(index).len().min(self.pool_max),
+                Role::Joining
+                | Role::Primary
+                | Role::Claiming
+                | Role::Returning
+                | Role::TakingOver
+                | Role::Sole
+                | Role::Standby => 0,
+            };
+            if let Err(error) = service.pool.fill(wanted, POOL_STEP) {
+                tracing::debug!(%error, service = service.name, "socket pool");
+            }
+        }
+    }
+
     /// Whether no connection is on its way from the log to the keeper, and no question is open that was asked on the way.
     pub fn is_settled(&self) -> bool {
         let is_held = |service: &Service| !service.held.is_empty();

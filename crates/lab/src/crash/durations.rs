@@ -14,12 +14,16 @@ pub struct Durations {
     pub second_stall: Vec<f64>,
     /// From the fault to its declaration.
     pub detection: Vec<f64>,
+    /// Of each connection at work: the stall less that.
+    pub beyond_detection: Vec<f64>,
     /// From there until the connection could go on.
     pub takeover: Vec<f64>,
     /// From there until bytes flowed again.
     pub restart_gap: Vec<f64>,
     /// The longest wait in fault-free time.
     pub baseline_gap: Vec<f64>,
+    /// Each connection's longest wait in fault-free time, of those at work.
+    pub fault_free_gap: Vec<f64>,
     /// Of each node that came back: until it was the wire.
     pub integration: Vec<f64>,
     /// Of each such time: the longest wait of any connection.
@@ -80,8 +84,14 @@ impl Durations {
             let Some(takeover) = cause.takeovers.iter().rev().find(is_its_own) else {
                 continue;
             };
-            let deadly = cause.deadly_at.as_nanos();
-            self.detection.push(ms(deadly, takeover.declared_ns));
+            let detection = ms(cause.deadly_at.as_nanos(), takeover.declared_ns);
+            self.detection.push(detection);
+            if index >= felt.idle
+                && let Some(stall) = connection.stalls.get(cause.told)
+            {
+                self.beyond_detection
+                    .push(stall.gap.map_or(0.0, Gap::ms) - detection);
+            }
             let Some(live) = live else { continue };
             self.takeover.push(ms(takeover.declared_ns, live));
             let gap = connection.stalls.get(cause.told).and_then(|stall| stall.gap);
@@ -98,9 +108,11 @@ impl Durations {
         self.stall.extend(other.stall);
         self.second_stall.extend(other.second_stall);
         self.detection.extend(other.detection);
+        self.beyond_detection.extend(other.beyond_detection);
         self.takeover.extend(other.takeover);
         self.restart_gap.extend(other.restart_gap);
         self.baseline_gap.extend(other.baseline_gap);
+        self.fault_free_gap.extend(other.fault_free_gap);
         self.integration.extend(other.integration);
         self.integration_gap.extend(other.integration_gap);
     }

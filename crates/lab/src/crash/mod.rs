@@ -10,6 +10,7 @@ mod integration;
 mod play;
 mod preflight;
 mod programs;
+mod promise;
 mod reboot;
 mod repeat;
 mod report;

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::durations::{Cause, Durations, Felt, ms};
 use super::play::{AFTER, BEFORE, FAULT, Facts, LogAtFault, RETURN};
+use super::promise::BusyStall;
 use super::rounds::{self, RoundReport};
 use super::{Fault, Options, Policy, Returning, Sequel, Target, Workload};
 use crate::capture::Capture;
@@ -69,6 +70,8 @@ pub struct Report {
     restart_gap_ms: Option<Spread>,
     /// The longest wait of any connection before the fault; none if all waits were too short to be remembered.
     baseline_gap_ms: Option<f64>,
+    /// Whether connections at work waited no longer than is promised; none without a takeover.
+    busy_stall: Option<BusyStall>,
     /// After a return of a node: from its first heartbeat to the first segment that it forwarded, as captured; over returns.
     integration_ms: Option<Spread>,
     /// The longest wait of any connection from the return until the pair was whole again; over returns.
@@ -207,6 +210,7 @@ impl Report {
             first_live_ms: None,
             restart_gap_ms: None,
             baseline_gap_ms: None,
+            busy_stall: None,
             integration_ms: None,
             integration_gap_ms: None,
             rounds: Vec::new(),
@@ -312,6 +316,9 @@ impl Report {
                     &format!("\n  {name:<14} median {median:8.2} ms   p99 {p99:8.2} ms   max {max:8.2} ms");
             }
         }
+        if let Some(busy) = self.busy_stall {
+            text += &format!("\n  {}", busy.line());
+        }
         for round in &self.rounds {
             text += &format!("\n  {}", round.line());
         }
@@ -351,6 +358,7 @@ impl Report {
         self.integration_ms = spread(&self.durations.integration);
         self.integration_gap_ms = spread(&self.durations.integration_gap);
         self.baseline_gap_ms = spread(&self.durations.baseline_gap).map(|spread| spread.max);
+        self.busy_stall = BusyStall::of(&self.durations, self.way.rtt_ms.unwrap_or(0.0));
     }
 }
 
@@ -371,6 +379,7 @@ fn durations(facts: &Facts) -> Durations {
     let mut durations = Durations {
         stall: felt.waits(FAULT).collect(),
         baseline_gap: felt.gaps(BEFORE).collect(),
+        fault_free_gap: felt.waits(BEFORE).collect(),
         ..Durations::default()
     };
     if facts.second_at.is_some() {

@@ -189,15 +189,26 @@ pub(super) fn send(
     Ok(())
 }
 
+/// Room for any packet, used again for the next one.
+#[derive(Debug)]
+pub(super) struct Room(Box<[u8]>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(vec![0; HEADER + INLINE_MAX].into_boxed_slice())
+    }
+}
+
 /// Receives one message; `None` if the other end has closed.
-pub(super) fn receive<M: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<Received<M>>> {
-    let mut packet = vec![0; HEADER + INLINE_MAX];
-    let (length, mut descriptors) = receive_packet(socket, &mut packet)?;
+pub(super) fn receive<M: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    room: &mut Room,
+) -> io::Result<Option<Received<M>>> {
+    let (length, mut descriptors) = receive_packet(socket, &mut room.0)?;
     if length == 0 {
         return Ok(None);
     }
-    packet.truncate(length);
-    let Some((&[where_], content)) = packet
+    let Some((&[where_], content)) = room.0[..length]
         .strip_prefix(&MAGIC)
         .and_then(|rest| rest.split_first_chunk())
     else {

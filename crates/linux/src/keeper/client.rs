@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use socket2::SockRef;
 use thiserror::Error;
 
-use super::channel;
+use super::channel::{self, Room};
 use super::input::Input;
 use super::message::{Adoption, Answer, Request};
 use super::status::Status;
@@ -58,6 +58,7 @@ pub struct Client {
     socket: OwnedFd,
     /// Clients whose adoption the keeper has not answered yet, in order.
     due: VecDeque<SocketAddr>,
+    room: Room,
 }
 
 impl Client {
@@ -90,6 +91,7 @@ impl Client {
         Ok(Self {
             socket,
             due: VecDeque::new(),
+            room: Room::default(),
         })
     }
 
@@ -214,12 +216,12 @@ impl Client {
         })
     }
 
-    fn hear(&self) -> Result<Answer, ClientError> {
+    fn hear(&mut self) -> Result<Answer, ClientError> {
         let step = |source| ClientError::Channel {
             step: "waiting for an answer",
             source,
         };
-        match channel::receive(self.socket.as_fd()).map_err(step)? {
+        match channel::receive(self.socket.as_fd(), &mut self.room).map_err(step)? {
             Some(answer) => Ok(answer.message),
             None => Err(step(io::ErrorKind::ConnectionReset.into())),
         }

@@ -1,6 +1,10 @@
 //! Moving bytes from one socket to another: what is not taken at once is kept, and holds up its source.
+//!
+//! For each direction of a socket one waits at a time, so it waits in the place that the socket has for one: waiting in the socket's list
+//! would take memory for as long as a connection is idle.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 
 use tokio::net::TcpStream;
@@ -34,7 +38,7 @@ impl Outgoing {
     /// Waits until all is written. An idle flow owns no memory.
     pub async fn finish(&mut self, sink: &TcpStream) -> io::Result<()> {
         while self.written < self.bytes.len() {
-            sink.writable().await?;
+            poll_fn(|context| sink.poll_write_ready(context)).await?;
             match sink.try_write(&self.bytes[self.written..]) {
                 Ok(written) => self.written += written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -61,7 +65,7 @@ pub(super) async fn read<T>(
     take: impl FnOnce(&[u8]) -> T,
 ) -> io::Result<Option<T>> {
     loop {
-        source.readable().await?;
+        poll_fn(|context| source.poll_read_ready(context)).await?;
         let count = source.try_read(&mut scratch.borrow_mut());
         match count {
             Ok(0) => return Ok(None),

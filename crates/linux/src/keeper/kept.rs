@@ -4,10 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use proto::restart::http::{Refusal, Request};
+use proto::restart::http::{Refusal, Request, Volatile};
 use tokio::sync::{Notify, watch};
 
-use super::message::Adoption;
+use super::message::{Adoption, Plan};
 use super::status::{ConnectionStatus, ENDED_MAX, EndedStatus, Ending, ServiceStatus, State, Status};
 use super::{Options, flow};
 
@@ -21,6 +21,8 @@ pub(super) struct Keeper {
     pub stop: watch::Sender<bool>,
     pub agents: Cell<usize>,
     live: RefCell<BTreeMap<u64, Rc<Kept>>>,
+    /// Of the last connection that was adopted: those of a service, which come together, share one list.
+    volatile: RefCell<Volatile>,
     services: RefCell<BTreeMap<String, ServiceStatus>>,
     ended: RefCell<VecDeque<EndedStatus>>,
 }
@@ -42,6 +44,7 @@ impl Keeper {
             stop: watch::Sender::new(false),
             agents: Cell::new(0),
             live: RefCell::default(),
+            volatile: RefCell::default(),
             services: RefCell::default(),
             ended: RefCell::default(),
         }
@@ -52,7 +55,7 @@ impl Keeper {
     }
 
     /// Enters a connection; `None` if its number is taken.
-    pub fn enter(&self, adoption: Adoption) -> Option<Rc<Kept>> {
+    pub fn enter(&self, mut adoption: Adoption) -> Option<Rc<Kept>> {
         let mut live = self.live.borrow_mut();
         if live.contains_key(&adoption.id) {
             return None;
@@ -61,6 +64,13 @@ impl Keeper {
         let service = services.entry(adoption.service.clone()).or_default();
         service.adopted += 1;
         service.live += 1;
+        if let Plan::Http { volatile, .. } = &mut adoption.plan {
+            let mut known = self.volatile.borrow_mut();
+            if *known != *volatile {
+                known.clone_from(volatile);
+            }
+            volatile.clone_from(&known);
+        }
         let kept = Rc::new(Kept {
             adoption,
             state: Cell::new(State::Idle),

@@ -46,6 +46,8 @@ struct Cut(Ending, String);
 enum Filter {
     Http(Box<http::Resumer>),
     Replica(replica::Resumer),
+    /// Nothing is left to be compared.
+    Transparent,
 }
 
 /// How the application's direction ended.
@@ -58,7 +60,7 @@ enum Down {
 
 impl Relay {
     /// Relays until the end, whatever it is.
-    pub async fn run(mut self) {
+    pub async fn run(mut self: Box<Self>) {
         reset_on_close(&self.client); // until it has ended well
         let mut stop = self.keeper.stop.subscribe();
         let outcome = tokio::select! {
@@ -74,20 +76,22 @@ impl Relay {
         }
         let Self {
             keeper, kept, client, ..
-        } = self;
+        } = *self;
         drop(client);
         keeper.leave(&kept, ending, reason);
     }
 
+    /// What is done when the connection is no longer idle has a place of its own, made then: one that waits takes no room for it.
     async fn live(&mut self) -> Result<(), Cut> {
         if self.output == OutputEnd::FinSent {
             shut_down(&self.client).map_err(client_lost)?;
         }
-        let Some((filter, first)) = self.filter() else {
-            return self.drain().await;
+        let Some((mut filter, first)) = self.filter() else {
+            return Box::pin(self.drain()).await;
         };
+        filter.settle();
         if filter.is_finished() {
-            return self.say_last(&filter, first).await;
+            return Box::pin(self.say_last(&filter, first)).await;
         }
         let application = match self.replica.take() {
             Some(replica) => replica,
@@ -97,10 +101,10 @@ impl Relay {
                     "the unanswered request is not in the log".into(),
                 ));
             }
-            None if !self.wait_for_input().await? => return self.drain().await,
-            None => self.connect().await?,
+            None if !self.wait_for_input().await? => return Box::pin(self.drain()).await,
+            None => Box::pin(self.connect()).await?,
         };
-        match self.relay(&application, filter, first).await {
+        match Box::pin(self.relay(&application, filter, first)).await {
             Ok(Down::Closed) => Ok(()),
             Err(cut) => {
                 if cut.0 == Ending::ClientLost {
@@ -110,7 +114,7 @@ impl Relay {
             }
             Ok(Down::Finished) => {
                 drop(application);
-                self.drain().await
+                Box::pin(self.drain()).await
             }
         }
     }
@@ -215,7 +219,7 @@ impl Relay {
                 // The application may go on reading, as long as something comes.
                 loop {
                     let before = kept.to_application.get();
-                    match timeout(keeper.options.linger, &mut up).await {
+                    match Box::pin(timeout(keeper.options.linger, &mut up)).await {
                         Ok(outcome) => return outcome.map(|()| ended),
                         Err(_) if kept.to_application.get() == before => return Err(lingered()),
                         Err(_) => {}
@@ -343,6 +347,7 @@ async fn pass_down(
             if !filter.awaits_reply() {
                 kept.state.set(State::Relaying);
             }
+            filter.settle();
             Ok(())
         });
         match read.await {
@@ -367,11 +372,23 @@ async fn pass_down(
 }
 
 impl Filter {
+    /// One that will only pass what comes takes no room.
+    fn settle(&mut self) {
+        let is_over = match self {
+            Self::Http(resumer) => resumer.is_over(),
+            Self::Replica(resumer) => resumer.is_transparent(),
+            Self::Transparent => true,
+        };
+        if is_over {
+            *self = Self::Transparent;
+        }
+    }
+
     /// So many of the bytes the application is to be given.
     fn on_input(&mut self, bytes: &[u8]) -> usize {
         match self {
             Self::Http(resumer) => resumer.on_input(bytes),
-            Self::Replica(_) => bytes.len(),
+            Self::Replica(_) | Self::Transparent => bytes.len(),
         }
     }
 
@@ -380,6 +397,7 @@ impl Filter {
         match self {
             Self::Http(resumer) => resumer.awaits_reply(),
             Self::Replica(resumer) => !resumer.is_transparent(),
+            Self::Transparent => false,
         }
     }
 
@@ -387,6 +405,7 @@ impl Filter {
         match self {
             Self::Http(resumer) => resumer.is_transparent(),
             Self::Replica(resumer) => resumer.is_transparent(),
+            Self::Transparent => true,
         }
     }
 
@@ -394,7 +413,7 @@ impl Filter {
     const fn is_finished(&self) -> bool {
         match self {
             Self::Http(resumer) => resumer.is_finished(),
-            Self::Replica(_) => false,
+            Self::Replica(_) | Self::Transparent => false,
         }
     }
 
@@ -402,6 +421,10 @@ impl Filter {
         match self {
             Self::Http(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
             Self::Replica(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
+            Self::Transparent => {
+                to_client.extend_from_slice(bytes);
+                Ok(())
+            }
         }
     }
 
@@ -409,6 +432,7 @@ impl Filter {
         match self {
             Self::Http(resumer) => resumer.on_application_end(to_client).map_err(mismatch),
             Self::Replica(resumer) => resumer.on_application_end().map_err(mismatch),
+            Self::Transparent => Ok(()),
         }
     }
 
@@ -416,7 +440,7 @@ impl Filter {
     fn on_application_lost(&mut self, to_client: &mut Vec<u8>) -> bool {
         match self {
             Self::Http(resumer) => resumer.on_application_lost(to_client),
-            Self::Replica(_) => false,
+            Self::Replica(_) | Self::Transparent => false,
         }
     }
 }

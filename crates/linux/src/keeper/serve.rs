@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal as on_signal};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
-use super::channel::{self, Received};
+use super::channel::{self, Received, Room};
 use super::input::Input;
 use super::kept::Keeper;
 use super::message::{Answer, Plan, Request};
@@ -165,9 +165,12 @@ fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 /// Answers one agent until it goes. What it asked before it went is done, though nobody hears the answers.
 async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
+    let mut room = Room::default();
     loop {
         let received = agent
-            .async_io(Interest::READABLE, |agent| channel::receive(agent.as_fd()))
+            .async_io(Interest::READABLE, |agent| {
+                channel::receive(agent.as_fd(), &mut room)
+            })
             .await;
         let answer = match received {
             Ok(Some(request)) => on_request(&keeper, request),
@@ -195,7 +198,7 @@ fn on_request(keeper: &Rc<Keeper>, request: Received<Request>) -> Answer {
         Request::Stop => Answer::Stopping,
         Request::Adopt(_) => match adopt(keeper, request) {
             Ok(relay) => {
-                spawn_local(relay.run());
+                spawn_local(Box::new(relay).run());
                 Answer::Adopted
             }
             Err(reason) => Answer::Refused(reason),

@@ -344,7 +344,7 @@ impl Node {
         now: Instant,
         index: ServiceIndex,
         connection: ConnectionId,
-    ) -> Option<Connection> {
+    ) -> Option<Box<Connection>> {
         let service = &mut self.services[usize::from(index)];
         let taken = service.table.hand_over(connection);
         if let (Some(takeover), Some(taken)) = (&mut service.takeover, &taken)
@@ -449,6 +449,9 @@ impl Node {
 
     /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action> {
+        if self.actions.is_empty() {
+            self.plan_next();
+        }
         let action = self.actions.pop_front()?;
         if let Action::Restore { service, connection } = action
             && let Some(connection) = self.services[usize::from(service)].table.get_mut(connection)
@@ -456,6 +459,16 @@ impl Node {
             connection.hold_input_end();
         }
         Some(action)
+    }
+
+    /// Plans the steps of the next connection that is taken over, of the first service that has one.
+    fn plan_next(&mut self) {
+        for (index, service) in (0..).zip(&mut self.services) {
+            let takeover = service.takeover.as_mut();
+            if takeover.is_some_and(|takeover| takeover.plan_next(index, &mut self.actions)) {
+                return;
+            }
+        }
     }
 
     /// The address of a service's clients' peer.

@@ -1,5 +1,6 @@
 //! Many idle connections: what they cost the backup, and how long it takes to take them over.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -21,6 +22,8 @@ const REPORT_LIMIT: Duration = Duration::from_secs(60);
 /// The agent reads what was logged last within some milliseconds.
 const SETTLE: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_millis(50);
+/// How often the keeper's memory is looked at.
+const SAMPLE: Duration = Duration::from_millis(10);
 
 /// What was seen.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -37,6 +40,8 @@ pub struct Idle {
     pub agent_bytes_each_after: f64,
     /// The same of its keeper.
     pub keeper_bytes_each_after: f64,
+    /// The most that the keeper has while all of them exchange 1 KB again, and close.
+    pub keeper_bytes_each_talking: f64,
     /// From the declaration to the first live connection, in milliseconds.
     pub first_live_ms: f64,
     /// From the first to the last live connection, in milliseconds.
@@ -83,7 +88,14 @@ pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
     let takeover = take_over(scene)?;
     let after = Memory::after(scene)?;
     client.order(Order::Wake)?;
-    let report = client.finish(REPORT_LIMIT + READY_LIMIT)?;
+    let finished = AtomicBool::new(false);
+    let (report, talking) = std::thread::scope(|scope| {
+        let peak = scope.spawn(|| peak_of_keeper(scene, &finished));
+        let report = client.finish(REPORT_LIMIT + READY_LIMIT);
+        finished.store(true, Ordering::Relaxed);
+        (report, peak.join().expect("it does not panic"))
+    });
+    let (report, talking) = (report?, talking?);
     std::thread::sleep(SETTLE);
     let held = held_entries(&scene.agent(1)?.pins()).context("count what is held")?;
     let each = |before: u64, after: u64| (after as f64 - before as f64) / f64::from(connections);
@@ -95,6 +107,7 @@ pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
         primary_agent_bytes_each: each(empty.agents[0], full.agents[0]),
         agent_bytes_each_after: each(empty.agents[1], after.0),
         keeper_bytes_each_after: each(empty.keeper, after.1),
+        keeper_bytes_each_talking: each(empty.keeper, talking),
         first_live_ms: first,
         all_live_ms: all,
         restore_us_each: all * 1e3 / takeover.restored.saturating_sub(1).max(1) as f64,
@@ -142,16 +155,31 @@ impl Memory {
     }
 }
 
+/// The most that node b's keeper has until `finished`.
+fn peak_of_keeper(scene: &Scene, finished: &AtomicBool) -> Result<u64> {
+    let Some(keeper) = keeper(scene)? else {
+        return Ok(0);
+    };
+    let mut peak = 0;
+    while !finished.load(Ordering::Relaxed) {
+        peak = peak.max(anonymous_memory(keeper)?);
+        std::thread::sleep(SAMPLE);
+    }
+    Ok(peak)
+}
+
 /// What node b's keeper has; nothing, if there is none yet.
 fn keeper_memory(scene: &Scene) -> Result<u64> {
+    Ok(keeper(scene)?.map_or(Ok(0), anonymous_memory)?)
+}
+
+fn keeper(scene: &Scene) -> Result<Option<Pid>> {
     let is_keeper = |&pid: &Pid| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.split(|&byte| byte == 0).nth(1) == Some(b"keeper")
     };
-    let keeper = process::inside(&[scene.network.nodes[1].inode()])?
-        .into_iter()
-        .find(is_keeper);
-    Ok(keeper.map_or(Ok(0), anonymous_memory)?)
+    let processes = process::inside(&[scene.network.nodes[1].inode()])?;
+    Ok(processes.into_iter().find(is_keeper))
 }
 
 #[cfg(test)]

@@ -155,6 +155,11 @@ impl Report {
                 AtMost(4_096.0),
             );
             promise(
+                "memory of a relayed one in the keeper, bytes",
+                idle.keeper_bytes_each_after.max(idle.keeper_bytes_each_talking),
+                AtMost(4_096.0),
+            );
+            promise(
                 "first of them live after declaration, ms",
                 idle.first_live_ms,
                 AtMost(5.0),
@@ -206,13 +211,14 @@ impl Report {
         }
         if let Some(idle) = &self.idle {
             println!(
-                "{} idle: {:.0} bytes each at the backup, {:.0} at the primary; taken over {:.0}, keeper {:.0}; all live in {:.0} ms; \
+                "{} idle: {:.0} bytes each at the backup, {:.0} at the primary; taken over {:.0}, keeper {:.0}, {:.0} talking; all live in {:.0} ms; \
                  {} held afterwards",
                 idle.connections,
                 idle.agent_bytes_each,
                 idle.primary_agent_bytes_each,
                 idle.agent_bytes_each_after,
                 idle.keeper_bytes_each_after,
+                idle.keeper_bytes_each_talking,
                 idle.all_live_ms,
                 idle.held_entries_after
             );

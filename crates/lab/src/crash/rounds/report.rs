@@ -102,6 +102,7 @@ fn durations(facts: &Facts, index: usize, round: &Round) -> Durations {
         integration: round.integration.ms().into_iter().collect(),
         integration_gap: felt.gaps(back).reduce(f64::max).into_iter().collect(),
         baseline_gap: felt.gaps(before).collect(),
+        fault_free_gap: felt.waits(before).collect(),
         ..Durations::default()
     };
     if round.was_primary {

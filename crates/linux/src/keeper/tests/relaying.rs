@@ -12,6 +12,7 @@ use proto::restart::replica::Resume;
 use proto::spill::{Depot, InFile, Part};
 
 use super::lab::*;
+use crate::keeper::relay::Relay;
 use crate::keeper::{Ending, Input, Plan, State};
 use crate::spill::SpillDir;
 
@@ -310,4 +311,14 @@ fn a_client_that_does_not_read_holds_up_the_application() {
     );
     drop(client);
     assert_eq!(lab.ended(1).ending, Ending::ClientLost);
+}
+
+/// What it may do later is made when it is done: ten thousand idle ones must not pay for it.
+#[test]
+fn a_connection_that_waits_takes_no_room_for_what_it_may_do() {
+    fn size<F>(_: impl FnOnce(Box<Relay>) -> F) -> usize {
+        size_of::<F>()
+    }
+    let size = size(Relay::run);
+    assert!(size <= 1024, "{size} bytes");
 }

@@ -1,8 +1,9 @@
 //! A header section that was cut is continued from a regenerated one: line by line, the same or volatile.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use thiserror::Error;
 
 use super::Mismatch;
@@ -18,10 +19,14 @@ pub enum Cut {
     Splice,
 }
 
-/// The header fields that two executions of one request may say differently. What the log has stands.
+/// The header fields that two executions of one request may say differently. What the log has stands. Clones share one list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, Cut>")]
-pub struct Volatile(BTreeMap<String, Cut>);
+pub struct Volatile(#[serde(serialize_with = "serialize_fields")] Arc<BTreeMap<String, Cut>>);
+
+fn serialize_fields<S: Serializer>(fields: &BTreeMap<String, Cut>, serializer: S) -> Result<S::Ok, S::Error> {
+    fields.serialize(serializer)
+}
 
 /// A field that cannot be volatile.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -48,12 +53,10 @@ impl Default for Volatile {
         ];
         let refuse = ["connection", "set-cookie"];
         let fields = splice.map(|name| (name, Cut::Splice)).into_iter();
-        Self(
-            fields
-                .chain(refuse.map(|name| (name, Cut::Refuse)))
-                .map(|(name, cut)| (name.into(), cut))
-                .collect(),
-        )
+        let fields = fields
+            .chain(refuse.map(|name| (name, Cut::Refuse)))
+            .map(|(name, cut)| (name.into(), cut));
+        Self(Arc::new(fields.collect()))
     }
 }
 
@@ -79,7 +82,7 @@ impl TryFrom<BTreeMap<String, Cut>> for Volatile {
             .collect();
         match fields.keys().find(|name| FIXED.contains(&name.as_str())) {
             Some(name) => Err(VolatileError(name.clone())),
-            None => Ok(Self(fields)),
+            None => Ok(Self(Arc::new(fields))),
         }
     }
 }
@@ -90,7 +93,7 @@ impl Volatile {
     /// # Errors
     /// As for [`TryFrom`].
     pub fn with<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, VolatileError> {
-        let mut fields = Self::default().0;
+        let mut fields = Arc::unwrap_or_clone(Self::default().0);
         for name in names {
             fields.entry(name.to_ascii_lowercase()).or_insert(Cut::Splice);
         }

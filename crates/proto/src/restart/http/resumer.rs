@@ -157,6 +157,11 @@ impl Resumer {
         matches!(self.state, State::Transparent) && self.last_reply.is_none()
     }
 
+    /// Whether the filter has nothing more to compare, and nothing to tell: the relay need not keep it.
+    pub fn is_over(&self) -> bool {
+        self.is_transparent() && self.again.is_empty() && self.refusal.is_none()
+    }
+
     /// The connection's last reply is complete: the relay ends the output, whatever the application does.
     pub const fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished)

@@ -1,0 +1,76 @@
+//! What is promised to connections at work: the stall is the detection, one round trip and little else, beyond what they wait anyway.
+
+use serde::Serialize;
+
+use super::durations::Durations;
+use crate::client::Spread;
+
+/// What a takeover may add to detection and round trip, in milliseconds.
+const ALLOWANCE_MS: f64 = 20.0;
+
+/// The promise, measured over the connections at work. In milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct BusyStall {
+    /// 99th percentile of the stall less the detection of its run.
+    pub beyond_detection_p99_ms: f64,
+    /// 99th percentile of the longest waits in the fault-free second before the fault.
+    pub fault_free_gap_p99_ms: f64,
+    /// The emulated round trip; 0 without one, for that of the cables is some 0.1 ms.
+    pub rtt_ms: f64,
+    /// The sum of those two and of 20 ms.
+    pub limit_ms: f64,
+    /// Whether the first is not above the limit.
+    pub kept: bool,
+}
+
+impl BusyStall {
+    /// What `durations` show at a round trip of `rtt_ms`; nothing without a takeover.
+    #[must_use]
+    pub fn of(durations: &Durations, rtt_ms: f64) -> Option<Self> {
+        let p99 = |values: &[f64]| Some(Spread::of(values.iter().copied())?.p99);
+        let beyond_detection_p99_ms = p99(&durations.beyond_detection)?;
+        let fault_free_gap_p99_ms = p99(&durations.fault_free_gap)?;
+        let limit_ms = fault_free_gap_p99_ms + rtt_ms + ALLOWANCE_MS;
+        Some(Self {
+            beyond_detection_p99_ms,
+            fault_free_gap_p99_ms,
+            rtt_ms,
+            limit_ms,
+            kept: beyond_detection_p99_ms <= limit_ms,
+        })
+    }
+
+    /// One line for a person.
+    #[must_use]
+    pub fn line(&self) -> String {
+        format!(
+            "busy, p99: stall beyond detection {:.2} ms, promised <= {:.2} ms (fault-free gap {:.2} + RTT {:.1} + {ALLOWANCE_MS}): {}",
+            self.beyond_detection_p99_ms,
+            self.limit_ms,
+            self.fault_free_gap_p99_ms,
+            self.rtt_ms,
+            if self.kept { "kept" } else { "NOT KEPT" },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_promise_is_about_what_a_takeover_adds() {
+        let mut durations = Durations {
+            fault_free_gap: vec![5.0; 100],
+            beyond_detection: vec![45.0; 100],
+            ..Durations::default()
+        };
+        let at_bound = BusyStall::of(&durations, 20.0).unwrap();
+        assert_eq!((at_bound.limit_ms, at_bound.kept), (45.0, true));
+        assert!(!BusyStall::of(&durations, 19.0).unwrap().kept);
+        durations.beyond_detection[0] = 1000.0; // one in a hundred
+        assert!(BusyStall::of(&durations, 20.0).unwrap().kept);
+        durations.beyond_detection.clear();
+        assert_eq!(BusyStall::of(&durations, 20.0), None);
+    }
+}
