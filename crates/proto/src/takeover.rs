@@ -67,8 +67,12 @@ pub(crate) struct Takeover {
     declared: Instant,
     drained: Option<Instant>,
     undecided: BTreeSet<ConnectionId>,
-    /// Those of them whose steps are not planned yet, in order.
-    waiting: VecDeque<ConnectionId>,
+    /// Those of them whose steps are not planned yet.
+    unplanned: BTreeSet<ConnectionId>,
+    /// Of these, who waits for something, in order; and who has been planned meanwhile.
+    hurried: VecDeque<ConnectionId>,
+    /// The others, likewise.
+    unhurried: VecDeque<ConnectionId>,
     /// Connections whose client may not have got the SYN-ACK, with that.
     half_open: BTreeMap<ConnectionId, Vec<u8>>,
     connections: usize,
@@ -105,7 +109,9 @@ impl Takeover {
             declared: now,
             drained: None,
             undecided: BTreeSet::new(),
-            waiting: VecDeque::new(),
+            unplanned: BTreeSet::new(),
+            hurried: VecDeque::new(),
+            unhurried: VecDeque::new(),
             half_open: BTreeMap::new(),
             connections: 0,
             reset: 0,
@@ -148,7 +154,16 @@ impl Takeover {
             let entry = table.get_mut(connection).expect("in the table");
             entry.hold_input();
             match entry.restart() {
-                Ok(_) => self.waiting.push_back(connection),
+                Ok(_) => {
+                    let is_hurried = entry.is_busy() && !self.half_open.contains_key(&connection);
+                    let place = if is_hurried {
+                        &mut self.hurried
+                    } else {
+                        &mut self.unhurried
+                    };
+                    place.push_back(connection);
+                    self.unplanned.insert(connection);
+                }
                 Err(reason) => self.on_unrestorable(service, connection, table, reason, actions),
             }
         }
@@ -161,7 +176,8 @@ impl Takeover {
     /// Plans the steps of the next connection; false if there is none. One at a time: the steps of ten thousand are megabytes, and
     /// the first of them would wait until the last is written down.
     pub(crate) fn plan_next(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
-        let Some(connection) = self.waiting.pop_front() else {
+        let mut next = || self.hurried.pop_front().or_else(|| self.unhurried.pop_front());
+        let Some(connection) = std::iter::from_fn(&mut next).find(|id| self.unplanned.remove(id)) else {
             return false;
         };
         actions.extend([
@@ -172,6 +188,13 @@ impl Takeover {
             Action::HandOver { service, connection },
         ]);
         true
+    }
+
+    /// A client has said something on a connection: if that is not planned yet, it comes next.
+    pub(crate) fn on_client(&mut self, connection: ConnectionId) {
+        if self.unplanned.contains(&connection) {
+            self.hurried.push_back(connection);
+        }
     }
 
     /// Handshakes whose SYN-ACK may have reached the client are connections.
@@ -561,6 +584,24 @@ mod tests {
         assert_eq!(restored(&actions), opened[..BEFORE_HOLD]);
         while takeover.plan_next(0, &mut actions) {}
         assert_eq!(restored(&actions), opened);
+    }
+
+    /// Who owes nothing waits, until it says something.
+    #[test]
+    fn a_client_that_speaks_comes_next() {
+        let mut table = table();
+        let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
+        let (now, mut actions) = (Instant::from_nanos(1), VecDeque::new());
+        let mut takeover = Takeover::begin(now, 0, &mut actions);
+        takeover.on_drained(now, 0, &mut table, &mut actions);
+        actions.clear();
+        for who in [opened[98], opened[98], opened[3]] {
+            takeover.on_client(who);
+        }
+        while takeover.plan_next(0, &mut actions) {}
+        let next = restored(&actions);
+        assert_eq!(next[..2], [opened[98], opened[BEFORE_HOLD]]);
+        assert_eq!(next.len(), 100 - BEFORE_HOLD);
     }
 
     fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {

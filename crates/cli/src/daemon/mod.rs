@@ -93,6 +93,8 @@ struct Agent<'a> {
     stop: Arc<AtomicBool>,
     upgrade: Upgrade<'a>,
     idle_naps: u32,
+    /// Others may have the CPU first.
+    yields: bool,
     peer_status: control::PeerStatus,
     /// It is to stop, by then at the latest.
     leaves_by: Option<proto::Instant>,
@@ -179,6 +181,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         stop,
         upgrade,
         idle_naps: 0,
+        yields: false,
         peer_status,
         leaves_by: None,
         peer_addresses: config.peer.addresses.clone(),
@@ -308,10 +311,28 @@ impl Agent<'_> {
     /// Does what the node wants, until it wants nothing more.
     fn carry_out(&mut self) -> anyhow::Result<()> {
         while let Some(action) = self.node.poll_action() {
+            self.yield_to_others(self.node.is_unhurried());
             self.executor
                 .carry_out(action, &mut self.node, &mut self.rings, &self.peer)?;
         }
+        self.yield_to_others(false);
         Ok(())
+    }
+
+    /// Who goes on already needs its application and the keeper; who is idle can wait for them.
+    fn yield_to_others(&mut self, yields: bool) {
+        if self.yields == yields {
+            return;
+        }
+        self.yields = yields;
+        let outcome = if yields {
+            linux::process::yield_precedence()
+        } else {
+            linux::process::take_precedence()
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "priority");
+        }
     }
 
     fn answer(&mut self, call: Call) {

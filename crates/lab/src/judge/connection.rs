@@ -46,11 +46,37 @@ struct Stream {
 #[derive(Debug, Default)]
 struct View {
     client_has_closed: bool,
+    /// Behind the FINs of the client and of the service, and what the other end acknowledged.
+    ends: [End; 2],
     acknowledged: Highest,
     right_edge: Highest,
     time: Highest,
     /// The last timestamp as it stood in a segment, and counted on beyond 32 bits.
     last_time: Option<(u32, u64)>,
+}
+
+impl View {
+    /// Of the segment of `sender`: 0 is the client, 1 the service.
+    fn note_ends(&mut self, sender: usize, packet: &Packet, at: Position) {
+        if packet.fin {
+            self.ends[sender].fin = Some(at.end);
+        }
+        let other = &mut self.ends[1 - sender].acknowledged;
+        *other = at.ack.map_or(*other, |ack| ack.max(*other));
+    }
+}
+
+/// How a stream ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct End {
+    fin: Option<u64>,
+    acknowledged: u64,
+}
+
+impl End {
+    fn is_acknowledged(self) -> bool {
+        self.fin.is_some_and(|end| self.acknowledged >= end)
+    }
 }
 
 /// Where a segment stands in the streams.
@@ -128,8 +154,10 @@ impl Connection {
     }
 
     /// The client's segment went by at the router or the client.
-    pub fn client_spoke(&mut self, point: Point, packet: &Packet) {
-        self.view(point).client_has_closed |= packet.fin;
+    pub fn client_spoke(&mut self, point: Point, packet: &Packet, at: Position) {
+        let view = self.view(point);
+        view.client_has_closed |= packet.fin;
+        view.note_ends(0, packet, at);
         if packet.syn {
             self.window_scales[0] = packet.window_scale;
         }
@@ -142,6 +170,7 @@ impl Connection {
         }
         let edge = self.right_edge(packet, at);
         let view = self.view(point);
+        view.note_ends(1, packet, at);
         let mut breaches = Vec::new();
         if packet.fin && !view.client_has_closed {
             breaches.push((Rule::NoEarlyFin, "FIN before the client's".into()));
@@ -174,6 +203,11 @@ impl Connection {
             must_not_fall(&mut view.time, time, Rule::KeepsTime, "the timestamp");
         }
         breaches
+    }
+
+    /// Whether each end has acknowledged the other's FIN, as seen there: nothing can be lost any more.
+    pub fn is_over(&mut self, point: Point) -> bool {
+        self.view(point).ends.into_iter().all(End::is_acknowledged)
     }
 
     /// Compares what the service's segment carries with what stood there before, of which at most `size_max` bytes

@@ -10,7 +10,8 @@
 //! Who is the wire may change: a node that comes back is found to be the wire from its first segment on that it forwards
 //! ([`Survey`]). A new wire need not have seen what had been shown, or what the other node had got, before its time.
 //!
-//! * **no-reset**: the client neither gets nor sends a RST. Counted for each direction; not in the list of violations.
+//! * **no-reset**: the client neither gets nor sends a RST. Counted for each direction; not in the list of violations. None is the answer
+//!   to a segment that was overtaken by both FINs and their acknowledgements: any server gives it, and nothing is left to be lost.
 //! * **no-early-fin**: no FIN reaches the client before it has sent its own (if clients close first).
 //! * **input-commit**: when an acknowledgement is shown, the wire's capture has every byte (and FIN) below it, earlier.
 //! * **output-commit**: when data (or a FIN) is shown, the wire's capture has every byte of it, earlier; coming from the
@@ -172,8 +173,8 @@ impl Judge<'_> {
                 connection.seen_by_node(node, packet, toward_client, at);
                 Vec::new()
             }
-            (_, Ok(_)) if !toward_client => {
-                connection.client_spoke(point, packet);
+            (_, Ok(at)) if !toward_client => {
+                connection.client_spoke(point, packet, at);
                 Vec::new()
             }
             (_, Ok(at)) => {
@@ -209,7 +210,8 @@ impl Judge<'_> {
     }
 
     fn take_reset(&mut self, point: Point, client: SocketAddr, packet: &Packet, toward_client: bool) {
-        if point != self.resets_at {
+        let connection = self.connections.get_mut(&client).expect("just met");
+        if point != self.resets_at || connection.is_over(point) {
             return;
         }
         let (count, what) = if toward_client {

@@ -185,6 +185,8 @@ pub struct Node {
     heard: u64,
     services: Vec<Service>,
     actions: VecDeque<Action>,
+    /// The action that was polled last can wait for others that need the CPU.
+    is_unhurried: bool,
 }
 
 impl Node {
@@ -210,6 +212,7 @@ impl Node {
             heard: 0,
             services,
             actions: VecDeque::new(),
+            is_unhurried: false,
         };
         node.sync_what_was_found(now);
         node.count_what_was_found(now);
@@ -274,6 +277,11 @@ impl Node {
         let change = service.table.on_packet(now, direction, &segment, source);
         if service.config.table.has_replicas() && service.admits(change, missed) {
             follow_replica(&mut service.table, index, change, &mut self.actions);
+        }
+        if let (Direction::In, Change::Connection(id), Some(takeover)) =
+            (direction, change, &mut service.takeover)
+        {
+            takeover.on_client(id);
         }
         match change {
             Change::Unknown => {
@@ -452,13 +460,23 @@ impl Node {
         if self.actions.is_empty() {
             self.plan_next();
         }
-        let action = self.actions.pop_front()?;
+        let Some(action) = self.actions.pop_front() else {
+            self.is_unhurried = false;
+            return None;
+        };
         if let Action::Restore { service, connection } = action
             && let Some(connection) = self.services[usize::from(service)].table.get_mut(connection)
         {
+            self.is_unhurried = !connection.is_busy();
             connection.hold_input_end();
         }
         Some(action)
+    }
+
+    /// Whether the action that was polled last, and its fellows, can wait for others that need the CPU: it takes over a connection on
+    /// which no client waits for anything.
+    pub fn is_unhurried(&self) -> bool {
+        self.is_unhurried
     }
 
     /// Plans the steps of the next connection that is taken over, of the first service that has one.
