@@ -324,8 +324,15 @@ fn serve(
     status: &Mutex<Status>,
 ) -> Keepers {
     let mut adopted = keepers.status().is_ok_and(|status| !status.services.is_empty());
+    let mut refreshed = linux::clock::now();
     loop {
-        match handovers.recv_timeout(REFRESH) {
+        let since = linux::clock::now().since(refreshed);
+        let wait = if adopted {
+            REFRESH.saturating_sub(since)
+        } else {
+            REFRESH
+        };
+        match handovers.recv_timeout(wait) {
             Ok(handover) => {
                 let mut count = 0;
                 for handover in std::iter::once(handover).chain(handovers.try_iter()) {
@@ -340,9 +347,12 @@ fn serve(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return keepers,
         }
-        if !adopted {
+        // It is about all connections: not for each that comes.
+        let now = linux::clock::now();
+        if !adopted || now.since(refreshed) < REFRESH {
             continue;
         }
+        refreshed = now;
         match keepers.status() {
             Ok(now) => *status.lock().unwrap_or_else(PoisonError::into_inner) = now,
             Err(error @ ClientError::Refused(_)) => tracing::error!(%error, "connection lost"),
