@@ -677,7 +677,7 @@ fn headers_and_exit_codes_are_checked_one_by_one() {
     );
     assert_one(
         &and("volatile_headers = [\"ETag\"]\n"),
-        "15: service[0].volatile_headers: element 1 is \"ETag\"; allowed: the name of an HTTP header \
+        "15: service[0].volatile_headers: element 0 is \"ETag\"; allowed: the name of an HTTP header \
          that neither frames nor identifies the reply",
     );
     let replica = SMALLEST.replace("\"http\"", "\"replica\"") + "volatile_headers = []\n";
