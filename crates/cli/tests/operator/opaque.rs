@@ -26,7 +26,8 @@ impl Openssl {
             .args(arguments.split_ascii_whitespace())
             .current_dir(dir)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null());
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         Self(namespace.run(|| command.spawn().unwrap()))
     }
 }
