@@ -51,6 +51,12 @@ pub struct TakeoverReport {
 /// told late; with ten thousand of them it takes milliseconds.
 const BEFORE_HOLD: usize = 64;
 
+/// For each connection on which a client waits, the others wait so long, but never longer than [`HEAD_START_MAX`]: the keeper and the
+/// application need the CPUs for its answer, and nobody needs the others.
+const HEAD_START_EACH: Duration = Duration::from_micros(250);
+/// See [`HEAD_START_EACH`].
+const HEAD_START_MAX: Duration = Duration::from_millis(150);
+
 /// What is taken over.
 #[derive(Debug)]
 enum Scope {
@@ -73,6 +79,8 @@ pub(crate) struct Takeover {
     hurried: VecDeque<ConnectionId>,
     /// The others, likewise.
     unhurried: VecDeque<ConnectionId>,
+    /// Until then these wait.
+    rest_from: Option<Instant>,
     /// Connections whose client may not have got the SYN-ACK, with that.
     half_open: BTreeMap<ConnectionId, Vec<u8>>,
     connections: usize,
@@ -112,6 +120,7 @@ impl Takeover {
             unplanned: BTreeSet::new(),
             hurried: VecDeque::new(),
             unhurried: VecDeque::new(),
+            rest_from: None,
             half_open: BTreeMap::new(),
             connections: 0,
             reset: 0,
@@ -167,16 +176,22 @@ impl Takeover {
                 Err(reason) => self.on_unrestorable(service, connection, table, reason, actions),
             }
         }
+        let at_work = u32::try_from(self.hurried.len()).unwrap_or(u32::MAX);
+        let head_start = HEAD_START_EACH.saturating_mul(at_work).min(HEAD_START_MAX);
         for _ in 0..BEFORE_HOLD {
             self.plan_next(service, actions);
         }
+        self.rest_from = (at_work > 0).then(|| now + head_start);
         actions.extend(hold);
     }
 
     /// Plans the steps of the next connection; false if there is none. One at a time: the steps of ten thousand are megabytes, and
     /// the first of them would wait until the last is written down.
     pub(crate) fn plan_next(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
-        let mut next = || self.hurried.pop_front().or_else(|| self.unhurried.pop_front());
+        let mut next = || match self.hurried.pop_front() {
+            None if self.rest_from.is_none() => self.unhurried.pop_front(),
+            hurried => hurried,
+        };
         let Some(connection) = std::iter::from_fn(&mut next).find(|id| self.unplanned.remove(id)) else {
             return false;
         };
@@ -195,6 +210,15 @@ impl Takeover {
         if self.unplanned.contains(&connection) {
             self.hurried.push_back(connection);
         }
+    }
+
+    /// When those on which nobody waits are to be taken over, if that is still to come.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.rest_from
+    }
+
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        self.rest_from = self.rest_from.filter(|&from| now < from);
     }
 
     /// Handshakes whose SYN-ACK may have reached the client are connections.
@@ -602,6 +626,26 @@ mod tests {
         let next = restored(&actions);
         assert_eq!(next[..2], [opened[98], opened[BEFORE_HOLD]]);
         assert_eq!(next.len(), 100 - BEFORE_HOLD);
+    }
+
+    /// Its answer needs the CPUs.
+    #[test]
+    fn who_waits_has_a_head_start() {
+        let mut table = table();
+        let opened: Vec<_> = (1..=200).map(|port| open(&mut table, port)).collect();
+        let (now, mut actions) = (Instant::from_nanos(1), VecDeque::new());
+        let mut takeover = Takeover::begin(now, 0, &mut actions);
+        takeover.on_drained(now, 0, &mut table, &mut actions);
+        assert_eq!(takeover.poll_timeout(), None, "nobody waits");
+        takeover.rest_from = Some(now + HEAD_START_EACH);
+        takeover.on_client(opened[150]);
+        assert!(takeover.plan_next(0, &mut actions), "who speaks does not wait");
+        assert!(!takeover.plan_next(0, &mut actions));
+        takeover.on_timeout(now);
+        assert!(!takeover.plan_next(0, &mut actions));
+        takeover.on_timeout(now + HEAD_START_EACH);
+        while takeover.plan_next(0, &mut actions) {}
+        assert_eq!(restored(&actions).len(), opened.len());
     }
 
     fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {

@@ -205,6 +205,9 @@ impl Node {
         for index in self.indices() {
             let service = &mut self.services[usize::from(index)];
             service.repeats.on_timeout(now, &mut self.actions);
+            if let Some(takeover) = &mut service.takeover {
+                takeover.on_timeout(now);
+            }
             self.confirm(now, index);
             let service = &mut self.services[usize::from(index)];
             let may_claim = service.standing.may_claim(now);
@@ -263,6 +266,7 @@ impl Node {
             });
             [
                 service.repeats.poll_timeout(),
+                service.takeover.as_ref().and_then(Takeover::poll_timeout),
                 claim,
                 service.given_at(),
                 service.standing.asks_at(),
