@@ -10,55 +10,24 @@
 //! What comes in order from a [`Shelf`] stays there until [`StreamLog::keep`]: most of it was acknowledged by then, and is
 //! never copied. The oldest of what is kept may be moved to a file ([`StreamLog::spill`]).
 
+mod chunks;
+mod shelf;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::spill::{Full, Part, Spilled, Spills};
 use crate::{Offset, Seq};
+use chunks::Chunks;
+use shelf::Shelved;
+pub use shelf::{OnShelf, Shelf};
 
-const CHUNK: usize = 32 * 1024;
 const AHEAD_MAX: usize = 256;
-/// Chunks kept for reuse while a log is in use.
-const SPARE_MAX: usize = 32;
-/// A chunk so small is kept for reuse when a log is empty: small messages come again and again.
-const SMALL: usize = 2048;
-
 /// Bytes from a shelf that are fewer than these are copied at once: that costs no more than remembering where they are.
 const SHELVED_MIN: usize = 1024;
 /// Room for so many pieces on a shelf stays when none is there.
 const SHELVED_KEPT: usize = 8;
-
-/// Where bytes that a log was given can be read again, until the log was told to [`keep`](StreamLog::keep) what it needs.
-pub trait Shelf {
-    /// `len` bytes from `place` on.
-    fn bytes(&self, place: u64, len: usize) -> &[u8];
-}
-
-/// Where some bytes lie.
-#[derive(Clone, Copy)]
-pub struct OnShelf<'a> {
-    /// On this shelf.
-    pub shelf: &'a dyn Shelf,
-    /// From here on.
-    pub place: u64,
-}
-
-impl OnShelf<'_> {
-    /// The place `bytes` further on.
-    #[must_use]
-    pub fn skip(self, bytes: usize) -> Self {
-        let place = self.place + bytes as u64;
-        Self { place, ..self }
-    }
-}
-
-/// A piece of the stream that lies on a shelf.
-#[derive(Clone, Debug)]
-struct Shelved {
-    range: Range<Offset>,
-    place: u64,
-}
 
 /// What became of a piece of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,17 +52,11 @@ pub struct StreamLog {
     /// Sorted, disjoint, not adjacent, all behind the frontier.
     ahead: Vec<Range<Offset>>,
     fin: Option<Offset>,
-    /// Chunk `i` holds the bytes from `origin + i * CHUNK` on. The first one grows as it is filled, up to that size.
-    chunks: VecDeque<Vec<u8>>,
-    origin: Offset,
-    /// Memory of the chunks, in bytes.
-    memory: usize,
+    chunks: Chunks,
     /// What is kept before the first chunk.
     spilled: Option<Box<Spilled>>,
     /// The last pieces before the frontier, in order, while nothing is ahead.
     shelved: VecDeque<Shelved>,
-    /// Chunks that were given up last: their memory is still in the caches.
-    spare: Vec<Vec<u8>>,
 }
 
 impl StreamLog {
@@ -116,12 +79,9 @@ impl StreamLog {
             frontier: start,
             ahead: Vec::new(),
             fin: None,
-            chunks: VecDeque::new(),
-            origin: start,
-            memory: 0,
+            chunks: Chunks::new(start),
             spilled: None,
             shelved: VecDeque::new(),
-            spare: Vec::new(),
         }
     }
 
@@ -187,7 +147,7 @@ impl StreamLog {
 
     /// Memory held by what is kept, in bytes; not counted is what waits to be used again while the log is in use.
     pub fn memory(&self) -> usize {
-        self.memory
+        self.chunks.memory()
     }
 
     /// Bytes that its file holds.
@@ -232,7 +192,7 @@ impl StreamLog {
                     let range = at..end;
                     self.shelved.push_back(Shelved { range, place });
                 }
-                _ => self.write(at, bytes),
+                _ => self.chunks.write(at, bytes),
             }
             self.frontier = end;
             return Inserted::Stored;
@@ -253,7 +213,7 @@ impl StreamLog {
         while let Some(Shelved { range, place }) = self.shelved.pop_front() {
             let start = range.start.max(self.base);
             let bytes = shelf.bytes(place + start.since(range.start), at_index(range.end.since(start)));
-            self.write(start, bytes);
+            self.chunks.write(start, bytes);
         }
         if self.shelved.capacity() > SHELVED_KEPT {
             self.shelved = VecDeque::new();
@@ -269,7 +229,7 @@ impl StreamLog {
         let mut position = at.max(self.resident());
         for range in known {
             let overlap = position.max(range.start)..end.min(range.end);
-            if overlap.start < overlap.end && !self.equals(overlap.start, part(&overlap)) {
+            if overlap.start < overlap.end && !self.chunks.equals(overlap.start, part(&overlap)) {
                 return Inserted::Conflict;
             }
             let gap = position..end.min(range.start);
@@ -288,7 +248,7 @@ impl StreamLog {
             return Inserted::TooManyHoles;
         }
         for range in &unknown {
-            self.write(range.start, part(range));
+            self.chunks.write(range.start, part(range));
         }
         self.ahead.extend(unknown);
         self.merge();
@@ -324,16 +284,11 @@ impl StreamLog {
             self.shelved.pop_front();
         }
         if self.base == self.frontier && self.ahead.is_empty() {
-            self.clear();
+            self.chunks.clear(self.base);
         }
-        while self.origin + CHUNK as u64 <= self.base {
-            let Some(chunk) = self.chunks.pop_front() else {
-                break;
-            };
-            self.drop_chunk(chunk);
-        }
+        self.chunks.release(self.base);
         if self.chunks.is_empty() {
-            self.origin = self.resident();
+            self.chunks.begin_at(self.resident());
         }
     }
 
@@ -342,16 +297,6 @@ impl StreamLog {
         self.frontier = self.end().max(end);
         self.ahead.clear();
         self.release(self.frontier);
-    }
-
-    /// The first chunk, which was taken out, is not needed any more.
-    fn drop_chunk(&mut self, mut chunk: Vec<u8>) {
-        self.origin += CHUNK as u64;
-        self.memory -= chunk.capacity();
-        if self.spare.len() < SPARE_MAX {
-            chunk.clear();
-            self.spare.push(chunk);
-        }
     }
 
     /// Moves what is kept before `to` to a file, the oldest first and in whole chunks, until no more than `memory` bytes of memory
@@ -364,35 +309,20 @@ impl StreamLog {
             .shelved
             .front()
             .map_or(self.frontier, |piece| piece.range.start);
-        while self.memory > memory && self.origin + CHUNK as u64 <= to.min(in_chunks) {
-            let start = self.origin.max(self.base);
+        while self.memory() > memory && self.chunks.first_end() <= to.min(in_chunks) {
+            let start = self.chunks.origin().max(self.base);
             let spilled = match &mut self.spilled {
                 Some(spilled) => spilled,
                 none => none.insert(Box::new(Spilled::begin(spills, start)?)),
             };
-            let written = spilled.append(&self.chunks[0][at_index(start.since(self.origin))..]);
+            let written = spilled.append(self.chunks.first_from(start));
             if spilled.bytes() == 0 {
                 self.spilled = None;
             }
             written?;
-            let chunk = self.chunks.pop_front().expect("it has just been written");
-            self.drop_chunk(chunk);
+            self.chunks.drop_first();
         }
         Ok(())
-    }
-
-    /// Nothing is kept any more: what comes next begins a chunk.
-    fn clear(&mut self) {
-        self.origin = self.base;
-        self.memory = 0;
-        if self.chunks.len() == 1 && self.chunks[0].capacity() <= SMALL {
-            let mut chunk = self.chunks.pop_front().expect("one is there");
-            chunk.clear();
-            self.spare = vec![chunk];
-        } else if !self.chunks.is_empty() {
-            self.chunks = VecDeque::new();
-            self.spare = Vec::new();
-        }
     }
 
     /// The kept bytes of `range`, in order, as slices.
@@ -404,7 +334,7 @@ impl StreamLog {
             self.resident() <= range.start && range.end <= self.frontier && !self.is_shelved(),
             "{range:?} of {self:?}"
         );
-        self.pieces(range.start, range.end.since(range.start))
+        self.chunks.pieces(range.start, range.end.since(range.start))
     }
 
     /// The kept bytes of `range`, in order, in memory or not.
@@ -427,67 +357,9 @@ impl StreamLog {
             let len = range.end.since(range.start);
             (
                 range.start,
-                self.pieces(range.start, len).flatten().copied().collect(),
+                self.chunks.pieces(range.start, len).flatten().copied().collect(),
             )
         })
-    }
-
-    fn pieces(&self, mut at: Offset, mut len: u64) -> impl Iterator<Item = &[u8]> {
-        std::iter::from_fn(move || {
-            if len == 0 {
-                return None;
-            }
-            let (chunk, start) = self.locate(at);
-            let count = len.min((CHUNK - start) as u64);
-            at += count;
-            len -= count;
-            Some(&self.chunks[chunk][start..start + at_index(count)])
-        })
-    }
-
-    fn equals(&self, at: Offset, bytes: &[u8]) -> bool {
-        let mut rest = bytes;
-        self.pieces(at, bytes.len() as u64).all(|piece| {
-            let (head, tail) = rest.split_at(piece.len());
-            rest = tail;
-            head == piece
-        })
-    }
-
-    fn locate(&self, at: Offset) -> (usize, usize) {
-        let distance = at_index(at.since(self.origin));
-        (distance / CHUNK, distance % CHUNK)
-    }
-
-    fn write(&mut self, mut at: Offset, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let (index, start) = self.locate(at);
-            while self.chunks.len() <= index {
-                let chunk = self.spare.pop().unwrap_or_default();
-                self.memory += chunk.capacity();
-                self.chunks.push_back(chunk);
-            }
-            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - start));
-            let chunk = &mut self.chunks[index];
-            let before = chunk.capacity();
-            if start > chunk.len() {
-                chunk.resize(start, 0);
-            }
-            let overwritten = now.len().min(chunk.len() - start);
-            chunk[start..start + overwritten].copy_from_slice(&now[..overwritten]);
-            if before < start + now.len() {
-                let is_small = index == 0 && start + now.len() <= SMALL;
-                chunk.reserve_exact(if is_small {
-                    now.len() - overwritten
-                } else {
-                    CHUNK - chunk.len()
-                });
-            }
-            chunk.extend_from_slice(&now[overwritten..]);
-            self.memory += chunk.capacity() - before;
-            at += now.len() as u64;
-            bytes = later;
-        }
     }
 }
 
@@ -498,167 +370,4 @@ fn at_index(distance: u64) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::spill::gather;
-    use crate::spill::tests::Memory;
-    use proptest::prelude::*;
-
-    impl Shelf for Vec<u8> {
-        fn bytes(&self, place: u64, len: usize) -> &[u8] {
-            &self[at_index(place)..][..len]
-        }
-    }
-
-    fn contents(log: &StreamLog) -> Vec<u8> {
-        gather(log.parts(log.base()..log.frontier())).expect("memory can be read")
-    }
-
-    fn spills() -> Arc<Spills> {
-        Spills::new(Box::new(Memory::default()), u64::MAX)
-    }
-
-    #[test]
-    fn a_hole_is_filled_and_conflicts_are_seen_on_both_sides_of_it() {
-        let mut log = StreamLog::new(Seq(0));
-        assert_eq!(log.insert(Offset(0), b"abc", None), Inserted::Stored);
-        assert_eq!(log.insert(Offset(6), b"ghi", None), Inserted::Stored);
-        assert_eq!(
-            (log.frontier(), log.end(), log.has_holes()),
-            (Offset(3), Offset(9), true)
-        );
-        assert_eq!(log.insert(Offset(1), b"bX", None), Inserted::Conflict);
-        assert_eq!(log.insert(Offset(7), b"X", None), Inserted::Conflict);
-        assert_eq!(log.insert(Offset(2), b"cdefg", None), Inserted::Stored);
-        assert_eq!(contents(&log), b"abcdefghi");
-        assert_eq!(log.insert(Offset(0), b"abcdefghi", None), Inserted::Known);
-    }
-
-    #[test]
-    fn released_bytes_are_neither_kept_nor_compared() {
-        let mut log = StreamLog::new(Seq(0));
-        log.insert(Offset(0), &[1; 100_000], None);
-        log.release(Offset(99_990));
-        assert!(log.memory() <= CHUNK, "{}", log.memory());
-        assert_eq!(log.insert(Offset(0), &[9; 99_990], None), Inserted::Known);
-        assert_eq!(log.insert(Offset(99_990), &[9], None), Inserted::Conflict);
-        log.release(Offset(200_000));
-        assert_eq!((log.base(), log.memory()), (Offset(100_000), 0));
-        assert_eq!(log.insert(Offset(100_000), b"on", None), Inserted::Stored);
-        assert_eq!(contents(&log), b"on");
-    }
-
-    #[test]
-    fn a_stream_has_one_end() {
-        let mut log = StreamLog::new(Seq(0));
-        log.insert(Offset(0), b"abc", None);
-        assert!(!log.set_fin(Offset(2)));
-        assert!(log.set_fin(Offset(5)));
-        assert!(!log.set_fin(Offset(6)));
-        assert!(!log.is_complete());
-        assert_eq!(log.insert(Offset(3), b"def", None), Inserted::Conflict);
-        assert_eq!(log.insert(Offset(3), b"de", None), Inserted::Stored);
-        assert!(log.is_complete());
-        assert_eq!(log.next_seq(), Seq(6));
-    }
-
-    #[test]
-    fn holes_are_bounded() {
-        let mut log = StreamLog::new(Seq(0));
-        for at in (0..AHEAD_MAX as u64).map(|hole| Offset(2 * hole + 1)) {
-            assert_eq!(log.insert(at, b"x", None), Inserted::Stored);
-        }
-        let at = Offset(2 * AHEAD_MAX as u64 + 1);
-        assert_eq!(log.insert(at, b"x", None), Inserted::TooManyHoles);
-    }
-
-    #[test]
-    fn what_was_acknowledged_on_the_shelf_is_never_copied() {
-        let shelf = vec![7; 100_000];
-        let mut log = StreamLog::new(Seq(0));
-        for at in (0..100_000).step_by(10_000) {
-            let source = Some(OnShelf {
-                shelf: &shelf,
-                place: at,
-            });
-            assert_eq!(log.insert(Offset(at), &shelf[..10_000], source), Inserted::Stored);
-        }
-        assert_eq!((log.frontier(), log.memory()), (Offset(100_000), 0));
-        log.release(Offset(95_000));
-        log.keep(&shelf);
-        assert_eq!(contents(&log), [7; 5000]);
-        assert!(log.memory() <= CHUNK, "{}", log.memory());
-    }
-
-    #[test]
-    fn what_is_spilled_holds_no_memory_and_is_given_up_with_what_is_released() {
-        let spills = spills();
-        let mut log = StreamLog::new(Seq(0));
-        let stream: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
-        log.insert(Offset(0), &stream, None);
-        log.release(Offset(40_000));
-        log.spill(&spills, Offset(150_000), 0).expect("memory");
-        let spilled = 4 * CHUNK as u64 - 40_000;
-        assert_eq!(
-            (log.spilled(), spills.bytes()),
-            (spilled, spilled),
-            "whole chunks before 150,000"
-        );
-        assert!(log.memory() <= 200_000 - 3 * CHUNK, "{}", log.memory());
-        assert_eq!(log.insert(Offset(200_000), b"more", None), Inserted::Stored);
-        assert_eq!(contents(&log), [&stream[40_000..], b"more"].concat());
-        let parts: Vec<_> = log.parts(Offset(131_000)..Offset(131_100)).collect();
-        assert!(matches!(parts[..], [Part::File(_), Part::Memory(_)]), "{parts:?}");
-        assert_eq!(gather(parts).expect("memory"), stream[131_000..131_100]);
-        assert_eq!(
-            log.insert(Offset(130_000), &[255; 5], None),
-            Inserted::Known,
-            "not compared"
-        );
-        assert_eq!(log.insert(Offset(140_000), &[255; 5], None), Inserted::Conflict);
-        log.release(Offset(131_072));
-        assert_eq!((log.spilled(), spills.bytes()), (0, 0));
-        assert_eq!(contents(&log), [&stream[131_072..], b"more"].concat());
-    }
-
-    proptest! {
-        /// Any order of any overlapping pieces gives the stream, with releases in between.
-        #[test]
-        fn pieces_in_any_order_give_the_stream(
-            pieces in prop::collection::vec((0_u64..90_000, 1_u64..20_000), 1..60),
-            first: u32,
-            shelf: bool,
-            spilled_every in 1_usize..8,
-            released_every in 2_usize..10,
-        ) {
-            let spills = spills();
-            let stream: Vec<u8> = (0..120_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-            let mut log = StreamLog::new(Seq(first));
-            let mut seen = vec![false; stream.len()];
-            for (index, (start, len)) in pieces.into_iter().enumerate() {
-                let range = start as usize..(start + len) as usize;
-                let source = shelf.then_some(OnShelf { shelf: &stream, place: start });
-                prop_assert_ne!(log.insert(Offset(start), &stream[range.clone()], source), Inserted::Conflict);
-                seen[range].fill(true);
-                let frontier = seen.iter().position(|seen| !seen).unwrap_or(seen.len());
-                prop_assert_eq!(log.frontier(), Offset(frontier as u64));
-                if index % released_every == 1 {
-                    log.release(Offset(frontier as u64 / 2));
-                }
-                if index % spilled_every == 0 {
-                    log.spill(&spills, Offset(frontier as u64 / 4 * 3), CHUNK).expect("memory");
-                    prop_assert_eq!(log.spilled(), spills.bytes());
-                }
-                if shelf && index % 4 < 3 {
-                    continue;
-                }
-                log.keep(&stream);
-                prop_assert_eq!(contents(&log), &stream[log.base().0 as usize..frontier]);
-            }
-            log.keep(&stream);
-            for (start, bytes) in log.ahead() {
-                prop_assert_eq!(&bytes, &stream[start.0 as usize..start.0 as usize + bytes.len()]);
-            }
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,161 @@
+//! The memory of a log: chunks of one size, one behind the other.
+
+use std::collections::VecDeque;
+
+use super::at_index;
+use crate::Offset;
+
+/// Bytes of one.
+pub(super) const CHUNK: usize = 32 * 1024;
+/// Chunks kept for reuse while a log is in use.
+const SPARE_MAX: usize = 32;
+/// A chunk so small is kept for reuse when a log is empty: small messages come again and again.
+const SMALL: usize = 2048;
+
+/// Bytes by their offsets. Which of them were written is for the log to know.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    /// Chunk `i` holds the bytes from `origin + i * CHUNK` on. The first one grows as it is filled, up to that size.
+    chunks: VecDeque<Vec<u8>>,
+    origin: Offset,
+    /// Memory of the chunks, in bytes.
+    memory: usize,
+    /// Chunks that were given up last: their memory is still in the caches.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Chunks {
+    /// None yet; the first will begin at `origin`.
+    pub fn new(origin: Offset) -> Self {
+        Self {
+            chunks: VecDeque::new(),
+            origin,
+            memory: 0,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Memory held, in bytes; not counted is what waits to be used again.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Where the first one begins.
+    pub fn origin(&self) -> Offset {
+        self.origin
+    }
+
+    /// Where it ends.
+    pub fn first_end(&self) -> Offset {
+        self.origin + CHUNK as u64
+    }
+
+    /// Its bytes from `start` on.
+    pub fn first_from(&self, start: Offset) -> &[u8] {
+        &self.chunks[0][at_index(start.since(self.origin))..]
+    }
+
+    /// There is none: the first will begin at `origin`.
+    pub fn begin_at(&mut self, origin: Offset) {
+        self.origin = origin;
+    }
+
+    /// The first one is not needed any more.
+    pub fn drop_first(&mut self) {
+        let Some(mut chunk) = self.chunks.pop_front() else {
+            return;
+        };
+        self.origin += CHUNK as u64;
+        self.memory -= chunk.capacity();
+        if self.spare.len() < SPARE_MAX {
+            chunk.clear();
+            self.spare.push(chunk);
+        }
+    }
+
+    /// Those that lie before `base` are not needed any more.
+    pub fn release(&mut self, base: Offset) {
+        while !self.is_empty() && self.first_end() <= base {
+            self.drop_first();
+        }
+    }
+
+    /// Nothing is kept any more: what comes next begins a chunk, at `origin`.
+    pub fn clear(&mut self, origin: Offset) {
+        self.origin = origin;
+        self.memory = 0;
+        if self.chunks.len() == 1 && self.chunks[0].capacity() <= SMALL {
+            let mut chunk = self.chunks.pop_front().expect("one is there");
+            chunk.clear();
+            self.spare = vec![chunk];
+        } else if !self.chunks.is_empty() {
+            self.chunks = VecDeque::new();
+            self.spare = Vec::new();
+        }
+    }
+
+    /// `len` bytes from `at` on, in order, as slices.
+    pub fn pieces(&self, mut at: Offset, mut len: u64) -> impl Iterator<Item = &[u8]> {
+        std::iter::from_fn(move || {
+            if len == 0 {
+                return None;
+            }
+            let (chunk, start) = self.locate(at);
+            let count = len.min((CHUNK - start) as u64);
+            at += count;
+            len -= count;
+            Some(&self.chunks[chunk][start..start + at_index(count)])
+        })
+    }
+
+    /// Whether these stand at `at`.
+    pub fn equals(&self, at: Offset, bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        self.pieces(at, bytes.len() as u64).all(|piece| {
+            let (head, tail) = rest.split_at(piece.len());
+            rest = tail;
+            head == piece
+        })
+    }
+
+    fn locate(&self, at: Offset) -> (usize, usize) {
+        let distance = at_index(at.since(self.origin));
+        (distance / CHUNK, distance % CHUNK)
+    }
+
+    /// Writes them at `at`.
+    pub fn write(&mut self, mut at: Offset, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (index, start) = self.locate(at);
+            while self.chunks.len() <= index {
+                let chunk = self.spare.pop().unwrap_or_default();
+                self.memory += chunk.capacity();
+                self.chunks.push_back(chunk);
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - start));
+            let chunk = &mut self.chunks[index];
+            let before = chunk.capacity();
+            if start > chunk.len() {
+                chunk.resize(start, 0);
+            }
+            let overwritten = now.len().min(chunk.len() - start);
+            chunk[start..start + overwritten].copy_from_slice(&now[..overwritten]);
+            if before < start + now.len() {
+                let is_small = index == 0 && start + now.len() <= SMALL;
+                chunk.reserve_exact(if is_small {
+                    now.len() - overwritten
+                } else {
+                    CHUNK - chunk.len()
+                });
+            }
+            chunk.extend_from_slice(&now[overwritten..]);
+            self.memory += chunk.capacity() - before;
+            at += now.len() as u64;
+            bytes = later;
+        }
+    }
+}

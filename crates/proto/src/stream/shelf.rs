@@ -1,0 +1,36 @@
+//! Bytes that are somewhere else until they are needed.
+
+use std::ops::Range;
+
+use crate::Offset;
+
+/// Where bytes that a log was given can be read again, until the log was told to [`keep`](super::StreamLog::keep) what it needs.
+pub trait Shelf {
+    /// `len` bytes from `place` on.
+    fn bytes(&self, place: u64, len: usize) -> &[u8];
+}
+
+/// Where some bytes lie.
+#[derive(Clone, Copy)]
+pub struct OnShelf<'a> {
+    /// On this shelf.
+    pub shelf: &'a dyn Shelf,
+    /// From here on.
+    pub place: u64,
+}
+
+impl OnShelf<'_> {
+    /// The place `bytes` further on.
+    #[must_use]
+    pub fn skip(self, bytes: usize) -> Self {
+        let place = self.place + bytes as u64;
+        Self { place, ..self }
+    }
+}
+
+/// A piece of the stream that lies on a shelf.
+#[derive(Clone, Debug)]
+pub(super) struct Shelved {
+    pub range: Range<Offset>,
+    pub place: u64,
+}

@@ -1,0 +1,118 @@
+//! What is said for connections that have no socket to say it: SYN-ACKs, and RSTs.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::action::Action;
+use crate::connection::{Connection, Opening};
+use crate::packet::{Flags, Options, Segment};
+use crate::{Instant, Seq};
+
+/// The SYN-ACK again: the client may not have got it.
+pub fn repeat(vip: SocketAddr, client: SocketAddr, syn: &Opening, syn_ack: &Opening) -> Segment<'static> {
+    Segment {
+        source: vip,
+        destination: client,
+        seq: syn_ack.seq,
+        ack: syn.seq + 1,
+        flags: Flags::SYN_ACK,
+        window: syn_ack.window,
+        options: syn_ack.options,
+        payload: &[],
+    }
+}
+
+/// What is said again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats(Vec<Repeat>);
+
+#[derive(Debug)]
+struct Repeat {
+    packet: Vec<u8>,
+    due: Instant,
+    wait: Duration,
+    left: u32,
+}
+
+/// As Linux does with a SYN-ACK: after a second, then twice as long each time, five times (`tcp_synack_retries`).
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const REPEATS: u32 = 5;
+
+impl Repeats {
+    /// Says it now, and again later.
+    pub(crate) fn add(&mut self, now: Instant, packet: Vec<u8>, actions: &mut VecDeque<Action>) {
+        actions.push_back(Action::Transmit(packet.clone()));
+        self.0.push(Repeat {
+            packet,
+            due: now + FIRST_WAIT,
+            wait: FIRST_WAIT,
+            left: REPEATS,
+        });
+    }
+
+    /// Says again what is due.
+    pub(crate) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<Action>) {
+        self.0.retain_mut(|repeat| {
+            if now >= repeat.due {
+                actions.push_back(Action::Transmit(repeat.packet.clone()));
+                repeat.wait *= 2;
+                repeat.due = now + repeat.wait;
+                repeat.left -= 1;
+            }
+            repeat.left > 0
+        });
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.0.iter().map(|repeat| repeat.due).min()
+    }
+}
+
+/// A RST at the end of all that the client may have. If it has less, it answers with the number that it expects, and that
+/// is refused (RFC 5961 §3.2); a RST behind what it has, it would ignore.
+pub(super) fn reset_of(connection: &Connection) -> Segment<'static> {
+    let endpoint = connection.endpoint();
+    Segment {
+        source: endpoint.vip,
+        destination: endpoint.client,
+        seq: connection.output().end_seq(),
+        ack: endpoint.receive_next,
+        flags: Flags {
+            ack: true,
+            ..Flags::RST
+        },
+        window: 0,
+        options: Options::default(),
+        payload: &[],
+    }
+}
+
+/// The answer to a segment that belongs to no connection (RFC 9293 §3.10.7.1).
+pub(crate) fn refuse(segment: &Segment<'_>) -> Option<Segment<'static>> {
+    if segment.flags.rst {
+        return None;
+    }
+    let (seq, ack, flags) = if segment.flags.ack {
+        (segment.ack, Seq(0), Flags::RST)
+    } else {
+        (
+            Seq(0),
+            segment.seq + segment.seq_len(),
+            Flags {
+                ack: true,
+                ..Flags::RST
+            },
+        )
+    };
+    Some(Segment {
+        source: segment.destination,
+        destination: segment.source,
+        seq,
+        ack,
+        flags,
+        window: 0,
+        options: Options::default(),
+        payload: &[],
+    })
+}

@@ -1,0 +1,181 @@
+use super::*;
+use crate::Seq;
+use crate::connection::AtLimit;
+use crate::packet::{Checksum, Flags, Options, Segment};
+use crate::restart::http::Reexecute;
+use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
+
+const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
+
+fn table() -> Table {
+    Table::new(TableConfig {
+        vip: VIP.into(),
+        policy: Policy::Http,
+        reexecute: Reexecute::default(),
+        opaque: None,
+        connection_bytes_max: 1 << 20,
+        bytes_max: 1 << 30,
+        at_limit: AtLimit::Unprotect,
+        hash_seed: 1,
+    })
+}
+
+/// The client of a port; the clients' sequence numbers begin at 0, the server's at 1000.
+fn say(table: &mut Table, port: u16, direction: Direction, flags: Flags) -> Change {
+    say_with(table, port, direction, flags, b"")
+}
+
+fn say_with(table: &mut Table, port: u16, direction: Direction, flags: Flags, payload: &[u8]) -> Change {
+    let client: SocketAddr = ([10, 0, 0, 1], port).into();
+    let opening = u32::from(!flags.syn);
+    let (source, destination, seq, ack) = match direction {
+        Direction::In => (client, VIP.into(), opening, 1001),
+        Direction::Out => (VIP.into(), client, 1000 + opening, 1),
+    };
+    let segment = Segment {
+        source,
+        destination,
+        seq: Seq(seq),
+        ack: Seq(ack),
+        flags,
+        window: 1000,
+        options: Options::default(),
+        payload,
+    };
+    table.on_packet(Instant::from_nanos(0), direction, &segment, None)
+}
+
+const NOW: Instant = Instant::from_nanos(1);
+
+/// A takeover whose log has been read, and its first steps.
+fn begun(table: &mut Table) -> (Takeover, VecDeque<Action>) {
+    let mut actions = VecDeque::new();
+    let mut takeover = Takeover::begin(NOW, 0, &mut actions);
+    takeover.on_drained(NOW, 0, table, &mut actions);
+    (takeover, actions)
+}
+
+fn begin_handshake(table: &mut Table, port: u16) {
+    say(table, port, Direction::In, Flags::SYN);
+    say(table, port, Direction::Out, Flags::SYN_ACK);
+}
+
+fn open(table: &mut Table, port: u16) -> ConnectionId {
+    begin_handshake(table, port);
+    match say(table, port, Direction::In, Flags::ACK) {
+        Change::Opened(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the log does not keep, the client has all the same.
+#[test]
+fn a_connection_whose_output_was_too_much_is_reset_where_its_client_is() {
+    let config = TableConfig {
+        connection_bytes_max: 3000,
+        ..table().config().clone()
+    };
+    let mut table = Table::new(config);
+    open(&mut table, 1);
+    for seq in (1001..20_001).step_by(1000) {
+        let segment = Segment {
+            source: VIP.into(),
+            destination: ([10, 0, 0, 1], 1).into(),
+            seq: Seq(seq),
+            ack: Seq(1),
+            flags: Flags::ACK,
+            window: 1000,
+            options: Options::default(),
+            payload: &[7; 1000],
+        };
+        table.on_packet(Instant::from_nanos(0), Direction::Out, &segment, None);
+    }
+    let (takeover, _) = begun(&mut table);
+    let refusals: Vec<_> = takeover.into_refusals().collect();
+    let reset = Segment::parse(&refusals[0], Checksum::Trusted).expect("a packet");
+    assert!(reset.flags.rst);
+    assert_eq!(reset.seq, Seq(20_001));
+}
+
+/// Also one that just listens, and whose place in the table is behind those that others have left.
+#[test]
+fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
+    let mut table = table();
+    let left: Vec<_> = (1..=20).map(|port| open(&mut table, port)).collect();
+    let idle = open(&mut table, 21);
+    for id in left {
+        table.remove(id);
+    }
+    let flood = 2 * u16::try_from(PENDING_MAX).expect("small");
+    (100..100 + flood).for_each(|port| begin_handshake(&mut table, port));
+
+    let (mut takeover, mut actions) = begun(&mut table);
+    while takeover.plan_next(0, &mut actions) {}
+    let restored = restored(&actions);
+    assert_eq!(restored.len(), 1 + PENDING_MAX);
+    assert_eq!(restored[0], idle);
+}
+
+/// Not the last of thousands: until then nobody's SYN passes.
+#[test]
+fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
+    let mut table = table();
+    let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
+    let (mut takeover, mut actions) = begun(&mut table);
+    assert!(matches!(actions.back(), Some(Action::Hold { clients, .. }) if clients.len() == 100));
+    assert_eq!(restored(&actions), opened[..BEFORE_HOLD]);
+    while takeover.plan_next(0, &mut actions) {}
+    assert_eq!(restored(&actions), opened);
+}
+
+/// Who owes nothing waits, until it says something.
+#[test]
+fn a_client_that_speaks_comes_next() {
+    let mut table = table();
+    let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
+    let (mut takeover, mut actions) = begun(&mut table);
+    actions.clear();
+    for who in [opened[98], opened[98], opened[3]] {
+        takeover.on_client(who);
+    }
+    while takeover.plan_next(0, &mut actions) {}
+    let next = restored(&actions);
+    assert_eq!(next[..2], [opened[98], opened[BEFORE_HOLD]]);
+    assert_eq!(next.len(), 100 - BEFORE_HOLD);
+}
+
+/// Its answer needs the CPUs.
+#[test]
+fn who_waits_has_a_head_start() {
+    let mut table = table();
+    let opened: Vec<_> = (1..=200).map(|port| open(&mut table, port)).collect();
+    let (mut takeover, mut actions) = begun(&mut table);
+    assert_eq!(takeover.poll_timeout(), None, "nobody waits");
+    while takeover.plan_next(0, &mut actions) {}
+    assert_eq!(restored(&actions), opened);
+
+    for port in [199, 200] {
+        say_with(&mut table, port, Direction::In, Flags::ACK, b"what?");
+    }
+    let (mut takeover, mut actions) = begun(&mut table);
+    assert_eq!(restored(&actions)[..2], opened[198..], "they come first");
+    assert!(!takeover.plan_next(0, &mut actions));
+    takeover.on_client(opened[150]);
+    assert!(takeover.plan_next(0, &mut actions), "who speaks does not wait");
+    assert!(!takeover.plan_next(0, &mut actions));
+    let due = takeover.poll_timeout().expect("the others wait");
+    assert_eq!(due, NOW + 2 * HEAD_START_EACH);
+    takeover.on_timeout(NOW + HEAD_START_EACH);
+    assert!(!takeover.plan_next(0, &mut actions));
+    takeover.on_timeout(due);
+    while takeover.plan_next(0, &mut actions) {}
+    assert_eq!(restored(&actions).len(), opened.len());
+}
+
+fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {
+    let restored = actions.iter().filter_map(|action| match action {
+        Action::Restore { connection, .. } => Some(*connection),
+        _ => None,
+    });
+    restored.collect()
+}

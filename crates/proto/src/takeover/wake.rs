@@ -1,0 +1,82 @@
+//! What wakes a client, and what the server's clock shows it.
+
+use std::ops::Range;
+
+use crate::Instant;
+use crate::connection::{Connection, Endpoint};
+use crate::packet::{Flags, Options, Segment, Timestamps};
+
+/// Segments that a sender begins with (RFC 6928).
+const FIRST: usize = 10;
+/// Bytes that the timestamps option takes of each segment, with its padding (RFC 7323 appendix A).
+const TIMESTAMPS: usize = 12;
+
+/// The packets that wake a client.
+///
+/// First a duplicate acknowledgement, for one whose retransmission timer has backed off (KERNEL: a raw one with seq = SND.NXT works, a
+/// window probe does not). It promises what the old primary did, or the `offered` bytes of the restored socket, if that is more: a window
+/// that was closed is not opened by anyone else.
+///
+/// Then the first of the output that the client has not acknowledged: what was on its way when the primary died is lost, and the
+/// restored socket, which has no estimate of the path yet, would wait for its first timeout. A client that has these bytes drops them.
+pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>> {
+    let endpoint = connection.endpoint();
+    let acknowledgement = acknowledgement(&endpoint, offered, now);
+    let options = endpoint.timestamps.map_or(0, |_| TIMESTAMPS);
+    let size = usize::from(endpoint.mss).saturating_sub(options).max(1);
+    let Range { start, end } = endpoint.unacknowledged;
+    let first = start..end.min(start + (FIRST * size) as u64);
+    let bytes: Vec<u8> = connection.output().slices(first).flatten().copied().collect();
+    let mut seq = endpoint.send_unacknowledged;
+    let segments = bytes.chunks(size).map(|payload| {
+        let segment = Segment {
+            seq,
+            payload,
+            ..acknowledgement
+        };
+        seq = seq + u32::try_from(payload.len()).unwrap_or(0);
+        segment.emit()
+    });
+    std::iter::once(acknowledgement.emit()).chain(segments).collect()
+}
+
+fn acknowledgement(endpoint: &Endpoint, offered: u32, now: Instant) -> Segment<'static> {
+    let shift = endpoint.window_scale.map_or(0, |(_, ours)| ours);
+    let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
+    let edge = endpoint.receive_window_from + endpoint.receive_window;
+    let left = u32::try_from(edge.distance_from(endpoint.receive_next)).unwrap_or(0);
+    let window = left.div_ceil(1 << shift).max(offered >> shift);
+    Segment {
+        source: endpoint.vip,
+        destination: endpoint.client,
+        seq: endpoint.send_unacknowledged + u32::try_from(sent).unwrap_or(0),
+        ack: endpoint.receive_next,
+        flags: Flags::ACK,
+        window: u16::try_from(window).unwrap_or(u16::MAX),
+        options: Options {
+            timestamps: endpoint.timestamps.map(|clock| Timestamps {
+                value: clock_at(clock.value, clock.at, now),
+                echo: clock.echo,
+            }),
+            ..Options::default()
+        },
+        payload: &[],
+    }
+}
+
+/// What the server's timestamp clock shows at `now`, at the least, if it showed `value` when a segment was `seen`. It must
+/// never fall behind what the client has seen, or PAWS drops everything (RFC 7323 §5). It ticks in milliseconds, at the
+/// same moments as a socket's clock, so that the two never drift apart.
+#[allow(clippy::cast_possible_truncation)] // the clock wraps
+pub(crate) fn clock_at(value: u32, seen: Instant, now: Instant) -> u32 {
+    let ticks = |at: Instant| at.as_nanos() / 1_000_000;
+    value
+        .wrapping_add(ticks(now).wrapping_sub(ticks(seen)) as u32)
+        .wrapping_add(1)
+}
+
+/// The same for a socket that is made at `now`: never behind [`wake`], at most one tick ahead. Bit 0 is kept clear, since
+/// for Linux's TCP_TIMESTAMP it means another unit.
+pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
+    clock_at(value, seen, now).wrapping_add(1) & !1
+}
