@@ -18,7 +18,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 use proto::connection::{Connection, Effect, Opening, Protection};
 use proto::follower::{Follower, Policy};
 use proto::packet::{Checksum, Flags, Options, Segment, Timestamps};
-use proto::restart::http::Reexecute;
+use proto::restart::http::Rules;
 use proto::{Instant, Seq};
 use socket2::SockRef;
 
@@ -403,7 +403,7 @@ impl<'a> Conversation<'a> {
         abort_on_close(&socket);
         use_cubic(&socket);
         set_tcp(&socket, libc::TCP_QUICKACK, i32::from(talk.quick_ack));
-        let follower = Follower::new(Policy::Replica, Reexecute::default(), None, 1 << 20);
+        let follower = Follower::new(Policy::Replica, Rules::default(), None, 1 << 20);
         let mut connection = Connection::new(client, SERVER.into(), &syn, &syn_ack, follower, LOG_LIMIT);
         connection.on_client(&segment, None);
         let ours = talk.window_scale.and(answer.options.window_scale).unwrap_or(0);

@@ -12,7 +12,7 @@ use proto::connection::{AtLimit, Connection, Endpoint};
 use proto::follower::Policy;
 use proto::learn::Terms;
 use proto::packet::Segment;
-use proto::restart::http::Reexecute;
+use proto::restart::http::Rules;
 use proto::stream::{OnShelf, Shelf};
 use proto::table::{Direction, Table, TableConfig};
 use proto::{Instant, takeover};
@@ -165,7 +165,7 @@ impl<'a> Late<'a> {
             let mut table = Table::new(TableConfig {
                 vip: family.vip(),
                 policy: Policy::Http,
-                reexecute: Reexecute::default(),
+                rules: Rules::default(),
                 opaque: None,
                 connection_bytes_max: 1 << 24,
                 bytes_max: 1 << 30,

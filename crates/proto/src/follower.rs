@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::Offset;
 use crate::action::{Action, ServiceIndex};
-use crate::restart::http::{Feed, Position, Reexecute, Resume, Resumer, Switched, Tracker, Volatile};
+use crate::restart::http::{Feed, Position, Resume, Resumer, Rules, Switched, Tracker, Volatile};
 use crate::restart::replica::{self, Comparison};
 use crate::spill::Full;
 use crate::table::{Change, ConnectionId, Table};
@@ -170,17 +170,17 @@ impl Replica {
 }
 
 impl Follower {
-    /// The follower for a new connection; `reexecute` and `opaque` are for policy `http`, and a replica may be `bound` bytes behind.
-    pub fn new(policy: Policy, reexecute: Reexecute, opaque: Option<Arc<Opaque>>, bound: usize) -> Self {
+    /// The follower for a new connection; `rules` and `opaque` are for policy `http`, and a replica may be `bound` bytes behind.
+    pub fn new(policy: Policy, rules: Rules, opaque: Option<Arc<Opaque>>, bound: usize) -> Self {
         match policy {
-            Policy::Http => Self::Http(Tracker::new(reexecute), opaque),
+            Policy::Http => Self::Http(Tracker::new(rules), opaque),
             Policy::Replica => Self::Replica(Box::new(Replica::new(bound))),
         }
     }
 
     /// The follower of a connection that is learnt between two exchanges, with policy `http`.
-    pub fn learnt(reexecute: Reexecute) -> Self {
-        Self::Http(Tracker::between(reexecute, Offset::LEARNT), None)
+    pub fn learnt(rules: Rules) -> Self {
+        Self::Http(Tracker::between(rules, Offset::LEARNT), None)
     }
 
     /// The tracker of policy `http`.

@@ -259,7 +259,7 @@ impl Learner {
             terms,
             candidate.middle,
             (reply.at, &reply.segment()),
-            Follower::learnt(config.reexecute),
+            Follower::learnt(config.rules),
             config.connection_bytes_max,
         );
         for kept in &candidate.kept {

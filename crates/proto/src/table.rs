@@ -316,8 +316,8 @@ impl Table {
         self.ended.remove(&client);
         self.forget_older(client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
-        let (policy, reexecute) = (self.config.policy, self.config.reexecute);
-        let follower = Follower::new(policy, reexecute, self.config.opaque.clone(), bound);
+        let (policy, rules) = (self.config.policy, self.config.rules);
+        let follower = Follower::new(policy, rules, self.config.opaque.clone(), bound);
         let connection = Connection::new(
             client,
             self.config.vip,
@@ -479,7 +479,7 @@ mod tests {
     use super::*;
     use crate::connection::AtLimit;
     use crate::follower::Policy;
-    use crate::restart::http::Reexecute;
+    use crate::restart::http::Rules;
 
     /// The client's numbers begin at 0, the server's at 1000.
     fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload: &[u8]) -> Change {
@@ -505,7 +505,7 @@ mod tests {
         Table::new(TableConfig {
             vip: ([10, 0, 0, 100], 80).into(),
             policy: Policy::Http,
-            reexecute: Reexecute::default(),
+            rules: Rules::default(),
             opaque: None,
             connection_bytes_max: 1 << 20,
             bytes_max: 1 << 30,

@@ -58,6 +58,29 @@ fn opaque() {
     );
 }
 
+/// Of long replies that were cut the survivor is asked for the rest.
+#[test]
+fn rests() {
+    let mut partial = 0;
+    for_seeds("rests", 0..SEEDS / 10, |seed, _| {
+        let mut draw = Draw::new(seed);
+        let config = draw.config(seed, Policy::Http);
+        let mut scene = Scene::new(&config);
+        for _ in 0..1 + draw.below(3) {
+            let begin = at(START + draw.time(200 * MS));
+            scene.connect(begin, draw.talk_of(Policy::Http, 3, 400_000, false));
+        }
+        scene.power_off(at(START + draw.time(Duration::from_millis(800))));
+        let complaints = scene.run(at(LIMIT));
+        partial += scene.ledger().partial();
+        (scene, complaints)
+    });
+    assert!(
+        partial > 0 || std::env::var_os("SEED").is_some(),
+        "nobody was asked for the rest"
+    );
+}
+
 /// Uploads are longer than memory may hold of a log: what is beyond goes to files, and is fed from them.
 #[test]
 fn spilled() {

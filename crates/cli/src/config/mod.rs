@@ -160,6 +160,9 @@ pub struct Service {
     /// `"safe"` methods, `"idempotent"` ones and requests with an `Idempotency-Key`, `"all"`, or a list of methods and
     /// `"Idempotency-Key"`; `http` only. Default `"idempotent"`.
     pub reexecute: Reexecute,
+    /// `cut_replies`: whether of a reply that was cut the survivor's application is asked for the `"rest"`, where the reply takes ranges
+    /// and a strong `ETag` identifies its content, or makes the `"whole"` again, which is compared; `http` only. Default `"rest"`.
+    pub cut_replies: CutReplies,
     /// `after_takeover`: whether connections that were taken over stay relayed (`"keep"`), or end with their next reply
     /// (`"close"`), so that their clients connect anew to the application itself; `http` only. Default `"keep"`.
     pub after_takeover: AfterTakeover,
@@ -237,6 +240,16 @@ pub enum Policy {
     Http,
     /// It runs on both nodes and is deterministic per connection (FT-TCP's hot backup).
     Replica,
+}
+
+/// What the survivor's application is asked for when a reply was cut (`cut_replies`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CutReplies {
+    /// For the part that the client does not have, where that is possible.
+    #[default]
+    Rest,
+    /// For all of it.
+    Whole,
 }
 
 /// What becomes of connections that were taken over (`after_takeover`).

@@ -13,8 +13,8 @@ use super::table::{
     ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, narrow, text, unknown,
 };
 use super::{
-    AfterTakeover, AtLimit, Commit, Config, ConfigError, Detector, Health, Metrics, Node, Opaque, Peer,
-    Policy, Problem, Role, STATE_ROOT, Service, StateSync, arbiter, log, relations,
+    AfterTakeover, AtLimit, Commit, Config, ConfigError, CutReplies, Detector, Health, Metrics, Node, Opaque,
+    Peer, Policy, Problem, Role, STATE_ROOT, Service, StateSync, arbiter, log, relations,
 };
 
 /// The file's tables, and the one key outside of them.
@@ -215,6 +215,7 @@ pub(super) struct Draft {
     pub(super) application: Option<SocketAddr>,
     pub(super) volatile_headers: Option<Vec<String>>,
     pub(super) reexecute: Option<Reexecute>,
+    pub(super) cut_replies: Option<CutReplies>,
     pub(super) after_takeover: Option<AfterTakeover>,
     pub(super) opaque: Option<Opaque>,
     pub(super) crash_exit_codes: Vec<u8>,
@@ -266,6 +267,7 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
         application: table.optional("application", application),
         volatile_headers: table.optional("volatile_headers", list(header)),
         reexecute: table.optional("reexecute", reexecute),
+        cut_replies: table.optional("cut_replies", cut_replies),
         after_takeover: table.optional("after_takeover", after_takeover),
         opaque: table.optional("opaque", opaque),
         crash_exit_codes: table
@@ -361,6 +363,7 @@ impl Draft {
                 .unwrap_or_else(|| Self::default_application(address, port)),
             volatile_headers: self.volatile_headers.unwrap_or_else(date),
             reexecute: self.reexecute.unwrap_or_default(),
+            cut_replies: self.cut_replies.unwrap_or_default(),
             after_takeover: self.after_takeover.unwrap_or_default(),
             opaque: self.opaque.unwrap_or_default(),
             crash_exit_codes: self.crash_exit_codes,
@@ -429,6 +432,14 @@ fn reexecute(value: &DeValue<'_>) -> Result<Reexecute, String> {
             _ => None,
         })(value),
     }
+}
+
+fn cut_replies(value: &DeValue<'_>) -> Result<CutReplies, String> {
+    text("\"rest\" or \"whole\"", |name| match name {
+        "rest" => Some(CutReplies::Rest),
+        "whole" => Some(CutReplies::Whole),
+        _ => None,
+    })(value)
 }
 
 fn after_takeover(value: &DeValue<'_>) -> Result<AfterTakeover, String> {

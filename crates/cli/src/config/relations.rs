@@ -81,6 +81,7 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
     let of_http = [
         ("volatile_headers", draft.volatile_headers.is_some()),
         ("reexecute", draft.reexecute.is_some()),
+        ("cut_replies", draft.cut_replies.is_some()),
         ("after_takeover", draft.after_takeover.is_some()),
         ("opaque", draft.opaque.is_some()),
     ];

@@ -66,6 +66,7 @@ primary = "alpha"
 application = "127.0.0.2:8080"
 volatile_headers = ["Date", "X-Request-Id"]
 reexecute = ["GET", "POST", "Idempotency-Key"]
+cut_replies = "whole"
 after_takeover = "close"
 opaque = "replica"
 crash_exit_codes = [3, 139]
@@ -152,6 +153,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         application: "127.0.0.1:80".parse().unwrap(),
         volatile_headers: vec!["date".to_owned()],
         reexecute: Reexecute::IDEMPOTENT,
+        cut_replies: CutReplies::Rest,
         after_takeover: AfterTakeover::Keep,
         opaque: Opaque::Unprotected,
         crash_exit_codes: Vec::new(),
@@ -216,6 +218,7 @@ fn every_field_is_read() {
         Ok(web.reexecute),
         Reexecute::of(["POST", "GET", "Idempotency-Key"])
     );
+    assert_eq!(web.cut_replies, CutReplies::Whole);
     assert_eq!(web.after_takeover, AfterTakeover::Close);
     assert_eq!(web.opaque, Opaque::Replica);
     assert_eq!(web.crash_exit_codes, [3, 139]);
@@ -688,29 +691,23 @@ fn headers_and_exit_codes_are_checked_one_by_one() {
 }
 
 #[test]
-fn what_follows_other_protocols_is_a_word() {
-    assert_one(
-        &and("opaque = \"proxy\"\n"),
-        "15: service[0].opaque: is \"proxy\"; allowed: \"unprotected\" or \"replica\"",
-    );
-    let replica = SMALLEST.replace("\"http\"", "\"replica\"") + "opaque = \"replica\"\n";
-    assert_one(
-        &wrong(&replica),
-        "15: service[0].opaque: belongs to policy = \"http\" only",
-    );
-}
-
-#[test]
-fn what_becomes_of_taken_over_connections_is_a_word() {
-    assert_one(
-        &and("after_takeover = \"reset\"\n"),
-        "15: service[0].after_takeover: is \"reset\"; allowed: \"keep\" or \"close\"",
-    );
-    let replica = SMALLEST.replace("\"http\"", "\"replica\"") + "after_takeover = \"close\"\n";
-    assert_one(
-        &wrong(&replica),
-        "15: service[0].after_takeover: belongs to policy = \"http\" only",
-    );
+fn what_is_chosen_for_http_is_a_word() {
+    for (key, wrong_word, allowed) in [
+        ("opaque", "proxy", ["unprotected", "replica"]),
+        ("after_takeover", "reset", ["keep", "close"]),
+        ("cut_replies", "half", ["rest", "whole"]),
+    ] {
+        let [default, other] = allowed;
+        assert_one(
+            &and(&format!("{key} = {wrong_word:?}\n")),
+            &format!("15: service[0].{key}: is {wrong_word:?}; allowed: {default:?} or {other:?}"),
+        );
+        let replica = SMALLEST.replace("\"http\"", "\"replica\"") + &format!("{key} = {other:?}\n");
+        assert_one(
+            &wrong(&replica),
+            &format!("15: service[0].{key}: belongs to policy = \"http\" only"),
+        );
+    }
 }
 
 #[test]

@@ -262,6 +262,11 @@ impl Relay {
             .iter()
             .map(|ended| (ended.id, ended.reason.as_str()))
             .collect();
+        let by_id = status
+            .connections
+            .iter()
+            .map(|connection| (connection.id, connection));
+        let relayed: HashMap<u64, _> = by_id.collect(); // to look for each among thousands would hold the agent up
         let taken = (self.first..)
             .zip(&self.taken)
             .filter(|(_, taken)| taken.service == service);
@@ -284,7 +289,7 @@ impl Relay {
             });
         taken
             .map(|(id, taken)| {
-                let passed = status.connections.iter().find(|connection| connection.id == id);
+                let passed = relayed.get(&id);
                 let reason = match ended.get(&id) {
                     None => RELAYED.to_owned(),
                     Some(&"") => "relayed; closed".to_owned(),
@@ -386,18 +391,19 @@ fn adopt(client: &mut Client, service: &Service, handover: Handover) {
     let restart = connection.follower().restart();
     // What came after the endpoint was taken is in the socket's receive queue.
     let (log, frontier) = (connection.input(), endpoint.input_frontier);
-    let (plan, input) = match restart {
+    let (plan, input) = match &restart {
         _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Input::default()),
         Ok(Restart::Http { feed, resume }) => (
             Plan::Http {
-                resume,
+                resume: resume.clone(),
                 volatile: service.volatile.clone(),
                 closes: service.closes,
             },
             feed.logged(log, frontier).into_iter().collect(),
         ),
         Ok(Restart::Replica { input_from, resume }) => {
-            let input = log.parts(input_from.min(frontier)..frontier).collect();
+            let input = log.parts((*input_from).min(frontier)..frontier).collect();
+            let resume = resume.clone();
             (Plan::Replica { resume }, input)
         }
         Err(reason) => {

@@ -12,6 +12,7 @@ use proto::connection::AtLimit;
 use proto::detector::DetectorConfig;
 use proto::follower::Opaque;
 use proto::node::{NodeConfig, ServiceConfig};
+use proto::restart::http::Rules;
 use proto::spill::Spills;
 use proto::table::TableConfig;
 
@@ -20,7 +21,7 @@ use super::health::Watch;
 use super::servers::Servers;
 use super::state_sync::StateSyncs;
 use crate::arbiter::Arbiter;
-use crate::config::{self, Config, Policy, Role};
+use crate::config::{self, Config, CutReplies, Policy, Role};
 use crate::lock::{self, Lock};
 
 /// The ring that is used while the agent is not late. Less is full too often, more leaves the caches.
@@ -213,7 +214,10 @@ pub(super) fn node_config(
                     Policy::Http => proto::follower::Policy::Http,
                     Policy::Replica => proto::follower::Policy::Replica,
                 },
-                reexecute: service.reexecute,
+                rules: Rules {
+                    reexecute: service.reexecute,
+                    ranges: service.cut_replies == CutReplies::Rest,
+                },
                 opaque: opaque(config, service),
                 connection_bytes_max: config.log.per_connection_bytes,
                 bytes_max: config.log.total_bytes,

@@ -20,7 +20,7 @@ use crate::client::{ClientProcess, Event, Order, Report};
 use crate::clock::{ClockOffset, monotonic};
 use crate::emulator::{Emulator, Passed};
 use crate::judge::{self, Survey, Verdict};
-use crate::node::{Connection, Takeover};
+use crate::node::{AtLimit, Connection, Takeover};
 use crate::teardown::Teardown;
 
 /// How long all connections have to get their first byte, and each one in addition.
@@ -28,6 +28,9 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 const READY_LIMIT_EACH: Duration = Duration::from_millis(4);
 /// How long a run has to come to the moment of its fault.
 const FAULT_LIMIT: Duration = Duration::from_secs(40);
+/// How long a log has to reach its limit after that, and how often it is looked at.
+const SPILL_LIMIT: Duration = Duration::from_secs(10);
+const SPILL_POLL: Duration = Duration::from_millis(10);
 /// Waits that begin later after an event are not its doing.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
 /// The time before the fault in which a wait may already be the fault's.
@@ -94,6 +97,19 @@ pub struct LogAtFault {
 }
 
 impl LogAtFault {
+    /// Looks at it; if logs `must_spill`, once one has, or after [`SPILL_LIMIT`]: clients that keep step are all before their limits at one
+    /// time, and between two requests at another.
+    fn wait(stage: &Stage, must_spill: bool) -> Result<Self> {
+        let deadline = Deadline::now() + SPILL_LIMIT;
+        loop {
+            let log = Self::of(stage)?;
+            if !must_spill || log.spilled_bytes > 0 || Deadline::now() > deadline {
+                return Ok(log);
+            }
+            std::thread::sleep(SPILL_POLL);
+        }
+    }
+
     fn of(stage: &Stage) -> Result<Self> {
         let status = stage.status(BACKUP)?;
         let service = status
@@ -139,7 +155,9 @@ fn play_with(
 
     tell("load");
     wait_for_moment(&mut client, work.moment)?;
-    let log = options.log.at_limit.map(|_| LogAtFault::of(&stage)).transpose()?;
+    let at_limit = options.log.at_limit;
+    let log = at_limit.map(|at_limit| LogAtFault::wait(&stage, at_limit == AtLimit::Spill));
+    let log = log.transpose()?;
     tell("fault");
     let fault_at = strike(&stage, options.fault, target, options.returning)?;
     measure(&mut client, fault_at, STALL_WINDOW)?;

@@ -5,4 +5,5 @@ mod control;
 mod endings;
 mod lab;
 mod relaying;
+mod rests;
 mod writes;

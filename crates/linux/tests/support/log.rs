@@ -10,7 +10,7 @@ use std::time::Duration;
 use proto::connection::{AtLimit, Connection, Protection};
 use proto::follower::Policy;
 use proto::packet::{Malformed, Segment};
-use proto::restart::http::Reexecute;
+use proto::restart::http::Rules;
 use proto::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use proto::{Instant, takeover};
 use steadfast_linux::clock;
@@ -54,7 +54,7 @@ impl Log {
             Table::new(TableConfig {
                 vip: family.vip(),
                 policy: Policy::Replica,
-                reexecute: Reexecute::default(),
+                rules: Rules::default(),
                 opaque: None,
                 connection_bytes_max: 1 << 30,
                 bytes_max: 1 << 32,

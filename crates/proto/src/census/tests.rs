@@ -7,7 +7,7 @@ use crate::connection::{AtLimit, Cause};
 use crate::follower::Policy;
 use crate::older::OLDER_MAX;
 use crate::packet::{Flags, Options, Segment};
-use crate::restart::http::Reexecute;
+use crate::restart::http::Rules;
 use crate::table::{Direction, Table, TableConfig};
 use crate::{Instant, Seq};
 
@@ -44,7 +44,7 @@ fn wire(policy: Policy, millis: u64) -> Table {
     let mut table = Table::new(TableConfig {
         vip: vip(),
         policy,
-        reexecute: Reexecute::default(),
+        rules: Rules::default(),
         opaque: None,
         connection_bytes_max: 1 << 20,
         bytes_max: 1 << 30,

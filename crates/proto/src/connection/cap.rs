@@ -212,7 +212,7 @@ mod tests {
     use crate::connection::Protection;
     use crate::follower::Policy;
     use crate::packet::Checksum;
-    use crate::restart::http::Reexecute;
+    use crate::restart::http::Rules;
     use crate::table::{Direction, Table, TableConfig};
 
     const LIMIT: u64 = 1 << 20;
@@ -239,7 +239,7 @@ mod tests {
             let table = Table::new(TableConfig {
                 vip: ([10, 0, 0, 100], 80).into(),
                 policy,
-                reexecute: Reexecute::default(),
+                rules: Rules::default(),
                 opaque: None,
                 connection_bytes_max: LIMIT,
                 bytes_max: u64::MAX,

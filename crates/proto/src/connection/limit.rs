@@ -125,7 +125,7 @@ mod tests {
     use crate::connection::Protection;
     use crate::follower::{Policy, Restart};
     use crate::packet::{Flags, Options, Segment};
-    use crate::restart::http::{MARK, Reexecute};
+    use crate::restart::http::{MARK, Rules};
     use crate::spill::gather;
     use crate::spill::tests::Memory;
     use crate::table::{Direction, Table, TableConfig};
@@ -147,7 +147,7 @@ mod tests {
             let config = TableConfig {
                 vip: ([10, 0, 0, 100], 80).into(),
                 policy: Policy::Http,
-                reexecute: Reexecute::default(),
+                rules: Rules::default(),
                 opaque: None,
                 connection_bytes_max: LIMIT,
                 bytes_max: total,

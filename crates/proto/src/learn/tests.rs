@@ -6,7 +6,7 @@ use super::*;
 use crate::connection::{AtLimit, Endpoint};
 use crate::follower::{Policy, Restart};
 use crate::packet::{Flags, Options, Timestamps};
-use crate::restart::http::Reexecute;
+use crate::restart::http::Rules;
 use crate::table::{Change, Table};
 use crate::{Offset, Seq};
 
@@ -242,7 +242,7 @@ fn table() -> Table {
     let mut table = Table::new(TableConfig {
         vip: VIP.into(),
         policy: Policy::Http,
-        reexecute: Reexecute::default(),
+        rules: Rules::default(),
         opaque: None,
         connection_bytes_max: 1 << 20,
         bytes_max: 1 << 30,

@@ -7,7 +7,7 @@ use crate::Instant;
 use crate::connection::AtLimit;
 use crate::detector::DetectorConfig;
 use crate::follower::Policy;
-use crate::restart::http::Reexecute;
+use crate::restart::http::Rules;
 use crate::standing::Arbiter;
 use crate::table::TableConfig;
 
@@ -24,7 +24,7 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
     let table = TableConfig {
         vip: "10.0.0.100:80".parse().unwrap(),
         policy: Policy::Http,
-        reexecute: Reexecute::default(),
+        rules: Rules::default(),
         opaque: None,
         connection_bytes_max: 1000,
         bytes_max: 10_000,

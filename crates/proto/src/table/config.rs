@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::connection::AtLimit;
 use crate::follower::{Opaque, Policy};
-use crate::restart::http::Reexecute;
+use crate::restart::http::Rules;
 
 /// What a table keeps and how much of it.
 #[derive(Clone, Debug)]
@@ -14,8 +14,8 @@ pub struct TableConfig {
     pub vip: SocketAddr,
     /// The restart policy.
     pub policy: Policy,
-    /// Policy `http`: which requests are executed again.
-    pub reexecute: Reexecute,
+    /// Policy `http`: how unanswered requests are dealt with.
+    pub rules: Rules,
     /// Policy `http`: how a connection is followed that is not HTTP/1; `None`: it is unprotected.
     pub opaque: Option<Arc<Opaque>>,
     /// Log bytes that one connection may hold.

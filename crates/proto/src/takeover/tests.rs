@@ -2,7 +2,7 @@ use super::*;
 use crate::Seq;
 use crate::connection::AtLimit;
 use crate::packet::{Checksum, Flags, Options, Segment};
-use crate::restart::http::Reexecute;
+use crate::restart::http::Rules;
 use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
 
 const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
@@ -11,7 +11,7 @@ fn table() -> Table {
     Table::new(TableConfig {
         vip: VIP.into(),
         policy: Policy::Http,
-        reexecute: Reexecute::default(),
+        rules: Rules::default(),
         opaque: None,
         connection_bytes_max: 1 << 20,
         bytes_max: 1 << 30,

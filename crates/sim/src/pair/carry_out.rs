@@ -458,15 +458,16 @@ fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
 /// How the relay goes on with a connection.
 fn adoption(connection: &Connection, endpoint: &Known, replica: Option<Replica>) -> Result<Adoption, String> {
     let (log, frontier) = (connection.input(), endpoint.input_frontier);
-    let (plan, input) = match connection.follower().restart() {
+    let restart = connection.follower().restart();
+    let (plan, input) = match &restart {
         _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Vec::new()),
-        Ok(Restart::Http { feed, resume }) => (Plan::Http(resume), feed.logged(log, frontier)),
+        Ok(Restart::Http { feed, resume }) => (Plan::Http(resume.clone()), feed.logged(log, frontier)),
         Ok(Restart::Replica { input_from, resume }) => {
             let replica = replica.ok_or("there is no replica")?;
-            let input = log.parts(input_from.min(frontier)..frontier).collect();
-            (Plan::Replica(resume, replica.application), input)
+            let input = log.parts((*input_from).min(frontier)..frontier).collect();
+            (Plan::Replica(resume.clone(), replica.application), input)
         }
-        Err(reason) => return Err(reason),
+        Err(reason) => return Err(reason.clone()),
     };
     Ok(Adoption {
         plan,

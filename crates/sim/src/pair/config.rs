@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto::detector::DetectorConfig;
 use proto::follower::{Opaque, Policy};
 use proto::node::{NodeConfig, ServiceConfig};
-use proto::restart::http::{Reexecute, Volatile};
+use proto::restart::http::{Rules, Volatile};
 use proto::standing;
 use proto::table::TableConfig;
 
@@ -122,7 +122,7 @@ impl SceneConfig {
         let table = TableConfig {
             vip: vip(),
             policy: if self.opaque { Policy::Http } else { self.policy },
-            reexecute: Reexecute::IDEMPOTENT,
+            rules: Rules::default(),
             opaque: self.opaque.then(|| Arc::new(opaque)),
             connection_bytes_max: self.log_limit.0,
             bytes_max: 256 << 20,

@@ -1,12 +1,9 @@
 //! Clients that come again on a new connection, since the last reply of the relayed one said so.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::fd::AsFd;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use proto::connection::OutputEnd;
 use proto::restart::http::{Resume, Volatile};
@@ -45,48 +42,6 @@ fn the_next_reply_is_the_last_and_the_connection_ends_in_order() {
     assert_eq!(lab.ended(1).ending, Ending::Closed);
     let (asked, after) = served.join().unwrap();
     assert_eq!((asked.as_str(), after.len()), ("GET / HTTP/1.1\r\n\r\n", 0));
-}
-
-/// A running nginx, as Debian has it; killed in the end.
-struct Nginx(Child);
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Nginx {
-    /// Serves `directory` at `address`; `None` if there is no nginx here.
-    fn start(directory: &Path, address: SocketAddr) -> Option<Self> {
-        let own = directory.display();
-        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|kind| format!("{kind}_temp_path {own}/{kind};\n"))
-            .concat();
-        let text = format!(
-            "daemon off; master_process off; pid {own}/pid; error_log stderr error;\nevents {{}}\nhttp {{ access_log off; \
-             {temporary} server {{ listen {address}; root {own}; }} }}\n"
-        );
-        let file = directory.join("nginx.conf");
-        fs::write(&file, text).unwrap();
-        let started = ["nginx", "/usr/sbin/nginx"].into_iter().find_map(|program| {
-            let mut command = Command::new(program);
-            command
-                .arg("-p")
-                .arg(directory)
-                .arg("-c")
-                .arg(&file)
-                .args(["-e", "stderr"]);
-            command.stdin(Stdio::null()).spawn().ok()
-        })?;
-        let begun = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            assert!(begun.elapsed() < PATIENCE, "nginx does not listen");
-            thread::sleep(Duration::from_millis(10));
-        }
-        Some(Self(started))
-    }
 }
 
 /// Real nginx, real curl (whose output fits a pipe): three requests on a connection that is kept. curl is told once to come again, and does.

@@ -1,14 +1,16 @@
 //! Clients, applications and a keeper on loopback.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::connection::OutputEnd;
-use proto::restart::http::{Reexecute, Resume, Tracker, Volatile};
+use proto::restart::http::{Resume, Rules, Tracker, Volatile};
 use tempfile::TempDir;
 
 use crate::keeper::{Adoption, Client, EndedStatus, Options, Plan, Status, serve};
@@ -158,19 +160,19 @@ pub fn adoption(id: u64, connection: &Connection, application: SocketAddr, plan:
 
 /// The plan for a connection whose logs are these.
 pub fn http(input: &[u8], output: &[u8]) -> Plan {
-    let mut tracker = Tracker::new(Reexecute::default());
+    let mut tracker = Tracker::new(Rules::default());
     tracker.on_input(input);
     tracker.on_output(output);
-    Plan::Http {
-        resume: tracker.resume().unwrap(),
-        volatile: Volatile::default(),
-        closes: false,
-    }
+    resuming(tracker.resume().unwrap())
 }
 
 pub fn idle() -> Plan {
+    resuming(Resume::Idle)
+}
+
+pub fn resuming(resume: Resume) -> Plan {
     Plan::Http {
-        resume: Resume::Idle,
+        resume,
         volatile: Volatile::default(),
         closes: false,
     }
@@ -215,4 +217,46 @@ pub fn say(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) {
 
 pub fn end(stream: &TcpStream) {
     stream.shutdown(Shutdown::Write).unwrap();
+}
+
+/// A running nginx, as Debian has it; killed in the end.
+pub struct Nginx(Child);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Nginx {
+    /// Serves `directory` at `address`, and enters what it was asked in `access.log` there; `None` if there is no nginx here.
+    pub fn start(directory: &Path, address: SocketAddr) -> Option<Self> {
+        let own = directory.display();
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {own}/{kind};\n"))
+            .concat();
+        let text = format!(
+            "daemon off; master_process off; pid {own}/pid; error_log stderr error;\nevents {{}}\nhttp {{ access_log {own}/access.log; \
+             {temporary} server {{ listen {address}; root {own}; }} }}\n"
+        );
+        let file = directory.join("nginx.conf");
+        fs::write(&file, text).unwrap();
+        let started = ["nginx", "/usr/sbin/nginx"].into_iter().find_map(|program| {
+            let mut command = Command::new(program);
+            command
+                .arg("-p")
+                .arg(directory)
+                .arg("-c")
+                .arg(&file)
+                .args(["-e", "stderr"]);
+            command.stdin(Stdio::null()).spawn().ok()
+        })?;
+        let begun = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "nginx does not listen");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Some(Self(started))
+    }
 }

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use twox_hash::xxhash3_128;
-
 use super::body::{Body, Piece, SizeLine, take};
+use super::digest::Digest;
 use super::resume::{BodyPrefix, ChunkPosition, Position};
 use super::{Mismatch, Volatile};
 
@@ -25,8 +24,7 @@ enum Client {
 }
 
 struct Ahead {
-    bytes: u64,
-    hash: xxhash3_128::Hasher,
+    regenerated: Digest,
     prefix: BodyPrefix,
 }
 
@@ -46,8 +44,7 @@ impl Continued {
             _ => return Err(Mismatch::Framing),
         }
         let ahead = Ahead {
-            bytes: 0,
-            hash: xxhash3_128::Hasher::new(),
+            regenerated: Digest::new(),
             prefix,
         };
         let mut continued = Self {
@@ -100,7 +97,7 @@ impl Continued {
     fn on_payload(&mut self, mut payload: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
         if let Client::Ahead(ahead) = &mut self.client {
             ahead.take(&mut payload);
-            if ahead.bytes < ahead.prefix.bytes {
+            if ahead.regenerated.bytes() < ahead.prefix.bytes {
                 return Ok(());
             }
             self.client = ahead.arrive(to_client)?;
@@ -160,16 +157,15 @@ impl Continued {
 impl Ahead {
     /// Hashes the part of `payload` that the client has, and takes it away.
     fn take(&mut self, payload: &mut &[u8]) {
-        let mut missing = self.prefix.bytes - self.bytes;
-        let regenerated = take(&mut missing, payload);
-        self.hash.write(regenerated);
-        self.bytes += regenerated.len() as u64;
+        let mut missing = self.prefix.bytes - self.regenerated.bytes();
+        self.regenerated.write(take(&mut missing, payload));
     }
 
     /// All that the client has is regenerated: if it is the same, what comes is the client's.
     fn arrive(&self, to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
-        if self.hash.finish_128().to_be_bytes() != self.prefix.digest {
-            return Err(Mismatch::Body { bytes: self.bytes });
+        if self.regenerated.of_all() != self.prefix.digest {
+            let bytes = self.prefix.bytes;
+            return Err(Mismatch::Body { bytes });
         }
         Ok(match &self.prefix.position {
             Position::Length | Position::UntilClose => Client::Level,

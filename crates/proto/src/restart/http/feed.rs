@@ -14,6 +14,8 @@ pub struct Feed {
     pub until: Option<Offset>,
     /// Where [`MARK`] is put in: behind the request line of each request that is executed again.
     pub marks: Vec<Offset>,
+    /// Header fields that are put behind the first of them, if any.
+    pub fields: Vec<u8>,
 }
 
 impl Feed {
@@ -21,13 +23,15 @@ impl Feed {
     ///
     /// # Panics
     /// If the log does not have it.
-    pub fn logged<'a>(&self, log: &'a StreamLog, frontier: Offset) -> Vec<Part<'a>> {
+    pub fn logged<'a>(&'a self, log: &'a StreamLog, frontier: Offset) -> Vec<Part<'a>> {
         let mut from = self.from.min(frontier);
         let end = self.until.unwrap_or(frontier).clamp(from, frontier);
         let mut parts = Vec::new();
+        let mut fields = Some(self.fields.as_slice()).filter(|fields| !fields.is_empty());
         for &mark in self.marks.iter().filter(|&&mark| mark <= end) {
             parts.extend(log.parts(from..mark));
             parts.push(Part::Memory(MARK));
+            parts.extend(fields.take().map(Part::Memory));
             from = mark;
         }
         parts.extend(log.parts(from..end));

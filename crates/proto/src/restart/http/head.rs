@@ -79,6 +79,8 @@ pub(super) struct RequestHead {
     pub persists: bool,
     /// It carries an Idempotency-Key (draft-ietf-httpapi-idempotency-key-header §2).
     pub has_key: bool,
+    /// It is a GET of HTTP/1.1 that asks for the whole, and for nothing about ranges (RFC 9110 §14.2).
+    pub takes_range: bool,
     pub body: Option<Body>,
 }
 
@@ -88,10 +90,14 @@ impl RequestHead {
         let mut request = httparse::Request::new(&mut []);
         whole(bytes, request.parse_with_uninit_headers(bytes, &mut fields)?)?;
         let method = Method::parse(request.method.unwrap_or_default());
-        let has_key = request
-            .headers
-            .iter()
-            .any(|header| header.name.eq_ignore_ascii_case("idempotency-key"));
+        let has = |field: &str| {
+            request
+                .headers
+                .iter()
+                .any(|header| header.name.eq_ignore_ascii_case(field))
+        };
+        let has_key = has("idempotency-key");
+        let is_whole = request.version == Some(1) && !has("range") && !has("if-range");
         let fields = Fields::read(request.headers, request.version == Some(1))?;
         let body = match fields.length {
             Length::Chunked => Some(Body::chunked()),
@@ -103,6 +109,7 @@ impl RequestHead {
             method,
             persists: fields.persists,
             has_key,
+            takes_range: method == Method::Get && is_whole,
             body,
         })
     }
@@ -206,7 +213,7 @@ impl Fields {
 }
 
 /// The non-empty elements of a comma-separated list (RFC 9110 §5.6.1).
-fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|&byte| byte == b',')
         .map(<[u8]>::trim_ascii)

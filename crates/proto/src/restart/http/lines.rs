@@ -106,6 +106,11 @@ impl Volatile {
         self.0.get(&name.to_ascii_lowercase()).copied()
     }
 
+    /// Whether a line, whose name is complete, is of such a field.
+    pub(super) fn has(&self, line: &[u8]) -> bool {
+        self.rule(line).is_some()
+    }
+
     /// What is to be said after `logged` so that the client gets the header section `regenerated`, except that volatile
     /// fields keep their logged value. `logged` may end anywhere, also with its own blank line.
     ///
@@ -244,13 +249,13 @@ fn splice(tail: &[u8], counterpart: &[u8]) -> Vec<u8> {
     }
 }
 
-fn name(line: &[u8]) -> Option<&[u8]> {
+pub(super) fn name(line: &[u8]) -> Option<&[u8]> {
     line.iter()
         .position(|&byte| byte == b':')
         .map(|colon| &line[..colon])
 }
 
-fn same_name(one: &[u8], other: &[u8]) -> bool {
+pub(super) fn same_name(one: &[u8], other: &[u8]) -> bool {
     name(one)
         .zip(name(other))
         .is_some_and(|(one, other)| one.eq_ignore_ascii_case(other))

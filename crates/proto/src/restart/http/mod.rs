@@ -10,6 +10,7 @@
 
 mod body;
 mod continued;
+mod digest;
 mod feed;
 mod head;
 mod last_reply;
@@ -17,8 +18,10 @@ mod lines;
 mod reason;
 mod reexecute;
 mod reply_body;
+mod rest;
 mod resume;
 mod resumer;
+mod rules;
 mod switched;
 #[cfg(test)]
 mod tests;
@@ -29,8 +32,10 @@ pub use feed::Feed;
 pub use head::{Fault, Method};
 pub use lines::{Cut, Volatile, VolatileError};
 pub use reexecute::Reexecute;
+pub use rest::Rest;
 pub use resume::{BodyPrefix, ChunkPosition, Position, Request, Resume, Said};
 pub use resumer::{Mismatch, Refusal, Resumer};
+pub use rules::Rules;
 pub use switched::Switched;
 pub use tracker::{REQUESTS_MAX, Reason, Tracker};
 

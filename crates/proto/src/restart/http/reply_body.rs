@@ -1,9 +1,9 @@
 //! The body of a reply, followed: how much of it was said, its hash, and where it stands in its framing.
 
-use twox_hash::xxhash3_128;
-
 use super::body::{Body, Piece};
+use super::digest::Digest;
 use super::head::Fault;
+use super::rest::Rest;
 use super::resume::{BodyPrefix, Position};
 
 /// A reply whose header is complete and whose body is not.
@@ -13,18 +13,7 @@ pub(super) struct ReplyBody {
     /// The server does not end the connection with it.
     pub persists: bool,
     body: Body,
-    bytes: u64,
-    hash: Hash,
-}
-
-/// XXH3-128 with the trait that it lacks.
-#[derive(Clone)]
-struct Hash(xxhash3_128::Hasher);
-
-impl std::fmt::Debug for Hash {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hash")
-    }
+    said: Digest,
 }
 
 impl ReplyBody {
@@ -34,8 +23,7 @@ impl ReplyBody {
             head,
             persists,
             body,
-            bytes: 0,
-            hash: Hash(xxhash3_128::Hasher::new()),
+            said: Digest::new(),
         }
     }
 
@@ -52,8 +40,7 @@ impl ReplyBody {
             *bytes = &bytes[usize::try_from(*left).unwrap_or(bytes.len())..];
             *left = 0;
         } else if let Some(Piece::Payload(payload)) = self.body.next(bytes)? {
-            self.hash.0.write(payload);
-            self.bytes += payload.len() as u64;
+            self.said.write(payload);
         }
         Ok(())
     }
@@ -66,9 +53,17 @@ impl ReplyBody {
             Body::UntilClose => Position::UntilClose,
         };
         BodyPrefix {
-            bytes: self.bytes,
-            digest: self.hash.0.finish_128().to_be_bytes(),
+            bytes: self.said.bytes(),
+            digest: self.said.of_all(),
             position,
+        }
+    }
+
+    /// What of it an application may be asked for, instead of all of it.
+    pub fn rest(&self) -> Option<Rest> {
+        match self.body {
+            Body::Length { left } => Rest::of(&self.head, self.said.bytes() + left, &self.said),
+            Body::Chunked(_) | Body::UntilClose => None,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Rest;
+
 /// How the output goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resume {
@@ -53,6 +55,8 @@ pub struct Said {
     pub head: Vec<u8>,
     /// What was said of the body; `None` as long as `head` is not complete.
     pub body: Option<BodyPrefix>,
+    /// The request, when it is executed again, asks for this part of the body.
+    pub rest: Option<Rest>,
 }
 
 impl Said {
@@ -71,7 +75,8 @@ impl Said {
 pub struct BodyPrefix {
     /// Payload bytes, without framing.
     pub bytes: u64,
-    /// XXH3-128 of these payload bytes, big endian.
+    /// The hash of these payload bytes: the XXH3-128, big endian, of each 16 KiB, and of what is left, each hashed together with what
+    /// came of those before it.
     pub digest: [u8; 16],
     /// Where the client stands in the body's framing.
     pub position: Position,

@@ -5,11 +5,15 @@ use std::collections::VecDeque;
 
 use thiserror::Error;
 
+use super::body::Body;
 use super::continued::Continued;
 use super::head::{Fault, ReplyHead, take_section};
 use super::last_reply::LastReply;
-use super::resume::{Request, Resume, Said};
+use super::resume::{BodyPrefix, Request, Resume, Said};
 use super::{REFUSAL, Volatile};
+
+/// The status of a part of what was asked for (RFC 9110 §15.3.7).
+const PARTIAL: u16 = 206;
 
 /// Why a regenerated reply cannot continue the logged one. The connection must end so that the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -41,6 +45,14 @@ pub enum Mismatch {
         /// The logged line, perhaps cut.
         logged: String,
         /// The regenerated line at its place, empty if there is none.
+        regenerated: String,
+    },
+    /// Asked for the rest of the body, the application gave another part, or of another one.
+    #[error("{asked:?} was to be continued, {regenerated:?} is regenerated")]
+    Rest {
+        /// The part or the validator that was asked for.
+        asked: String,
+        /// What came, empty if nothing.
         regenerated: String,
     },
     /// The regenerated reply is not HTTP/1.
@@ -257,6 +269,10 @@ impl Resumer {
         let regenerated = std::mem::take(regenerated);
         let request = self.again.front().ok_or(Mismatch::Framing)?;
         let parsed = ReplyHead::parse(&regenerated, request.to_head)?;
+        if parsed.status == PARTIAL && said.rest.is_some() {
+            let said = std::mem::take(said);
+            return self.on_rest(said, &regenerated, parsed.body, to_client);
+        }
         let continuation = self.volatile.continue_section(&said.head, &regenerated);
         if parsed.is_interim() {
             if !said.has_interim(parsed.status)
@@ -277,8 +293,44 @@ impl Resumer {
         let closes = !(told.persists && request.persists);
         let prefix = said.body.take();
         to_client.extend_from_slice(&continuation);
-        match parsed.body {
-            _ if parsed.status < 200 => self.go_on_for_ever(), // 101: what follows is not HTTP
+        if parsed.status < 200 {
+            self.go_on_for_ever(); // 101: what follows is not HTTP
+            return Ok(());
+        }
+        self.on_body(parsed.body, prefix, closes, to_client)
+    }
+
+    /// The application was asked for the rest of the body, and gives a part.
+    fn on_rest(
+        &mut self,
+        said: Said,
+        regenerated: &[u8],
+        body: Option<Body>,
+        to_client: &mut Vec<u8>,
+    ) -> Result<(), Mismatch> {
+        let (Some(rest), Some(prefix), Some(request)) = (said.rest, said.body, self.again.front()) else {
+            return Err(Mismatch::Framing);
+        };
+        rest.check(&said.head, regenerated, body.as_ref(), &self.volatile)?;
+        let told = ReplyHead::parse(&said.head, request.to_head)?;
+        let closes = !(told.persists && request.persists);
+        let again = BodyPrefix {
+            bytes: prefix.bytes.checked_sub(rest.from).ok_or(Mismatch::Framing)?,
+            digest: rest.digest,
+            ..prefix
+        };
+        self.on_body(body, Some(again), closes, to_client)
+    }
+
+    /// Of the reply with this body the client has the header, and `prefix` of the body; `closes` if the connection ends with it.
+    fn on_body(
+        &mut self,
+        body: Option<Body>,
+        prefix: Option<BodyPrefix>,
+        closes: bool,
+        to_client: &mut Vec<u8>,
+    ) -> Result<(), Mismatch> {
+        match body {
             Some(body) => {
                 let continued = Continued::new(body, prefix, to_client)?;
                 if continued.is_open_ended() {

@@ -3,6 +3,7 @@
 mod conversations;
 mod cuts;
 mod last_replies;
+mod rests;
 mod resumers;
 mod trackers;
 mod writes;
@@ -12,7 +13,7 @@ use crate::Offset;
 
 /// A tracker that has seen `input` and `output` in pieces of `step` bytes.
 fn tracker(input: &[u8], output: &[u8], step: usize) -> Tracker {
-    let mut tracker = Tracker::new(Reexecute::default());
+    let mut tracker = Tracker::new(Rules::default());
     input.chunks(step).for_each(|piece| tracker.on_input(piece));
     output.chunks(step).for_each(|piece| tracker.on_output(piece));
     tracker

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::Reexecute;
+use super::Rules;
 use super::body::Body;
 use super::feed::Feed;
 use super::head::{Method, ReplyHead, RequestHead, next_section};
 pub use super::reason::Reason;
 use super::reply_body::ReplyBody;
+use super::rest::Rest;
 use super::resume::{Resume, Said};
 use super::switched::Switched;
 use super::unanswered::Unanswered;
@@ -32,7 +33,7 @@ const UNANSWERED_KEPT: usize = 4;
 /// under way, the reply's header and a hash; body bytes cost the hash only.
 #[derive(Debug, Default)]
 pub struct Tracker {
-    reexecute: Reexecute,
+    rules: Rules,
     input: Offset,
     input_ended: bool,
     receiving: Receiving,
@@ -75,19 +76,19 @@ enum Replying {
 }
 
 impl Tracker {
-    /// A tracker at the start of both streams, with the rule by which requests are executed again.
-    pub fn new(reexecute: Reexecute) -> Self {
+    /// A tracker at the start of both streams, with the rules by which requests are executed again.
+    pub fn new(rules: Rules) -> Self {
         Self {
-            reexecute,
+            rules,
             ..Self::default()
         }
     }
 
     /// A tracker that begins between two exchanges, where the input is at `input`.
-    pub fn between(reexecute: Reexecute, input: Offset) -> Self {
+    pub fn between(rules: Rules, input: Offset) -> Self {
         Self {
             input,
-            ..Self::new(reexecute)
+            ..Self::new(rules)
         }
     }
 
@@ -217,6 +218,7 @@ impl Tracker {
             from: self.restart_input(),
             until: barred.map(|request| request.start),
             marks: self.again().map(Unanswered::fields).collect(),
+            fields: self.rest().map(|rest| rest.fields()).unwrap_or_default(),
         }
     }
 
@@ -242,7 +244,18 @@ impl Tracker {
             interim: self.interim.clone(),
             head,
             body,
+            rest: self.rest(),
         }
+    }
+
+    /// What of the reply under way the first request is to ask for when it is executed again, if not for all of it.
+    fn rest(&self) -> Option<Rest> {
+        let Replying::Body(reply) = &self.replying else {
+            return None;
+        };
+        let asks = |first: &Unanswered| self.rules.ranges && first.takes_range && first.is_repeatable();
+        self.unanswered.front().filter(|first| asks(first))?;
+        reply.rest()
     }
 
     /// Whether a request and its reply were complete since the tracker began.
@@ -299,7 +312,7 @@ impl Tracker {
     fn end(&mut self, mode: Mode) {
         if matches!(self.mode, Mode::Following) {
             *self = Self {
-                reexecute: self.reexecute,
+                rules: self.rules,
                 input: self.input,
                 input_ended: self.input_ended,
                 has_exchanged: self.has_exchanged,
@@ -357,7 +370,7 @@ impl Tracker {
         if self.unanswered.len() == REQUESTS_MAX {
             return Err(Reason::TooManyRequests);
         }
-        let (new, body) = Unanswered::new(start, head, request, self.reexecute);
+        let (new, body) = Unanswered::new(start, head, request, self.rules.reexecute);
         self.unanswered.push_back(new);
         match body {
             Some(body) => self.receiving = Receiving::Body(body),
@@ -436,7 +449,7 @@ impl Tracker {
         let said = Said {
             interim: std::mem::take(&mut self.interim),
             head,
-            body: None,
+            ..Said::default()
         };
         let asked = self.unanswered.front().filter(|first| first.is_repeatable());
         let switched = asked.map(|first| Switched {

@@ -14,10 +14,12 @@ pub(super) struct Unanswered {
     pub label: Box<str>,
     pub method: Method,
     pub persists: bool,
+    /// Its reply can be asked for in part.
+    pub takes_range: bool,
     /// Its reply is complete, it is not.
     pub answered: bool,
     /// Bytes of its first line.
-    line: u32,
+    line: u16,
     /// Whether it may be executed again, as far as is known now.
     repeat: Repeat,
 }
@@ -41,8 +43,9 @@ impl Unanswered {
             label: label(&head[..line]),
             method: request.method,
             persists: request.persists,
+            takes_range: request.takes_range,
             answered: false,
-            line: u32::try_from(line).expect("a header is short"),
+            line: u16::try_from(line).expect("a header is no longer than HEAD_MAX, and has a blank line"),
             repeat: if is_allowed {
                 Repeat::Allowed
             } else {

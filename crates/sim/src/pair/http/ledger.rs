@@ -13,21 +13,33 @@ struct Execution {
     request: Request,
     node: u64,
     is_marked: bool,
+    /// For the part of the reply from here on.
+    from: u64,
 }
 
 impl Ledger {
     /// `node` has begun to execute a request, which may be marked as one that was executed before.
-    pub(super) fn enter(&mut self, request: Request, node: u64, is_marked: bool) {
+    pub(super) fn enter(&mut self, request: Request, from: u64, node: u64, is_marked: bool) {
         self.0.entry(request.id).or_default().push(Execution {
             request,
             node,
             is_marked,
+            from,
         });
     }
 
     /// How many requests were executed again.
     pub fn repeated(&self) -> usize {
         self.0.values().filter(|executions| executions.len() > 1).count()
+    }
+
+    /// How many were executed for a part of the reply only.
+    pub fn partial(&self) -> usize {
+        self.0
+            .values()
+            .flatten()
+            .filter(|execution| execution.from > 0)
+            .count()
     }
 
     /// What must not be, however often nodes come and go: a request that must not be repeated is, or one is executed as if it had

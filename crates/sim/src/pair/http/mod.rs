@@ -156,12 +156,30 @@ impl Request {
         self.close || self.framing == Framing::Close
     }
 
-    /// The reply's header lines, without `Date`; `sum` is of what was uploaded.
-    fn reply_lines(&self, sum: Sum) -> Vec<String> {
+    fn etag(&self) -> String {
         let Stream { seed, len } = self.body;
-        let mut lines = vec![format!("ETag: \"{len}-{seed}\""), format!("Uploaded: {sum}")];
+        format!("\"{len}-{seed}\"")
+    }
+
+    /// Where the part begins that the header section `head` asks for; 0 for the whole.
+    fn part(&self, head: &str) -> u64 {
+        let value = |name: &str| head.split("\r\n").find_map(|line| line.strip_prefix(name));
+        let from = value("Range: bytes=").and_then(|range| range.strip_suffix('-')?.parse().ok());
+        let is_same = value("If-Range: ") == Some(&self.etag()) && self.framing == Framing::Length;
+        from.filter(|&from| is_same && from < self.body.len).unwrap_or(0)
+    }
+
+    /// The reply's header lines, without `Date`, if its body begins at `from`; `sum` is of what was uploaded.
+    fn reply_lines(&self, from: u64, sum: Sum) -> Vec<String> {
+        let len = self.body.len;
+        let mut lines = vec![format!("ETag: {}", self.etag()), format!("Uploaded: {sum}")];
+        if from > 0 {
+            lines.push(format!("Content-Range: bytes {from}-{}/{len}", len - 1));
+        } else if self.framing == Framing::Length {
+            lines.push("Accept-Ranges: bytes".to_owned());
+        }
         lines.extend(match self.framing {
-            Framing::Length => Some(format!("Content-Length: {len}")),
+            Framing::Length => Some(format!("Content-Length: {}", len - from)),
             Framing::Chunked => Some("Transfer-Encoding: chunked".to_owned()),
             Framing::Close => None,
         });

@@ -18,8 +18,8 @@ pub struct Server {
     manner: Manner,
     ledger: Rc<RefCell<Ledger>>,
     received: Vec<u8>,
-    /// The request whose body comes.
-    receiving: Option<(Request, Reading)>,
+    /// The request whose body comes, and where the part begins that it asks for.
+    receiving: Option<(Request, u64, Reading)>,
     due: VecDeque<Due>,
     /// The body that is being said, and how much of it was.
     body: Option<(Request, u64)>,
@@ -35,6 +35,8 @@ enum Due {
     Continue,
     Reply {
         request: Request,
+        /// The body is said from here on.
+        from: u64,
         sum: Sum,
         /// Not before this.
         at: Instant,
@@ -63,28 +65,34 @@ impl Server {
     /// Reads what it can; an error is a bad request.
     fn read(&mut self, now: Instant) -> Result<(), String> {
         loop {
-            if let Some((request, reading)) = &mut self.receiving {
+            if let Some((request, from, reading)) = &mut self.receiving {
                 let Some(sum) = reading.take(&mut self.received)? else {
                     return Ok(());
                 };
-                let request = *request;
+                let (request, from) = (*request, *from);
                 self.receiving = None;
                 let at = now + self.think(&request);
-                self.due.push_back(Due::Reply { request, sum, at });
+                self.due.push_back(Due::Reply {
+                    request,
+                    from,
+                    sum,
+                    at,
+                });
             }
             let Some(head) = take_head(&mut self.received) else {
                 return Ok(());
             };
             let request = Request::parse(&head).ok_or(head.clone())?;
-            self.execute(request, head.contains("\r\nSteadfast-Reexecuted: 1\r\n"));
+            let is_marked = head.contains("\r\nSteadfast-Reexecuted: 1\r\n");
+            self.execute(request, request.part(&head), is_marked);
         }
     }
 
     /// It begins with the header.
-    fn execute(&mut self, request: Request, is_marked: bool) {
+    fn execute(&mut self, request: Request, from: u64, is_marked: bool) {
         self.ledger
             .borrow_mut()
-            .enter(request, self.manner.node, is_marked);
+            .enter(request, from, self.manner.node, is_marked);
         if request.is_poison && is_marked {
             self.due.push_back(Due::Death(request));
         }
@@ -99,7 +107,7 @@ impl Server {
             Some(Upload { body, .. }) => Some(body.len),
             None => Some(0),
         };
-        self.receiving = Some((request, Reading::new(length)));
+        self.receiving = Some((request, from, Reading::new(length)));
     }
 
     fn draws(&self, request: &Request, choices: u32) -> u32 {
@@ -121,13 +129,18 @@ impl Server {
         if self.is_last {
             return false;
         }
-        let (request, sum) = match self.due.front() {
+        let (request, from, sum) = match self.due.front() {
             Some(Due::Continue) => {
                 self.due.pop_front();
                 self.said.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
                 return true;
             }
-            Some(Due::Reply { request, sum, at }) if *at <= now => (*request, *sum),
+            Some(Due::Reply {
+                request,
+                from,
+                sum,
+                at,
+            }) if *at <= now => (*request, *from, *sum),
             Some(Due::Death(request)) => {
                 let said = "HTTP/1.1 200 OK\r\nDate";
                 let length = self.draws(request, 3) * 10;
@@ -145,12 +158,13 @@ impl Server {
             self.manner.seed,
             now.as_nanos() / 1_000_000
         );
-        let status = "HTTP/1.1 200 OK".to_owned();
-        let lines = [vec![status, date], request.reply_lines(sum)].concat();
+        let status = if from > 0 { "206 Partial Content" } else { "200 OK" };
+        let first = vec![format!("HTTP/1.1 {status}"), date];
+        let lines = [first, request.reply_lines(from, sum)].concat();
         self.said.extend(lines.join("\r\n").bytes());
         self.said.extend(super::HEAD_END);
         if request.method != Method::Head {
-            self.body = Some((request, 0));
+            self.body = Some((request, from));
         }
         true
     }

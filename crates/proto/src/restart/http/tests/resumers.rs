@@ -281,7 +281,7 @@ proptest! {
         let body = Some(BodyPrefix { bytes, digest, position: Position::Chunked(position) });
         let head = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), head].concat();
         let request = Request { label: "GET /".into(), to_head: false, persists: true };
-        let said = Said { interim: Vec::new(), head, body };
+        let said = Said { head, body, ..Said::default() };
         let (mut resumer, _) = Resumer::new(Resume::Again { said, requests: vec![request], refused: None });
         let _ = resumer.on_application(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", &mut Vec::new());
         let _ = resumer.on_application(&application, &mut Vec::new());

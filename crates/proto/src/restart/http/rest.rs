@@ -1,0 +1,126 @@
+//! Asking for the rest of a reply that was cut, as clients do that resume a download (RFC 9110 §14.2, §13.1.5).
+//!
+//! What identifies the reply's content is its strong ETag: by §8.8.1 it is another one as soon as a byte is, so partial
+//! replies that share it are parts of one whole (§15.3.7.3). The end of what was said is asked for once more and compared.
+
+use serde::{Deserialize, Serialize};
+
+use super::body::Body;
+use super::digest::Digest;
+use super::head::elements;
+use super::lines::{name, same_name};
+use super::{Mismatch, Volatile};
+
+/// A reply of which less could be left out is made again and compared from its first byte.
+pub(super) const SAVES_MIN: u64 = 64 * 1024;
+/// A longer ETag is not repeated.
+const ETAG_MAX: usize = 256;
+
+/// The part of a reply's content that an application is asked for when the reply was cut.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rest {
+    /// Its first byte, counted from the content's beginning.
+    pub from: u64,
+    /// Bytes of the whole content.
+    pub length: u64,
+    /// The hash of its first bytes, up to the last one that was said.
+    pub digest: [u8; 16],
+    /// The whole's strong validator, with its quotes.
+    pub etag: Box<str>,
+}
+
+impl Rest {
+    /// What is to be asked for of a reply with the header `head` and `length` bytes, of which those in `said` were said;
+    /// `None` if it says nothing by which the rest could be recognised, or if that saves little.
+    pub(super) fn of(head: &[u8], length: u64, said: &Digest) -> Option<Self> {
+        let (from, digest) = said.of_end().filter(|(from, _)| *from >= SAVES_MIN)?;
+        let values = |field: &'static str| lines(head).filter_map(move |line| value_of(line, field));
+        let takes_ranges = values("accept-ranges")
+            .flat_map(elements)
+            .any(|unit| unit.eq_ignore_ascii_case(b"bytes"));
+        let is_encoded = values("content-encoding").next().is_some();
+        let mut tags = values("etag");
+        let etag = tags.next().filter(|etag| is_strong(etag))?;
+        if !is_ok(head) || !takes_ranges || is_encoded || tags.next().is_some() {
+            return None;
+        }
+        Some(Self {
+            from,
+            length,
+            digest,
+            etag: str::from_utf8(etag).ok()?.into(),
+        })
+    }
+
+    /// The header fields that ask for it. An application that has another content, or takes no ranges, replies with the whole.
+    pub(super) fn fields(&self) -> Vec<u8> {
+        format!("Range: bytes={}-\r\nIf-Range: {}\r\n", self.from, self.etag).into_bytes()
+    }
+
+    /// Whether the reply with the header `regenerated` (206) is it, where the client was told the header `told`: the same content by its
+    /// validator, the part that was asked for, and in no field something else than what the client was told.
+    pub(super) fn check(
+        &self,
+        told: &[u8],
+        regenerated: &[u8],
+        body: Option<&Body>,
+        volatile: &Volatile,
+    ) -> Result<(), Mismatch> {
+        let wanted = format!("bytes {}-{}/{}", self.from, self.length - 1, self.length);
+        let other = |asked: &str, regenerated: &[u8]| Mismatch::Rest {
+            asked: asked.to_owned(),
+            regenerated: regenerated.escape_ascii().to_string(),
+        };
+        let only = |field: &'static str, asked: &str| {
+            let mut values = lines(regenerated).filter_map(move |line| value_of(line, field));
+            match (values.next(), values.next()) {
+                (Some(value), None) if value == asked.as_bytes() => Ok(()),
+                (value, _) => Err(other(asked, value.unwrap_or_default())),
+            }
+        };
+        only("content-range", &wanted)?;
+        only("etag", &self.etag)?;
+        let left = self.length - self.from;
+        if body != Some(&Body::Length { left }) {
+            return Err(Mismatch::Framing);
+        }
+        for line in lines(regenerated).filter(|line| !volatile.has(line)) {
+            let mut counterparts = lines(told).filter(|told| same_name(told, line)).peekable();
+            let is_framing = value_of(line, "content-length").is_some();
+            if !is_framing && counterparts.peek().is_some() && counterparts.all(|told| told != line) {
+                return Err(other("the whole's fields", line));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The field lines of a header section.
+fn lines(section: &[u8]) -> impl Iterator<Item = &[u8]> {
+    section
+        .split(|&byte| byte == b'\n')
+        .skip(1)
+        .map(<[u8]>::trim_ascii_end)
+}
+
+/// The line's value if it is `field`'s.
+fn value_of<'a>(line: &'a [u8], field: &str) -> Option<&'a [u8]> {
+    let found = name(line)?;
+    found
+        .eq_ignore_ascii_case(field.as_bytes())
+        .then(|| line[found.len() + 1..].trim_ascii())
+}
+
+fn is_ok(head: &[u8]) -> bool {
+    head.split(|&byte| byte == b' ')
+        .nth(1)
+        .is_some_and(|status| status.starts_with(b"200"))
+}
+
+/// RFC 9110 §8.8.3: `"…"`, and not `W/"…"`.
+fn is_strong(etag: &[u8]) -> bool {
+    let inner = etag.strip_prefix(b"\"").and_then(|etag| etag.strip_suffix(b"\""));
+    inner.is_some_and(|inner| {
+        inner.len() <= ETAG_MAX && inner.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"')
+    })
+}
