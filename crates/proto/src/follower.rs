@@ -368,18 +368,15 @@ pub(crate) fn follow_replica(
     actions: &mut VecDeque<Action>,
 ) {
     match change {
-        Change::Opened(connection) => {
-            let entry = table.get(connection).expect("just opened");
-            if entry.follower().replica().is_some() {
-                actions.push_back(open(index, connection, entry.client()));
-            }
-        }
-        Change::Connection(connection) => {
+        Change::Opened(connection) | Change::Connection(connection) => {
             let Some(entry) = table.get_mut(connection) else {
                 return;
             };
-            if entry.follower_mut().replica_mut().is_some_and(Replica::opens) {
-                actions.push_back(open(index, connection, entry.client()));
+            let client = entry.client();
+            let is_new = matches!(change, Change::Opened(_));
+            let opens = |replica: &mut Replica| replica.opens() || is_new;
+            if entry.follower_mut().replica_mut().is_some_and(opens) {
+                actions.push_back(open(index, connection, client));
             }
             let acknowledged = entry.input_acknowledged();
             let ended = entry.input().fin() == Some(acknowledged);

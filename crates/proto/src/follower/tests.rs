@@ -91,13 +91,39 @@ fn what_begins_as_http_and_breaks_is_not_followed() {
     smuggled.on_input(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n");
     let mut tunnel = http(true);
     tunnel.on_input(b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    // Also in the same segment: the request may have been executed.
+    let post = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\0";
+    let mut behind_a_request = http(true);
+    behind_a_request.on_input(post);
+    let mut in_pieces = http(true);
+    in_pieces.on_input(&post[..20]);
+    in_pieces.on_input(&post[20..]);
+    // It waited too long; what is crossing the reply is not executed by anybody.
+    let mut late = http(true);
+    late.on_input(b"POST / HTTP/1.1\r\n");
+    late.on_output(b"HTTP/1.1 408 Request Timeout\r\n\r\n");
+    let mut silent = http(true);
+    silent.on_output(b"HTT");
     // It must not be executed twice.
     let mut forbidden = http(true);
     forbidden.on_input(b"POST / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nContent-Length: 0\r\n\r\n");
     forbidden.on_output(PRIMARY);
-    for follower in [after_an_exchange, after_blanks, smuggled, tunnel, forbidden] {
-        assert_eq!(fed(&follower), None);
-        assert!(follower.protection().is_err());
+    for (index, follower) in [
+        after_an_exchange,
+        after_blanks,
+        smuggled,
+        tunnel,
+        forbidden,
+        behind_a_request,
+        in_pieces,
+        late,
+        silent,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(fed(&follower), None, "{index}");
+        assert!(follower.protection().is_err(), "{index}");
     }
 }
 

@@ -190,7 +190,8 @@ impl Station {
             ended: false,
             reads_at: Instant::ZERO,
         };
-        self.replicas.insert(connection, replica);
+        let before = self.replicas.insert(connection, replica);
+        assert!(before.is_none(), "{client} has a replica already");
     }
 
     fn restore(&mut self, now: Instant, id: ConnectionId) {

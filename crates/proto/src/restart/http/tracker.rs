@@ -101,7 +101,8 @@ impl Tracker {
         {
             // A request that cannot be followed is one all the same: it may not be given to a second application.
             let is_other = matches!(reason, Reason::Tls | Reason::Http2 | Reason::NotHttp);
-            self.refuse(reason, (is_first && is_other).then(|| Switched::at_start(0)));
+            let switches = is_first && is_other && self.unanswered.is_empty();
+            self.refuse(reason, switches.then(|| Switched::at_start(0)));
         }
     }
 
@@ -112,7 +113,8 @@ impl Tracker {
 
     /// The next output bytes (server to client).
     pub fn on_output(&mut self, mut bytes: &[u8]) {
-        let is_first = self.is_at_start();
+        // A reply of HTTP that nobody waits for (408) is no other protocol: what the client asks meanwhile is not for a replica.
+        let is_first = self.is_at_start() && !begins_as_reply(bytes);
         if let Err(reason) = self.reply(&mut bytes) {
             self.refuse(reason, is_first.then(|| Switched::at_start(bytes.len())));
         }
@@ -485,6 +487,11 @@ impl Tracker {
             self.forget_first();
         }
     }
+}
+
+/// Whether output that begins with `bytes` can be a reply.
+fn begins_as_reply(bytes: &[u8]) -> bool {
+    bytes.iter().zip(b"HTTP/").all(|(one, other)| one == other)
 }
 
 /// Whether what has begun can be a request: its first word is printable, and ends with a blank if it has an end.

@@ -1,0 +1,129 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::action::Action;
+use crate::connection::AtLimit;
+use crate::follower::{Opaque, Policy, follow_replica};
+use crate::restart::http::{Rules, Volatile};
+
+/// The client's numbers begin at 0, the server's at 1000.
+fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload: &[u8]) -> Change {
+    let (client, vip) = (([10, 0, 0, 1], 4000).into(), table.config().vip);
+    let (source, destination, first) = match direction {
+        Direction::In => (client, vip, 0),
+        Direction::Out => (vip, client, 1000),
+    };
+    let segment = Segment {
+        source,
+        destination,
+        seq: Seq(first + u32::from(!flags.syn)),
+        ack: Seq(ack),
+        flags,
+        window: 1000,
+        options: Options::default(),
+        payload,
+    };
+    table.on_packet(Instant::ZERO, direction, &segment, None)
+}
+
+fn table() -> Table {
+    Table::new(TableConfig {
+        vip: ([10, 0, 0, 100], 80).into(),
+        policy: Policy::Http,
+        rules: Rules::default(),
+        opaque: None,
+        connection_bytes_max: 1 << 20,
+        bytes_max: 1 << 30,
+        at_limit: AtLimit::Unprotect,
+        hash_seed: 1,
+    })
+}
+
+#[test]
+fn a_handshake_that_is_over_takes_no_room() {
+    let mut table = table();
+    for _ in 0..100 {
+        say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+        say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+        say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
+        say(&mut table, Direction::Out, Flags::RST, 0, &[]);
+    }
+    assert_eq!((table.handshakes.len(), table.handshake_order.len()), (0, 1));
+}
+
+/// As a health check that only asks whether somebody listens.
+#[test]
+fn a_reset_that_completes_the_handshake_ends_the_connection() {
+    for policy in [Policy::Http, Policy::Replica] {
+        let config = table().config().clone();
+        let mut table = Table::new(TableConfig { policy, ..config });
+        say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+        say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+        let reset = Flags {
+            rst: true,
+            ..Flags::ACK
+        };
+        let change = say(&mut table, Direction::In, reset, 1001, &[]);
+        assert!(matches!(change, Change::Ended(_)), "{change:?}");
+        assert_eq!(table.len(), 0);
+        let mut actions = VecDeque::new();
+        follow_replica(&mut table, 0, change, &mut actions);
+        assert!(
+            matches!(actions.make_contiguous(), [Action::CloseReplica { .. }]),
+            "{actions:?}"
+        );
+    }
+}
+
+/// Also one that is there from the segment on that completed the handshake.
+#[test]
+fn a_replica_is_opened_once() {
+    for (policy, is_opaque) in [(Policy::Replica, false), (Policy::Http, true)] {
+        let opaque = is_opaque.then(|| {
+            let (bound, volatile) = (1000, Volatile::default());
+            Arc::new(Opaque { bound, volatile })
+        });
+        let config = table().config().clone();
+        let mut table = Table::new(TableConfig {
+            policy,
+            opaque,
+            ..config
+        });
+        say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+        say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+        let mut actions = VecDeque::new();
+        for _ in 0..3 {
+            let change = say(&mut table, Direction::In, Flags::ACK, 1001, b"\0\0");
+            follow_replica(&mut table, 0, change, &mut actions);
+        }
+        assert!(
+            matches!(actions.make_contiguous(), [Action::OpenReplica { .. }]),
+            "{actions:?}"
+        );
+    }
+}
+
+/// With data in its SYN, which the server takes, or does not: a connection of its own, or none that is known; never the
+/// one that this client had before, be that open or a socket's.
+#[test]
+fn data_in_a_syn_makes_a_connection_unknown_if_it_is_taken() {
+    for handed_over in [false, true] {
+        for taken in [false, true] {
+            let mut table = table();
+            say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+            say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+            let opened = say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
+            assert!(matches!(opened, Change::Opened(_)), "{opened:?}");
+            if handed_over {
+                table.hand_over(table.find(([10, 0, 0, 1], 4000).into()).expect("open"));
+            }
+            say(&mut table, Direction::In, Flags::SYN, 0, b"early");
+            let acknowledges = if taken { 6 } else { 1 };
+            say(&mut table, Direction::Out, Flags::SYN_ACK, acknowledges, &[]);
+            let change = say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
+            assert_eq!(change == Change::Unknown, taken, "{change:?}");
+            assert_eq!(table.len(), usize::from(!taken));
+            assert_eq!(table.open_pending(), []);
+        }
+    }
+}
