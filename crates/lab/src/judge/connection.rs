@@ -20,7 +20,7 @@ pub struct Connection {
     /// Which nodes have seen the SYN.
     syn_seen: [bool; 2],
     /// The wire, as its place among the expected ones, that it has met last.
-    wire: Option<usize>,
+    wire: Option<(usize, bool)>,
     /// What the client has been shown: acknowledgement and end of data.
     shown: (u64, u64),
     router: View,
@@ -234,34 +234,41 @@ impl Connection {
             && self.has_beginning
             && expected.mode != CommitMode::Immediate
         {
-            breaches.extend(self.uncommitted(wire.node, packet, at, expected.mode));
+            breaches.extend(self.uncommitted(wire, packet, at, expected.mode));
         }
         self.shown.0 = self.shown.0.max(at.ack.unwrap_or(0));
         self.shown.1 = self.shown.1.max(at.end);
         breaches
     }
 
-    /// Its wire is the expected one of this number from now on. A new wire need not have seen what the client had been
+    /// Its wire is the expected one of this number at `at_ns`. A new wire need not have seen what the client had been
     /// shown, or what the other node had got, before its time.
-    pub fn meet_wire(&mut self, number: usize, wire: Wire) {
-        if self.wire.replace(number) == Some(number) {
+    pub fn meet_wire(&mut self, number: usize, wire: Wire, at_ns: u64) {
+        let hears = at_ns >= wire.hears_from_ns;
+        let before = self.wire.replace((number, hears));
+        if before == Some((number, hears)) {
             return;
         }
         let (ack, end) = self.shown;
+        if before.is_none_or(|(known, _)| known != number) {
+            self.to_client.seen[wire.node].add(0, end);
+        }
         let input = &mut self.to_service.seen;
         let got_by_other = input[1 - wire.node].clone();
         input[wire.node].add_all(&got_by_other);
         input[wire.node].add(0, ack);
-        self.to_client.seen[wire.node].add(0, end);
         self.syn_seen[wire.node] |= ack > 0 || end > 0;
     }
 
-    fn uncommitted(&self, node: usize, packet: &Packet, at: Position, mode: CommitMode) -> Vec<Breach> {
+    fn uncommitted(&self, wire: Wire, packet: &Packet, at: Position, mode: CommitMode) -> Vec<Breach> {
         let mut breaches = Vec::new();
-        if packet.syn && !self.syn_seen[node] {
+        let node = wire.node;
+        let hears = packet.at_ns >= wire.hears_from_ns;
+        if hears && packet.syn && !self.syn_seen[node] {
             breaches.push((Rule::OpenCommit, "the wire had not seen the SYN".into()));
         }
-        if let Some(ack) = at.ack
+        if hears
+            && let Some(ack) = at.ack
             && let Some(missing) = self.to_service.seen[node].first_missing(0, ack)
         {
             let what = format!("acknowledges {ack}, but the wire had not seen byte {missing}");

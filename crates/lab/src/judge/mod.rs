@@ -7,8 +7,9 @@
 //!
 //! Frames that a switch floods to others than they are for are nobody's.
 //!
-//! Who is the wire may change: a node that comes back is found to be the wire from its first segment on that it forwards
-//! ([`Survey`]). A new wire need not have seen what had been shown, or what the other node had got, before its time.
+//! Who is the wire may change: a node that comes back is found to be the wire of output from its first segment on that it forwards, and
+//! of input from the first that reaches it after that, in 200 ms at most ([`Survey`]). A new wire need not have seen what had been shown,
+//! or what the other node had got, before its time.
 //!
 //! * **no-reset**: the client neither gets nor sends a RST. Counted for each direction; not in the list of violations. None is the answer
 //!   to a segment that was overtaken by both FINs and their acknowledgements: any server gives it, and nothing is left to be lost.
@@ -153,7 +154,7 @@ impl Judge<'_> {
         self.meet(client, packet, toward_client);
         let connection = self.connections.get_mut(&client).expect("just met");
         if let Some((number, wire)) = self.expected.wire_at(packet.at_ns) {
-            connection.meet_wire(number, wire);
+            connection.meet_wire(number, wire, packet.at_ns);
         }
         if packet.rst {
             self.take_reset(point, client, packet, toward_client);

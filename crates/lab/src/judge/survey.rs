@@ -118,12 +118,13 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Which node was the wire, and when: `first` from the beginning, later who returned, from when segments pass it both ways, or rather
+    /// Which node was the wire, and when: `first` from the beginning, later who returned, from when it forwards and hears, or rather
     /// so long after it that everything sent past it before has arrived. In between there is none.
     pub fn wires(&self, first: usize, changes: &[Change]) -> Vec<Wire> {
         let mut wires = vec![Wire {
             node: first,
             from_ns: 0,
+            hears_from_ns: 0,
             until_ns: u64::MAX,
         }];
         for &change in changes {
@@ -136,7 +137,8 @@ impl Survey {
                         last.until_ns = last.until_ns.min(first_ns);
                         wires.push(Wire {
                             node,
-                            from_ns: self.enters_from(node, first_ns) + Highest::OVERTAKING_NS,
+                            from_ns: first_ns + Highest::OVERTAKING_NS,
+                            hears_from_ns: self.enters_from(node, first_ns) + Highest::OVERTAKING_NS,
                             until_ns: u64::MAX,
                         });
                     }

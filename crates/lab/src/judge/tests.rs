@@ -218,6 +218,7 @@ impl Run {
             wires: vec![Wire {
                 node: 1,
                 from_ns: 0,
+                hears_from_ns: 0,
                 until_ns: u64::MAX,
             }],
             role_changes_ns: fault.into_iter().collect(),
@@ -896,6 +897,7 @@ fn when_the_wire_dies_the_primary_may_speak_alone() {
     expected.wires.push(Wire {
         node: 1,
         from_ns: run.now_ns,
+        hears_from_ns: run.now_ns,
         until_ns: u64::MAX,
     });
     run.say(true, &PAST_THE_WIRE[2..], said);

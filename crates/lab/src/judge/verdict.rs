@@ -52,8 +52,10 @@ pub enum CommitMode {
 pub struct Wire {
     /// 0: node a, 1: node b.
     pub node: usize,
-    /// From when.
+    /// From when output goes through it.
     pub from_ns: u64,
+    /// From when input does too.
+    pub hears_from_ns: u64,
     /// Until when; `u64::MAX`: to the end.
     pub until_ns: u64,
 }
@@ -225,6 +227,10 @@ impl Expectations {
                 wire.node
             );
             ensure!(wire.from_ns < wire.until_ns, "wires[{i}] ends before it begins");
+            ensure!(
+                wire.from_ns <= wire.hears_from_ns,
+                "wires[{i}] hears before it begins"
+            );
             let overlaps = i > 0 && self.wires[i - 1].until_ns > wire.from_ns;
             ensure!(!overlaps, "wires[{i}] begins before the one before it ends");
         }

@@ -110,6 +110,50 @@ fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
     assert_eq!(verdict.connections_taken_over, 1);
 }
 
+/// The announcement may come late; what is said goes through it from the first word on, and what it hears is committed from then on.
+#[test]
+fn a_wire_that_hears_nothing_yet_is_one_for_output() {
+    let hears = |rounds: &mut Rounds, way, at| {
+        let ack = rounds.said;
+        rounds.run.say(
+            false,
+            way,
+            Say {
+                at,
+                data: b"!",
+                ack,
+                ..SAY
+            },
+        );
+    };
+    let acknowledges = |rounds: &mut Rounds, data, ack| {
+        let said = Say {
+            ack,
+            ..says(rounds.said, data)
+        };
+        rounds.run.say(true, FROM_B_BY_A, said);
+        rounds.said += data.len() as u64;
+    };
+    for past in [false, true] {
+        let mut rounds = Rounds::new();
+        rounds.service(FROM_B_BY_A, b"ful");
+        rounds.run.now_ns += 30 * MS;
+        if past {
+            rounds.service(FROM_B, b"abc");
+        }
+        hears(&mut rounds, TO_SURVIVOR, 5);
+        acknowledges(&mut rounds, b"def", 6);
+        assert_eq!(rounds.broken(None).contains(&Rule::ThroughWire), past);
+        hears(&mut rounds, FROM_CLIENT_BY_A, 6);
+        rounds.run.now_ns += 30 * MS;
+        acknowledges(&mut rounds, b"ghi", 7);
+        assert_eq!(rounds.broken(None).is_empty(), !past);
+        hears(&mut rounds, TO_SURVIVOR, 7);
+        acknowledges(&mut rounds, b"jkl", 8);
+        assert!(rounds.broken(None).contains(&Rule::InputCommit));
+    }
+}
+
 #[test]
 fn a_node_that_returns_and_speaks_without_right_is_a_second_voice() {
     let mut rounds = Rounds::new();
@@ -216,7 +260,7 @@ fn passage(sender: usize, origin: usize, from_ns: u64, until_ns: u64) -> Passage
 }
 
 #[test]
-fn a_wire_that_returned_is_one_when_packets_pass_it_both_ways() {
+fn a_wire_that_returned_hears_when_packets_reach_it() {
     let entrance = |node, from_ns, until_ns| Entrance {
         node,
         from_ns,
@@ -231,7 +275,9 @@ fn a_wire_that_returned_is_one_when_packets_pass_it_both_ways() {
             passages: vec![passage(0, 0, 0, 110 * MS), passage(1, 0, 110 * MS, 900 * MS)],
             entrances,
         };
-        survey.wires(0, &[returned])[1].from_ns
+        let wire = survey.wires(0, &[returned])[1];
+        assert_eq!(wire.from_ns, 130 * MS);
+        wire.hears_from_ns
     };
     let at_once = vec![entrance(0, 0, 109 * MS), entrance(1, 109 * MS, 900 * MS)];
     assert_eq!(begins(at_once), 130 * MS);
@@ -267,6 +313,7 @@ fn a_wire_that_was_lost_is_none_until_it_returns() {
     let wire = |from_ns, until_ns| Wire {
         node: 1,
         from_ns,
+        hears_from_ns: from_ns,
         until_ns,
     };
     let wires = survey.wires(1, &changes);
