@@ -830,20 +830,29 @@ fn the_example_shows_every_field_with_its_default() {
         },
         config
     );
-    for key in [
-        "assume",
-        "state_dir",
-        "agent_timeout_ms",
-        "peer_address",
-        "application",
-        "crash_exit_codes",
-        "commit",
-    ] {
-        assert!(
-            spelled_out
-                .iter()
-                .any(|line| line.starts_with(&format!("{key} = "))),
-            "{key}"
-        );
+    let shows = |key: &str| {
+        let begins = |line: &str| {
+            line.trim_start_matches(['#', ' '])
+                .starts_with(&format!("{key} = "))
+        };
+        example.lines().any(begins)
+            || example.contains(&format!(".{key}]"))
+            || example.contains(&format!("[{key}]"))
+    };
+    for (index, line) in example
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.starts_with('['))
+    {
+        let before: Vec<&str> = example.lines().take(index + 1).collect();
+        let after: Vec<&str> = example.lines().skip(index + 1).collect();
+        let with = [&before[..], &["no_such_key = 1"], &after[..]]
+            .concat()
+            .join("\n");
+        let problem = wrong(&with).join("\n");
+        let (_, allowed) = problem.split_once("allowed here: ").expect(line);
+        for key in allowed.split(", ") {
+            assert!(shows(key), "{line} has no {key}");
+        }
     }
 }
