@@ -12,6 +12,7 @@ mod roles;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod view;
 
 use std::collections::{HashSet, VecDeque};
@@ -453,40 +454,6 @@ impl Node {
         connection.release();
         table.account(id, before);
         self.tell_wire(index);
-    }
-
-    /// What is to be done next.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        if self.actions.is_empty() {
-            self.plan_next();
-        }
-        let Some(action) = self.actions.pop_front() else {
-            self.is_unhurried = false;
-            return None;
-        };
-        if let Action::Restore { service, connection } = action
-            && let Some(connection) = self.services[usize::from(service)].table.get_mut(connection)
-        {
-            self.is_unhurried = !connection.is_busy();
-            connection.hold_input_end();
-        }
-        Some(action)
-    }
-
-    /// Whether the action that was polled last, and its fellows, can wait for others that need the CPU: it takes over a connection on
-    /// which no client waits for anything.
-    pub fn is_unhurried(&self) -> bool {
-        self.is_unhurried
-    }
-
-    /// Plans the steps of the next connection that is taken over, of the first service that has one.
-    fn plan_next(&mut self) {
-        for (index, service) in (0..).zip(&mut self.services) {
-            let takeover = service.takeover.as_mut();
-            if takeover.is_some_and(|takeover| takeover.plan_next(index, &mut self.actions)) {
-                return;
-            }
-        }
     }
 
     /// The address of a service's clients' peer.
