@@ -297,6 +297,11 @@ impl Connection {
         self.sack_overflow = ranges > SACK_RANGES || (self.sack_overflow && ranges > 0);
     }
 
+    /// Whether a segment of the client would be taken, and is no RST.
+    pub fn takes(&self, segment: &Segment<'_>) -> bool {
+        matches!(accept::judge(&self.receiver(), segment), Verdict::Accept { .. })
+    }
+
     /// A segment of the client, with the place of its payload.
     pub fn on_client(&mut self, segment: &Segment<'_>, source: Option<OnShelf<'_>>) -> Effect {
         match accept::judge(&self.receiver(), segment) {

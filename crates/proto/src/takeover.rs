@@ -79,12 +79,12 @@ pub(crate) struct Takeover {
     declared: Instant,
     drained: Option<Instant>,
     undecided: BTreeSet<ConnectionId>,
-    /// Those of them whose steps are not planned yet.
-    unplanned: BTreeSet<ConnectionId>,
-    /// Of these, who waits for something, in order; and who has been planned meanwhile.
+    /// Of those whose steps are not planned yet, who waits for something, in order.
     hurried: VecDeque<ConnectionId>,
-    /// The others, likewise.
-    unhurried: VecDeque<ConnectionId>,
+    /// The others.
+    unhurried: BTreeSet<ConnectionId>,
+    /// Their order, and that of those who were among them.
+    in_turn: VecDeque<ConnectionId>,
     /// Until then these wait.
     rest_from: Option<Instant>,
     /// Connections whose client may not have got the SYN-ACK, with that.
@@ -123,9 +123,9 @@ impl Takeover {
             declared: now,
             drained: None,
             undecided: BTreeSet::new(),
-            unplanned: BTreeSet::new(),
             hurried: VecDeque::new(),
-            unhurried: VecDeque::new(),
+            unhurried: BTreeSet::new(),
+            in_turn: VecDeque::new(),
             rest_from: None,
             half_open: BTreeMap::new(),
             connections: 0,
@@ -170,14 +170,12 @@ impl Takeover {
             entry.hold_input();
             match entry.restart() {
                 Ok(_) => {
-                    let is_hurried = entry.is_busy() && !self.half_open.contains_key(&connection);
-                    let place = if is_hurried {
-                        &mut self.hurried
+                    if entry.is_busy() && !self.half_open.contains_key(&connection) {
+                        self.hurried.push_back(connection);
                     } else {
-                        &mut self.unhurried
-                    };
-                    place.push_back(connection);
-                    self.unplanned.insert(connection);
+                        self.unhurried.insert(connection);
+                        self.in_turn.push_back(connection);
+                    }
                 }
                 Err(reason) => self.on_unrestorable(service, connection, table, reason, actions),
             }
@@ -194,11 +192,7 @@ impl Takeover {
     /// Plans the steps of the next connection; false if there is none. One at a time: the steps of ten thousand are megabytes, and
     /// the first of them would wait until the last is written down.
     pub(crate) fn plan_next(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
-        let mut next = || match self.hurried.pop_front() {
-            None if self.rest_from.is_none() => self.unhurried.pop_front(),
-            hurried => hurried,
-        };
-        let Some(connection) = std::iter::from_fn(&mut next).find(|id| self.unplanned.remove(id)) else {
+        let Some(connection) = self.hurried.pop_front().or_else(|| self.next_unhurried()) else {
             return false;
         };
         actions.extend([
@@ -211,9 +205,21 @@ impl Takeover {
         true
     }
 
-    /// A client has said something on a connection: if that is not planned yet, it comes next.
-    pub(crate) fn on_client(&mut self, connection: ConnectionId) {
-        if self.unplanned.contains(&connection) {
+    fn next_unhurried(&mut self) -> Option<ConnectionId> {
+        if self.rest_from.is_some() {
+            return None;
+        }
+        std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id))
+    }
+
+    /// Whether a connection waits until those are planned on which someone waits for something.
+    pub(crate) fn is_unhurried(&self, connection: ConnectionId) -> bool {
+        self.unhurried.contains(&connection)
+    }
+
+    /// Someone waits for something on a connection now: if it was thought that nobody does, it comes next.
+    pub(crate) fn hurry(&mut self, connection: ConnectionId) {
+        if self.unhurried.remove(&connection) {
             self.hurried.push_back(connection);
         }
     }

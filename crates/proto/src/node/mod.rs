@@ -167,6 +167,19 @@ impl Service {
         Some(given_at.max(self.standing.claims_at()?))
     }
 
+    /// Who speaks on a connection that waits to be taken over comes next, unless what it says is not taken: anybody can send that.
+    fn hurry_speaker(&mut self, direction: Direction, segment: &Segment<'_>) {
+        let (Direction::In, Some(takeover)) = (direction, &mut self.takeover) else {
+            return;
+        };
+        let said_on = self.table.find(segment.source);
+        let waits = said_on.filter(|&id| takeover.is_unhurried(id));
+        let is_taken = |id: &ConnectionId| self.table.get(*id).is_some_and(|entry| entry.takes(segment));
+        if let Some(connection) = waits.filter(is_taken) {
+            takeover.hurry(connection);
+        }
+    }
+
     /// Whether it is for this node to answer a segment of no connection.
     fn answers(&self, direction: Direction, segment: &Segment<'_>) -> bool {
         direction == Direction::In && (self.role().speaks_alone() || self.taken.contains(&segment.source))
@@ -275,14 +288,10 @@ impl Node {
             .map(|source| source.skip(payload_at));
         service.table.set_wire(service.role() == Role::Backup);
         let missed = service.missed_by_replica(direction, &segment);
+        service.hurry_speaker(direction, &segment);
         let change = service.table.on_packet(now, direction, &segment, source);
         if service.config.table.has_replicas() && service.admits(change, missed) {
             follow_replica(&mut service.table, index, change, &mut self.actions);
-        }
-        if let (Direction::In, Change::Connection(id), Some(takeover)) =
-            (direction, change, &mut service.takeover)
-        {
-            takeover.on_client(id);
         }
         match change {
             Change::Unknown => {

@@ -64,3 +64,6 @@ impl Node {
         services.fold(self.beat_due.min(self.detector.poll_timeout()), Instant::min)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -136,12 +136,25 @@ fn a_client_that_speaks_comes_next() {
     let (mut takeover, mut actions) = begun(&mut table);
     actions.clear();
     for who in [opened[98], opened[98], opened[3]] {
-        takeover.on_client(who);
+        takeover.hurry(who);
     }
     while takeover.plan_next(0, &mut actions) {}
     let next = restored(&actions);
     assert_eq!(next[..2], [opened[98], opened[BEFORE_HOLD]]);
     assert_eq!(next.len(), 100 - BEFORE_HOLD);
+}
+
+/// What a client says again and again costs nothing.
+#[test]
+fn who_speaks_is_put_forward_once() {
+    let mut table = table();
+    let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
+    let (mut takeover, _) = begun(&mut table);
+    for _ in 0..1000 {
+        takeover.hurry(opened[98]);
+        takeover.hurry(opened[3]);
+    }
+    assert_eq!(takeover.hurried, [opened[98]]);
 }
 
 /// Its answer needs the CPUs.
@@ -160,7 +173,7 @@ fn who_waits_has_a_head_start() {
     let (mut takeover, mut actions) = begun(&mut table);
     assert_eq!(restored(&actions)[..2], opened[198..], "they come first");
     assert!(!takeover.plan_next(0, &mut actions));
-    takeover.on_client(opened[150]);
+    takeover.hurry(opened[150]);
     assert!(takeover.plan_next(0, &mut actions), "who speaks does not wait");
     assert!(!takeover.plan_next(0, &mut actions));
     let due = takeover.poll_timeout().expect("the others wait");

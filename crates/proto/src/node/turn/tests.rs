@@ -1,0 +1,157 @@
+//! Takeovers of many connections, as a node's caller sees them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::*;
+use crate::Seq;
+use crate::action::{Gate, Heartbeat, Server, ServiceBeat, ServiceIndex};
+use crate::node::fixture::{at, config};
+use crate::orphans::Orphans;
+use crate::packet::{Checksum, Flags, Options, Segment};
+use crate::role::Role;
+use crate::table::{ConnectionId, Direction};
+
+/// Steps of a takeover that a node plans before anything else: those of the first 64 connections.
+const FIRST: usize = 64;
+
+/// The wire of so many services, whose connections it knows.
+fn wire(services: u8) -> Node {
+    let mut config = config(false);
+    let service = config.services.remove(0);
+    config.services = (0..services)
+        .map(|index| {
+            let mut service = service.clone();
+            service.table.vip = ([10, 0, 0, 100 + index], 80).into();
+            service.found = Some((Gate::Wire, 2));
+            service
+        })
+        .collect();
+    Node::new(config, at(0))
+}
+
+/// The client's numbers begin at 0, the server's at 1000.
+fn say(
+    node: &mut Node,
+    service: ServiceIndex,
+    port: u16,
+    direction: Direction,
+    flags: Flags,
+    (seq, payload): (u32, &[u8]),
+) {
+    let client: SocketAddr = ([10, 1, 0, 1], port).into();
+    let (source, destination, seq, ack) = match direction {
+        Direction::In => (client, node.vip(service), seq, 1001),
+        Direction::Out => (node.vip(service), client, 1000 + seq, 1),
+    };
+    let segment = Segment {
+        source,
+        destination,
+        seq: Seq(seq),
+        ack: Seq(ack),
+        flags,
+        window: 1000,
+        options: Options::default(),
+        payload,
+    };
+    node.handle_packet(
+        at(1),
+        service,
+        direction,
+        &segment.emit(),
+        Checksum::Unverified,
+        None,
+    );
+}
+
+/// The connections of these clients, on which they have said `request`.
+fn open(
+    node: &mut Node,
+    service: ServiceIndex,
+    ports: std::ops::RangeInclusive<u16>,
+    request: &[u8],
+) -> Vec<ConnectionId> {
+    let mut opened = Vec::new();
+    for port in ports {
+        say(node, service, port, Direction::In, Flags::SYN, (0, b""));
+        say(node, service, port, Direction::Out, Flags::SYN_ACK, (0, b""));
+        say(node, service, port, Direction::In, Flags::ACK, (1, request));
+        opened.extend(node.table(service).find(([10, 1, 0, 1], port).into()));
+    }
+    opened
+}
+
+/// The primary of all services leaves.
+fn leave(node: &mut Node, now: Instant) {
+    let beat = |service| ServiceBeat {
+        vip: node.vip(service),
+        role: Role::Primary,
+        epoch: 2,
+        configured_primary: true,
+        mac: [0; 6],
+        server: Server::Alive,
+        leaves: true,
+        hands_over: false,
+        orphans: Orphans::default(),
+        adopted: 0,
+    };
+    let heartbeat = Heartbeat {
+        node: "alpha".to_owned(),
+        incarnation: 1,
+        sequence: 1,
+        sent: 0,
+        echo: None,
+        services: node.indices().map(beat).collect(),
+    };
+    node.handle_timeout(now);
+    node.handle_heartbeat(now, heartbeat);
+}
+
+/// Does what the node wants, which takes `cost` for each connection; returns it, with whether it could wait.
+fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action, bool)> {
+    let mut done = Vec::new();
+    while let Some(action) = node.poll_action() {
+        done.push((action.clone(), node.is_unhurried()));
+        match action {
+            Action::Restore { .. } => *now += cost,
+            Action::Drain { service } => node.handle_drained(*now, service),
+            Action::Activate { service, connection } => node.handle_live(*now, service, connection),
+            Action::HandOver { service, connection } => drop(node.hand_over(*now, service, connection)),
+            _ => {}
+        }
+    }
+    done
+}
+
+fn restored(done: &[(Action, bool)]) -> Vec<(ServiceIndex, ConnectionId)> {
+    let restored = done.iter().filter_map(|(action, _)| match *action {
+        Action::Restore { service, connection } => Some((service, connection)),
+        _ => None,
+    });
+    restored.collect()
+}
+
+/// The primary leaves, and the log is read to its end.
+fn leave_and_drain(node: &mut Node, now: Instant) {
+    leave(node, now);
+    let drained = std::iter::from_fn(|| node.poll_action()).find_map(|action| match action {
+        Action::Drain { service } => Some(service),
+        _ => None,
+    });
+    node.handle_drained(now, drained.expect("it takes over"));
+}
+
+/// Anybody can send something that nobody takes.
+#[test]
+fn only_what_is_taken_puts_a_client_forward() {
+    let mut node = wire(1);
+    let opened = open(&mut node, 0, 1..=100, b"");
+    let mut now = at(10);
+    leave_and_drain(&mut node, now);
+    for (port, seq) in [(90, 5000), (95, 1)] {
+        say(&mut node, 0, port, Direction::In, Flags::ACK, (seq, b"?"));
+    }
+    let restored = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
+    assert_eq!(restored[FIRST..][..2], [(0, opened[94]), (0, opened[FIRST])]);
+    assert_eq!(restored.len(), opened.len());
+}
