@@ -438,6 +438,10 @@ impl Node {
             }
             ahead = replica.ahead();
         });
+        let takeover = self.services[usize::from(index)].takeover.as_mut();
+        if let Some(takeover) = takeover.filter(|_| ahead > 0) {
+            takeover.hurry(connection);
+        }
         ahead
     }
 

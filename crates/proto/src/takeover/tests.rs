@@ -1,9 +1,9 @@
 use super::*;
-use crate::Seq;
 use crate::connection::AtLimit;
 use crate::packet::{Checksum, Flags, Options, Segment};
 use crate::restart::http::Reexecute;
 use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
+use crate::{Offset, Seq};
 
 const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
 
@@ -155,6 +155,43 @@ fn who_speaks_is_put_forward_once() {
         takeover.hurry(opened[3]);
     }
     assert_eq!(takeover.hurried, [opened[98]]);
+}
+
+/// A request that was acknowledged, and is not executed again or was given to a replica: nothing is under way.
+#[test]
+fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
+    let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
+    for policy in [Policy::Http, Policy::Replica] {
+        let config = TableConfig {
+            policy,
+            ..table().config().clone()
+        };
+        let mut table = Table::new(config);
+        let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
+        say_with(&mut table, 99, Direction::In, Flags::ACK, request);
+        let acknowledgement = Segment {
+            source: VIP.into(),
+            destination: ([10, 0, 0, 1], 99).into(),
+            seq: Seq(1001),
+            ack: Seq(1) + u32::try_from(request.len()).expect("short"),
+            flags: Flags::ACK,
+            window: 5000,
+            options: Options::default(),
+            payload: b"",
+        };
+        table.on_packet(NOW, Direction::Out, &acknowledgement, None);
+        let asked = table.get_mut(opened[98]).expect("open");
+        if let Some(replica) = asked.follower_mut().replica_mut() {
+            replica.on_fed(Offset(request.len() as u64), false);
+            replica.on_output(b"done");
+            asked.release();
+        }
+        assert!(asked.is_quiet(), "{policy:?}: its socket need not say a word");
+        assert!(asked.is_busy(), "{policy:?}");
+        let (takeover, actions) = begun(&mut table);
+        assert_eq!(restored(&actions)[..2], [opened[98], opened[0]], "{policy:?}");
+        assert!(takeover.poll_timeout().is_some(), "the others wait");
+    }
 }
 
 /// Its answer needs the CPUs.

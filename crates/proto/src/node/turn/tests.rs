@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::Seq;
 use crate::action::{Gate, Heartbeat, Server, ServiceBeat, ServiceIndex};
+use crate::follower::Policy;
 use crate::node::fixture::{at, config};
 use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Options, Segment};
@@ -17,12 +18,17 @@ const FIRST: usize = 64;
 
 /// The wire of so many services, whose connections it knows.
 fn wire(services: u8) -> Node {
+    wire_of(services, Policy::Http)
+}
+
+fn wire_of(services: u8, policy: Policy) -> Node {
     let mut config = config(false);
     let service = config.services.remove(0);
     config.services = (0..services)
         .map(|index| {
             let mut service = service.clone();
             service.table.vip = ([10, 0, 0, 100 + index], 80).into();
+            service.table.policy = policy;
             service.found = Some((Gate::Wire, 2));
             service
         })
@@ -154,4 +160,17 @@ fn only_what_is_taken_puts_a_client_forward() {
     let restored = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
     assert_eq!(restored[FIRST..][..2], [(0, opened[94]), (0, opened[FIRST])]);
     assert_eq!(restored.len(), opened.len());
+}
+
+/// Its client has asked, and the primary has not said it.
+#[test]
+fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
+    let mut node = wire_of(1, Policy::Replica);
+    let opened = open(&mut node, 0, 1..=100, b"");
+    let mut now = at(10);
+    leave_and_drain(&mut node, now);
+    node.handle_replica_output(0, opened[98], Some(b"done"));
+    node.handle_replica_output(0, opened[97], Some(b""));
+    let restored = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
+    assert_eq!(restored[FIRST..][..2], [(0, opened[98]), (0, opened[FIRST])]);
 }
