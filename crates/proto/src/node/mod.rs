@@ -35,6 +35,7 @@ use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
 use crate::{Instant, Offset};
+use turn::Turn;
 
 /// What a node is told at its start.
 #[derive(Clone, Debug)]
@@ -199,8 +200,7 @@ pub struct Node {
     heard: u64,
     services: Vec<Service>,
     actions: VecDeque<Action>,
-    /// The action that was polled last can wait for others that need the CPU.
-    is_unhurried: bool,
+    turn: Turn,
 }
 
 impl Node {
@@ -226,7 +226,7 @@ impl Node {
             heard: 0,
             services,
             actions: VecDeque::new(),
-            is_unhurried: false,
+            turn: Turn::default(),
         };
         node.sync_what_was_found(now);
         node.count_what_was_found(now);

@@ -2,9 +2,19 @@
 
 use super::{Node, Service};
 use crate::Instant;
-use crate::action::Action;
+use crate::action::{Action, ServiceIndex};
 use crate::state_sync::StateSync;
+use crate::table::ConnectionId;
 use crate::takeover::Takeover;
+
+/// Where the node's caller is.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// The connection whose steps are being polled, if nobody waits for anything on it.
+    unhurried: Option<(ServiceIndex, ConnectionId)>,
+    /// The action that was polled last is one of them.
+    is_unhurried: bool,
+}
 
 impl Node {
     /// What is to be done next.
@@ -12,23 +22,33 @@ impl Node {
         if self.actions.is_empty() {
             self.plan_next();
         }
-        let Some(action) = self.actions.pop_front() else {
-            self.is_unhurried = false;
-            return None;
+        let action = self.actions.pop_front();
+        self.turn.is_unhurried = match action {
+            Some(Action::Restore { service, connection }) => {
+                let entry = self.services[usize::from(service)].table.get_mut(connection);
+                let is_unhurried = entry.is_some_and(|entry| {
+                    entry.hold_input_end();
+                    !entry.is_busy()
+                });
+                self.turn.unhurried = is_unhurried.then_some((service, connection));
+                is_unhurried
+            }
+            Some(Action::MakeReady { service, connection } | Action::Activate { service, connection }) => {
+                self.turn.unhurried == Some((service, connection))
+            }
+            Some(Action::Drain { service }) => self.turn.unhurried.is_some_and(|(of, _)| of == service),
+            Some(Action::HandOver { service, connection }) => {
+                self.turn.unhurried.take() == Some((service, connection))
+            }
+            _ => false,
         };
-        if let Action::Restore { service, connection } = action
-            && let Some(connection) = self.services[usize::from(service)].table.get_mut(connection)
-        {
-            self.is_unhurried = !connection.is_busy();
-            connection.hold_input_end();
-        }
-        Some(action)
+        action
     }
 
-    /// Whether the action that was polled last, and its fellows, can wait for others that need the CPU: it takes over a connection on
-    /// which no client waits for anything.
+    /// Whether the action that was polled last can wait for others that need the CPU: it is a step of taking over a connection on which
+    /// nobody waits for anything.
     pub fn is_unhurried(&self) -> bool {
-        self.is_unhurried
+        self.turn.is_unhurried
     }
 
     /// Plans the steps of the next connection that is taken over, of the first service that has one.

@@ -1,6 +1,5 @@
 //! Takeovers of many connections, as a node's caller sees them.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
@@ -12,6 +11,7 @@ use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Options, Segment};
 use crate::role::Role;
 use crate::table::{ConnectionId, Direction};
+use std::net::SocketAddr;
 
 /// Steps of a takeover that a node plans before anything else: those of the first 64 connections.
 const FIRST: usize = 64;
@@ -173,4 +173,36 @@ fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
     node.handle_replica_output(0, opened[97], Some(b""));
     let restored = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
     assert_eq!(restored[FIRST..][..2], [(0, opened[98]), (0, opened[FIRST])]);
+}
+
+/// Only the five steps of a connection on which nobody waits.
+#[test]
+fn what_can_wait_is_said_of_each_action() {
+    let mut node = wire(1);
+    let idle = open(&mut node, 0, 1..=10, b"");
+    open(&mut node, 0, 11..=20, b"GET / HTTP/1.1\r\n\r\n");
+    let mut now = at(10);
+    leave(&mut node, now);
+    let mut done = carry_out(&mut node, &mut now, Duration::ZERO);
+    now = at(200);
+    node.handle_timeout(now);
+    done.extend(carry_out(&mut node, &mut now, Duration::ZERO));
+    assert_eq!(restored(&done).len(), 20);
+    assert!(
+        matches!(done.last(), Some((Action::Send(_), false))),
+        "it has decided"
+    );
+    let can_wait = done.into_iter().filter(|(_, can_wait)| *can_wait);
+    let can_wait: Vec<_> = can_wait.map(|(action, _)| action).collect();
+    let steps = |&connection: &ConnectionId| {
+        let service = 0;
+        [
+            Action::Restore { service, connection },
+            Action::MakeReady { service, connection },
+            Action::Drain { service },
+            Action::Activate { service, connection },
+            Action::HandOver { service, connection },
+        ]
+    };
+    assert_eq!(can_wait, idle.iter().flat_map(steps).collect::<Vec<_>>());
 }
