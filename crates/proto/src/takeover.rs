@@ -183,33 +183,26 @@ impl Takeover {
         let at_work = u32::try_from(self.hurried.len()).unwrap_or(u32::MAX);
         let head_start = HEAD_START_EACH.saturating_mul(at_work).min(HEAD_START_MAX);
         for _ in 0..BEFORE_HOLD {
-            self.plan_next(service, actions);
+            let _ = self.plan_hurried(service, actions) || self.plan_unhurried(service, actions);
         }
         self.rest_from = (at_work > 0).then(|| now + head_start);
         actions.extend(hold);
     }
 
-    /// Plans the steps of the next connection; false if there is none. One at a time: the steps of ten thousand are megabytes, and
-    /// the first of them would wait until the last is written down.
-    pub(crate) fn plan_next(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
-        let Some(connection) = self.hurried.pop_front().or_else(|| self.next_unhurried()) else {
-            return false;
-        };
-        actions.extend([
-            Action::Restore { service, connection },
-            Action::MakeReady { service, connection },
-            Action::Drain { service },
-            Action::Activate { service, connection },
-            Action::HandOver { service, connection },
-        ]);
-        true
+    /// Plans the steps of the next connection on which someone waits for something; false if there is none. One at a time: the steps of
+    /// ten thousand are megabytes, and the first of them would wait until the last is written down.
+    pub(crate) fn plan_hurried(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
+        let next = self.hurried.pop_front();
+        plan(service, next, actions)
     }
 
-    fn next_unhurried(&mut self) -> Option<ConnectionId> {
+    /// The same for the others, unless it is too early for them.
+    pub(crate) fn plan_unhurried(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
         if self.rest_from.is_some() {
-            return None;
+            return false;
         }
-        std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id))
+        let next = std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id));
+        plan(service, next, actions)
     }
 
     /// Whether a connection waits until those are planned on which someone waits for something.
@@ -314,6 +307,20 @@ impl Takeover {
     pub(crate) fn into_refusals(self) -> impl Iterator<Item = Vec<u8>> {
         self.refusals.into_iter()
     }
+}
+
+fn plan(service: ServiceIndex, connection: Option<ConnectionId>, actions: &mut VecDeque<Action>) -> bool {
+    let Some(connection) = connection else {
+        return false;
+    };
+    actions.extend([
+        Action::Restore { service, connection },
+        Action::MakeReady { service, connection },
+        Action::Drain { service },
+        Action::Activate { service, connection },
+        Action::HandOver { service, connection },
+    ]);
+    true
 }
 
 #[cfg(test)]

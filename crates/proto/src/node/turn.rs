@@ -40,7 +40,11 @@ impl Node {
             Some(Action::HandOver { service, connection }) => {
                 self.turn.unhurried.take() == Some((service, connection))
             }
-            _ => false,
+            Some(_) => false,
+            None => {
+                self.turn.unhurried = None;
+                false
+            }
         };
         action
     }
@@ -51,12 +55,14 @@ impl Node {
         self.turn.is_unhurried
     }
 
-    /// Plans the steps of the next connection that is taken over, of the first service that has one.
+    /// Plans the steps of the next connection that is taken over: of all services first those on which someone waits.
     fn plan_next(&mut self) {
-        for (index, service) in (0..).zip(&mut self.services) {
-            let takeover = service.takeover.as_mut();
-            if takeover.is_some_and(|takeover| takeover.plan_next(index, &mut self.actions)) {
-                return;
+        for plan in [Takeover::plan_hurried, Takeover::plan_unhurried] {
+            for (index, service) in (0..).zip(&mut self.services) {
+                let takeover = service.takeover.as_mut();
+                if takeover.is_some_and(|takeover| plan(takeover, index, &mut self.actions)) {
+                    return;
+                }
             }
         }
     }

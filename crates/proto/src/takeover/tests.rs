@@ -110,7 +110,7 @@ fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
     (100..100 + flood).for_each(|port| begin_handshake(&mut table, port));
 
     let (mut takeover, mut actions) = begun(&mut table);
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     let restored = restored(&actions);
     assert_eq!(restored.len(), 1 + PENDING_MAX);
     assert_eq!(restored[0], idle);
@@ -124,7 +124,7 @@ fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
     let (mut takeover, mut actions) = begun(&mut table);
     assert!(matches!(actions.back(), Some(Action::Hold { clients, .. }) if clients.len() == 100));
     assert_eq!(restored(&actions), opened[..BEFORE_HOLD]);
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     assert_eq!(restored(&actions), opened);
 }
 
@@ -138,7 +138,7 @@ fn a_client_that_speaks_comes_next() {
     for who in [opened[98], opened[98], opened[3]] {
         takeover.hurry(who);
     }
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     let next = restored(&actions);
     assert_eq!(next[..2], [opened[98], opened[BEFORE_HOLD]]);
     assert_eq!(next.len(), 100 - BEFORE_HOLD);
@@ -201,7 +201,7 @@ fn who_waits_has_a_head_start() {
     let opened: Vec<_> = (1..=200).map(|port| open(&mut table, port)).collect();
     let (mut takeover, mut actions) = begun(&mut table);
     assert_eq!(takeover.poll_timeout(), None, "nobody waits");
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     assert_eq!(restored(&actions), opened);
 
     for port in [199, 200] {
@@ -209,17 +209,21 @@ fn who_waits_has_a_head_start() {
     }
     let (mut takeover, mut actions) = begun(&mut table);
     assert_eq!(restored(&actions)[..2], opened[198..], "they come first");
-    assert!(!takeover.plan_next(0, &mut actions));
+    assert!(!plan_next(&mut takeover, &mut actions));
     takeover.hurry(opened[150]);
-    assert!(takeover.plan_next(0, &mut actions), "who speaks does not wait");
-    assert!(!takeover.plan_next(0, &mut actions));
+    assert!(plan_next(&mut takeover, &mut actions), "who speaks does not wait");
+    assert!(!plan_next(&mut takeover, &mut actions));
     let due = takeover.poll_timeout().expect("the others wait");
     assert_eq!(due, NOW + 2 * HEAD_START_EACH);
     takeover.on_timeout(NOW + HEAD_START_EACH);
-    assert!(!takeover.plan_next(0, &mut actions));
+    assert!(!plan_next(&mut takeover, &mut actions));
     takeover.on_timeout(due);
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     assert_eq!(restored(&actions).len(), opened.len());
+}
+
+fn plan_next(takeover: &mut Takeover, actions: &mut VecDeque<Action>) -> bool {
+    takeover.plan_hurried(0, actions) || takeover.plan_unhurried(0, actions)
 }
 
 fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {

@@ -1,5 +1,6 @@
 //! Takeovers of many connections, as a node's caller sees them.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
@@ -11,7 +12,6 @@ use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Options, Segment};
 use crate::role::Role;
 use crate::table::{ConnectionId, Direction};
-use std::net::SocketAddr;
 
 /// Steps of a takeover that a node plans before anything else: those of the first 64 connections.
 const FIRST: usize = 64;
@@ -205,4 +205,19 @@ fn what_can_wait_is_said_of_each_action() {
         ]
     };
     assert_eq!(can_wait, idle.iter().flat_map(steps).collect::<Vec<_>>());
+}
+
+/// Also if the service of those who wait comes after another.
+#[test]
+fn nobody_waits_for_the_idle_connections_of_another_service() {
+    let mut node = wire(2);
+    let idle = open(&mut node, 0, 1..=200, b"");
+    let waiting = open(&mut node, 1, 1..=100, b"GET / HTTP/1.1\r\n\r\n");
+    let mut now = at(10);
+    leave(&mut node, now);
+    let restored = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
+    let first = idle[..FIRST].iter().map(|&id| (0, id));
+    let expected = first.chain(waiting.into_iter().map(|id| (1, id)));
+    let expected: Vec<_> = expected.chain(idle[FIRST..].iter().map(|&id| (0, id))).collect();
+    assert_eq!(restored, expected);
 }
