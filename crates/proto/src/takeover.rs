@@ -59,9 +59,9 @@ const BEFORE_HOLD: usize = 64;
 
 /// For each connection on which a client waits, the others wait so long, but never longer than [`HEAD_START_MAX`]: the keeper and the
 /// application need the CPUs for its answer, and nobody needs the others.
-const HEAD_START_EACH: Duration = Duration::from_micros(250);
+pub(crate) const HEAD_START_EACH: Duration = Duration::from_micros(250);
 /// See [`HEAD_START_EACH`].
-const HEAD_START_MAX: Duration = Duration::from_millis(150);
+pub(crate) const HEAD_START_MAX: Duration = Duration::from_millis(150);
 
 /// What is taken over.
 #[derive(Debug)]
@@ -203,6 +203,11 @@ impl Takeover {
         }
         let next = std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id));
         plan(service, next, actions)
+    }
+
+    /// Whether there is a connection to be planned now.
+    pub(crate) fn has_next(&self) -> bool {
+        !self.hurried.is_empty() || (self.rest_from.is_none() && !self.unhurried.is_empty())
     }
 
     /// Whether a connection waits until those are planned on which someone waits for something.

@@ -2,7 +2,8 @@
 //!
 //! Methods are of four kinds. *Getters* take `&self`. `handle_*` take what happened: packets of the wire's log, heartbeats,
 //! time, and the outcome of actions. [`Node::poll_action`] gives what is to be done, in order; drain it to `None` after
-//! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm.
+//! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. It is due at once
+//! when a takeover has more to do, but everything else should be looked at first.
 
 #[cfg(test)]
 mod fixture;
@@ -226,7 +227,7 @@ impl Node {
             heard: 0,
             services,
             actions: VecDeque::new(),
-            turn: Turn::default(),
+            turn: Turn::new(now),
         };
         node.sync_what_was_found(now);
         node.count_what_was_found(now);
@@ -325,6 +326,7 @@ impl Node {
 
     /// The log has been read to its end, as [`Action::Drain`] asked.
     pub fn handle_drained(&mut self, now: Instant, index: ServiceIndex) {
+        self.turn.pass(now);
         let service = &mut self.services[usize::from(index)];
         if let Some(takeover) = service.takeover.as_mut() {
             takeover.on_drained(now, index, &mut service.table, &mut self.actions);

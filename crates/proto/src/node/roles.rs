@@ -193,6 +193,7 @@ impl Node {
 
     /// Time has passed: heartbeats are sent and missed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.turn.renew(now);
         if now >= self.beat_due {
             self.beat_due = now + self.config.detector.interval;
             self.send_heartbeat(now);

@@ -1,4 +1,9 @@
 //! What a node wants done next, and when it wants to be told of the time.
+//!
+//! The connections of a takeover are planned one at a time, when nothing else is to be done, and only for [`TURN_MAX`] on end: then its
+//! caller finds nothing more to do and a timeout that is due, and so looks at what has come meanwhile, a verdict or a heartbeat.
+
+use std::time::Duration;
 
 use super::{Node, Service};
 use crate::Instant;
@@ -7,13 +12,44 @@ use crate::state_sync::StateSync;
 use crate::table::ConnectionId;
 use crate::takeover::Takeover;
 
-/// Where the node's caller is.
-#[derive(Debug, Default)]
+/// No longer than an agent naps while there is traffic.
+const TURN_MAX: Duration = Duration::from_millis(4);
+
+/// From one [`handle_timeout`](Node::handle_timeout) to the next.
+#[derive(Debug)]
 pub(super) struct Turn {
+    began: Instant,
+    /// It has lasted for so long.
+    lasted: Duration,
+    /// It was long enough, and there are connections left to be planned.
+    is_over: bool,
     /// The connection whose steps are being polled, if nobody waits for anything on it.
     unhurried: Option<(ServiceIndex, ConnectionId)>,
     /// The action that was polled last is one of them.
     is_unhurried: bool,
+}
+
+impl Turn {
+    /// A turn that begins.
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            began: now,
+            lasted: Duration::ZERO,
+            is_over: false,
+            unhurried: None,
+            is_unhurried: false,
+        }
+    }
+
+    /// The next one begins.
+    pub(super) fn renew(&mut self, now: Instant) {
+        (self.began, self.lasted, self.is_over) = (now, Duration::ZERO, false);
+    }
+
+    /// A part of a takeover was done.
+    pub(super) fn pass(&mut self, now: Instant) {
+        self.lasted = now.since(self.began);
+    }
 }
 
 impl Node {
@@ -57,6 +93,14 @@ impl Node {
 
     /// Plans the steps of the next connection that is taken over: of all services first those on which someone waits.
     fn plan_next(&mut self) {
+        if self.turn.lasted >= TURN_MAX {
+            let mut takeovers = self
+                .services
+                .iter()
+                .filter_map(|service| service.takeover.as_ref());
+            self.turn.is_over = takeovers.any(Takeover::has_next);
+            return;
+        }
         for plan in [Takeover::plan_hurried, Takeover::plan_unhurried] {
             for (index, service) in (0..).zip(&mut self.services) {
                 let takeover = service.takeover.as_mut();
@@ -87,6 +131,8 @@ impl Node {
             ]
         };
         let services = self.services.iter().flat_map(of_service).flatten();
+        let turn = self.turn.is_over.then_some(self.turn.began);
+        let services = services.chain(turn);
         services.fold(self.beat_due.min(self.detector.poll_timeout()), Instant::min)
     }
 }

@@ -7,11 +7,12 @@ use super::*;
 use crate::Seq;
 use crate::action::{Gate, Heartbeat, Server, ServiceBeat, ServiceIndex};
 use crate::follower::Policy;
-use crate::node::fixture::{at, config};
+use crate::node::fixture::{BEAT, at, config};
 use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Options, Segment};
 use crate::role::Role;
 use crate::table::{ConnectionId, Direction};
+use crate::takeover::{HEAD_START_EACH, HEAD_START_MAX};
 
 /// Steps of a takeover that a node plans before anything else: those of the first 64 connections.
 const FIRST: usize = 64;
@@ -220,4 +221,40 @@ fn nobody_waits_for_the_idle_connections_of_another_service() {
     let expected = first.chain(waiting.into_iter().map(|id| (1, id)));
     let expected: Vec<_> = expected.chain(idle[FIRST..].iter().map(|&id| (0, id))).collect();
     assert_eq!(restored, expected);
+}
+
+/// A verdict, a heartbeat, a lease: they do not wait for the last of thousands.
+#[test]
+fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
+    const COST: Duration = Duration::from_micros(50);
+    let mut node = wire(1);
+    open(&mut node, 0, 1..=500, b"");
+    open(&mut node, 0, 501..=1000, b"GET / HTTP/1.1\r\n\r\n");
+    let declared = at(10);
+    leave(&mut node, declared);
+    let (mut now, mut said, mut taken) = (declared, Vec::new(), 0);
+    loop {
+        let began = now;
+        let done = carry_out(&mut node, &mut now, COST);
+        let first = if taken == 0 { COST * 64 } else { Duration::ZERO };
+        let busy = now.since(began);
+        assert!(busy <= first + TURN_MAX + COST, "{taken}: {busy:?}");
+        said.extend(done.iter().filter_map(|(action, _)| match action {
+            Action::Send(heartbeat) => Some(heartbeat.sent),
+            _ => None,
+        }));
+        taken += restored(&done).len();
+        if taken == 1000 {
+            break;
+        }
+        now = now.max(node.poll_timeout());
+        node.handle_timeout(now);
+    }
+    let work = HEAD_START_MAX.min(HEAD_START_EACH * 500) + COST * 500;
+    let slack = TURN_MAX + COST;
+    assert!(now.since(declared) <= work + slack, "it goes on at once: {now:?}");
+    let silent = said.windows(2).map(|pair| pair[1] - pair[0]).max();
+    let silent = Duration::from_nanos(silent.expect("it says that it is there"));
+    assert!(silent <= BEAT + slack, "{silent:?}");
+    assert!(node.poll_timeout() > now, "nothing is left to be done at once");
 }
