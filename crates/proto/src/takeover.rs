@@ -3,8 +3,11 @@
 //! ```text
 //!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection, the busy ones first, mere handshakes last:
 //!                                               restore ─▶ make ready ─▶ drain ─▶ activate ─▶ hand over
-//!                                             ─▶ all decided: speech allowed, one RST to each that is lost
+//!                                             ─▶ all decided: settled, speech allowed, one RST to each that is lost
 //! ```
+//!
+//! Those that are not busy wait 250 µs for each that is, at most 150 ms, or until their client says something; and what comes when all
+//! is decided waits with them.
 //!
 //! When only some connections have lost their server's process, the same is done for them alone: the gate is closed for each of them
 //! ([`Action::Hold`]), and for the others the node goes on being the wire.
