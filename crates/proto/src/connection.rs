@@ -11,10 +11,11 @@ use crate::accept::{self, Receiver, Verdict};
 use crate::client::{Client, MSS_DEFAULT};
 pub use crate::effect::Effect;
 pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
-use crate::follower::{Follower, Policy, Restart};
+use crate::follower::{Follower, Policy, Replica, Restart};
 pub use crate::opening::Opening;
 use crate::packet::{Options, Segment};
 pub use crate::protection::{Cause, Protection};
+use crate::restart::http::Tracker;
 use crate::spill::Full;
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
@@ -161,18 +162,27 @@ impl Connection {
         self.server.acknowledged.min(self.input.frontier())
     }
 
-    /// Whether bytes are under way or owed: such connections are taken over first.
+    /// Whether either side waits for bytes or an acknowledgement, or a request for its reply: such connections are taken over first.
     pub fn is_busy(&self) -> bool {
+        let is_asked = |tracker: &Tracker| tracker.unanswered() > 0;
+        let is_answered = |replica: &Replica| replica.ahead() > 0;
+        self.owes()
+            || self.follower.tracker().is_some_and(is_asked)
+            || self.follower.replica().is_some_and(is_answered)
+    }
+
+    /// Whether bytes or acknowledgements are under way or owed, or input is kept that a restart needs.
+    fn owes(&self) -> bool {
         self.client.acknowledged < self.output.frontier()
             || self.server.acknowledged < self.input.frontier()
             || self.input.base() < self.input.frontier()
     }
 
-    /// Whether nobody waits for anything: neither side owes bytes or an acknowledgement, and the client may send. A socket of such
-    /// a connection need not say a word when it goes live.
+    /// Whether neither side owes bytes or an acknowledgement, and the client may send. A socket of such a connection need not say a
+    /// word when it goes live, though the client may wait for a reply.
     pub fn is_quiet(&self) -> bool {
         let edge = self.server.right_edge.since(self.server.acknowledged);
-        !self.is_busy()
+        !self.owes()
             && self.client.heard
             && !self.input.has_holes()
             && !self.output.has_holes()
@@ -295,6 +305,11 @@ impl Connection {
     fn note_holes(&mut self) {
         let ranges = self.input.holes() + usize::from(self.early_fin().is_some());
         self.sack_overflow = ranges > SACK_RANGES || (self.sack_overflow && ranges > 0);
+    }
+
+    /// Whether a segment of the client would be taken, and is no RST.
+    pub fn takes(&self, segment: &Segment<'_>) -> bool {
+        matches!(accept::judge(&self.receiver(), segment), Verdict::Accept { .. })
     }
 
     /// A segment of the client, with the place of its payload.

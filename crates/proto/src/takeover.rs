@@ -3,8 +3,11 @@
 //! ```text
 //!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection, the busy ones first, mere handshakes last:
 //!                                               restore ─▶ make ready ─▶ drain ─▶ activate ─▶ hand over
-//!                                             ─▶ all decided: speech allowed, one RST to each that is lost
+//!                                             ─▶ all decided: settled, speech allowed, one RST to each that is lost
 //! ```
+//!
+//! Those that are not busy wait 250 µs for each that is, at most 150 ms, or until their client says something; and what comes when all
+//! is decided waits with them.
 //!
 //! When only some connections have lost their server's process, the same is done for them alone: the gate is closed for each of them
 //! ([`Action::Hold`]), and for the others the node goes on being the wire.
@@ -59,9 +62,9 @@ const BEFORE_HOLD: usize = 64;
 
 /// For each connection on which a client waits, the others wait so long, but never longer than [`HEAD_START_MAX`]: the keeper and the
 /// application need the CPUs for its answer, and nobody needs the others.
-const HEAD_START_EACH: Duration = Duration::from_micros(250);
+pub(crate) const HEAD_START_EACH: Duration = Duration::from_micros(250);
 /// See [`HEAD_START_EACH`].
-const HEAD_START_MAX: Duration = Duration::from_millis(150);
+pub(crate) const HEAD_START_MAX: Duration = Duration::from_millis(150);
 
 /// What is taken over.
 #[derive(Debug)]
@@ -79,12 +82,12 @@ pub(crate) struct Takeover {
     declared: Instant,
     drained: Option<Instant>,
     undecided: BTreeSet<ConnectionId>,
-    /// Those of them whose steps are not planned yet.
-    unplanned: BTreeSet<ConnectionId>,
-    /// Of these, who waits for something, in order; and who has been planned meanwhile.
+    /// Of those whose steps are not planned yet, who waits for something, in order.
     hurried: VecDeque<ConnectionId>,
-    /// The others, likewise.
-    unhurried: VecDeque<ConnectionId>,
+    /// The others.
+    unhurried: BTreeSet<ConnectionId>,
+    /// Their order, and that of those who were among them.
+    in_turn: VecDeque<ConnectionId>,
     /// Until then these wait.
     rest_from: Option<Instant>,
     /// Connections whose client may not have got the SYN-ACK, with that.
@@ -123,9 +126,9 @@ impl Takeover {
             declared: now,
             drained: None,
             undecided: BTreeSet::new(),
-            unplanned: BTreeSet::new(),
             hurried: VecDeque::new(),
-            unhurried: VecDeque::new(),
+            unhurried: BTreeSet::new(),
+            in_turn: VecDeque::new(),
             rest_from: None,
             half_open: BTreeMap::new(),
             connections: 0,
@@ -170,14 +173,12 @@ impl Takeover {
             entry.hold_input();
             match entry.restart() {
                 Ok(_) => {
-                    let is_hurried = entry.is_busy() && !self.half_open.contains_key(&connection);
-                    let place = if is_hurried {
-                        &mut self.hurried
+                    if entry.is_busy() && !self.half_open.contains_key(&connection) {
+                        self.hurried.push_back(connection);
                     } else {
-                        &mut self.unhurried
-                    };
-                    place.push_back(connection);
-                    self.unplanned.insert(connection);
+                        self.unhurried.insert(connection);
+                        self.in_turn.push_back(connection);
+                    }
                 }
                 Err(reason) => self.on_unrestorable(service, connection, table, reason, actions),
             }
@@ -185,35 +186,41 @@ impl Takeover {
         let at_work = u32::try_from(self.hurried.len()).unwrap_or(u32::MAX);
         let head_start = HEAD_START_EACH.saturating_mul(at_work).min(HEAD_START_MAX);
         for _ in 0..BEFORE_HOLD {
-            self.plan_next(service, actions);
+            let _ = self.plan_hurried(service, actions) || self.plan_unhurried(service, actions);
         }
         self.rest_from = (at_work > 0).then(|| now + head_start);
         actions.extend(hold);
     }
 
-    /// Plans the steps of the next connection; false if there is none. One at a time: the steps of ten thousand are megabytes, and
-    /// the first of them would wait until the last is written down.
-    pub(crate) fn plan_next(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
-        let mut next = || match self.hurried.pop_front() {
-            None if self.rest_from.is_none() => self.unhurried.pop_front(),
-            hurried => hurried,
-        };
-        let Some(connection) = std::iter::from_fn(&mut next).find(|id| self.unplanned.remove(id)) else {
-            return false;
-        };
-        actions.extend([
-            Action::Restore { service, connection },
-            Action::MakeReady { service, connection },
-            Action::Drain { service },
-            Action::Activate { service, connection },
-            Action::HandOver { service, connection },
-        ]);
-        true
+    /// Plans the steps of the next connection on which someone waits for something; false if there is none. One at a time: the steps of
+    /// ten thousand are megabytes, and the first of them would wait until the last is written down.
+    pub(crate) fn plan_hurried(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
+        let next = self.hurried.pop_front();
+        plan(service, next, actions)
     }
 
-    /// A client has said something on a connection: if that is not planned yet, it comes next.
-    pub(crate) fn on_client(&mut self, connection: ConnectionId) {
-        if self.unplanned.contains(&connection) {
+    /// The same for the others, unless it is too early for them.
+    pub(crate) fn plan_unhurried(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
+        if self.rest_from.is_some() {
+            return false;
+        }
+        let next = std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id));
+        plan(service, next, actions)
+    }
+
+    /// Whether there is a connection to be planned now.
+    pub(crate) fn has_next(&self) -> bool {
+        !self.hurried.is_empty() || (self.rest_from.is_none() && !self.unhurried.is_empty())
+    }
+
+    /// Whether a connection waits until those are planned on which someone waits for something.
+    pub(crate) fn is_unhurried(&self, connection: ConnectionId) -> bool {
+        self.unhurried.contains(&connection)
+    }
+
+    /// Someone waits for something on a connection now: if it was thought that nobody does, it comes next.
+    pub(crate) fn hurry(&mut self, connection: ConnectionId) {
+        if self.unhurried.remove(&connection) {
             self.hurried.push_back(connection);
         }
     }
@@ -308,6 +315,20 @@ impl Takeover {
     pub(crate) fn into_refusals(self) -> impl Iterator<Item = Vec<u8>> {
         self.refusals.into_iter()
     }
+}
+
+fn plan(service: ServiceIndex, connection: Option<ConnectionId>, actions: &mut VecDeque<Action>) -> bool {
+    let Some(connection) = connection else {
+        return false;
+    };
+    actions.extend([
+        Action::Restore { service, connection },
+        Action::MakeReady { service, connection },
+        Action::Drain { service },
+        Action::Activate { service, connection },
+        Action::HandOver { service, connection },
+    ]);
+    true
 }
 
 #[cfg(test)]

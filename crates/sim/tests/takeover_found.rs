@@ -7,6 +7,7 @@ use std::time::Duration;
 use proto::detector::DetectorConfig;
 use proto::follower::Policy;
 use proto::packet::{Checksum, Segment};
+use proto::role::Role;
 use seeds::{LIMIT, MS, at};
 use steadfast_sim::exchange::Stream;
 use steadfast_sim::pair::http::{self, Request};
@@ -198,5 +199,35 @@ fn what_is_due_to_a_connection_is_not_done_to_its_successor() {
     scene.connect(at(210 * MS), messages(&[(2_000, 0, Duration::ZERO)], false));
     scene.connect(at(240 * MS), messages(&[(2_000, 400_000, Duration::ZERO)], false));
     scene.power_off(at(290 * MS));
+    finish_whole(&mut scene);
+}
+
+/// It took them all before it said or heard anything else, so the primary thought that its wire was dead.
+#[test]
+fn a_wire_is_heard_while_it_takes_over_many_connections() {
+    let mut config = SceneConfig::quiet(10, Policy::Replica);
+    config.costs = Costs::measured(40); // 1.5 ms for each
+    config.own_path = Some(config.path.clone());
+    let agent_timeout = 100 * MS;
+    config.detector.agent_timeout = agent_timeout;
+    let mut scene = Scene::new(&config);
+    for index in 0..200 {
+        let begin = 100 * MS + MS / 10 * index;
+        let pause = Duration::from_secs(2);
+        scene.connect(
+            at(begin),
+            messages(&[(100, 100, Duration::ZERO), (100, 100, pause)], false),
+        );
+    }
+    scene.kill_worker(at(500 * MS), 0..200);
+    scene.world.run_until(at(1500 * MS));
+    for (station, role) in scene.stations().zip([Role::Primary, Role::Backup]) {
+        let roles = station.core().roles(0).filter(|since| since.epoch == 2);
+        let roles: Vec<_> = roles.map(|since| since.role).collect();
+        assert_eq!(roles, [role], "it was never anything else");
+    }
+    let takeover = &scene.backup().core().takeovers(0)[0];
+    let lasted = takeover.decided.since(takeover.declared);
+    assert!(lasted > 2 * agent_timeout, "{lasted:?}");
     finish_whole(&mut scene);
 }

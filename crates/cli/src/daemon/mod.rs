@@ -308,7 +308,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Does what the node wants, until it wants nothing more.
+    /// Does what the node wants, until it wants nothing more, or everything else to be looked at before it goes on with a takeover.
     fn carry_out(&mut self) -> anyhow::Result<()> {
         while let Some(action) = self.node.poll_action() {
             self.yield_to_others(self.node.is_unhurried());

@@ -2,7 +2,8 @@
 //!
 //! Methods are of four kinds. *Getters* take `&self`. `handle_*` take what happened: packets of the wire's log, heartbeats,
 //! time, and the outcome of actions. [`Node::poll_action`] gives what is to be done, in order; drain it to `None` after
-//! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm.
+//! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. It is due at once
+//! when a takeover has more to do, but everything else should be looked at first.
 
 #[cfg(test)]
 mod fixture;
@@ -12,6 +13,7 @@ mod roles;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod view;
 
 use std::collections::{HashSet, VecDeque};
@@ -34,6 +36,7 @@ use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
 use crate::{Instant, Offset};
+use turn::Turn;
 
 /// What a node is told at its start.
 #[derive(Clone, Debug)]
@@ -166,6 +169,19 @@ impl Service {
         Some(given_at.max(self.standing.claims_at()?))
     }
 
+    /// Who speaks on a connection that waits to be taken over comes next, unless what it says is not taken: anybody can send that.
+    fn hurry_speaker(&mut self, direction: Direction, segment: &Segment<'_>) {
+        let (Direction::In, Some(takeover)) = (direction, &mut self.takeover) else {
+            return;
+        };
+        let said_on = self.table.find(segment.source);
+        let waits = said_on.filter(|&id| takeover.is_unhurried(id));
+        let is_taken = |id: &ConnectionId| self.table.get(*id).is_some_and(|entry| entry.takes(segment));
+        if let Some(connection) = waits.filter(is_taken) {
+            takeover.hurry(connection);
+        }
+    }
+
     /// Whether it is for this node to answer a segment of no connection.
     fn answers(&self, direction: Direction, segment: &Segment<'_>) -> bool {
         direction == Direction::In && (self.role().speaks_alone() || self.taken.contains(&segment.source))
@@ -185,8 +201,7 @@ pub struct Node {
     heard: u64,
     services: Vec<Service>,
     actions: VecDeque<Action>,
-    /// The action that was polled last can wait for others that need the CPU.
-    is_unhurried: bool,
+    turn: Turn,
 }
 
 impl Node {
@@ -212,7 +227,7 @@ impl Node {
             heard: 0,
             services,
             actions: VecDeque::new(),
-            is_unhurried: false,
+            turn: Turn::new(now),
         };
         node.sync_what_was_found(now);
         node.count_what_was_found(now);
@@ -274,14 +289,10 @@ impl Node {
             .map(|source| source.skip(payload_at));
         service.table.set_wire(service.role() == Role::Backup);
         let missed = service.missed_by_replica(direction, &segment);
+        service.hurry_speaker(direction, &segment);
         let change = service.table.on_packet(now, direction, &segment, source);
         if service.config.table.has_replicas() && service.admits(change, missed) {
             follow_replica(&mut service.table, index, change, &mut self.actions);
-        }
-        if let (Direction::In, Change::Connection(id), Some(takeover)) =
-            (direction, change, &mut service.takeover)
-        {
-            takeover.on_client(id);
         }
         match change {
             Change::Unknown => {
@@ -315,6 +326,7 @@ impl Node {
 
     /// The log has been read to its end, as [`Action::Drain`] asked.
     pub fn handle_drained(&mut self, now: Instant, index: ServiceIndex) {
+        self.turn.pass(now);
         let service = &mut self.services[usize::from(index)];
         if let Some(takeover) = service.takeover.as_mut() {
             takeover.on_drained(now, index, &mut service.table, &mut self.actions);
@@ -428,6 +440,10 @@ impl Node {
             }
             ahead = replica.ahead();
         });
+        let takeover = self.services[usize::from(index)].takeover.as_mut();
+        if let Some(takeover) = takeover.filter(|_| ahead > 0) {
+            takeover.hurry(connection);
+        }
         ahead
     }
 
@@ -453,40 +469,6 @@ impl Node {
         connection.release();
         table.account(id, before);
         self.tell_wire(index);
-    }
-
-    /// What is to be done next.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        if self.actions.is_empty() {
-            self.plan_next();
-        }
-        let Some(action) = self.actions.pop_front() else {
-            self.is_unhurried = false;
-            return None;
-        };
-        if let Action::Restore { service, connection } = action
-            && let Some(connection) = self.services[usize::from(service)].table.get_mut(connection)
-        {
-            self.is_unhurried = !connection.is_busy();
-            connection.hold_input_end();
-        }
-        Some(action)
-    }
-
-    /// Whether the action that was polled last, and its fellows, can wait for others that need the CPU: it takes over a connection on
-    /// which no client waits for anything.
-    pub fn is_unhurried(&self) -> bool {
-        self.is_unhurried
-    }
-
-    /// Plans the steps of the next connection that is taken over, of the first service that has one.
-    fn plan_next(&mut self) {
-        for (index, service) in (0..).zip(&mut self.services) {
-            let takeover = service.takeover.as_mut();
-            if takeover.is_some_and(|takeover| takeover.plan_next(index, &mut self.actions)) {
-                return;
-            }
-        }
     }
 
     /// The address of a service's clients' peer.

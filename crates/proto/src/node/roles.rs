@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use super::view::Refusal;
-use super::{Node, ROLES_MAX, RoleSince, Service, Unfollowed};
+use super::{Node, ROLES_MAX, RoleSince, Unfollowed};
 use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
 use crate::role::{Event, Role};
 use crate::standing::{Arbiter, Change, Verdict, Word};
-use crate::state_sync::{self, StateSync};
+use crate::state_sync;
 use crate::takeover::Takeover;
 
 /// The role of an agent that left `gate` behind. One that died while it decided connections has lost those; it speaks alone.
@@ -193,6 +193,7 @@ impl Node {
 
     /// Time has passed: heartbeats are sent and missed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.turn.renew(now);
         if now >= self.beat_due {
             self.beat_due = now + self.config.detector.interval;
             self.send_heartbeat(now);
@@ -252,29 +253,6 @@ impl Node {
         self.config.without_peer
             && !self.detector.has_heard()
             && now.since(self.since) >= self.config.detector.patience() + self.config.lease
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) is due.
-    pub fn poll_timeout(&self) -> Instant {
-        let of_service = |service: &Service| {
-            let claim = service.claim.as_ref().and_then(|claim| {
-                let due = claim.poll_timeout()?;
-                if claim.is_begun() {
-                    return Some(due);
-                }
-                Some(due.max(service.standing.claims_at()?))
-            });
-            [
-                service.repeats.poll_timeout(),
-                service.takeover.as_ref().and_then(Takeover::poll_timeout),
-                claim,
-                service.given_at(),
-                service.standing.asks_at(),
-                service.sync.as_ref().and_then(StateSync::poll_timeout),
-            ]
-        };
-        let services = self.services.iter().flat_map(of_service).flatten();
-        services.fold(self.beat_due.min(self.detector.poll_timeout()), Instant::min)
     }
 
     /// Whether this node's cables should be looked at now: the peer's silence may be theirs.

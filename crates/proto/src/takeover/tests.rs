@@ -1,9 +1,9 @@
 use super::*;
-use crate::Seq;
 use crate::connection::AtLimit;
 use crate::packet::{Checksum, Flags, Options, Segment};
 use crate::restart::http::Rules;
 use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
+use crate::{Offset, Seq};
 
 const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
 
@@ -110,7 +110,7 @@ fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
     (100..100 + flood).for_each(|port| begin_handshake(&mut table, port));
 
     let (mut takeover, mut actions) = begun(&mut table);
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     let restored = restored(&actions);
     assert_eq!(restored.len(), 1 + PENDING_MAX);
     assert_eq!(restored[0], idle);
@@ -124,7 +124,7 @@ fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
     let (mut takeover, mut actions) = begun(&mut table);
     assert!(matches!(actions.back(), Some(Action::Hold { clients, .. }) if clients.len() == 100));
     assert_eq!(restored(&actions), opened[..BEFORE_HOLD]);
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     assert_eq!(restored(&actions), opened);
 }
 
@@ -136,12 +136,62 @@ fn a_client_that_speaks_comes_next() {
     let (mut takeover, mut actions) = begun(&mut table);
     actions.clear();
     for who in [opened[98], opened[98], opened[3]] {
-        takeover.on_client(who);
+        takeover.hurry(who);
     }
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     let next = restored(&actions);
     assert_eq!(next[..2], [opened[98], opened[BEFORE_HOLD]]);
     assert_eq!(next.len(), 100 - BEFORE_HOLD);
+}
+
+/// What a client says again and again costs nothing.
+#[test]
+fn who_speaks_is_put_forward_once() {
+    let mut table = table();
+    let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
+    let (mut takeover, _) = begun(&mut table);
+    for _ in 0..1000 {
+        takeover.hurry(opened[98]);
+        takeover.hurry(opened[3]);
+    }
+    assert_eq!(takeover.hurried, [opened[98]]);
+}
+
+/// A request that was acknowledged, and is not executed again or was given to a replica: nothing is under way.
+#[test]
+fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
+    let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
+    for policy in [Policy::Http, Policy::Replica] {
+        let config = TableConfig {
+            policy,
+            ..table().config().clone()
+        };
+        let mut table = Table::new(config);
+        let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
+        say_with(&mut table, 99, Direction::In, Flags::ACK, request);
+        let acknowledgement = Segment {
+            source: VIP.into(),
+            destination: ([10, 0, 0, 1], 99).into(),
+            seq: Seq(1001),
+            ack: Seq(1) + u32::try_from(request.len()).expect("short"),
+            flags: Flags::ACK,
+            window: 5000,
+            options: Options::default(),
+            payload: b"",
+        };
+        table.on_packet(NOW, Direction::Out, &acknowledgement, None);
+        let asked = table.get_mut(opened[98]).expect("open");
+        if let Some(replica) = asked.follower_mut().replica_mut() {
+            replica.on_fed(Offset(request.len() as u64), false);
+            replica.on_output(b"done");
+            asked.release();
+        }
+        assert!(asked.is_quiet(), "{policy:?}: its socket need not say a word");
+        assert!(asked.is_busy(), "{policy:?}");
+        let (takeover, actions) = begun(&mut table);
+        assert_eq!(restored(&actions)[..2], [opened[98], opened[0]], "{policy:?}");
+        assert!(takeover.poll_timeout().is_some(), "the others wait");
+    }
 }
 
 /// Its answer needs the CPUs.
@@ -151,7 +201,7 @@ fn who_waits_has_a_head_start() {
     let opened: Vec<_> = (1..=200).map(|port| open(&mut table, port)).collect();
     let (mut takeover, mut actions) = begun(&mut table);
     assert_eq!(takeover.poll_timeout(), None, "nobody waits");
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     assert_eq!(restored(&actions), opened);
 
     for port in [199, 200] {
@@ -159,17 +209,21 @@ fn who_waits_has_a_head_start() {
     }
     let (mut takeover, mut actions) = begun(&mut table);
     assert_eq!(restored(&actions)[..2], opened[198..], "they come first");
-    assert!(!takeover.plan_next(0, &mut actions));
-    takeover.on_client(opened[150]);
-    assert!(takeover.plan_next(0, &mut actions), "who speaks does not wait");
-    assert!(!takeover.plan_next(0, &mut actions));
+    assert!(!plan_next(&mut takeover, &mut actions));
+    takeover.hurry(opened[150]);
+    assert!(plan_next(&mut takeover, &mut actions), "who speaks does not wait");
+    assert!(!plan_next(&mut takeover, &mut actions));
     let due = takeover.poll_timeout().expect("the others wait");
     assert_eq!(due, NOW + 2 * HEAD_START_EACH);
     takeover.on_timeout(NOW + HEAD_START_EACH);
-    assert!(!takeover.plan_next(0, &mut actions));
+    assert!(!plan_next(&mut takeover, &mut actions));
     takeover.on_timeout(due);
-    while takeover.plan_next(0, &mut actions) {}
+    while plan_next(&mut takeover, &mut actions) {}
     assert_eq!(restored(&actions).len(), opened.len());
+}
+
+fn plan_next(takeover: &mut Takeover, actions: &mut VecDeque<Action>) -> bool {
+    takeover.plan_hurried(0, actions) || takeover.plan_unhurried(0, actions)
 }
 
 fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {

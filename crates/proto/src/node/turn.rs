@@ -1,0 +1,141 @@
+//! What a node wants done next, and when it wants to be told of the time.
+//!
+//! The connections of a takeover are planned one at a time, when nothing else is to be done, and only for [`TURN_MAX`] on end: then its
+//! caller finds nothing more to do and a timeout that is due, and so looks at what has come meanwhile, a verdict or a heartbeat.
+
+use std::time::Duration;
+
+use super::{Node, Service};
+use crate::Instant;
+use crate::action::{Action, ServiceIndex};
+use crate::state_sync::StateSync;
+use crate::table::ConnectionId;
+use crate::takeover::Takeover;
+
+/// No longer than an agent naps while there is traffic.
+const TURN_MAX: Duration = Duration::from_millis(4);
+
+/// From one [`handle_timeout`](Node::handle_timeout) to the next.
+#[derive(Debug)]
+pub(super) struct Turn {
+    began: Instant,
+    /// It has lasted for so long.
+    lasted: Duration,
+    /// It was long enough, and there are connections left to be planned.
+    is_over: bool,
+    /// The connection whose steps are being polled, if nobody waits for anything on it.
+    unhurried: Option<(ServiceIndex, ConnectionId)>,
+    /// The action that was polled last is one of them.
+    is_unhurried: bool,
+}
+
+impl Turn {
+    /// A turn that begins.
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            began: now,
+            lasted: Duration::ZERO,
+            is_over: false,
+            unhurried: None,
+            is_unhurried: false,
+        }
+    }
+
+    /// The next one begins.
+    pub(super) fn renew(&mut self, now: Instant) {
+        (self.began, self.lasted, self.is_over) = (now, Duration::ZERO, false);
+    }
+
+    /// A part of a takeover was done.
+    pub(super) fn pass(&mut self, now: Instant) {
+        self.lasted = now.since(self.began);
+    }
+}
+
+impl Node {
+    /// What is to be done next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        if self.actions.is_empty() {
+            self.plan_next();
+        }
+        let action = self.actions.pop_front();
+        self.turn.is_unhurried = match action {
+            Some(Action::Restore { service, connection }) => {
+                let entry = self.services[usize::from(service)].table.get_mut(connection);
+                let is_unhurried = entry.is_some_and(|entry| {
+                    entry.hold_input_end();
+                    !entry.is_busy()
+                });
+                self.turn.unhurried = is_unhurried.then_some((service, connection));
+                is_unhurried
+            }
+            Some(Action::MakeReady { service, connection } | Action::Activate { service, connection }) => {
+                self.turn.unhurried == Some((service, connection))
+            }
+            Some(Action::Drain { service }) => self.turn.unhurried.is_some_and(|(of, _)| of == service),
+            Some(Action::HandOver { service, connection }) => {
+                self.turn.unhurried.take() == Some((service, connection))
+            }
+            Some(_) => false,
+            None => {
+                self.turn.unhurried = None;
+                false
+            }
+        };
+        action
+    }
+
+    /// Whether the action that was polled last can wait for others that need the CPU: it is a step of taking over a connection on which
+    /// nobody waits for anything.
+    pub fn is_unhurried(&self) -> bool {
+        self.turn.is_unhurried
+    }
+
+    /// Plans the steps of the next connection that is taken over: of all services first those on which someone waits.
+    fn plan_next(&mut self) {
+        if self.turn.lasted >= TURN_MAX {
+            let mut takeovers = self
+                .services
+                .iter()
+                .filter_map(|service| service.takeover.as_ref());
+            self.turn.is_over = takeovers.any(Takeover::has_next);
+            return;
+        }
+        for plan in [Takeover::plan_hurried, Takeover::plan_unhurried] {
+            for (index, service) in (0..).zip(&mut self.services) {
+                let takeover = service.takeover.as_mut();
+                if takeover.is_some_and(|takeover| plan(takeover, index, &mut self.actions)) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    pub fn poll_timeout(&self) -> Instant {
+        let of_service = |service: &Service| {
+            let claim = service.claim.as_ref().and_then(|claim| {
+                let due = claim.poll_timeout()?;
+                if claim.is_begun() {
+                    return Some(due);
+                }
+                Some(due.max(service.standing.claims_at()?))
+            });
+            [
+                service.repeats.poll_timeout(),
+                service.takeover.as_ref().and_then(Takeover::poll_timeout),
+                claim,
+                service.given_at(),
+                service.standing.asks_at(),
+                service.sync.as_ref().and_then(StateSync::poll_timeout),
+            ]
+        };
+        let services = self.services.iter().flat_map(of_service).flatten();
+        let turn = self.turn.is_over.then_some(self.turn.began);
+        let services = services.chain(turn);
+        services.fold(self.beat_due.min(self.detector.poll_timeout()), Instant::min)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! Takeovers of many connections, as a node's caller sees them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::*;
+use crate::Seq;
+use crate::action::{Gate, Heartbeat, Server, ServiceBeat, ServiceIndex};
+use crate::follower::Policy;
+use crate::node::fixture::{BEAT, at, config};
+use crate::orphans::Orphans;
+use crate::packet::{Checksum, Flags, Options, Segment};
+use crate::role::Role;
+use crate::table::{ConnectionId, Direction};
+use crate::takeover::{HEAD_START_EACH, HEAD_START_MAX};
+
+/// Steps of a takeover that a node plans before anything else: those of the first 64 connections.
+const FIRST: usize = 64;
+
+/// The wire of so many services, whose connections it knows.
+fn wire(services: u8) -> Node {
+    wire_of(services, Policy::Http)
+}
+
+fn wire_of(services: u8, policy: Policy) -> Node {
+    let mut config = config(false);
+    let service = config.services.remove(0);
+    config.services = (0..services)
+        .map(|index| {
+            let mut service = service.clone();
+            service.table.vip = ([10, 0, 0, 100 + index], 80).into();
+            service.table.policy = policy;
+            service.found = Some((Gate::Wire, 2));
+            service
+        })
+        .collect();
+    Node::new(config, at(0))
+}
+
+/// The client's numbers begin at 0, the server's at 1000.
+fn say(
+    node: &mut Node,
+    service: ServiceIndex,
+    port: u16,
+    direction: Direction,
+    flags: Flags,
+    (seq, payload): (u32, &[u8]),
+) {
+    let client: SocketAddr = ([10, 1, 0, 1], port).into();
+    let (source, destination, seq, ack) = match direction {
+        Direction::In => (client, node.vip(service), seq, 1001),
+        Direction::Out => (node.vip(service), client, 1000 + seq, 1),
+    };
+    let segment = Segment {
+        source,
+        destination,
+        seq: Seq(seq),
+        ack: Seq(ack),
+        flags,
+        window: 1000,
+        options: Options::default(),
+        payload,
+    };
+    node.handle_packet(
+        at(1),
+        service,
+        direction,
+        &segment.emit(),
+        Checksum::Unverified,
+        None,
+    );
+}
+
+/// The connections of these clients, on which they have said `request`.
+fn open(
+    node: &mut Node,
+    service: ServiceIndex,
+    ports: std::ops::RangeInclusive<u16>,
+    request: &[u8],
+) -> Vec<ConnectionId> {
+    let mut opened = Vec::new();
+    for port in ports {
+        say(node, service, port, Direction::In, Flags::SYN, (0, b""));
+        say(node, service, port, Direction::Out, Flags::SYN_ACK, (0, b""));
+        say(node, service, port, Direction::In, Flags::ACK, (1, request));
+        opened.extend(node.table(service).find(([10, 1, 0, 1], port).into()));
+    }
+    opened
+}
+
+/// The primary of all services leaves.
+fn leave(node: &mut Node, now: Instant) {
+    let beat = |service| ServiceBeat {
+        vip: node.vip(service),
+        role: Role::Primary,
+        epoch: 2,
+        configured_primary: true,
+        mac: [0; 6],
+        server: Server::Alive,
+        leaves: true,
+        hands_over: false,
+        orphans: Orphans::default(),
+        adopted: 0,
+    };
+    let heartbeat = Heartbeat {
+        node: "alpha".to_owned(),
+        incarnation: 1,
+        sequence: 1,
+        sent: 0,
+        echo: None,
+        services: node.indices().map(beat).collect(),
+    };
+    node.handle_timeout(now);
+    node.handle_heartbeat(now, heartbeat);
+}
+
+/// Does what the node wants, which takes `cost` for each connection; returns it, with whether it could wait.
+fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action, bool)> {
+    let mut done = Vec::new();
+    while let Some(action) = node.poll_action() {
+        done.push((action.clone(), node.is_unhurried()));
+        match action {
+            Action::Restore { .. } => *now += cost,
+            Action::Drain { service } => node.handle_drained(*now, service),
+            Action::Activate { service, connection } => node.handle_live(*now, service, connection),
+            Action::HandOver { service, connection } => drop(node.hand_over(*now, service, connection)),
+            _ => {}
+        }
+    }
+    done
+}
+
+fn restored(done: &[(Action, bool)]) -> Vec<(ServiceIndex, ConnectionId)> {
+    let restored = done.iter().filter_map(|(action, _)| match *action {
+        Action::Restore { service, connection } => Some((service, connection)),
+        _ => None,
+    });
+    restored.collect()
+}
+
+/// The primary leaves, and the log is read to its end.
+fn leave_and_drain(node: &mut Node, now: Instant) {
+    leave(node, now);
+    let drained = std::iter::from_fn(|| node.poll_action()).find_map(|action| match action {
+        Action::Drain { service } => Some(service),
+        _ => None,
+    });
+    node.handle_drained(now, drained.expect("it takes over"));
+}
+
+/// Anybody can send something that nobody takes.
+#[test]
+fn only_what_is_taken_puts_a_client_forward() {
+    let mut node = wire(1);
+    let opened = open(&mut node, 0, 1..=100, b"");
+    let mut now = at(10);
+    leave_and_drain(&mut node, now);
+    for (port, seq) in [(90, 5000), (95, 1)] {
+        say(&mut node, 0, port, Direction::In, Flags::ACK, (seq, b"?"));
+    }
+    let restored = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
+    assert_eq!(restored[FIRST..][..2], [(0, opened[94]), (0, opened[FIRST])]);
+    assert_eq!(restored.len(), opened.len());
+}
+
+/// Its client has asked, and the primary has not said it.
+#[test]
+fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
+    let mut node = wire_of(1, Policy::Replica);
+    let opened = open(&mut node, 0, 1..=100, b"");
+    let mut now = at(10);
+    leave_and_drain(&mut node, now);
+    node.handle_replica_output(0, opened[98], Some(b"done"));
+    node.handle_replica_output(0, opened[97], Some(b""));
+    let restored = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
+    assert_eq!(restored[FIRST..][..2], [(0, opened[98]), (0, opened[FIRST])]);
+}
+
+/// Only the five steps of a connection on which nobody waits.
+#[test]
+fn what_can_wait_is_said_of_each_action() {
+    let mut node = wire(1);
+    let idle = open(&mut node, 0, 1..=10, b"");
+    open(&mut node, 0, 11..=20, b"GET / HTTP/1.1\r\n\r\n");
+    let mut now = at(10);
+    leave(&mut node, now);
+    let mut done = carry_out(&mut node, &mut now, Duration::ZERO);
+    now = at(200);
+    node.handle_timeout(now);
+    done.extend(carry_out(&mut node, &mut now, Duration::ZERO));
+    assert_eq!(restored(&done).len(), 20);
+    assert!(
+        matches!(done.last(), Some((Action::Send(_), false))),
+        "it has decided"
+    );
+    let can_wait = done.into_iter().filter(|(_, can_wait)| *can_wait);
+    let can_wait: Vec<_> = can_wait.map(|(action, _)| action).collect();
+    let steps = |&connection: &ConnectionId| {
+        let service = 0;
+        [
+            Action::Restore { service, connection },
+            Action::MakeReady { service, connection },
+            Action::Drain { service },
+            Action::Activate { service, connection },
+            Action::HandOver { service, connection },
+        ]
+    };
+    assert_eq!(can_wait, idle.iter().flat_map(steps).collect::<Vec<_>>());
+}
+
+/// Also if the service of those who wait comes after another.
+#[test]
+fn nobody_waits_for_the_idle_connections_of_another_service() {
+    let mut node = wire(2);
+    let idle = open(&mut node, 0, 1..=200, b"");
+    let waiting = open(&mut node, 1, 1..=100, b"GET / HTTP/1.1\r\n\r\n");
+    let mut now = at(10);
+    leave(&mut node, now);
+    let restored = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
+    let first = idle[..FIRST].iter().map(|&id| (0, id));
+    let expected = first.chain(waiting.into_iter().map(|id| (1, id)));
+    let expected: Vec<_> = expected.chain(idle[FIRST..].iter().map(|&id| (0, id))).collect();
+    assert_eq!(restored, expected);
+}
+
+/// A verdict, a heartbeat, a lease: they do not wait for the last of thousands.
+#[test]
+fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
+    const COST: Duration = Duration::from_micros(50);
+    let mut node = wire(1);
+    open(&mut node, 0, 1..=500, b"");
+    open(&mut node, 0, 501..=1000, b"GET / HTTP/1.1\r\n\r\n");
+    let declared = at(10);
+    leave(&mut node, declared);
+    let (mut now, mut said, mut taken) = (declared, Vec::new(), 0);
+    loop {
+        let began = now;
+        let done = carry_out(&mut node, &mut now, COST);
+        let first = if taken == 0 { COST * 64 } else { Duration::ZERO };
+        let busy = now.since(began);
+        assert!(busy <= first + TURN_MAX + COST, "{taken}: {busy:?}");
+        said.extend(done.iter().filter_map(|(action, _)| match action {
+            Action::Send(heartbeat) => Some(heartbeat.sent),
+            _ => None,
+        }));
+        taken += restored(&done).len();
+        if taken == 1000 {
+            break;
+        }
+        now = now.max(node.poll_timeout());
+        node.handle_timeout(now);
+    }
+    let work = HEAD_START_MAX.min(HEAD_START_EACH * 500) + COST * 500;
+    let slack = TURN_MAX + COST;
+    assert!(now.since(declared) <= work + slack, "it goes on at once: {now:?}");
+    let silent = said.windows(2).map(|pair| pair[1] - pair[0]).max();
+    let silent = Duration::from_nanos(silent.expect("it says that it is there"));
+    assert!(silent <= BEAT + slack, "{silent:?}");
+    assert!(node.poll_timeout() > now, "nothing is left to be done at once");
+}
