@@ -6,8 +6,8 @@
 //!                                             ─▶ all decided: settled, speech allowed, one RST to each that is lost
 //! ```
 //!
-//! Those that are not busy wait 250 µs for each that is, at most 150 ms, or until their client says something; and what comes when all
-//! is decided waits with them.
+//! Those that are not busy wait 250 µs for each that is, at most 150 ms, and then come 32 every 4 ms; or as soon as their client says something.
+//! What comes when all is decided waits with them.
 //!
 //! When only some connections have lost their server's process, the same is done for them alone: the gate is closed for each of them
 //! ([`Action::Hold`]), and for the others the node goes on being the wire.
@@ -65,6 +65,10 @@ const BEFORE_HOLD: usize = 64;
 pub(crate) const HEAD_START_EACH: Duration = Duration::from_micros(250);
 /// See [`HEAD_START_EACH`].
 pub(crate) const HEAD_START_MAX: Duration = Duration::from_millis(150);
+/// After that so many of the others are taken over every [`PORTION_EVERY`]: who is at work needs the CPUs as long as it talks.
+pub(crate) const PORTION: usize = 32;
+/// See [`PORTION`].
+pub(crate) const PORTION_EVERY: Duration = Duration::from_millis(4);
 
 /// What is taken over.
 #[derive(Debug)]
@@ -90,6 +94,8 @@ pub(crate) struct Takeover {
     in_turn: VecDeque<ConnectionId>,
     /// Until then these wait.
     rest_from: Option<Instant>,
+    /// Then so many of them come, and the next ones not before this; `None`: nobody is at work, and all come.
+    portion: Option<(usize, Instant)>,
     /// Connections whose client may not have got the SYN-ACK, with that.
     half_open: BTreeMap<ConnectionId, Vec<u8>>,
     connections: usize,
@@ -130,6 +136,7 @@ impl Takeover {
             unhurried: BTreeSet::new(),
             in_turn: VecDeque::new(),
             rest_from: None,
+            portion: None,
             half_open: BTreeMap::new(),
             connections: 0,
             reset: 0,
@@ -205,6 +212,10 @@ impl Takeover {
             return false;
         }
         let next = std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id));
+        if let Some((left, next_from)) = &mut self.portion {
+            *left = left.saturating_sub(1);
+            self.rest_from = (*left == 0 && !self.unhurried.is_empty()).then_some(*next_from);
+        }
         plan(service, next, actions)
     }
 
@@ -225,13 +236,15 @@ impl Takeover {
         }
     }
 
-    /// When those on which nobody waits are to be taken over, if that is still to come.
+    /// When those on which nobody waits are to be taken over, or the next of them, if that is still to come.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.rest_from
     }
 
     pub(crate) fn on_timeout(&mut self, now: Instant) {
-        self.rest_from = self.rest_from.filter(|&from| now < from);
+        if self.rest_from.take_if(|from| *from <= now).is_some() {
+            self.portion = Some((PORTION, now + PORTION_EVERY));
+        }
     }
 
     /// Handshakes whose SYN-ACK may have reached the client are connections.

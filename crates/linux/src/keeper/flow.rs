@@ -3,14 +3,48 @@
 //! For each direction of a socket one waits at a time, so it waits in the place that the socket has for one: waiting in the socket's list
 //! would take memory for as long as a connection is idle.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 /// The most that is read at once.
-pub(super) const BUFFER: usize = 256 * 1024;
+const BUFFER: usize = 256 * 1024;
+/// The same while a client waits for its first byte: with as much as ever, each of its steps would wait for all others' turns.
+const PORTION: usize = 32 * 1024;
+/// So long after a connection has come on which somebody waits the turns are short.
+const SHARING: Duration = Duration::from_millis(200);
+
+/// Memory for one read and the write after it, never across a wait; all flows share it.
+pub(super) struct Scratch {
+    pub bytes: RefCell<Box<[u8]>>,
+    shared_until: Cell<Instant>,
+}
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self {
+            bytes: RefCell::new(vec![0; BUFFER].into_boxed_slice()),
+            shared_until: Cell::new(Instant::now()),
+        }
+    }
+
+    /// Somebody waits for the first byte of a flow that begins.
+    pub fn share(&self) {
+        self.shared_until.set(Instant::now() + SHARING);
+    }
+
+    fn turn(&self) -> usize {
+        if Instant::now() < self.shared_until.get() {
+            PORTION
+        } else {
+            BUFFER
+        }
+    }
+}
 
 /// Bytes on their way to one socket.
 #[derive(Default)]
@@ -61,17 +95,18 @@ impl Outgoing {
 /// The source failed.
 pub(super) async fn read<T>(
     source: &TcpStream,
-    scratch: &RefCell<Box<[u8]>>,
+    scratch: &Scratch,
     take: impl FnOnce(&[u8]) -> T,
 ) -> io::Result<Option<T>> {
     loop {
         poll_fn(|context| source.poll_read_ready(context)).await?;
-        let count = source.try_read(&mut scratch.borrow_mut());
+        let turn = scratch.turn();
+        let count = source.try_read(&mut scratch.bytes.borrow_mut()[..turn]);
         match count {
             Ok(0) => return Ok(None),
             Ok(count) => {
-                let taken = take(&scratch.borrow()[..count]);
-                if count == BUFFER {
+                let taken = take(&scratch.bytes.borrow()[..count]);
+                if count == turn {
                     tokio::task::yield_now().await; // a source that never dries up must not starve the others
                 }
                 return Ok(Some(taken));

@@ -7,15 +7,15 @@ use std::rc::Rc;
 use proto::restart::http::{Refusal, Request, Volatile};
 use tokio::sync::{Notify, watch};
 
+use super::Options;
+use super::flow::Scratch;
 use super::message::{Adoption, Plan};
 use super::status::{ConnectionStatus, ENDED_MAX, EndedStatus, Ending, ServiceStatus, State, Status};
-use super::{Options, flow};
 
 /// What all connections share.
 pub(super) struct Keeper {
     pub options: Options,
-    /// For one read and the write after it, never across a wait.
-    pub scratch: RefCell<Box<[u8]>>,
+    pub scratch: Scratch,
     /// Something ended: the process may be unused.
     pub changed: Notify,
     pub stop: watch::Sender<bool>,
@@ -39,7 +39,7 @@ impl Keeper {
     pub fn new(options: Options) -> Self {
         Self {
             options,
-            scratch: RefCell::new(vec![0; flow::BUFFER].into_boxed_slice()),
+            scratch: Scratch::new(),
             changed: Notify::new(),
             stop: watch::Sender::new(false),
             agents: Cell::new(0),

@@ -155,6 +155,7 @@ impl Relay {
 
     async fn connect(&self) -> Result<TcpStream, Cut> {
         self.kept.state.set(State::Connecting);
+        self.keeper.scratch.share();
         let deadline = Instant::now() + self.keeper.options.connect_timeout;
         loop {
             let error = match timeout_at(deadline, self.try_connect()).await {
@@ -276,7 +277,7 @@ async fn upstream(
     };
     while !input.is_empty() {
         let started = {
-            let mut scratch = keeper.scratch.borrow_mut();
+            let mut scratch = keeper.scratch.bytes.borrow_mut();
             let count = input
                 .read(&mut scratch)
                 .map_err(|error| Cut(Ending::Failed, format!("reading the logged input: {error}")))?;

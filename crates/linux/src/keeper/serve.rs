@@ -77,6 +77,10 @@ fn detach() -> Result<(), KeeperError> {
         // SAFETY: ignoring a signal runs no code.
         unsafe { signal(ignored, SigHandler::SigIgn) }.map_err(at("ignoring a signal"))?;
     }
+    // What it relays an application must read and say: with the agent's precedence the keeper would take the CPU from it.
+    if let Err(error) = crate::process::yield_precedence() {
+        tracing::debug!(%error, "the keeper has the precedence of whoever started it");
+    }
     crate::process::raise_file_limit().map_err(at("raising the limit of open files"))
 }
 

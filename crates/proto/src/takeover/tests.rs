@@ -218,7 +218,34 @@ fn who_waits_has_a_head_start() {
     takeover.on_timeout(NOW + HEAD_START_EACH);
     assert!(!plan_next(&mut takeover, &mut actions));
     takeover.on_timeout(due);
-    while plan_next(&mut takeover, &mut actions) {}
+    assert!(plan_next(&mut takeover, &mut actions));
+}
+
+/// As long as they talk, they need them too.
+#[test]
+fn the_others_come_in_portions_after_it() {
+    let mut table = table();
+    let opened: Vec<_> = (1..=200).map(|port| open(&mut table, port)).collect();
+    say_with(&mut table, 200, Direction::In, Flags::ACK, b"what?");
+    let (mut takeover, mut actions) = begun(&mut table);
+    let mut due = takeover.poll_timeout().expect("they wait");
+    let mut left = opened.len() - BEFORE_HOLD;
+    while left > 0 {
+        let before = restored(&actions).len();
+        takeover.on_timeout(due);
+        while plan_next(&mut takeover, &mut actions) {}
+        let portion = restored(&actions).len() - before;
+        assert_eq!(portion, left.min(PORTION));
+        left -= portion;
+        if left == opened.len() - BEFORE_HOLD - PORTION {
+            takeover.hurry(opened[150]);
+            assert!(plan_next(&mut takeover, &mut actions), "who speaks does not wait");
+            left -= 1;
+        }
+        let next = takeover.poll_timeout();
+        assert_eq!(next, (left > 0).then_some(due + PORTION_EVERY));
+        due = next.unwrap_or(due);
+    }
     assert_eq!(restored(&actions).len(), opened.len());
 }
 

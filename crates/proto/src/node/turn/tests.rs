@@ -12,7 +12,7 @@ use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Options, Segment};
 use crate::role::Role;
 use crate::table::{ConnectionId, Direction};
-use crate::takeover::{HEAD_START_EACH, HEAD_START_MAX};
+use crate::takeover::{HEAD_START_EACH, HEAD_START_MAX, PORTION, PORTION_EVERY};
 
 /// Steps of a takeover that a node plans before anything else: those of the first 64 connections.
 const FIRST: usize = 64;
@@ -250,7 +250,8 @@ fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
         now = now.max(node.poll_timeout());
         node.handle_timeout(now);
     }
-    let work = HEAD_START_MAX.min(HEAD_START_EACH * 500) + COST * 500;
+    let portions = u32::try_from(500 / PORTION).expect("few");
+    let work = HEAD_START_MAX.min(HEAD_START_EACH * 500) + (PORTION_EVERY + COST) * portions + COST * 500;
     let slack = TURN_MAX + COST;
     assert!(now.since(declared) <= work + slack, "it goes on at once: {now:?}");
     let silent = said.windows(2).map(|pair| pair[1] - pair[0]).max();
