@@ -98,7 +98,7 @@ pub enum Action {
         /// Of this service.
         service: ServiceIndex,
     },
-    /// Tell the neighbours that the VIP is here, and ask outside hosts from it; when one answers, call `handle_reached`.
+    /// Tell the neighbours that the VIP is here, and ask outside hosts from it; each time one answers, call `handle_reached`.
     Announce {
         /// Of this service.
         service: ServiceIndex,

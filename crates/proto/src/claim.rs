@@ -1,13 +1,17 @@
 //! A primary whose wire is gone claims the VIP (CoRAL: address takeover by gratuitous ARP, verified by ping).
 //!
 //! ```text
-//!   wire silent ─▶ its lease runs out ─▶ announce, ask outside hosts ─▶ one answers: speak
-//!                                              ▲        │ no answer
+//!   wire silent ─▶ its lease runs out ─▶ announce, ask outside hosts ─▶ one answers ─▶ they go on answering: speak
+//!                                              ▲        │ no answer                    the peer is still silent
 //!                                              └─ wait ─┘
 //! ```
 //!
 //! The ping goes out with the VIP as its source, so an answer shows that the neighbours send the VIP's packets here. A node that is
 //! cut off gets no answer and stays mute.
+//!
+//! When a cut ends, its first answer can come before the first heartbeat of a peer that has gone on alone meanwhile. So silence is no
+//! death while this node hears nobody: where no arbiter has given it the right to speak, it listens to the peer for as long again as a
+//! silence must last, in which outside hosts can be heard.
 //!
 //! A wire that leaves by itself passes everything on until this node speaks alone, and nobody else can: the neighbours are told
 //! first, the address follows, and nothing is lost between.
@@ -35,6 +39,14 @@ pub(crate) struct Claim {
     given_at: Option<Instant>,
     /// Announcements that are left, once outside hosts reach the VIP here.
     left: Option<u32>,
+    answers: Option<Answers>,
+}
+
+/// Answers of outside hosts, without a break.
+#[derive(Clone, Copy, Debug)]
+struct Answers {
+    first: Instant,
+    last: Instant,
 }
 
 impl Claim {
@@ -46,6 +58,7 @@ impl Claim {
             is_begun: false,
             given_at: None,
             left: None,
+            answers: None,
         }
     }
 
@@ -81,7 +94,24 @@ impl Claim {
         self.left = self.left.map(|left| left - 1);
     }
 
-    /// An outside host answers.
+    /// An outside host answers. Returns whether such hosts have been heard for `patience`, and so would the peer if it spoke; of what
+    /// the wire gives up it has said all.
+    pub(crate) fn on_answer(&mut self, now: Instant, patience: Duration) -> bool {
+        if self.given_at.is_some() {
+            return true;
+        }
+        let unbroken = self
+            .answers
+            .filter(|answers| now.since(answers.last) <= patience + WAIT);
+        let first = unbroken.map_or(now, |answers| answers.first);
+        self.answers = Some(Answers { first, last: now });
+        if self.due > now + WAIT {
+            (self.due, self.wait) = (now + WAIT, WAIT);
+        }
+        now.since(first) >= patience
+    }
+
+    /// The VIP is here.
     pub(crate) fn on_reached(&mut self, now: Instant) {
         self.left = Some(AFTERWARDS);
         self.wait = WAIT;
@@ -149,6 +179,43 @@ mod tests {
         claim.on_timeout(at(0), 0, &mut actions);
         assert_eq!(actions, [Action::Announce { service: 0 }]);
         assert_eq!(claim.given_at(), Some(at(20)));
+    }
+
+    const PATIENCE: Duration = Duration::from_millis(80);
+
+    /// When `claim` is made, if outside hosts answer in these milliseconds.
+    fn made_at(mut claim: Claim, answers: impl Fn(u64) -> bool) -> Option<u64> {
+        (0..20_000).find(|&now| {
+            let asks = !announces(&mut claim, now..now + 1).is_empty();
+            asks && answers(now) && claim.on_answer(at(now), PATIENCE)
+        })
+    }
+
+    #[test]
+    fn the_peer_can_be_heard_for_a_while_before_a_claim_is_made() {
+        assert_eq!(made_at(Claim::new(at(300)), |_| true), Some(380));
+        assert_eq!(made_at(Claim::new(at(0)), |_| false), None);
+        for end in (0..5_000).step_by(7) {
+            let made = made_at(Claim::new(at(0)), |now| now >= end).expect("it is made");
+            assert!(made >= end + 80, "{made} for {end}");
+        }
+    }
+
+    #[test]
+    fn a_moment_between_two_cuts_does_not_count() {
+        let made = made_at(Claim::new(at(0)), |now| (100..150).contains(&now) || now >= 600);
+        assert!(made.is_some_and(|made| made >= 680), "{made:?}");
+    }
+
+    #[test]
+    fn an_answer_that_is_lost_does_not_make_it_wait_for_ever() {
+        let made = made_at(Claim::new(at(0)), |now| now != 20 && now % 3 > 0);
+        assert!(made.is_some_and(|made| made < 300), "{made:?}");
+    }
+
+    #[test]
+    fn a_wire_that_leaves_need_not_be_listened_to() {
+        assert!(Claim::of_given(at(0)).on_answer(at(0), PATIENCE));
     }
 
     #[test]

@@ -231,3 +231,25 @@ fn a_wire_is_heard_while_it_takes_over_many_connections() {
     assert!(lasted > 2 * agent_timeout, "{lasted:?}");
     finish_whole(&mut scene);
 }
+
+/// A cut of all cables of the primary ends: an outside host answered it before the wire's next heartbeat came, so it spoke too, in
+/// the same epoch, and went on with connections that had gone on elsewhere. A client whose reply was lost then waited for ever.
+#[test]
+fn a_cut_that_ends_makes_no_second_voice() {
+    for phase in 0..20 {
+        let mut config = SceneConfig::quiet(11, Policy::Http);
+        config.own_path = Some(config.lan.clone());
+        config.lease = 294 * MS; // with its margin it ends between two heartbeats, and so all questions are asked
+        let mut scene = Scene::new(&config);
+        scene.connect(at(100 * MS), get(3_000_000));
+        let (lan, beats, own_path) = (scene.lan, scene.heartbeats, scene.own_path);
+        let (begin, end) = (200 * MS, 800 * MS + MS * phase);
+        scene.cut(lan, at(begin), at(end));
+        scene.cut(beats, at(begin), at(end));
+        scene.cut(own_path, at(Duration::ZERO), at(end));
+        finish_whole(&mut scene);
+        let roles = scene.stations().map(|station| station.core().role(0));
+        let roles: Vec<_> = roles.collect();
+        assert_eq!(roles, [(Role::Backup, 4), (Role::Primary, 4)], "{end:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Who does what: heartbeats, time, the health of the application, and what changes of role bring about.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::view::Refusal;
 use super::{Node, ROLES_MAX, RoleSince, Unfollowed};
@@ -145,8 +146,17 @@ impl Node {
 
     /// An outside host answered what [`Action::Announce`] asked.
     pub fn handle_reached(&mut self, now: Instant, index: ServiceIndex) {
+        let patience = match self.config.arbiter {
+            Arbiter::FailStop => self.config.detector.patience(),
+            // It has given the epoch to this node: the peer does not speak in it.
+            Arbiter::Fence | Arbiter::Witness => Duration::ZERO,
+        };
         let service = &mut self.services[usize::from(index)];
-        if service.claim.as_ref().is_some_and(Claim::is_begun) {
+        if service.role() != Role::Claiming {
+            return;
+        }
+        let claim = service.claim.as_mut().filter(|claim| claim.is_begun());
+        if claim.is_some_and(|claim| claim.on_answer(now, patience)) {
             let change = service.standing.on_reached(now);
             self.follow(now, index, change);
         }

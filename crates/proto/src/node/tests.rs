@@ -380,6 +380,25 @@ fn two_voices_are_noticed_once_and_end() {
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
 
+/// The cut ends everywhere at once, and an outside host answers before the peer's next heartbeat comes: clients have spoken
+/// with the other node only.
+#[test]
+fn who_was_cut_off_hears_the_peer_before_it_speaks() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    (two.hears, two.outside) = (false, false);
+    two.pass(LONG);
+    assert_eq!(two.roles(), [(Role::Claiming, 2), (Role::Sole, 3)]);
+    let now = two.now;
+    two.nodes[0].handle_reached(now, 0);
+    two.carry_out(0);
+    (two.hears, two.outside) = (true, true);
+    two.pass(SHORT);
+    assert_eq!(two.roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
+    assert!(!two.network[0].contains(&"speak"));
+    assert!(two.alarms.iter().all(Vec::is_empty), "{:?}", two.alarms);
+}
+
 /// Two nodes whose wire asks before it says a word.
 fn without_lease() -> Two {
     let mut two = Two::new(Arbiter::Witness);

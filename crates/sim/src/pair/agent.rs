@@ -231,7 +231,7 @@ impl Station {
         if std::mem::take(&mut self.agent.is_answered) {
             self.core.handle_answer(now);
         }
-        if self.is_reached {
+        if std::mem::take(&mut self.is_reached) {
             self.core.handle_reached(now, 0);
         }
         while self.verdicts.front().is_some_and(|answer| answer.at <= now) {

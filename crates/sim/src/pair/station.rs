@@ -95,7 +95,7 @@ pub struct Station {
     pub(super) verdicts: VecDeque<Answer>,
     /// It may say something of its own: the second guard lets RSTs out.
     pub(super) may_speak: bool,
-    /// Outside hosts have answered what was asked from the VIP; they are asked at all.
+    /// Outside hosts have answered what was asked from the VIP, since the agent looked last; they are asked at all.
     pub(super) is_reached: bool,
     pub(super) is_claiming: bool,
     /// Clients whose connections have lost their process: FIN and RST of these are not speech.
