@@ -63,6 +63,13 @@ fn files(daemon: &Daemon<'_>, end: &str) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Its nice value.
+fn niceness(pid: u32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, behind_name) = stat.rsplit_once(") ").unwrap();
+    behind_name.split(' ').nth(16).unwrap().parse().unwrap() // field 19 of proc(5)
+}
+
 /// Open files, and children that have ended and are not waited for.
 fn leftovers(pid: u32) -> (usize, usize) {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -121,6 +128,8 @@ fn a_program_takes_the_place_of_the_running_one() {
             inode(&one.program),
             "the keeper is of the new program, too"
         );
+        // The keeper must not take the CPU from the application that it relays.
+        assert_eq!((niceness(pid), niceness(keeper(&one))), (-20, 0));
         let retired = one.state_dir.join(format!("keeper-{before}.sock"));
         wait_until("the end of the unused keeper", &one, || !retired.exists());
         found.push(leftovers(pid));
