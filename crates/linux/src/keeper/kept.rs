@@ -8,6 +8,7 @@ use proto::restart::http::{Refusal, Request, Volatile};
 use tokio::sync::{Notify, watch};
 
 use super::Options;
+use super::door::Doors;
 use super::flow::Scratch;
 use super::message::{Adoption, Plan};
 use super::status::{ConnectionStatus, ENDED_MAX, EndedStatus, Ending, ServiceStatus, State, Status};
@@ -16,6 +17,7 @@ use super::status::{ConnectionStatus, ENDED_MAX, EndedStatus, Ending, ServiceSta
 pub(super) struct Keeper {
     pub options: Options,
     pub scratch: Scratch,
+    pub doors: Doors,
     /// Something ended: the process may be unused.
     pub changed: Notify,
     pub stop: watch::Sender<bool>,
@@ -40,6 +42,7 @@ impl Keeper {
         Self {
             options,
             scratch: Scratch::new(),
+            doors: Doors::default(),
             changed: Notify::new(),
             stop: watch::Sender::new(false),
             agents: Cell::new(0),

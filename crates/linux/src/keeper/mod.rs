@@ -15,6 +15,7 @@
 
 mod channel;
 mod client;
+mod door;
 mod flow;
 mod input;
 mod kept;

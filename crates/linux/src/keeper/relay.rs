@@ -156,8 +156,15 @@ impl Relay {
     async fn connect(&self) -> Result<TcpStream, Cut> {
         self.kept.state.set(State::Connecting);
         self.keeper.scratch.share();
-        let deadline = Instant::now() + self.keeper.options.connect_timeout;
+        let (limit, adoption) = (self.keeper.options.connect_timeout, &self.kept.adoption);
+        let mut deadline = None;
         loop {
+            let passed = self
+                .keeper
+                .doors
+                .pass(adoption.client, adoption.application, limit);
+            passed.await.map_err(|error| self.unreachable(&error))?;
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
             let error = match timeout_at(deadline, self.try_connect()).await {
                 Ok(Ok(application)) => return Ok(application),
                 Ok(Err(error)) => error,
@@ -165,11 +172,15 @@ impl Relay {
             };
             let again = error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() + RETRY < deadline;
             if !again {
-                let reason = format!("connecting to {}: {error}", self.kept.adoption.application);
-                return Err(Cut(Ending::ApplicationUnreachable, reason));
+                return Err(self.unreachable(&error));
             }
             sleep(RETRY).await;
         }
+    }
+
+    fn unreachable(&self, error: &io::Error) -> Cut {
+        let reason = format!("connecting to {}: {error}", self.kept.adoption.application);
+        Cut(Ending::ApplicationUnreachable, reason)
     }
 
     async fn try_connect(&self) -> io::Result<TcpStream> {

@@ -2,6 +2,7 @@
 
 mod closing;
 mod control;
+mod door;
 mod endings;
 mod lab;
 mod relaying;

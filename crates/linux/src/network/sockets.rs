@@ -30,6 +30,9 @@ const OPEN: u32 = 0b1011_0011_0010;
 const LISTENING: u32 = 1 << 10;
 /// Size of `struct inet_diag_msg`, behind which the attributes begin, and the attribute with a socket's mark.
 const DIAG_MESSAGE: usize = 72;
+/// Where the numbers of its queues stand: of a listener connections that wait to be accepted, and how many may.
+const DIAG_RECEIVE_QUEUE: usize = 56;
+const DIAG_SEND_QUEUE: usize = 60;
 const DIAG_MARK: u16 = 15;
 /// The attribute with `struct tcp_info`, and the bit that asks for it.
 const DIAG_INFO: u16 = 2;
@@ -155,6 +158,23 @@ pub fn terms(vip: SocketAddr, clients: &[SocketAddr]) -> Result<Vec<Told>, Error
         clients.iter().map(told).collect()
     };
     run().map_err(Error::at("look up the connections of", vip))
+}
+
+/// How many more connections the listener that would take one of `client` at `application` queues until they are accepted; `None` if
+/// there is none.
+///
+/// # Errors
+/// What the kernel says.
+pub fn room_in_queue(application: SocketAddr, client: SocketAddr) -> io::Result<Option<u32>> {
+    let (family, id) = connection(application, client);
+    let known = SockDiag::open()?.look_up(family, 0, &id)?;
+    let listener = known.filter(|known| LISTENING >> known.state & 1 == 1);
+    Ok(listener.and_then(|listener| {
+        let number = |at: usize| Some(u32::from_ne_bytes(*listener.message.get(at..)?.first_chunk()?));
+        // The kernel takes one more than the backlog.
+        let (queued, backlog) = (number(DIAG_RECEIVE_QUEUE)?, number(DIAG_SEND_QUEUE)?);
+        Some(backlog.saturating_add(1).saturating_sub(queued))
+    }))
 }
 
 /// `NETLINK_SOCK_DIAG` in the calling thread's network namespace.

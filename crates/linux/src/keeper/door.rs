@@ -1,0 +1,78 @@
+//! The way to an application: its listener queues so many connections that it has not accepted, and what comes beyond is lost in a
+//! way that TCP mends after a second, or not at all (a SYN is dropped; with SYN cookies a second segment is answered with a RST). After a
+//! takeover thousands may come at once, so they are let in as there is room.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+use crate::network::sockets::room_in_queue;
+
+/// Pause before a full queue is looked at again.
+const FULL_PAUSE: Duration = Duration::from_millis(1);
+/// What was seen of a queue tells so long: others use it, too.
+const FRESH: Duration = Duration::from_millis(2);
+
+/// The doors of all applications.
+#[derive(Default)]
+pub(super) struct Doors(RefCell<BTreeMap<SocketAddr, Rc<Mutex<Door>>>>);
+
+/// One application's.
+#[derive(Default)]
+struct Door {
+    /// So many may come in without another look.
+    room: u32,
+    /// When there was room last seen.
+    seen: Option<Instant>,
+    /// Since when there has been none.
+    full_since: Option<Instant>,
+}
+
+impl Doors {
+    /// Waits until there is room for `client` at `application`, behind those who came before. Where nobody can tell, there is.
+    ///
+    /// # Errors
+    /// There has been none for `limit`.
+    pub async fn pass(&self, client: SocketAddr, application: SocketAddr, limit: Duration) -> io::Result<()> {
+        let door = Rc::clone(self.0.borrow_mut().entry(application).or_default());
+        let mut door = door.lock().await; // in order: only the first one looks
+        if door.seen.is_none_or(|seen| seen.elapsed() > FRESH) {
+            door.room = 0;
+        }
+        while door.room == 0 {
+            match room_in_queue(application, client) {
+                Ok(Some(0)) => {
+                    let since = *door.full_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > limit {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    sleep(FULL_PAUSE).await;
+                }
+                Ok(Some(free)) => door.find(free.div_ceil(2)),
+                Ok(None) => door.find(1), // who connects will learn that nobody listens
+                Err(error) => {
+                    tracing::debug!(%application, %error, "the queue of the application's listener cannot be looked at");
+                    door.find(1);
+                }
+            }
+        }
+        door.room -= 1;
+        Ok(())
+    }
+}
+
+impl Door {
+    fn find(&mut self, room: u32) {
+        *self = Self {
+            room,
+            seen: Some(Instant::now()),
+            full_since: None,
+        };
+    }
+}

@@ -1,0 +1,85 @@
+//! Many connections come to an application at once whose listener queues few.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use super::lab::*;
+use crate::keeper::Ending;
+
+const GET: &str = "GET / HTTP/1.1\r\n\r\n";
+const CLIENTS: u64 = 60;
+
+/// Connections that came to a full queue, of all of the machine's listeners.
+fn overflows() -> u64 {
+    let text = fs::read_to_string("/proc/self/net/netstat").unwrap();
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut both = names.split(' ').zip(values.split(' '));
+    let (_, value) = both.find(|(name, _)| *name == "ListenOverflows").unwrap();
+    value.parse().unwrap()
+}
+
+#[test]
+fn nobody_is_lost_in_a_short_queue() {
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    listener
+        .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
+        .unwrap();
+    listener.listen(2).unwrap();
+    let address = listener.local_addr().unwrap().as_socket().unwrap();
+    let server = thread::spawn(move || {
+        let mut served = Vec::new();
+        for _ in 0..CLIENTS {
+            thread::sleep(Duration::from_millis(2)); // it is slow
+            let mut stream = listener.accept().unwrap().0.into();
+            assert_eq!(read_request(&mut stream), GET);
+            say(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            served.push(stream);
+        }
+    });
+    let before = overflows();
+    let mut lab = Lab::new();
+    let mut clients: Vec<_> = (0..CLIENTS)
+        .map(|id| {
+            let connection = connection();
+            lab.adopt(adoption(id, &connection, address, idle()), connection, &[])
+        })
+        .collect();
+    for client in &mut clients {
+        say(client, GET);
+    }
+    for client in &mut clients {
+        assert!(read_request(client).starts_with("HTTP/1.1 200 "));
+    }
+    server.join().unwrap();
+    assert_eq!(overflows(), before);
+}
+
+/// One that does not accept any more is as good as gone.
+#[test]
+fn a_queue_that_stays_full_is_not_waited_for_for_ever() {
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    listener
+        .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
+        .unwrap();
+    listener.listen(1).unwrap();
+    let address = listener.local_addr().unwrap().as_socket().unwrap();
+    let mut lab = Lab::with(|options| options.connect_timeout = Duration::from_millis(50));
+    let clients: Vec<_> = (0..6)
+        .map(|id| {
+            let connection = connection();
+            let mut client = lab.adopt(adoption(id, &connection, address, idle()), connection, &[]);
+            say(&mut client, GET);
+            client
+        })
+        .collect();
+    // The queue takes one more than its backlog.
+    for id in 2..6 {
+        assert_eq!(lab.ended(id).ending, Ending::ApplicationUnreachable, "{id}");
+    }
+    drop(clients);
+}
