@@ -123,6 +123,11 @@ impl Claim {
         self.is_begun
     }
 
+    /// Whether packets of the VIP have come here.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answers.is_some()
+    }
+
     /// From when on nobody needs to be asked whether the VIP has come here.
     pub(crate) fn given_at(&self) -> Option<Instant> {
         self.given_at

@@ -43,6 +43,7 @@ pub enum Follower {
 
 /// How the application's side goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // there is one at a time, while a connection is being decided
 pub enum Restart {
     /// Feed a fresh application connection with the in-log; recognise what was said.
     Http {

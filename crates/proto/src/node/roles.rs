@@ -71,6 +71,9 @@ impl Node {
                 echo,
             };
             service.peer = Some(beat);
+            if matches!(word.role, Role::Backup | Role::Returning) {
+                self.claim_beside_mute(now, index);
+            }
             // Who finds itself deposed can return on the same word.
             while let Some(change) = self.services[usize::from(index)].standing.on_word(now, &word) {
                 self.follow(now, index, Some(change));
@@ -157,6 +160,15 @@ impl Node {
         }
         let claim = service.claim.as_mut().filter(|claim| claim.is_begun());
         if claim.is_some_and(|claim| claim.on_answer(now, patience)) {
+            let change = service.standing.on_reached(now);
+            self.follow(now, index, change);
+        }
+    }
+
+    /// The peer is heard and mute. Since an outside host answered, clients' packets come here past its log: it cannot go on as the wire.
+    fn claim_beside_mute(&mut self, now: Instant, index: ServiceIndex) {
+        let service = &mut self.services[usize::from(index)];
+        if service.claim.as_ref().is_some_and(Claim::is_answered) {
             let change = service.standing.on_reached(now);
             self.follow(now, index, change);
         }

@@ -399,6 +399,23 @@ fn who_was_cut_off_hears_the_peer_before_it_speaks() {
     assert!(two.alarms.iter().all(Vec::is_empty), "{:?}", two.alarms);
 }
 
+/// What came straight to the primary is in no log, so the wire must begin anew.
+#[test]
+fn a_wire_that_is_back_after_an_answer_begins_anew() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    two.runs[1] = false; // it stands still
+    while !two.network[0].contains(&"announce") {
+        two.pass(BEAT);
+    }
+    assert_eq!(two.nodes[0].role(0), (Role::Claiming, 2));
+    two.runs[1] = true;
+    two.pass(BEAT);
+    assert!(two.network[0].contains(&"speak"));
+    two.pass(SHORT);
+    assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
+}
+
 /// Two nodes whose wire asks before it says a word.
 fn without_lease() -> Two {
     let mut two = Two::new(Arbiter::Witness);
