@@ -26,6 +26,8 @@ use crate::action::{Action, ServiceIndex};
 const WAIT: Duration = Duration::from_millis(20);
 /// The longest wait: a neighbour may come back at any time.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Outside hosts answer no more often than they like (some routers five times a second): a shorter silence is no break.
+const BREAK_MIN: Duration = Duration::from_millis(300);
 /// So often it is announced again after the first answer: other neighbours may have missed it.
 const AFTERWARDS: u32 = 5;
 
@@ -102,7 +104,7 @@ impl Claim {
         }
         let unbroken = self
             .answers
-            .filter(|answers| now.since(answers.last) <= patience + WAIT);
+            .filter(|answers| now.since(answers.last) <= BREAK_MIN.max(patience + WAIT));
         let first = unbroken.map_or(now, |answers| answers.first);
         self.answers = Some(Answers { first, last: now });
         if self.due > now + WAIT {

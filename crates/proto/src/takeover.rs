@@ -6,8 +6,8 @@
 //!                                             ─▶ all decided: settled, speech allowed, one RST to each that is lost
 //! ```
 //!
-//! Those that are not busy wait 250 µs for each that is, at most 150 ms, and then come 32 every 4 ms; or as soon as their client says something.
-//! What comes when all is decided waits with them.
+//! Of a service's connections those behind the first 64 that are not busy wait 250 µs for each that is, at most 150 ms, and then come 32 every
+//! 4 ms; or as soon as their client says something. What comes when all is decided waits with them.
 //!
 //! When only some connections have lost their server's process, the same is done for them alone: the gate is closed for each of them
 //! ([`Action::Hold`]), and for the others the node goes on being the wire.
@@ -195,7 +195,9 @@ impl Takeover {
         for _ in 0..BEFORE_HOLD {
             let _ = self.plan_hurried(service, actions) || self.plan_unhurried(service, actions);
         }
-        self.rest_from = (at_work > 0).then(|| now + head_start);
+        // While a worker's are taken over, the service's other clients wait for nothing but the end of that.
+        let waits = at_work > 0 && self.is_whole();
+        self.rest_from = waits.then(|| now + head_start);
         actions.extend(hold);
     }
 
@@ -222,6 +224,11 @@ impl Takeover {
     /// Whether there is a connection to be planned now.
     pub(crate) fn has_next(&self) -> bool {
         !self.hurried.is_empty() || (self.rest_from.is_none() && !self.unhurried.is_empty())
+    }
+
+    /// Whether there is one on which someone waits for something.
+    pub(crate) fn is_in_a_hurry(&self) -> bool {
+        !self.hurried.is_empty()
     }
 
     /// Whether a connection waits until those are planned on which someone waits for something.

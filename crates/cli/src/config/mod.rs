@@ -175,8 +175,8 @@ pub struct Service {
     pub commit: Commit,
     /// `at_limit`: what becomes of a connection whose log is full. Default: what `[log]` says.
     pub at_limit: AtLimit,
-    /// `claim_ping`: hosts outside of the pair, of the VIP's family. A primary whose backup is gone speaks alone once one of them
-    /// answers a ping from the VIP. Default: the gateways on the service interface.
+    /// `claim_ping`: hosts outside of the pair, of the VIP's family. A primary whose backup is gone speaks alone once they
+    /// answer pings from the VIP, under fail-stop for as long as the peer's silence is its death. Default: the gateways on the service interface.
     pub claim_ping: Vec<IpAddr>,
     /// `on_deposed`: a command and its arguments, run when the peer has taken the service over from this node.
     pub on_deposed: Vec<String>,

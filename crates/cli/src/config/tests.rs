@@ -830,29 +830,33 @@ fn the_example_shows_every_field_with_its_default() {
         },
         config
     );
-    let shows = |key: &str| {
-        let begins = |line: &str| {
-            line.trim_start_matches(['#', ' '])
-                .starts_with(&format!("{key} = "))
-        };
-        example.lines().any(begins)
-            || example.contains(&format!(".{key}]"))
-            || example.contains(&format!("[{key}]"))
-    };
-    for (index, line) in example
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| line.starts_with('['))
-    {
-        let before: Vec<&str> = example.lines().take(index + 1).collect();
-        let after: Vec<&str> = example.lines().skip(index + 1).collect();
-        let with = [&before[..], &["no_such_key = 1"], &after[..]]
-            .concat()
-            .join("\n");
-        let problem = wrong(&with).join("\n");
-        let (_, allowed) = problem.split_once("allowed here: ").expect(line);
+}
+
+/// In the table in which it belongs; those that are commented out, too.
+#[test]
+fn the_example_shows_every_key_that_is_known() {
+    let example: Vec<&str> = include_str!("../../steadfast.toml").lines().collect();
+    let bare = |line: &'static str| line.trim_start_matches(['#', ' ']);
+    let headers = (0..example.len()).filter(|&at| bare(example[at]).starts_with('['));
+    let headers: Vec<usize> = headers.chain([example.len()]).collect();
+    for bounds in headers.windows(2) {
+        let (head, table) = (bare(example[bounds[0]]), &example[bounds[0] + 1..bounds[1]]);
+        let with = [&example[..bounds[0]], &[head, "no_such_key = 1"], table].concat();
+        let problems = wrong(&with.join("\n")).join("\n");
+        let (_, allowed) = problems.split_once("allowed here: ").expect(head);
+        let allowed = allowed.lines().next().expect("keys");
         for key in allowed.split(", ") {
-            assert!(shows(key), "{line} has no {key}");
+            let is_table = |&at: &usize| {
+                let line = bare(example[at]);
+                line.starts_with(&format!("[service.{key}]")) || line.starts_with(&format!("[{key}]"))
+            };
+            let is_shown = table
+                .iter()
+                .any(|line| bare(line).starts_with(&format!("{key} = ")));
+            assert!(
+                is_shown || headers[..headers.len() - 1].iter().any(is_table),
+                "{head} has no {key}"
+            );
         }
     }
 }

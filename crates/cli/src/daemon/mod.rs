@@ -219,7 +219,10 @@ impl Agent<'_> {
             }
             self.executor.serve_replicas(&mut self.node);
             self.carry_out()?;
-            while let Ok(call) = self.calls.try_recv() {
+            // A listing of thousands takes as long as restoring hundreds.
+            while !self.node.is_in_a_hurry()
+                && let Ok(call) = self.calls.try_recv()
+            {
                 self.answer(call);
             }
             self.look_for_upgrade();

@@ -19,8 +19,8 @@ pub struct Connection {
     to_client: Stream,
     /// Which nodes have seen the SYN.
     syn_seen: [bool; 2],
-    /// The wire, as its place among the expected ones, that it has met last.
-    wire: Option<(usize, bool)>,
+    /// The wire that it has met last.
+    wire: Option<Met>,
     /// What the client has been shown: acknowledgement and end of data.
     shown: (u64, u64),
     router: View,
@@ -29,6 +29,15 @@ pub struct Connection {
     contents: Contents,
     /// Bytes of the service that no capture kept.
     pub not_captured: u64,
+}
+
+/// A wire that a connection has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Met {
+    /// Its place among the expected ones.
+    number: usize,
+    /// Input went through it by then.
+    hears: bool,
 }
 
 /// One direction.
@@ -245,12 +254,13 @@ impl Connection {
     /// shown, or what the other node had got, before its time.
     pub fn meet_wire(&mut self, number: usize, wire: Wire, at_ns: u64) {
         let hears = at_ns >= wire.hears_from_ns;
-        let before = self.wire.replace((number, hears));
-        if before == Some((number, hears)) {
+        let met = Met { number, hears };
+        let before = self.wire.replace(met);
+        if before == Some(met) {
             return;
         }
         let (ack, end) = self.shown;
-        if before.is_none_or(|(known, _)| known != number) {
+        if before.is_none_or(|before| before.number != number) {
             self.to_client.seen[wire.node].add(0, end);
         }
         let input = &mut self.to_service.seen;

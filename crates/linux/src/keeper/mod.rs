@@ -16,6 +16,7 @@
 mod channel;
 mod client;
 mod door;
+mod filter;
 mod flow;
 mod input;
 mod kept;

@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::channel::Blob;
+use super::filter::Filter;
 use super::flow::{self, Outgoing};
 use super::kept::{Keeper, Kept};
 use super::message::Plan;
@@ -40,15 +41,7 @@ pub(super) struct Relay {
 }
 
 /// Another end than that both sides closed.
-struct Cut(Ending, String);
-
-/// Compares what the application says again.
-enum Filter {
-    Http(Box<http::Resumer>),
-    Replica(replica::Resumer),
-    /// Nothing is left to be compared.
-    Transparent,
-}
+pub(super) struct Cut(pub Ending, pub String);
 
 /// How the application's direction ended.
 enum Down {
@@ -383,80 +376,6 @@ async fn pass_down(
     }
 }
 
-impl Filter {
-    /// One that will only pass what comes takes no room.
-    fn settle(&mut self) {
-        let is_over = match self {
-            Self::Http(resumer) => resumer.is_over(),
-            Self::Replica(resumer) => resumer.is_transparent(),
-            Self::Transparent => true,
-        };
-        if is_over {
-            *self = Self::Transparent;
-        }
-    }
-
-    /// So many of the bytes the application is to be given.
-    fn on_input(&mut self, bytes: &[u8]) -> usize {
-        match self {
-            Self::Http(resumer) => resumer.on_input(bytes),
-            Self::Replica(_) | Self::Transparent => bytes.len(),
-        }
-    }
-
-    /// Whether the application has to say something again that the client has.
-    fn awaits_reply(&self) -> bool {
-        match self {
-            Self::Http(resumer) => resumer.awaits_reply(),
-            Self::Replica(resumer) => !resumer.is_transparent(),
-            Self::Transparent => false,
-        }
-    }
-
-    fn is_transparent(&self) -> bool {
-        match self {
-            Self::Http(resumer) => resumer.is_transparent(),
-            Self::Replica(resumer) => resumer.is_transparent(),
-            Self::Transparent => true,
-        }
-    }
-
-    /// Only a reply of HTTP can say that it is the last one.
-    const fn is_finished(&self) -> bool {
-        match self {
-            Self::Http(resumer) => resumer.is_finished(),
-            Self::Replica(_) | Self::Transparent => false,
-        }
-    }
-
-    fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), Cut> {
-        match self {
-            Self::Http(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
-            Self::Replica(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
-            Self::Transparent => {
-                to_client.extend_from_slice(bytes);
-                Ok(())
-            }
-        }
-    }
-
-    fn on_application_end(&mut self, to_client: &mut Vec<u8>) -> Result<(), Cut> {
-        match self {
-            Self::Http(resumer) => resumer.on_application_end(to_client).map_err(mismatch),
-            Self::Replica(resumer) => resumer.on_application_end().map_err(mismatch),
-            Self::Transparent => Ok(()),
-        }
-    }
-
-    /// Whether the output can end well without the application.
-    fn on_application_lost(&mut self, to_client: &mut Vec<u8>) -> bool {
-        match self {
-            Self::Http(resumer) => resumer.on_application_lost(to_client),
-            Self::Replica(_) | Self::Transparent => false,
-        }
-    }
-}
-
 /// Enters a request that was not executed again, or failed the server that did.
 fn note_refusal(keeper: &Keeper, kept: &Kept, filter: &Filter) {
     if let Filter::Http(resumer) = filter
@@ -494,11 +413,6 @@ fn close_in_order(socket: &TcpStream) {
 #[allow(clippy::needless_pass_by_value)] // for map_err
 fn client_lost(error: io::Error) -> Cut {
     Cut(Ending::ClientLost, error.to_string())
-}
-
-#[allow(clippy::needless_pass_by_value)] // for map_err
-fn mismatch(mismatch: impl std::error::Error) -> Cut {
-    Cut(Ending::Mismatch, mismatch.to_string())
 }
 
 fn lingered() -> Cut {

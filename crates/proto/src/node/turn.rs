@@ -91,6 +91,15 @@ impl Node {
         self.turn.is_unhurried
     }
 
+    /// Whether a client waits to be taken over: what can wait should.
+    pub fn is_in_a_hurry(&self) -> bool {
+        let mut takeovers = self
+            .services
+            .iter()
+            .filter_map(|service| service.takeover.as_ref());
+        takeovers.any(Takeover::is_in_a_hurry)
+    }
+
     /// Plans the steps of the next connection that is taken over: of all services first those on which someone waits.
     fn plan_next(&mut self) {
         if self.turn.lasted >= TURN_MAX {

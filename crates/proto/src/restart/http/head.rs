@@ -10,6 +10,9 @@ use super::{HEAD_MAX, body::Body};
 /// The most header fields in one message; what is beyond makes the connection unprotected.
 const FIELDS_MAX: usize = 128;
 
+/// No method is longer: what comes later tells nothing about the protocol.
+const METHOD_MAX: usize = 64;
+
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
@@ -277,4 +280,16 @@ pub(super) fn ends_blank(section: &[u8]) -> bool {
         .strip_suffix(b"\r\n")
         .or_else(|| section.strip_suffix(b"\n"));
     body.is_some_and(|body| body.is_empty() || body.ends_with(b"\n"))
+}
+
+/// Whether output that begins with `bytes` can be a reply.
+pub(super) fn begins_as_reply(bytes: &[u8]) -> bool {
+    bytes.iter().zip(b"HTTP/").all(|(one, other)| one == other)
+}
+
+/// Whether what has begun can be a request: its first word is printable, and ends with a blank if it has an end.
+pub(super) fn begins_with_method(begun: &[u8], next: &[u8]) -> bool {
+    let mut first = begun.iter().chain(next).take(METHOD_MAX);
+    let end = first.find(|byte| !byte.is_ascii_graphic());
+    end.is_none_or(|end| matches!(end, b' ' | b'\t'))
 }

@@ -38,10 +38,12 @@ impl Rest {
         let takes_ranges = values("accept-ranges")
             .flat_map(elements)
             .any(|unit| unit.eq_ignore_ascii_case(b"bytes"));
-        let is_encoded = values("content-encoding").next().is_some();
+        // A digest is the part's own (RFC 9530 §2), so a part's could not be compared with the whole's.
+        let is_other = ["content-encoding", "content-digest", "content-md5", "digest"];
+        let is_other = is_other.into_iter().any(|field| values(field).next().is_some());
         let mut tags = values("etag");
         let etag = tags.next().filter(|etag| is_strong(etag))?;
-        if !is_ok(head) || !takes_ranges || is_encoded || tags.next().is_some() {
+        if !is_ok(head) || !takes_ranges || is_other || tags.next().is_some() {
             return None;
         }
         Some(Self {
@@ -66,6 +68,8 @@ impl Rest {
         body: Option<&Body>,
         volatile: &Volatile,
     ) -> Result<(), Mismatch> {
+        let left = self.length.checked_sub(self.from).filter(|left| *left > 0);
+        let left = left.ok_or(Mismatch::Framing)?;
         let wanted = format!("bytes {}-{}/{}", self.from, self.length - 1, self.length);
         let other = |asked: &str, regenerated: &[u8]| Mismatch::Rest {
             asked: asked.to_owned(),
@@ -80,7 +84,6 @@ impl Rest {
         };
         only("content-range", &wanted)?;
         only("etag", &self.etag)?;
-        let left = self.length - self.from;
         if body != Some(&Body::Length { left }) {
             return Err(Mismatch::Framing);
         }

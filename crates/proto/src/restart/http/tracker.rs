@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::Rules;
 use super::body::Body;
 use super::feed::Feed;
-use super::head::{Method, ReplyHead, RequestHead, next_section};
+use super::head::{Method, ReplyHead, RequestHead, begins_as_reply, begins_with_method, next_section};
 pub use super::reason::Reason;
 use super::reply_body::ReplyBody;
 use super::rest::Rest;
@@ -18,9 +18,6 @@ use crate::spill::Full;
 
 /// The most unanswered requests that are remembered; more make the connection unprotected.
 pub const REQUESTS_MAX: usize = 4096;
-
-/// No method is longer: what comes later tells nothing about the protocol.
-const METHOD_MAX: usize = 64;
 
 /// Room for so many is kept while none is: few connections pipeline, and most ask again.
 const UNANSWERED_KEPT: usize = 4;
@@ -487,16 +484,4 @@ impl Tracker {
             self.forget_first();
         }
     }
-}
-
-/// Whether output that begins with `bytes` can be a reply.
-fn begins_as_reply(bytes: &[u8]) -> bool {
-    bytes.iter().zip(b"HTTP/").all(|(one, other)| one == other)
-}
-
-/// Whether what has begun can be a request: its first word is printable, and ends with a blank if it has an end.
-fn begins_with_method(begun: &[u8], next: &[u8]) -> bool {
-    let mut first = begun.iter().chain(next).take(METHOD_MAX);
-    let end = first.find(|byte| !byte.is_ascii_graphic());
-    end.is_none_or(|end| matches!(end, b' ' | b'\t'))
 }

@@ -96,6 +96,7 @@ fn what_does_not_identify_its_content_is_made_again() {
         without("Accept-Ranges: bytes\r\n"),
         format!("{FIELDS}ETag: \"5-f\"\r\n"),
         format!("{FIELDS}Content-Encoding: gzip\r\n"),
+        format!("{FIELDS}Content-Digest: sha-256=:AA==:\r\n"),
     ] {
         assert_eq!(asked(&cut(GET, &fields, CUT)), "", "{fields}");
     }

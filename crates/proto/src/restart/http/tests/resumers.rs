@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::conversations::{until_close, with_length};
 use super::trackers::garbage;
 use super::*;
+use crate::restart::http::digest::Digest;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
@@ -270,20 +271,26 @@ proptest! {
     }
 
     #[test]
-    fn any_resume_from_outside_is_taken(head in garbage(), bytes in 0..5_u64, position in 0..4_u8, line in garbage(), application in garbage()) {
+    fn any_resume_from_outside_is_taken(head in proptest::option::of(garbage()), bytes in 0..5_u64, position in 0..4_u8, line in garbage(), application in garbage(), (from, length) in any::<(u64, u64)>(), status in 0..2_usize) {
         let position = match position {
             0 => ChunkPosition::Data { left: bytes },
             1 => ChunkPosition::DataEnd { has_cr: true },
             2 => ChunkPosition::SizeLine(line),
             _ => ChunkPosition::Trailer(line),
         };
-        let digest = twox_hash::XxHash3_128::oneshot(b"").to_be_bytes();
+        let digest = Digest::new().of_all();
         let body = Some(BodyPrefix { bytes, digest, position: Position::Chunked(position) });
-        let head = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), head].concat();
+        let head = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), head.unwrap_or_default()].concat();
         let request = Request { label: "GET /".into(), to_head: false, persists: true };
-        let said = Said { head, body, ..Said::default() };
+        let etag = "\"e\"".into();
+        let rest = Some(Rest { from: from % 3, length: length % 3, digest, etag });
+        let said = Said { interim: Vec::new(), head, body, rest };
         let (mut resumer, _) = Resumer::new(Resume::Again { said, requests: vec![request], refused: None });
-        let _ = resumer.on_application(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", &mut Vec::new());
+        let replies: [&[u8]; 2] = [
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"HTTP/1.1 206 Partial Content\r\nContent-Length: 1\r\nETag: \"e\"\r\nContent-Range: bytes 0-0/1\r\n\r\n",
+        ];
+        let _ = resumer.on_application(replies[status], &mut Vec::new());
         let _ = resumer.on_application(&application, &mut Vec::new());
     }
 }

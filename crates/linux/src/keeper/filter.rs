@@ -1,0 +1,93 @@
+//! What an application says again passes through this until it is known to be the same.
+
+use proto::restart::{http, replica};
+
+use super::relay::Cut;
+use super::status::Ending;
+
+/// Compares what the application says again.
+pub(super) enum Filter {
+    Http(Box<http::Resumer>),
+    Replica(replica::Resumer),
+    /// Nothing is left to be compared.
+    Transparent,
+}
+
+impl Filter {
+    /// One that will only pass what comes takes no room.
+    pub fn settle(&mut self) {
+        let is_over = match self {
+            Self::Http(resumer) => resumer.is_over(),
+            Self::Replica(resumer) => resumer.is_transparent(),
+            Self::Transparent => true,
+        };
+        if is_over {
+            *self = Self::Transparent;
+        }
+    }
+
+    /// So many of the bytes the application is to be given.
+    pub fn on_input(&mut self, bytes: &[u8]) -> usize {
+        match self {
+            Self::Http(resumer) => resumer.on_input(bytes),
+            Self::Replica(_) | Self::Transparent => bytes.len(),
+        }
+    }
+
+    /// Whether the application has to say something again that the client has.
+    pub fn awaits_reply(&self) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.awaits_reply(),
+            Self::Replica(resumer) => !resumer.is_transparent(),
+            Self::Transparent => false,
+        }
+    }
+
+    pub fn is_transparent(&self) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.is_transparent(),
+            Self::Replica(resumer) => resumer.is_transparent(),
+            Self::Transparent => true,
+        }
+    }
+
+    /// Only a reply of HTTP can say that it is the last one.
+    pub const fn is_finished(&self) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.is_finished(),
+            Self::Replica(_) | Self::Transparent => false,
+        }
+    }
+
+    pub fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), Cut> {
+        match self {
+            Self::Http(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
+            Self::Replica(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
+            Self::Transparent => {
+                to_client.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn on_application_end(&mut self, to_client: &mut Vec<u8>) -> Result<(), Cut> {
+        match self {
+            Self::Http(resumer) => resumer.on_application_end(to_client).map_err(mismatch),
+            Self::Replica(resumer) => resumer.on_application_end().map_err(mismatch),
+            Self::Transparent => Ok(()),
+        }
+    }
+
+    /// Whether the output can end well without the application.
+    pub fn on_application_lost(&mut self, to_client: &mut Vec<u8>) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.on_application_lost(to_client),
+            Self::Replica(_) | Self::Transparent => false,
+        }
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)] // for map_err
+fn mismatch(mismatch: impl std::error::Error) -> Cut {
+    Cut(Ending::Mismatch, mismatch.to_string())
+}
