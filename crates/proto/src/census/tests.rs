@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::connection::{AtLimit, Cause};
+use crate::connection::Cause;
 use crate::follower::Policy;
 use crate::older::OLDER_MAX;
 use crate::packet::{Flags, Options, Segment};
-use crate::restart::http::Rules;
 use crate::table::{Direction, Table, TableConfig};
 use crate::{Instant, Seq};
 
@@ -44,12 +43,7 @@ fn wire(policy: Policy, millis: u64) -> Table {
     let mut table = Table::new(TableConfig {
         vip: vip(),
         policy,
-        rules: Rules::default(),
-        opaque: None,
-        connection_bytes_max: 1 << 20,
-        bytes_max: 1 << 30,
-        at_limit: AtLimit::Unprotect,
-        hash_seed: 1,
+        ..TableConfig::sample()
     });
     table.set_wire(true);
     table.begin_census(at(millis));

@@ -212,7 +212,6 @@ mod tests {
     use crate::connection::Protection;
     use crate::follower::Policy;
     use crate::packet::Checksum;
-    use crate::restart::http::Rules;
     use crate::table::{Direction, Table, TableConfig};
 
     const LIMIT: u64 = 1 << 20;
@@ -237,14 +236,11 @@ mod tests {
     impl Upload {
         fn new(policy: Policy, window: u64) -> Self {
             let table = Table::new(TableConfig {
-                vip: ([10, 0, 0, 100], 80).into(),
                 policy,
-                rules: Rules::default(),
-                opaque: None,
                 connection_bytes_max: LIMIT,
                 bytes_max: u64::MAX,
                 at_limit: AtLimit::Slow,
-                hash_seed: 1,
+                ..TableConfig::sample()
             });
             let mut upload = Self {
                 table,

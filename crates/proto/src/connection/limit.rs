@@ -123,9 +123,9 @@ mod tests {
 
     use super::*;
     use crate::connection::Protection;
-    use crate::follower::{Policy, Restart};
+    use crate::follower::Restart;
     use crate::packet::{Flags, Options, Segment};
-    use crate::restart::http::{MARK, Rules};
+    use crate::restart::http::MARK;
     use crate::spill::gather;
     use crate::spill::tests::Memory;
     use crate::table::{Direction, Table, TableConfig};
@@ -145,14 +145,10 @@ mod tests {
     impl Upload {
         fn new(total: u64, spills: Option<Arc<Spills>>) -> Self {
             let config = TableConfig {
-                vip: ([10, 0, 0, 100], 80).into(),
-                policy: Policy::Http,
-                rules: Rules::default(),
-                opaque: None,
                 connection_bytes_max: LIMIT,
                 bytes_max: total,
                 at_limit: spills.map_or(AtLimit::Unprotect, AtLimit::Spill),
-                hash_seed: 1,
+                ..TableConfig::sample()
             };
             let mut upload = Self {
                 table: Table::new(config),

@@ -3,10 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::connection::{AtLimit, Endpoint};
+use crate::connection::Endpoint;
 use crate::follower::{Policy, Restart};
 use crate::packet::{Flags, Options, Timestamps};
-use crate::restart::http::Rules;
 use crate::table::{Change, Table};
 use crate::{Offset, Seq};
 
@@ -241,13 +240,7 @@ impl Seq {
 fn table() -> Table {
     let mut table = Table::new(TableConfig {
         vip: VIP.into(),
-        policy: Policy::Http,
-        rules: Rules::default(),
-        opaque: None,
-        connection_bytes_max: 1 << 20,
-        bytes_max: 1 << 30,
-        at_limit: AtLimit::Unprotect,
-        hash_seed: 1,
+        ..TableConfig::sample()
     });
     table.set_wire(true);
     table

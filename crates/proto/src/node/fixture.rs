@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use super::{NodeConfig, ServiceConfig};
 use crate::Instant;
-use crate::connection::AtLimit;
 use crate::detector::DetectorConfig;
-use crate::follower::Policy;
-use crate::restart::http::Rules;
 use crate::standing::Arbiter;
 use crate::table::TableConfig;
 
@@ -22,14 +19,9 @@ pub(super) fn at(millis: u64) -> Instant {
 /// A node of one service under `http` and fail-stop, with a lease of 300 ms: alpha, the configured primary, or beta.
 pub(super) fn config(is_primary: bool) -> NodeConfig {
     let table = TableConfig {
-        vip: "10.0.0.100:80".parse().unwrap(),
-        policy: Policy::Http,
-        rules: Rules::default(),
-        opaque: None,
         connection_bytes_max: 1000,
         bytes_max: 10_000,
-        at_limit: AtLimit::Unprotect,
-        hash_seed: 1,
+        ..TableConfig::sample()
     };
     NodeConfig {
         name: if is_primary { "alpha" } else { "beta" }.to_owned(),

@@ -29,6 +29,21 @@ pub struct TableConfig {
 }
 
 impl TableConfig {
+    /// What tests begin with: policy `http` at 10.0.0.100:80, and room for all they say.
+    #[cfg(test)]
+    pub(crate) fn sample() -> Self {
+        Self {
+            vip: ([10, 0, 0, 100], 80).into(),
+            policy: Policy::Http,
+            rules: Rules::default(),
+            opaque: None,
+            connection_bytes_max: 1 << 20,
+            bytes_max: 1 << 30,
+            at_limit: AtLimit::Unprotect,
+            hash_seed: 1,
+        }
+    }
+
     /// Whether replicas follow connections, or may.
     pub fn has_replicas(&self) -> bool {
         self.policy == Policy::Replica || self.opaque.is_some()

@@ -2,9 +2,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::action::Action;
-use crate::connection::AtLimit;
 use crate::follower::{Opaque, Policy, follow_replica};
-use crate::restart::http::{Rules, Volatile};
+use crate::restart::http::Volatile;
 
 /// The client's numbers begin at 0, the server's at 1000.
 fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload: &[u8]) -> Change {
@@ -27,16 +26,7 @@ fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload:
 }
 
 fn table() -> Table {
-    Table::new(TableConfig {
-        vip: ([10, 0, 0, 100], 80).into(),
-        policy: Policy::Http,
-        rules: Rules::default(),
-        opaque: None,
-        connection_bytes_max: 1 << 20,
-        bytes_max: 1 << 30,
-        at_limit: AtLimit::Unprotect,
-        hash_seed: 1,
-    })
+    Table::new(TableConfig::sample())
 }
 
 #[test]

@@ -1,23 +1,12 @@
 use super::*;
-use crate::connection::AtLimit;
 use crate::packet::{Checksum, Flags, Options, Segment};
-use crate::restart::http::Rules;
 use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
 use crate::{Offset, Seq};
 
 const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
 
 fn table() -> Table {
-    Table::new(TableConfig {
-        vip: VIP.into(),
-        policy: Policy::Http,
-        rules: Rules::default(),
-        opaque: None,
-        connection_bytes_max: 1 << 20,
-        bytes_max: 1 << 30,
-        at_limit: AtLimit::Unprotect,
-        hash_seed: 1,
-    })
+    Table::new(TableConfig::sample())
 }
 
 /// The client of a port; the clients' sequence numbers begin at 0, the server's at 1000.

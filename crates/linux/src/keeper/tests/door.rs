@@ -23,14 +23,20 @@ fn overflows() -> u64 {
     value.parse().unwrap()
 }
 
-#[test]
-fn nobody_is_lost_in_a_short_queue() {
+/// A listener with this backlog.
+fn listen(backlog: i32) -> (Socket, SocketAddr) {
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     listener
         .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
         .unwrap();
-    listener.listen(2).unwrap();
+    listener.listen(backlog).unwrap();
     let address = listener.local_addr().unwrap().as_socket().unwrap();
+    (listener, address)
+}
+
+#[test]
+fn nobody_is_lost_in_a_short_queue() {
+    let (listener, address) = listen(2);
     let server = thread::spawn(move || {
         let mut served = Vec::new();
         for _ in 0..CLIENTS {
@@ -62,12 +68,7 @@ fn nobody_is_lost_in_a_short_queue() {
 /// One that does not accept any more is as good as gone.
 #[test]
 fn a_queue_that_stays_full_is_not_waited_for_for_ever() {
-    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    listener
-        .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
-        .unwrap();
-    listener.listen(1).unwrap();
-    let address = listener.local_addr().unwrap().as_socket().unwrap();
+    let (_listener, address) = listen(1);
     let mut lab = Lab::with(|options| options.connect_timeout = Duration::from_millis(50));
     let clients: Vec<_> = (0..6)
         .map(|id| {
