@@ -210,8 +210,11 @@ mod tests {
 
     #[test]
     fn a_moment_between_two_cuts_does_not_count() {
-        let made = made_at(Claim::new(at(0)), |now| (100..150).contains(&now) || now >= 600);
-        assert!(made.is_some_and(|made| made >= 680), "{made:?}");
+        for end in (500..2_000).step_by(7) {
+            let answers = |now| (100..150).contains(&now) || now >= end;
+            let made = made_at(Claim::new(at(0)), answers).expect("it is made");
+            assert!(made >= end + 80, "{made} for {end}");
+        }
     }
 
     #[test]
