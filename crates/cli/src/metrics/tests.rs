@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::config::Role;
@@ -170,11 +171,14 @@ fn promtool_has_nothing_against_it() {
 }
 
 fn ask(at: SocketAddr, request: &str) -> String {
+    let until = Instant::now() + Duration::from_secs(20);
     let mut stream = loop {
         match TcpStream::connect(at) {
             Ok(stream) => break stream,
-            Err(_) => std::thread::yield_now(), // it has only just been started
+            // It has only just been started.
+            Err(error) => assert!(Instant::now() < until, "{at}: {error}"),
         }
+        std::thread::yield_now();
     };
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

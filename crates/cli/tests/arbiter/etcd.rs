@@ -5,12 +5,15 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
+
+use crate::node::FORGOTTEN;
 
 pub struct Etcd {
     folder: TempDir,
@@ -67,17 +70,27 @@ impl Etcd {
             let process = command.spawn().expect("etcd runs");
             Member { process, client }
         });
-        let etcd = Self {
+        let mut etcd = Self {
             members: members.collect(),
             folder,
             is_private,
         };
-        for member in &etcd.members {
-            while TcpStream::connect(member.client).is_err() {
-                std::thread::sleep(Duration::from_millis(20));
+        until("every member listens", || {
+            etcd.assert_alive();
+            let listens = |member: &Member| TcpStream::connect(member.client).is_ok();
+            etcd.members.iter().all(listens)
+        });
+        etcd.assert_alive();
+        Some(etcd)
+    }
+
+    fn assert_alive(&mut self) {
+        for (index, member) in self.members.iter_mut().enumerate() {
+            if let Some(status) = member.process.try_wait().unwrap() {
+                let log = fs::read_to_string(self.folder.path().join(format!("log{index}"))).unwrap();
+                panic!("member {index} of {} ended with {status}: {log}", member.client);
             }
         }
-        Some(etcd)
     }
 
     /// `[witness]` for this cluster.
@@ -147,10 +160,28 @@ impl Drop for Etcd {
     }
 }
 
-/// A free address of this machine.
+/// An address of this machine that nobody has, and that nobody gets before it is used: below the ports that the kernel gives to
+/// connections (32,768 and up), and never given twice by this process.
 fn free() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = u16::try_from(std::process::id() % 100).unwrap() * 100;
+    let mut ports = (0..10_000).map(|_| 20_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000);
+    let is_free = |address: &SocketAddr| TcpListener::bind(address).is_ok();
+    ports
+        .find_map(|port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).filter(is_free))
+        .expect("a free port")
+}
+
+/// Waits until `holds`.
+///
+/// # Panics
+/// If that takes longer than [`FORGOTTEN`]; `what` says what was waited for.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + FORGOTTEN;
+    while !holds() {
+        assert!(Instant::now() < end, "waited for {FORGOTTEN:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// `ca.pem`, and `cert.pem` and `key.pem` for members and clients alike; `other.pem` is of an authority that nobody asked.

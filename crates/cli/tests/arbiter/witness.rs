@@ -1,10 +1,8 @@
 //! The witness gives each epoch to one node, whatever fails.
 
-use std::time::Duration;
-
 use proto::standing::Verdict::{self, Failed, Granted, Refused};
 
-use crate::etcd::Etcd;
+use crate::etcd::{Etcd, until};
 use crate::node::Node;
 use crate::proxy::Proxy;
 
@@ -16,12 +14,12 @@ const fn refused(epoch: u64) -> Verdict {
 
 /// Asks as the core does: again, while the members elect a leader.
 fn patiently(node: &mut Node, epoch: u64) -> Verdict {
-    loop {
-        let verdict = node.take(epoch);
-        if verdict != Failed {
-            return verdict;
-        }
-    }
+    let mut verdict = Failed;
+    until("a verdict", || {
+        verdict = node.take(epoch);
+        verdict != Failed
+    });
+    verdict
 }
 
 #[test]
@@ -106,9 +104,7 @@ fn of_two_that_lose_their_answers_one_wins() {
             .map(|(name, proxy)| Node::open(name, &etcd.table_at(&[proxy.address])));
         // Both have a connection, so that they are equally fast.
         for node in &nodes {
-            while !node.arbiter.witness().unwrap().reachable {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            until("a connection", || node.arbiter.witness().unwrap().reachable);
         }
         for node in &mut nodes {
             node.ask(epoch);
@@ -132,7 +128,7 @@ fn a_member_may_be_gone_and_another_one_frozen_but_not_all() {
     assert_eq!(patiently(&mut a, 1), Granted);
     etcd.kill(0);
     assert_eq!(patiently(&mut b, 2), Granted);
-    assert_eq!(a.take(2), refused(2));
+    assert_eq!(patiently(&mut a, 2), refused(2));
     let frozen = etcd.freeze(1);
     assert_eq!(a.take(3), Failed, "one of three is no majority");
     drop(frozen);
@@ -185,12 +181,10 @@ fn who_is_there_and_who_has_what_is_shown() {
     let mut a = Node::open("a", &etcd.table());
     assert_eq!(a.take(3), Granted);
     let b = Node::open("b", &etcd.table());
-    let shown = |node: &Node, done: &dyn Fn(&[String]) -> bool| loop {
-        let status = node.arbiter.witness().unwrap();
-        if done(&status.nodes) {
-            return status;
-        }
-        std::thread::sleep(Duration::from_millis(20));
+    let shown = |node: &Node, done: &dyn Fn(&[String]) -> bool| {
+        let status = || node.arbiter.witness().unwrap();
+        until("the nodes are shown", || done(&status().nodes));
+        status()
     };
     let status = shown(&b, &|nodes| nodes == ["a", "b"]);
     assert!(status.reachable && status.error.is_none() && status.answer_age_ns.is_some());

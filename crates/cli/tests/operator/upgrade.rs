@@ -111,7 +111,9 @@ fn a_program_takes_the_place_of_the_running_one() {
         install(&one.program);
         one.signal(Signal::SIGUSR2);
         // There is no moment in which the node looks dead.
+        let until = Instant::now() + Duration::from_secs(20);
         while runs(pid) != inode(&one.program) {
+            assert!(Instant::now() < until, "the old program goes on");
             let Outcome { code, errors, .. } = one.run_command("cleanup");
             assert_eq!(code, 2, "a live node is left alone: {errors}");
             assert_eq!(refusals(&one), 0);

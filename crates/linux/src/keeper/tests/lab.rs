@@ -91,7 +91,9 @@ impl Lab {
 
     /// Waits until connection `id` has ended.
     pub fn ended(&mut self, id: u64) -> EndedStatus {
+        let begun = Instant::now();
         loop {
+            assert!(begun.elapsed() < PATIENCE, "connection {id} has not ended");
             if let Some(ended) = self.status().ended.into_iter().find(|ended| ended.id == id) {
                 return ended;
             }
