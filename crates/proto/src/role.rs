@@ -10,7 +10,8 @@
 //!     └────────────▶ Returning ───────────▶ Backup ─────────────────────▶ TakingOver ───────────────┘
 //!                       ▲  │ peer silent, withdrawn      │ withdrawn
 //!           peer serves │  ▼                             ▼
-//!                      Standby ◀── peer speaks ── any role
+//!     Primary ◀─────── Standby ◀── peer speaks ── any role
+//!              begins
 //! ```
 //!
 //! Only `Primary` and `Claiming` (through the peer's wire), `TakingOver` and `Sole` have the right to speak for the VIP. What an event
@@ -170,9 +171,10 @@ impl Role {
 
             // What the peer holds alone is not this node's to speak for, also when the peer falls silent.
             (Self::Standby, PeerServes) => Some(Self::Returning),
+            (Self::Standby, Begins) => Some(Self::Primary),
             (
                 Self::Standby,
-                Begins | Alone | PeerSpeaks | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
+                Alone | PeerSpeaks | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
                 | PeerLeaves | Withdrawn | Reached | Decided,
             ) => None,
         }
@@ -252,6 +254,7 @@ mod tests {
         TakingOver -- Decided --> Sole
         Sole -- PeerSpeaks --> Standby
         Sole -- PeerReturns --> Primary
+        Standby -- Begins --> Primary
         Standby -- PeerServes --> Returning
         ");
     }

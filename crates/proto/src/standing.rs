@@ -349,8 +349,13 @@ impl Standing {
                 (same && !word.leaves && !self.has_asked).then_some(Event::PeerBack)
             }
             (Role::Returning, Role::Primary) => later.then_some(Event::Consented),
-            // It was refused the right to serve, so nobody does; and it is mute.
-            (Role::Returning, Role::Standby) => (later || same).then_some(Event::Begins),
+            // It was refused the right to serve, or has forgotten that it served, so nobody does; and it is mute.
+            (Role::Returning, Role::Standby) => Some(Event::Begins),
+            // Both are mute: the right was given to a node that had left meanwhile, or that has forgotten it. One begins, after both.
+            (Role::Standby, Role::Standby) | (Role::Returning, Role::Returning) => {
+                let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
+                (is_first && !self.leaves).then_some(Event::Begins)
+            }
             // The agent before this one was returning only.
             (Role::Backup, Role::Primary | Role::Claiming) if later => Some(Event::PeerSpeaks),
             // Both began. Neither is heard, for each is held to the other's wire.
@@ -359,7 +364,12 @@ impl Standing {
             }
             (Role::Primary, Role::Backup) => (same && word.leaves).then_some(Event::PeerLeaves),
             // It was refused what this node's arbiter gave to the agent before this one: it lets nothing pass any more.
-            (Role::Primary, Role::Standby) => (later || same).then_some(Event::PeerLeaves),
+            (Role::Primary, Role::Standby) if later || same => Some(Event::PeerLeaves),
+            // It does not return to a node that is taken out, nor if it is itself. This node's consent to an earlier return may still be
+            // under way.
+            (Role::Primary, Role::Standby | Role::Joining) => {
+                (word.leaves || self.leaves).then_some(Event::PeerSilent)
+            }
             (Role::Backup, Role::Primary) => (same && word.yields).then_some(Event::PeerYields),
             // It was the primary of this epoch, and has begun anew: its connections are here only.
             (Role::Backup, Role::Joining) => Some(Event::PeerYields),

@@ -27,6 +27,7 @@ use crate::action::{Action, Report, ServiceIndex};
 use crate::connection::Connection;
 use crate::follower::Policy;
 use crate::table::{ConnectionId, Table};
+pub use socketless::HandedOver;
 pub use socketless::repeat;
 use socketless::reset_of;
 pub(crate) use socketless::{Repeats, refuse};

@@ -18,6 +18,9 @@ use steadfast_proto as proto;
 /// A tick; with its margin it has surely ended after two.
 const LEASE: Duration = Duration::from_millis(100);
 
+/// So often each node is heard until the service must live.
+const ROUNDS: usize = 12;
+
 /// How far the exploration goes.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
@@ -180,6 +183,33 @@ impl Pair {
         state.crashes += 1;
     }
 
+    /// Whether the service lives a while after everything works again: words arrive, the arbiter answers, outside hosts too. (One
+    /// that lives, and is about to be deposed, is deposed in a state that is looked at as well.)
+    fn someone_serves_in_the_end(&self, last: &State) -> bool {
+        use Action::{Answer, Ask, Decide, Decided, Hear, Reach, Say, Tick};
+        let mut state = last.clone();
+        (0..ROUNDS).any(|_| {
+            for node in 0..2 {
+                let (say, hear) = (Say(node), Hear(1 - node, 0));
+                for step in [
+                    Ask(node),
+                    Decide(node),
+                    Answer(node),
+                    Reach(node),
+                    Decided(node),
+                    say,
+                    hear,
+                    Tick,
+                ] {
+                    if let Some(next) = self.next_state(&state, step) {
+                        state = next;
+                    }
+                }
+            }
+            is_served(&state)
+        })
+    }
+
     /// The time as one sees it who claims.
     fn hasty(&self, now: Instant) -> Instant {
         let is_hasty = self.defect == Some(Defect::Impatient);
@@ -280,7 +310,8 @@ impl Model for Pair {
                 state.words[1 - node].push((state.now, word));
             }
             Action::Hear(node, place) => {
-                let word = state.words[node].remove(place);
+                let is_there = place < state.words[node].len();
+                let word = is_there.then(|| state.words[node].remove(place))?;
                 self.hear(&mut state, node, word);
             }
             Action::Lose(node, place) => drop(state.words[node].remove(place)),
@@ -333,6 +364,9 @@ impl Model for Pair {
             Property::always("nobody goes on from an old log", |_: &Self, state: &State| {
                 !state.is_contradicted
             }),
+            Property::always("someone serves in the end", |pair: &Self, state: &State| {
+                pair.someone_serves_in_the_end(state)
+            }),
             Property::sometimes("the pair is whole", |_: &Self, state: &State| is_whole(state, 0)),
             Property::sometimes("the backup speaks alone", |pair: &Self, state: &State| {
                 pair.speaks_alone(state, 1) && state.nodes[1].standing.until().is_none()
@@ -348,6 +382,14 @@ impl Model for Pair {
         let epochs = state.nodes.iter().map(|node| node.standing.epoch());
         state.now <= self.bounds.ticks && epochs.max() <= Some(self.bounds.epochs)
     }
+}
+
+/// Whether someone serves with a wire, or alone by right; or the operator does not want it.
+fn is_served(state: &State) -> bool {
+    let is_sole = |Node { standing, .. }: &Node| standing.role() == Role::Sole && standing.until().is_none();
+    let [one, other] = &state.nodes;
+    let is_unwanted = one.standing.leaves() && other.standing.leaves();
+    is_unwanted || is_sole(one) || is_sole(other) || is_whole(state, 0) || is_whole(state, 1)
 }
 
 /// Whether `primary` has the other node for its wire.
@@ -414,7 +456,11 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
             "{bounds:?}, lease {lease:?}: {} states, all that there are",
             checker.unique_state_count()
         );
-        for property in ["one voice", "nobody goes on from an old log"] {
+        for property in [
+            "one voice",
+            "nobody goes on from an old log",
+            "someone serves in the end",
+        ] {
             checker.assert_no_discovery(property);
         }
         checker.assert_any_discovery("the pair is whole");

@@ -11,7 +11,7 @@ use proto::role::Role;
 use seeds::{LIMIT, MS, at};
 use steadfast_sim::exchange::Stream;
 use steadfast_sim::pair::http::{self, Request};
-use steadfast_sim::pair::{Costs, Scene, SceneConfig, Talk, echo};
+use steadfast_sim::pair::{Costs, Scene, SceneConfig, Station, Talk, echo};
 
 /// One request, for a reply of `len` bytes.
 fn get(len: u64) -> Talk {
@@ -126,6 +126,32 @@ fn a_client_that_waits_for_a_syn_ack_gets_it_though_one_more_is_lost() {
         scene.power_off(at(107 * MS));
         finish_whole(&mut scene);
         assert!(scene.world.now() < at(Duration::from_secs(4)));
+    }
+}
+
+/// It was an agent's memory what was to be said again: when that agent died, its client's SYNs met an established socket for ever.
+#[test]
+fn a_client_that_waits_for_a_syn_ack_gets_it_though_the_agent_dies() {
+    for policy in [Policy::Http, Policy::Replica] {
+        let mut scene = Scene::new(&SceneConfig::quiet(4, policy));
+        scene.connect(
+            at(100 * MS),
+            match policy {
+                Policy::Http => get(10_000),
+                Policy::Replica => messages(&[(10_000, 10_000, Duration::ZERO)], false),
+            },
+        );
+        let path = scene.path;
+        scene.cut(path, at(106 * MS), at(700 * MS));
+        scene.power_off(at(107 * MS));
+        let backup = scene.backup;
+        scene.world.at(at(600 * MS), move |world| {
+            world.with(backup, |backup: &mut Station, now| {
+                backup.kill_agent(now, at(650 * MS))
+            })
+        });
+        scene.cut(path, at(700 * MS), at(800 * MS));
+        finish_whole(&mut scene);
     }
 }
 

@@ -214,6 +214,9 @@ impl Agent<'_> {
             self.executor.watch(&mut self.node);
             self.executor.mend();
             let now = linux::clock::now();
+            for (service, syn_ack) in self.executor.relay().unheard() {
+                self.node.handle_unheard(now, service, syn_ack);
+            }
             if now >= self.node.poll_timeout() {
                 self.node.handle_timeout(now);
             }

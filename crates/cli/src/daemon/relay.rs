@@ -37,6 +37,8 @@ pub struct Handover {
     pub service: ServiceIndex,
     /// The logs and the restart point.
     pub connection: Box<Connection>,
+    /// See [`HandedOver`](proto::takeover::HandedOver).
+    pub syn_ack: Option<Vec<u8>>,
     /// Where the socket stands.
     pub endpoint: Endpoint,
     /// The client's connection.
@@ -78,6 +80,8 @@ pub struct Relay {
     taken: Vec<Taken>,
     names: Vec<String>,
     status: Arc<Mutex<Status>>,
+    /// SYN-ACKs of an earlier agent's connections whose clients were not heard yet.
+    unheard: Receiver<(ServiceIndex, Vec<u8>)>,
     thread: Option<Thread>,
     services: Arc<[Service]>,
 }
@@ -112,6 +116,7 @@ impl Relay {
                 .map(|service| service.name.clone())
                 .collect(),
             status: Arc::default(),
+            unheard: channel().1,
             thread: None,
             services: services.into(),
         })
@@ -120,12 +125,14 @@ impl Relay {
     /// Starts the thread that talks to `keepers`.
     pub fn start(&mut self, keepers: Keepers) -> anyhow::Result<()> {
         let (handovers, receiver) = channel();
+        let (unheard, found) = channel();
+        self.unheard = found;
         let pending = Arc::new(AtomicUsize::new(0));
         let (services, status) = (Arc::clone(&self.services), Arc::clone(&self.status));
         let left = Arc::clone(&pending);
         let handle = std::thread::Builder::new()
             .name("relay".into())
-            .spawn(move || serve(keepers, &receiver, &left, &services, &status))
+            .spawn(move || serve(keepers, &receiver, &unheard, &left, &services, &status))
             .context("starting a thread")?;
         self.thread = Some(Thread {
             handovers,
@@ -210,6 +217,11 @@ impl Relay {
             pending.fetch_sub(1, Ordering::AcqRel);
         }
         tracing::error!(%client, "no keeper: the connection is lost");
+    }
+
+    /// SYN-ACKs that are to be repeated for an earlier agent's connections, once each.
+    pub fn unheard(&self) -> impl Iterator<Item = (ServiceIndex, Vec<u8>)> {
+        self.unheard.try_iter()
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
@@ -324,11 +336,21 @@ fn name_of(ending: linux::keeper::Ending) -> String {
 fn serve(
     mut keepers: Keepers,
     handovers: &Receiver<Handover>,
+    unheard: &Sender<(ServiceIndex, Vec<u8>)>,
     pending: &AtomicUsize,
     services: &[Service],
     status: &Mutex<Status>,
 ) -> Keepers {
-    let mut adopted = keepers.status().is_ok_and(|status| !status.services.is_empty());
+    let found = keepers.status().unwrap_or_default(); // asked again below, and then it says what is wrong
+    for connection in found.connections {
+        let service = (0..)
+            .zip(services)
+            .find(|(_, service)| service.name == connection.service);
+        if let (Some((service, _)), Some(syn_ack)) = (service, connection.syn_ack) {
+            let _ = unheard.send((service, syn_ack)); // the agent ends
+        }
+    }
+    let mut adopted = !found.services.is_empty();
     let mut refreshed = linux::clock::now();
     loop {
         let since = linux::clock::now().since(refreshed);
@@ -383,6 +405,7 @@ fn adopt(client: &mut Client, service: &Service, handover: Handover) {
     let Handover {
         id,
         connection,
+        syn_ack,
         endpoint,
         socket,
         replica,
@@ -421,6 +444,7 @@ fn adopt(client: &mut Client, service: &Service, handover: Handover) {
         plan,
         input_ended: endpoint.input_ended,
         output: endpoint.output,
+        syn_ack,
     };
     let replica = replica.as_ref().map(AsFd::as_fd);
     if let Err(error) = client.adopt(adoption, socket.as_fd(), replica, &input) {

@@ -7,7 +7,7 @@ use proto::connection::{Connection, Endpoint};
 use proto::node::Node;
 use proto::role::Role;
 use proto::table::ConnectionId;
-use proto::takeover;
+use proto::takeover::{self, HandedOver};
 
 use super::carry_out::{Executor, Service};
 use super::relay::{Handover, Live};
@@ -145,12 +145,13 @@ impl Executor {
             node.handle_unrestorable(linux::clock::now(), service, id, reason);
             return;
         }
-        let connection = node.hand_over(linux::clock::now(), service, id);
-        if let Some(connection) = connection {
+        let taken = node.hand_over(linux::clock::now(), service, id);
+        if let Some(HandedOver { connection, syn_ack }) = taken {
             self.relay.hand_over(Handover {
                 id: number,
                 service,
                 connection,
+                syn_ack,
                 endpoint,
                 socket,
                 replica,

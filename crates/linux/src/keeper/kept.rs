@@ -145,6 +145,9 @@ impl Keeper {
             state: kept.state.get(),
             to_application: kept.to_application.get(),
             to_client: kept.to_client.get(),
+            syn_ack: (kept.to_application.get() == 0)
+                .then(|| kept.adoption.syn_ack.clone())
+                .flatten(),
         };
         Status {
             services: self.services.borrow().clone(),

@@ -28,6 +28,8 @@ pub struct Adoption {
     /// The server's FIN: once sent, nothing more may be said. Unacknowledged, it is sent again at once; acknowledged, the
     /// socket is closed without a word, since the kernel does not know of it.
     pub output: OutputEnd,
+    /// The SYN-ACK, if the client was not heard since: kept for the agents to come, as long as the client says nothing.
+    pub syn_ack: Option<Vec<u8>>,
 }
 
 /// How the application's side of a connection goes on.

@@ -83,6 +83,8 @@ pub struct ConnectionStatus {
     pub to_application: u64,
     /// Bytes passed to the client.
     pub to_client: u64,
+    /// As adopted, while the client has said nothing.
+    pub syn_ack: Option<Vec<u8>>,
 }
 
 /// What a connection is at.

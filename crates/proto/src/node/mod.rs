@@ -24,7 +24,6 @@ use rustc_hash::FxSeededState;
 
 use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
-use crate::connection::Connection;
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::follow_replica;
 use crate::orphans::{Hearing, Telling};
@@ -34,7 +33,7 @@ use crate::standing::{Arbiter, Standing, StandingConfig};
 use crate::state_sync::{Event, StateSync};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
-use crate::takeover::{self, Repeats, Takeover, TakeoverReport};
+use crate::takeover::{self, HandedOver, Repeats, Takeover, TakeoverReport};
 use crate::{Instant, Offset};
 use turn::Turn;
 
@@ -364,16 +363,29 @@ impl Node {
         now: Instant,
         index: ServiceIndex,
         connection: ConnectionId,
-    ) -> Option<Box<Connection>> {
+    ) -> Option<HandedOver> {
         let service = &mut self.services[usize::from(index)];
-        let taken = service.table.hand_over(connection);
-        if let (Some(takeover), Some(taken)) = (&mut service.takeover, &taken)
-            && let Some(syn_ack) = takeover.half_open(connection, taken)
-        {
-            service.repeats.add(now, syn_ack, &mut self.actions);
+        let taken = service.table.hand_over(connection).map(|taken| {
+            let takeover = service.takeover.as_mut();
+            let syn_ack = takeover.and_then(|takeover| takeover.half_open(connection, &taken));
+            HandedOver {
+                connection: taken,
+                syn_ack,
+            }
+        });
+        if let Some(syn_ack) = taken.as_ref().and_then(|taken| taken.syn_ack.as_ref()) {
+            service.repeats.add(now, syn_ack.clone(), &mut self.actions);
         }
         self.decide(now, index, connection);
         taken
+    }
+
+    /// The relay has a connection of an earlier agent whose client was not heard yet: goes on repeating its SYN-ACK.
+    pub fn handle_unheard(&mut self, now: Instant, index: ServiceIndex, syn_ack: Vec<u8>) {
+        let service = &mut self.services[usize::from(index)];
+        if service.role() != Role::Standby {
+            service.repeats.add(now, syn_ack, &mut self.actions);
+        }
     }
 
     fn decide(&mut self, now: Instant, index: ServiceIndex, connection: ConnectionId) {

@@ -207,8 +207,7 @@ impl Node {
 
     /// The operator wants this node to have no part in a service, or to have one again.
     pub fn handle_leave(&mut self, now: Instant, index: ServiceIndex, leaves: bool) {
-        let standing = &mut self.services[usize::from(index)].standing;
-        let change = standing.set_leaves(now, leaves);
+        let change = self.services[usize::from(index)].standing.set_leaves(now, leaves);
         self.follow(now, index, change);
         self.send_heartbeat(now);
     }
@@ -487,6 +486,7 @@ impl Node {
         service.orphans.clear();
         service.telling.give_up(); // its sockets are destroyed with all others
         service.taken.clear();
+        service.repeats.clear();
         self.actions.retain(|action| {
             !matches!(action,
                 Action::Restore { service, .. }

@@ -23,6 +23,16 @@ pub fn repeat(vip: SocketAddr, client: SocketAddr, syn: &Opening, syn_ack: &Open
     }
 }
 
+/// A connection that leaves the table for the relay.
+#[derive(Debug)]
+pub struct HandedOver {
+    /// With its logs.
+    pub connection: Box<Connection>,
+    /// The SYN-ACK, if the client was not heard since; the restored socket does not know of it. The node repeats it, and whoever
+    /// relays the connection keeps it for the node of the next agent ([`handle_unheard`](crate::node::Node::handle_unheard)).
+    pub syn_ack: Option<Vec<u8>>,
+}
+
 /// What is said again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats(Vec<Repeat>);
@@ -62,6 +72,11 @@ impl Repeats {
             }
             repeat.left > 0
         });
+    }
+
+    /// Says nothing any more.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {

@@ -16,6 +16,7 @@ use proto::stream::{OnShelf, Shelf};
 use serde::{Deserialize, Serialize};
 
 use super::defect::Defect;
+use super::relay::Relay;
 use super::station::Station;
 use super::wire::{End, Record};
 
@@ -188,12 +189,24 @@ impl Station {
         self.core = Core::new(config, now);
     }
 
+    /// The relay tells a new agent whose client has said nothing yet.
+    fn hear_of_unheard(&mut self, now: Instant) {
+        let host = &self.host;
+        let is_silent = |relay: &Relay| relay.is_silent();
+        self.unheard
+            .retain(|(socket, _)| host.app(*socket).is_some_and(is_silent));
+        for (_, syn_ack) in &self.unheard {
+            self.core.handle_unheard(now, 0, syn_ack.clone());
+        }
+    }
+
     /// Goes on with the agent's work: finishes one thing, begins another.
     pub(super) fn step(&mut self, now: Instant) {
         if self.agent.is_dead {
             self.start_agent(now);
             self.assume(self.wire.gate().0); // the agent before may have died between two parts
             self.hear_of_deaths(now);
+            self.hear_of_unheard(now);
         }
         self.agent.is_asleep = false;
         if let Some((action, end)) = self.agent.doing.take() {

@@ -8,6 +8,7 @@ use proto::role::Role;
 use proto::spill::gather;
 use proto::standing::Verdict;
 use proto::table::ConnectionId;
+use proto::takeover::HandedOver;
 use proto::takeover::{self, timestamp_at};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -316,7 +317,7 @@ impl Station {
             self.core.handle_unrestorable(now, 0, id, reason);
             return;
         }
-        let Some(connection) = self.core.hand_over(now, 0, id) else {
+        let Some(HandedOver { connection, syn_ack }) = self.core.hand_over(now, 0, id) else {
             self.host.with(now, socket, Endpoint::shutdown); // it ended meanwhile: its socket is closed
             return;
         };
@@ -333,6 +334,7 @@ impl Station {
         if let Some((endpoint, _)) = self.host.take(socket) {
             let socket = self.host.adopt(now, endpoint, Box::new(relay));
             self.relayed.push(socket);
+            self.unheard.extend(syn_ack.map(|syn_ack| (socket, syn_ack)));
         }
     }
 

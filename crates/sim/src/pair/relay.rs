@@ -54,6 +54,8 @@ pub struct Relay {
     takes_input: bool,
     input_ended: bool,
     output: OutputEnd,
+    /// The application got something.
+    has_passed: bool,
     /// The peer's end was passed on.
     up_ended: bool,
     /// On the way to the client.
@@ -110,6 +112,7 @@ impl Relay {
             takes_input,
             input_ended,
             output,
+            has_passed: false,
             up_ended: false,
             outgoing,
             ending: None,
@@ -125,6 +128,11 @@ impl Relay {
     /// second one.
     pub(super) fn is_to_vanish(&self) -> bool {
         self.ending.is_some() && self.output == OutputEnd::FinAcknowledged
+    }
+
+    /// Whether the client has said nothing, and nothing was logged of it.
+    pub(super) const fn is_silent(&self) -> bool {
+        !self.has_passed && self.input.is_empty() && self.ending.is_none()
     }
 
     fn go_on(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<Option<Instant>, String> {
@@ -180,6 +188,7 @@ impl Relay {
         }
         if !bytes.is_empty() {
             application.on_input(now, &bytes);
+            self.has_passed = true;
         }
         let ended = self.takes_input && (self.input_ended || endpoint.is_read_finished());
         if ended && !std::mem::replace(&mut self.up_ended, true) {

@@ -110,6 +110,8 @@ pub struct Station {
     pub(super) live: BTreeMap<ConnectionId, Restoring>,
     pub(super) replicas: BTreeMap<ConnectionId, Replica>,
     pub(super) relayed: Vec<EndpointId>,
+    /// The SYN-ACKs of those whose clients were not heard when they were handed over: the relay has them.
+    pub(super) unheard: Vec<(EndpointId, Vec<u8>)>,
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: Agent,
     /// All times in here are this clock's; the world's are read on it where they come in.
@@ -174,6 +176,7 @@ impl Station {
             live: BTreeMap::new(),
             replicas: BTreeMap::new(),
             relayed: Vec::new(),
+            unheard: Vec::new(),
             lost: Vec::new(),
             agent,
             clock,
@@ -449,6 +452,7 @@ impl Station {
             self.host.take(*id);
         }
         self.relayed.clear();
+        self.unheard.clear();
         self.dying.clear();
         self.deaths.clear();
         let clients: Vec<_> = sockets.into_iter().map(|(_, client)| client).collect();

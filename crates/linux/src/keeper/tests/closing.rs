@@ -76,6 +76,7 @@ fn curl_comes_again_once() {
             plan: between(closes),
             input_ended: false,
             output: OutputEnd::Open,
+            syn_ack: None,
         };
         lab.agent()
             .adopt(adoption, restored.as_fd(), None, &Input::default())

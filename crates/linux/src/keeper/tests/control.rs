@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
 
 use super::lab::*;
-use crate::keeper::{Client, ClientError, ConnectionStatus, Ending, Plan, Status, serve};
+use crate::keeper::{Adoption, Client, ClientError, ConnectionStatus, Ending, Plan, Status, serve};
 use crate::keeper::{Input, Options};
 
 #[test]
@@ -187,6 +187,27 @@ fn what_an_agent_gave_before_it_died_is_kept() {
         assert!(Instant::now() < deadline, "{:?}", lab.status().connections.len());
         thread::sleep(Duration::from_millis(2));
     }
+}
+
+#[test]
+fn another_agent_finds_the_syn_ack_of_a_client_that_has_said_nothing() {
+    let mut lab = Lab::new();
+    let (address, _application) = application(|mut stream| {
+        let request = read_exactly(&mut stream, 4);
+        say(&mut stream, request);
+    });
+    let connection = connection();
+    let syn_ack = Some(b"a packet".to_vec());
+    let adoption = Adoption {
+        syn_ack: syn_ack.clone(),
+        ..adoption(7, &connection, address, idle())
+    };
+    let mut client = lab.adopt(adoption, connection, &[]);
+    lab.agent = Some(Client::connect(&lab.path()).unwrap());
+    assert_eq!(lab.status().connections[0].syn_ack, syn_ack);
+    say(&mut client, "echo");
+    assert_eq!(read_exactly(&mut client, 4), b"echo");
+    assert_eq!(lab.status().connections[0].syn_ack, None, "it has it");
 }
 
 #[test]

@@ -157,6 +157,7 @@ pub fn adoption(id: u64, connection: &Connection, application: SocketAddr, plan:
         plan,
         input_ended: false,
         output: OutputEnd::Open,
+        syn_ack: None,
     }
 }
 
