@@ -406,7 +406,7 @@ fn bounds() -> Bounds {
     Bounds {
         ticks: if is_large() { 4 } else { 3 },
         words: 1,
-        crashes: u8::from(is_large()),
+        crashes: 0,
         orders: 0,
         epochs: if is_large() { 5 } else { 4 },
     }
