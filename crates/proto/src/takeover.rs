@@ -57,8 +57,8 @@ pub struct TakeoverReport {
     pub live: Vec<(ConnectionId, Instant)>,
 }
 
-/// So many connections go on before the wire is told which ones are being decided. Until then nobody's SYN passes, so it may be
-/// told late; with ten thousand of them it takes milliseconds.
+/// So many connections go on before the wire is told which ones are being decided, and as many more as someone waits on, within the
+/// head start. Until then nobody's SYN passes, so it may be told late; with ten thousand of them it takes ten milliseconds.
 const BEFORE_HOLD: usize = 64;
 
 /// For each connection on which a client waits, the others wait so long, but never longer than [`HEAD_START_MAX`]: the keeper and the
@@ -93,6 +93,8 @@ pub(crate) struct Takeover {
     unhurried: BTreeSet<ConnectionId>,
     /// Their order, and that of those who were among them.
     in_turn: VecDeque<ConnectionId>,
+    /// What the wire is to be told when all who wait are served, or after their head start.
+    hold: Option<Action>,
     /// Until then these wait.
     rest_from: Option<Instant>,
     /// Then so many of them come, and the next ones not before this; `None`: nobody is at work, and all come.
@@ -136,6 +138,7 @@ impl Takeover {
             hurried: VecDeque::new(),
             unhurried: BTreeSet::new(),
             in_turn: VecDeque::new(),
+            hold: None,
             rest_from: None,
             portion: None,
             half_open: BTreeMap::new(),
@@ -172,7 +175,7 @@ impl Takeover {
         });
         self.connections = connections.len();
         self.undecided = connections.iter().copied().collect();
-        let hold = self.is_whole().then(|| {
+        self.hold = self.is_whole().then(|| {
             let clients = table.iter().map(|(_, connection)| connection.client()).collect();
             Action::Hold { service, clients }
         });
@@ -194,19 +197,35 @@ impl Takeover {
         let at_work = u32::try_from(self.hurried.len()).unwrap_or(u32::MAX);
         let head_start = HEAD_START_EACH.saturating_mul(at_work).min(HEAD_START_MAX);
         for _ in 0..BEFORE_HOLD {
-            let _ = self.plan_hurried(service, actions) || self.plan_unhurried(service, actions);
+            let next = self
+                .hurried
+                .pop_front()
+                .or_else(|| self.in_turn.pop_front().filter(|id| self.unhurried.remove(id)));
+            plan(service, next, actions);
         }
         // While a worker's are taken over, the service's other clients wait for nothing but the end of that.
         let waits = at_work > 0 && self.is_whole();
         self.rest_from = waits.then(|| now + head_start);
-        actions.extend(hold);
+        self.plan_hold(service, actions);
     }
 
     /// Plans the steps of the next connection on which someone waits for something; false if there is none. One at a time: the steps of
     /// ten thousand are megabytes, and the first of them would wait until the last is written down.
     pub(crate) fn plan_hurried(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
+        if self.rest_from.is_none() && self.hold.is_some() {
+            actions.extend(self.hold.take());
+            return true;
+        }
         let next = self.hurried.pop_front();
         plan(service, next, actions)
+    }
+
+    /// Tells the wire which connections are being decided, once nobody else waits; false if it knows.
+    pub(crate) fn plan_hold(&mut self, _: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
+        let hold = self.hold.take_if(|_| self.hurried.is_empty());
+        let is_due = hold.is_some();
+        actions.extend(hold);
+        is_due
     }
 
     /// The same for the others, unless it is too early for them.

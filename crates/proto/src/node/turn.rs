@@ -110,7 +110,11 @@ impl Node {
             self.turn.is_over = takeovers.any(Takeover::has_next);
             return;
         }
-        for plan in [Takeover::plan_hurried, Takeover::plan_unhurried] {
+        for plan in [
+            Takeover::plan_hurried,
+            Takeover::plan_hold,
+            Takeover::plan_unhurried,
+        ] {
             for (index, service) in (0..).zip(&mut self.services) {
                 let takeover = service.takeover.as_mut();
                 if takeover.is_some_and(|takeover| plan(takeover, index, &mut self.actions)) {

@@ -117,6 +117,37 @@ fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
     assert_eq!(restored(&actions), opened);
 }
 
+/// It takes as long as taking over a hundred of them.
+#[test]
+fn who_waits_comes_before_the_wire_is_told() {
+    let mut table = table();
+    let opened: Vec<_> = (1..=200).map(|port| open(&mut table, port)).collect();
+    for port in 101..=200 {
+        say_with(&mut table, port, Direction::In, Flags::ACK, b"what?");
+    }
+    let told = |actions: &VecDeque<Action>| {
+        let holds = |action: &Action| matches!(action, Action::Hold { clients, .. } if clients.len() == 200);
+        let before = actions.iter().take_while(|action| !holds(action)).cloned();
+        let before: VecDeque<_> = before.collect();
+        (before.len() < actions.len()).then(|| restored(&before).len())
+    };
+    let (mut takeover, mut actions) = begun(&mut table);
+    let due = takeover.poll_timeout().expect("the others wait");
+    while plan_next(&mut takeover, &mut actions) {}
+    assert_eq!(restored(&actions), opened[100..]);
+    assert_eq!(told(&actions), Some(100), "nobody's SYN waits for the others");
+
+    let (mut takeover, mut actions) = begun(&mut table);
+    assert_eq!(told(&actions), None);
+    takeover.on_timeout(due);
+    while plan_next(&mut takeover, &mut actions) {}
+    assert_eq!(
+        told(&actions),
+        Some(BEFORE_HOLD),
+        "nor for longer than the head start"
+    );
+}
+
 /// Who owes nothing waits, until it says something.
 #[test]
 fn a_client_that_speaks_comes_next() {
@@ -239,7 +270,7 @@ fn the_others_come_in_portions_after_it() {
 }
 
 fn plan_next(takeover: &mut Takeover, actions: &mut VecDeque<Action>) -> bool {
-    takeover.plan_hurried(0, actions) || takeover.plan_unhurried(0, actions)
+    takeover.plan_hurried(0, actions) || takeover.plan_hold(0, actions) || takeover.plan_unhurried(0, actions)
 }
 
 fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {
