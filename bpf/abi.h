@@ -40,7 +40,7 @@ struct service_state {
 	__be16 port;         /* of the service */
 	__u8 zero[2];
 	__u32 holds;         /* enum holds, stored by the agent alone */
-	__u32 server_dead;   /* the listener's process died: its kernel's RSTs are not speech; cleared by the agent */
+	__u32 server_dead;   /* so many listeners' processes died: its kernel's RSTs are not speech; cleared by the agent */
 	__u64 deaths;        /* sockets of this service released by dying processes */
 	__u64 peer_seen_ns;  /* last packet that came through from the primary, CLOCK_MONOTONIC */
 	__u64 epoch;         /* of the mode; for the agent that goes on from here */

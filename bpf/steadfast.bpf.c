@@ -461,13 +461,13 @@ int death(struct bpf_sock *sk) {
 			continue;
 		__sync_fetch_and_add(&service->deaths, 1);
 		struct death_record record = {.client = {.service = i}, .listener = listener};
+		sk->mark = MARK_DYING; /* before the agent can hear of it and look who listens still */
 		if (listener) {
-			service->server_dead = 1;
+			__sync_fetch_and_add(&service->server_dead, 1);
 		} else {
 			record.client = other_end(kernel_sk, i);
 			bpf_map_update_elem(&dying, &record.client, &index, BPF_ANY);
 		}
-		sk->mark = MARK_DYING;
 		bpf_ringbuf_output(&ring_deaths, &record, sizeof(record), BPF_RB_FORCE_WAKEUP);
 	}
 	return 1;

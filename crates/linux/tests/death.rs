@@ -361,7 +361,9 @@ fn the_rst_for_a_dead_workers_connection_is_not_heard() {
         scene.end(End::Signal(Signal::SIGKILL));
         scene.server.wait_for_end();
         scene.guard.wait_for(family, "dropped_dying_process", 1);
-        scene.guard.forget_server_death(family.service());
+        let service = family.service();
+        let deaths = scene.guard.server_deaths(service);
+        scene.guard.forget_server_deaths(service, deaths);
         (&scene.client)
             .write_all(b"more")
             .expect("the connection is open");
@@ -491,6 +493,29 @@ fn a_listeners_death_is_noticed_without_a_wire_too() {
         server.wait_for_end();
         assert!(guard.server_dead(family.service()), "{mode:?}");
     }
+}
+
+/// Each of nginx's workers has its listeners (`reuseport`), and all die within microseconds. While the agent looks whether one is left, that one
+/// may die: it must not be forgotten with the first.
+#[test]
+fn a_listener_that_dies_while_it_is_looked_for_is_not_forgotten() {
+    let Some(lan) = Lan::new("a_listener_that_dies_while_it_is_looked_for_is_not_forgotten") else {
+        return;
+    };
+    let family = Family::V4;
+    let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Sole);
+    let die = || {
+        let mut server = Server::start(&lan.primary, family.vip());
+        server.signal(Signal::SIGKILL);
+        server.wait_for_end();
+    };
+    die();
+    let deaths = guard.server_deaths(family.service());
+    die();
+    guard.forget_server_deaths(family.service(), deaths);
+    assert!(guard.server_dead(family.service()), "the second one is news");
+    guard.forget_server_deaths(family.service(), guard.server_deaths(family.service()));
+    assert!(!guard.server_dead(family.service()));
 }
 
 /// Who dies elsewhere, or at another address, is not this service's server.

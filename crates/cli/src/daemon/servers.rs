@@ -68,16 +68,17 @@ impl Servers {
     fn forgive(&mut self, wire: &Wire, is_news: bool) {
         let dead: Vec<_> = (0..)
             .zip(&self.addresses)
-            .filter(|(index, _)| wire.server_dead(*index))
+            .map(|(index, address)| (index, address, wire.server_deaths(index)))
+            .filter(|(_, _, deaths)| *deaths > 0)
             .collect();
         if dead.is_empty() || !is_news && self.looked.elapsed() < LOOK {
             return;
         }
         self.looked = Instant::now();
-        for (index, &address) in dead {
+        for (index, &address, deaths) in dead {
             match linux::network::sockets::listeners(address.port()) {
                 Ok(listeners) if listeners.iter().any(|&listener| accepts(listener, address)) => {
-                    wire.forget_server_death(index);
+                    wire.forget_server_deaths(index, deaths);
                 }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "a dead server stays dead"),

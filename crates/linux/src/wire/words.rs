@@ -65,19 +65,24 @@ impl Wire {
             .load(Ordering::Relaxed)
     }
 
-    /// Whether the process that listens for the service died.
+    /// Whether a process that listens for the service died.
     pub fn server_dead(&self, index: u16) -> bool {
-        // SAFETY: within the mapping, aligned.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
-            .load(Ordering::Relaxed)
-            != 0
+        self.server_deaths(index) != 0
     }
 
-    /// The listener is there again.
-    pub fn forget_server_death(&self, index: u16) {
+    /// How many listeners of the service died since that was forgotten.
+    pub fn server_deaths(&self, index: u16) -> u32 {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
-            .store(0, Ordering::Relaxed);
+            .load(Ordering::SeqCst)
+    }
+
+    /// A listener was there after `deaths` of them had died: forgets those, unless one more has died since. That may have been the one
+    /// that was there.
+    pub fn forget_server_deaths(&self, index: u16, deaths: u32) {
+        // SAFETY: within the mapping, aligned.
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) };
+        let _ = word.compare_exchange(deaths, 0, Ordering::SeqCst, Ordering::SeqCst); // else it is looked at again
     }
 
     /// Notes the epoch for an agent that may have to go on from here.
