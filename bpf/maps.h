@@ -66,8 +66,8 @@ struct {
 } ring_open SEC(".maps");
 
 /*
- * Connections that are not the primary's any more, or will not be: see enum held. Its memory (21 MB) is there from the beginning: in a
- * takeover an entry costs a quarter of a microsecond then, else four fifths.
+ * Connections that are not the primary's any more, or will not be: see enum held. Its memory is there from the beginning: in a
+ * takeover of thousands making it would hold the agent up.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

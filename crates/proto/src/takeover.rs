@@ -58,7 +58,7 @@ pub struct TakeoverReport {
 }
 
 /// So many connections go on before the wire is told which ones are being decided, and as many more as someone waits on, within the
-/// head start. Until then nobody's SYN passes, so it may be told late; with ten thousand of them it takes ten milliseconds.
+/// head start. Until then nobody's SYN passes, so it may be told late; with ten thousand of them it takes milliseconds.
 const BEFORE_HOLD: usize = 64;
 
 /// For each connection on which a client waits, the others wait so long, but never longer than [`HEAD_START_MAX`]: the keeper and the
@@ -228,7 +228,7 @@ impl Takeover {
         is_due
     }
 
-    /// The same for the others, unless it is too early for them.
+    /// As [`plan_hurried`](Self::plan_hurried), for the others, unless it is too early for them.
     pub(crate) fn plan_unhurried(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
         if self.rest_from.is_some() {
             return false;

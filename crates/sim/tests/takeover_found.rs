@@ -4,6 +4,7 @@ mod seeds;
 
 use std::time::Duration;
 
+use proto::Instant;
 use proto::detector::DetectorConfig;
 use proto::follower::Policy;
 use proto::packet::{Checksum, Segment};
@@ -109,21 +110,24 @@ fn a_half_open_connection_gets_a_replica() {
     finish_whole(&mut scene);
 }
 
+/// A connection whose SYN-ACK, and what the survivor says first, is lost: nothing reaches the client until `heard`.
+fn half_open(policy: Policy, heard: Instant) -> Scene {
+    let mut scene = Scene::new(&SceneConfig::quiet(4, policy));
+    let talk = match policy {
+        Policy::Http => get(10_000),
+        Policy::Replica => messages(&[(10_000, 10_000, Duration::ZERO)], false),
+    };
+    scene.connect(at(100 * MS), talk);
+    scene.cut(scene.path, at(106 * MS), heard);
+    scene.power_off(at(107 * MS));
+    scene
+}
+
 /// The SYN-ACK was said again once; a restored socket does not repeat it when the client repeats its SYN.
 #[test]
 fn a_client_that_waits_for_a_syn_ack_gets_it_though_one_more_is_lost() {
     for policy in [Policy::Http, Policy::Replica] {
-        let mut scene = Scene::new(&SceneConfig::quiet(4, policy));
-        scene.connect(
-            at(100 * MS),
-            match policy {
-                Policy::Http => get(10_000),
-                Policy::Replica => messages(&[(10_000, 10_000, Duration::ZERO)], false),
-            },
-        );
-        let path = scene.path;
-        scene.cut(path, at(106 * MS), at(250 * MS));
-        scene.power_off(at(107 * MS));
+        let mut scene = half_open(policy, at(250 * MS));
         finish_whole(&mut scene);
         assert!(scene.world.now() < at(Duration::from_secs(4)));
     }
@@ -133,24 +137,14 @@ fn a_client_that_waits_for_a_syn_ack_gets_it_though_one_more_is_lost() {
 #[test]
 fn a_client_that_waits_for_a_syn_ack_gets_it_though_the_agent_dies() {
     for policy in [Policy::Http, Policy::Replica] {
-        let mut scene = Scene::new(&SceneConfig::quiet(4, policy));
-        scene.connect(
-            at(100 * MS),
-            match policy {
-                Policy::Http => get(10_000),
-                Policy::Replica => messages(&[(10_000, 10_000, Duration::ZERO)], false),
-            },
-        );
-        let path = scene.path;
-        scene.cut(path, at(106 * MS), at(700 * MS));
-        scene.power_off(at(107 * MS));
+        let mut scene = half_open(policy, at(700 * MS));
         let backup = scene.backup;
         scene.world.at(at(600 * MS), move |world| {
             world.with(backup, |backup: &mut Station, now| {
                 backup.kill_agent(now, at(650 * MS))
             })
         });
-        scene.cut(path, at(700 * MS), at(800 * MS));
+        scene.cut(scene.path, at(700 * MS), at(800 * MS));
         finish_whole(&mut scene);
     }
 }

@@ -8,8 +8,7 @@ use proto::role::Role;
 use proto::spill::gather;
 use proto::standing::Verdict;
 use proto::table::ConnectionId;
-use proto::takeover::HandedOver;
-use proto::takeover::{self, timestamp_at};
+use proto::takeover::{self, HandedOver, timestamp_at};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
