@@ -3,6 +3,7 @@
 mod cap;
 mod learnt;
 mod limit;
+mod outlook;
 mod position;
 
 use std::net::SocketAddr;
@@ -11,11 +12,10 @@ use crate::accept::{self, Receiver, Verdict};
 use crate::client::{Client, MSS_DEFAULT};
 pub use crate::effect::Effect;
 pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
-use crate::follower::{Follower, Policy, Replica, Restart};
+use crate::follower::Follower;
 pub use crate::opening::Opening;
 use crate::packet::{Options, Segment};
 pub use crate::protection::{Cause, Protection};
-use crate::restart::http::Tracker;
 use crate::spill::Full;
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
@@ -37,6 +37,8 @@ struct Server {
     right_edge: Offset,
     timestamp: u32,
     timestamp_at: Instant,
+    /// When the last of its bytes were logged.
+    spoke_at: Instant,
 }
 
 /// What both sides' SYNs agreed on.
@@ -119,6 +121,7 @@ impl Connection {
                 right_edge: Offset(syn_ack.window.into()),
                 timestamp: ours.timestamps.map_or(0, |timestamps| timestamps.value),
                 timestamp_at: syn_ack.at,
+                spoke_at: syn_ack.at,
             },
             agreed,
             follower,
@@ -160,87 +163,6 @@ impl Connection {
     /// The input that the server acknowledged: what it has accepted for certain.
     pub fn input_acknowledged(&self) -> Offset {
         self.server.acknowledged.min(self.input.frontier())
-    }
-
-    /// Whether either side waits for bytes or an acknowledgement, or a request for its reply: such connections are taken over first.
-    pub fn is_busy(&self) -> bool {
-        let is_asked = |tracker: &Tracker| tracker.unanswered() > 0;
-        let is_answered = |replica: &Replica| replica.ahead() > 0;
-        self.owes()
-            || self.follower.tracker().is_some_and(is_asked)
-            || self.follower.replica().is_some_and(is_answered)
-    }
-
-    /// Whether bytes or acknowledgements are under way or owed, or input is kept that a restart needs.
-    fn owes(&self) -> bool {
-        self.client.acknowledged < self.output.frontier()
-            || self.server.acknowledged < self.input.frontier()
-            || self.input.base() < self.input.frontier()
-    }
-
-    /// Whether neither side owes bytes or an acknowledgement, and the client may send. A socket of such a connection need not say a
-    /// word when it goes live, though the client may wait for a reply.
-    pub fn is_quiet(&self) -> bool {
-        let edge = self.server.right_edge.since(self.server.acknowledged);
-        !self.owes()
-            && self.client.heard
-            && !self.input.has_holes()
-            && !self.output.has_holes()
-            && (self.input.fin(), self.output.fin()) == (None, None)
-            && edge >= 2 * u64::from(self.client.mss)
-    }
-
-    /// Whether a takeover can continue the connection, and every reply.
-    pub fn protection(&self) -> Protection {
-        if let Some(spoiled) = &self.spoiled {
-            return spoiled.clone();
-        }
-        if self.probation.is_some() {
-            return Protection::Unprotected(Cause::Older(Policy::Http));
-        }
-        match self.follower.protection().and_then(|()| self.bridges_hole()) {
-            Ok(()) => Protection::Protected,
-            Err(reason) => Protection::Unprotected(Cause::Policy(reason)),
-        }
-    }
-
-    /// How a takeover goes on with the application's side: also a connection that is not protected may go on, if it is but
-    /// one reply that the client does not get.
-    ///
-    /// # Errors
-    /// Why the connection is lost.
-    pub fn restart(&self) -> Result<Restart, String> {
-        if let Some(spoiled) = &self.spoiled {
-            return Err(spoiled.to_string());
-        }
-        if self.probation.is_some() {
-            return Err(Cause::Older(Policy::Http).to_string());
-        }
-        self.bridges_hole()?;
-        self.follower.restart()
-    }
-
-    /// What is behind a hole in the out-log was released. The client may have it, so it will acknowledge it as soon as the
-    /// hole is filled, and a socket that has not sent it yet ignores that for ever. So the socket must get past it with
-    /// what it may send unasked, and with the same bytes.
-    fn bridges_hole(&self) -> Result<(), String> {
-        if !self.output.has_holes() {
-            return Ok(());
-        }
-        let mss = u64::from(self.client.mss.min(self.server.mss));
-        let window = self.client.acknowledged + u64::from(self.client.window);
-        let is_all_acknowledged = self.client.acknowledged >= self.output.frontier();
-        let segments = if is_all_acknowledged {
-            SEGMENTS_AT_FIRST
-        } else {
-            SEGMENTS_AT_LEAST
-        };
-        let unasked = self.output.frontier() + segments * mss;
-        // It is the segment after the last one that may be too short to be sent.
-        if self.output.end() + mss > window.min(unasked) {
-            return Err("the client may be further than a restored socket may send".into());
-        }
-        self.follower.fills_holes()
     }
 
     fn spoil(&mut self, protection: Protection) {
@@ -381,6 +303,7 @@ impl Connection {
             self.note_server(segment);
         }
         if !segment.payload.is_empty() {
+            self.server.spoke_at = now;
             self.log_output(at, segment.payload, source);
         }
         if segment.flags.fin && !self.output.set_fin(at + segment.payload.len() as u64) {
@@ -469,10 +392,6 @@ impl Connection {
 
 /// Ranges out of order that Linux remembers to tell of (`TCP_NUM_SACKS`).
 const SACK_RANGES: usize = 4;
-/// A fresh socket may send ten segments (RFC 6928); options make them shorter.
-const SEGMENTS_AT_FIRST: u64 = 9;
-/// One that had to repeat what it was loaded with may send two as soon as that is acknowledged (RFC 5681 §3.1).
-const SEGMENTS_AT_LEAST: u64 = 2;
 
 /// Calls `take` with the bytes between `before` and the log's frontier, from `payload` itself where that is all.
 fn new_bytes(log: &StreamLog, before: Offset, at: Offset, payload: &[u8], mut take: impl FnMut(&[u8])) {

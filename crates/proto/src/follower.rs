@@ -337,11 +337,28 @@ impl Follower {
         }
     }
 
+    /// Whether it can go on.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn restarts(&self) -> Result<(), String> {
+        match self {
+            Self::Http(tracker, _) => tracker.resumes().map_err(|reason| reason.to_string()),
+            Self::Replica(replica) => {
+                replica.protection()?;
+                let comparison = replica.comparison.protection();
+                comparison.map_err(|reason| reason.to_string())
+            }
+            Self::GivenUp => Err("given up".into()),
+        }
+    }
+
     /// How to go on.
     ///
     /// # Errors
-    /// Why that is impossible.
+    /// As [`restarts`](Self::restarts).
     pub fn restart(&self) -> Result<Restart, String> {
+        self.restarts()?;
         match self {
             Self::Http(tracker, _) => {
                 let resume = tracker.resume().map_err(|reason| reason.to_string())?;
@@ -349,7 +366,6 @@ impl Follower {
                 Ok(Restart::Http { feed, resume })
             }
             Self::Replica(replica) => {
-                replica.protection()?;
                 let resume = replica.comparison.resume().map_err(|reason| reason.to_string())?;
                 Ok(Restart::Replica {
                     input_from: replica.fed,

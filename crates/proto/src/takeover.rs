@@ -1,7 +1,7 @@
 //! A takeover, step by step (DESIGN.md §3, "The primary dies").
 //!
 //! ```text
-//!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection, the busy ones first, mere handshakes last:
+//!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection, the busy ones first, of these who has waited longest; mere handshakes last:
 //!                                               restore ─▶ make ready ─▶ drain ─▶ activate ─▶ hand over
 //!                                             ─▶ all decided: settled, speech allowed, one RST to each that is lost
 //! ```
@@ -161,67 +161,102 @@ impl Takeover {
             return;
         }
         self.drained = Some(now);
-        let mut connections: Vec<ConnectionId> = match &self.scope {
+        let connections: Vec<ConnectionId> = match &self.scope {
             Scope::Service => {
                 self.open_pending(service, table, actions);
                 table.iter().map(|(id, _)| id).collect()
             }
             Scope::Clients(clients) => clients.iter().filter_map(|&client| table.find(client)).collect(),
         };
-        // Who is known to be there comes first: of a flood, only handshakes are.
-        connections.sort_by_cached_key(|id| {
-            let is_busy = table.get(*id).is_some_and(Connection::is_busy);
-            (self.half_open.contains_key(id), !is_busy, *id)
-        });
         self.connections = connections.len();
         self.undecided = connections.iter().copied().collect();
         self.hold = self.is_whole().then(|| {
             let clients = table.iter().map(|(_, connection)| connection.client()).collect();
             Action::Hold { service, clients }
         });
+        // Who is known to be there comes first: of a flood, only handshakes are.
+        let (mut idle, mut opening) = (Vec::new(), Vec::new());
         for connection in connections {
             let entry = table.get_mut(connection).expect("in the table");
             entry.hold_input();
-            match entry.restart() {
-                Ok(_) => {
-                    if entry.is_busy() && !self.half_open.contains_key(&connection) {
-                        self.hurried.push_back(connection);
-                    } else {
-                        self.unhurried.insert(connection);
-                        self.in_turn.push_back(connection);
-                    }
-                }
-                Err(reason) => self.on_unrestorable(service, connection, table, reason, actions),
+            if self.half_open.contains_key(&connection) {
+                opening.push(connection);
+            } else if entry.is_busy() {
+                self.hurried.push_back(connection);
+            } else {
+                idle.push(connection);
             }
         }
+        let silent_since = |id: &ConnectionId| table.get(*id).map(Connection::silent_since);
+        self.hurried.make_contiguous().sort_by_key(silent_since);
+        self.in_turn = idle.into_iter().chain(opening).collect();
+        self.unhurried = self.in_turn.iter().copied().collect();
         let at_work = u32::try_from(self.hurried.len()).unwrap_or(u32::MAX);
         let head_start = HEAD_START_EACH.saturating_mul(at_work).min(HEAD_START_MAX);
         for _ in 0..BEFORE_HOLD {
-            let next = self
-                .hurried
-                .pop_front()
-                .or_else(|| self.in_turn.pop_front().filter(|id| self.unhurried.remove(id)));
-            plan(service, next, actions);
+            let next = self.hurried.pop_front().or_else(|| self.next_in_turn());
+            self.plan(service, next, table, actions);
         }
         // While a worker's are taken over, the service's other clients wait for nothing but the end of that.
         let waits = at_work > 0 && self.is_whole();
         self.rest_from = waits.then(|| now + head_start);
-        self.plan_hold(service, actions);
+        self.plan_hold(service, table, actions);
+    }
+
+    /// The next of those on which nobody waits.
+    fn next_in_turn(&mut self) -> Option<ConnectionId> {
+        std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id))
+    }
+
+    /// Plans the steps of `connection`, if there is one; of one that cannot go on, says so. It is asked here, since to ask ten
+    /// thousand takes milliseconds.
+    fn plan(
+        &mut self,
+        service: ServiceIndex,
+        connection: Option<ConnectionId>,
+        table: &mut Table,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let Some(connection) = connection else {
+            return;
+        };
+        match table.get(connection).map(Connection::restarts) {
+            Some(Ok(())) => actions.extend([
+                Action::Restore { service, connection },
+                Action::MakeReady { service, connection },
+                Action::Drain { service },
+                Action::Activate { service, connection },
+                Action::HandOver { service, connection },
+            ]),
+            Some(Err(reason)) => self.on_unrestorable(service, connection, table, reason, actions),
+            None => {} // it ended meanwhile
+        }
     }
 
     /// Plans the steps of the next connection on which someone waits for something; false if there is none. One at a time: the steps of
     /// ten thousand are megabytes, and the first of them would wait until the last is written down.
-    pub(crate) fn plan_hurried(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
+    pub(crate) fn plan_hurried(
+        &mut self,
+        service: ServiceIndex,
+        table: &mut Table,
+        actions: &mut VecDeque<Action>,
+    ) -> bool {
         if self.rest_from.is_none() && self.hold.is_some() {
             actions.extend(self.hold.take());
             return true;
         }
         let next = self.hurried.pop_front();
-        plan(service, next, actions)
+        self.plan(service, next, table, actions);
+        next.is_some()
     }
 
     /// Tells the wire which connections are being decided, once nobody else waits; false if it knows.
-    pub(crate) fn plan_hold(&mut self, _: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
+    pub(crate) fn plan_hold(
+        &mut self,
+        _: ServiceIndex,
+        _: &mut Table,
+        actions: &mut VecDeque<Action>,
+    ) -> bool {
         let hold = self.hold.take_if(|_| self.hurried.is_empty());
         let is_due = hold.is_some();
         actions.extend(hold);
@@ -229,16 +264,22 @@ impl Takeover {
     }
 
     /// As [`plan_hurried`](Self::plan_hurried), for the others, unless it is too early for them.
-    pub(crate) fn plan_unhurried(&mut self, service: ServiceIndex, actions: &mut VecDeque<Action>) -> bool {
+    pub(crate) fn plan_unhurried(
+        &mut self,
+        service: ServiceIndex,
+        table: &mut Table,
+        actions: &mut VecDeque<Action>,
+    ) -> bool {
         if self.rest_from.is_some() {
             return false;
         }
-        let next = std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id));
+        let next = self.next_in_turn();
         if let Some((left, next_from)) = &mut self.portion {
             *left = left.saturating_sub(1);
             self.rest_from = (*left == 0 && !self.unhurried.is_empty()).then_some(*next_from);
         }
-        plan(service, next, actions)
+        self.plan(service, next, table, actions);
+        next.is_some()
     }
 
     /// Whether there is a connection to be planned now.
@@ -355,20 +396,6 @@ impl Takeover {
     pub(crate) fn into_refusals(self) -> impl Iterator<Item = Vec<u8>> {
         self.refusals.into_iter()
     }
-}
-
-fn plan(service: ServiceIndex, connection: Option<ConnectionId>, actions: &mut VecDeque<Action>) -> bool {
-    let Some(connection) = connection else {
-        return false;
-    };
-    actions.extend([
-        Action::Restore { service, connection },
-        Action::MakeReady { service, connection },
-        Action::Drain { service },
-        Action::Activate { service, connection },
-        Action::HandOver { service, connection },
-    ]);
-    true
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ impl Executor {
             let Some(connection) = node.table(service).get(id) else {
                 return Ok(());
             };
-            connection.restart()?; // what came meanwhile may have changed that
+            connection.restarts()?; // what came meanwhile may have changed that
             let late = restoring.endpoint.input_frontier..connection.input().frontier();
             connection
                 .input()
@@ -140,7 +140,7 @@ impl Executor {
             return;
         };
         let replica = self.replicas.take(service, id);
-        if let Some(Err(reason)) = node.table(service).get(id).map(Connection::restart) {
+        if let Some(Err(reason)) = node.table(service).get(id).map(Connection::restarts) {
             drop(socket); // it says a RST, which may be lost; the node repeats it
             node.handle_unrestorable(linux::clock::now(), service, id, reason);
             return;

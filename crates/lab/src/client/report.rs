@@ -186,7 +186,7 @@ impl Report {
         self.connections.iter().filter(|one| one.survived()).count()
     }
 
-    /// Whether all content of all connections hashes to what was due.
+    /// Whether the content of all connections that were to be hashed hashes to what was due.
     pub fn sha256_match(&self) -> bool {
         self.connections.iter().all(ConnectionReport::hash_matches)
     }

@@ -126,9 +126,9 @@ impl Run {
     ) -> anyhow::Result<Report> {
         let started = now();
         let connections: Vec<_> = (0..self.plan.connections)
-            .map(|_| {
-                let shared = self.shared.clone();
-                Rc::new(Connection::new(shared, self.plan.timeline_points, self.plan.hash))
+            .map(|index| {
+                let (shared, points) = (self.shared.clone(), self.plan.timeline_points);
+                Rc::new(Connection::new(shared, points, index < self.plan.hashed))
             })
             .collect();
         let mut tasks: Vec<JoinHandle<Ended>> = connections

@@ -20,8 +20,9 @@ const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
 /// How long the pair has to be as it was, or the primary to notice that it is alone.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
-/// The same while connections are taken over: each question takes the CPU from what is measured, 5 ms in all.
-const PATIENT_POLL: Duration = Duration::from_millis(100);
+/// The same while connections are taken over: each question takes the CPU from what is measured, 5 ms in all. The first comes after the
+/// busy ones.
+const PATIENT_POLL: Duration = Duration::from_millis(250);
 /// How long each act after the fault's sequel lasts.
 const ACT: Duration = Duration::from_millis(250);
 /// After so long a service supervisor has started a dead agent again (systemd's `RestartSec` is 100 ms by default).

@@ -36,6 +36,9 @@ const SHARE: std::ops::Range<f64> = 0.15..0.3;
 const QUIET_MS: std::ops::Range<u64> = 500..700;
 /// Points of all connections' timelines together.
 const TIMELINE_POINTS_MAX: usize = 50_000;
+/// Of so many connections at work what they receive is hashed. With hundreds the hashes would take the CPU that the connections wait for,
+/// and the stall would be the client's own.
+const HASHED_MAX: usize = 64;
 /// How long any connection may take: many times what is expected, also on a busy machine, so that it ends what hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Without steadfast a connection may hang for ever, and that need not be waited for.
@@ -114,6 +117,7 @@ impl Work {
         let mut plan = Plan::new(server, protocol, workload);
         plan.connections = options.connections as usize;
         plan.idle = idle as usize;
+        plan.hashed = plan.idle + HASHED_MAX;
         plan.timeline_points = (TIMELINE_POINTS_MAX / plan.connections).clamp(2, plan.timeline_points);
         plan.seed = seed;
         let deadline = if options.baseline {

@@ -2,7 +2,7 @@
 //! way that TCP mends after a second, or not at all (a SYN is dropped; with SYN cookies a second segment is answered with a RST). After a
 //! takeover thousands may come at once, so they are let in as there is room.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +32,24 @@ struct Door {
     seen: Option<Instant>,
     /// Since when there has been none.
     full_since: Option<Instant>,
+    /// Who was let in and is not in the queue yet: the kernel may be slower than the next look.
+    entering: Rc<Cell<u32>>,
+}
+
+/// Someone who was let in, until it is connected or has failed.
+pub(super) struct Entry(Rc<Cell<u32>>);
+
+impl Entry {
+    fn new(entering: &Rc<Cell<u32>>) -> Self {
+        entering.set(entering.get() + 1);
+        Self(Rc::clone(entering))
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl Doors {
@@ -39,14 +57,22 @@ impl Doors {
     ///
     /// # Errors
     /// There has been none for `limit`.
-    pub async fn pass(&self, client: SocketAddr, application: SocketAddr, limit: Duration) -> io::Result<()> {
+    pub async fn pass(
+        &self,
+        client: SocketAddr,
+        application: SocketAddr,
+        limit: Duration,
+    ) -> io::Result<Entry> {
         let door = Rc::clone(self.0.borrow_mut().entry(application).or_default());
         let mut door = door.lock().await; // in order: only the first one looks
         if door.seen.is_none_or(|seen| seen.elapsed() > FRESH) {
             door.room = 0;
         }
         while door.room == 0 {
-            match room_in_queue(application, client) {
+            let entering = door.entering.get();
+            match room_in_queue(application, client)
+                .map(|room| room.map(|free| free.saturating_sub(entering)))
+            {
                 Ok(Some(0)) => {
                     let since = *door.full_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > limit {
@@ -63,16 +89,12 @@ impl Doors {
             }
         }
         door.room -= 1;
-        Ok(())
+        Ok(Entry::new(&door.entering))
     }
 }
 
 impl Door {
     fn find(&mut self, room: u32) {
-        *self = Self {
-            room,
-            seen: Some(Instant::now()),
-            full_since: None,
-        };
+        (self.room, self.seen, self.full_since) = (room, Some(Instant::now()), None);
     }
 }

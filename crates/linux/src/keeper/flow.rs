@@ -3,45 +3,30 @@
 //! For each direction of a socket one waits at a time, so it waits in the place that the socket has for one: waiting in the socket's list
 //! would take memory for as long as a connection is idle.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::Instant;
 
-/// The most that is read at once.
-const BUFFER: usize = 256 * 1024;
-/// The same while a client waits for its first byte: with as much as ever, each of its steps would wait for all others' turns.
-const PORTION: usize = 32 * 1024;
-/// So long after a connection has come on which somebody waits the turns are short.
-const SHARING: Duration = Duration::from_millis(200);
+use super::turns::Turns;
+
+/// The most that is read at once. With more, each of hundreds waits longer for its next turn, and nothing is faster.
+const BUFFER: usize = 64 * 1024;
+/// The same while a client waits for its first byte.
+const PORTION: usize = 16 * 1024;
 
 /// Memory for one read and the write after it, never across a wait; all flows share it.
 pub(super) struct Scratch {
     pub bytes: RefCell<Box<[u8]>>,
-    shared_until: Cell<Instant>,
+    pub turns: Turns,
 }
 
 impl Scratch {
     pub fn new() -> Self {
         Self {
             bytes: RefCell::new(vec![0; BUFFER].into_boxed_slice()),
-            shared_until: Cell::new(Instant::now()),
-        }
-    }
-
-    /// Somebody waits for the first byte of a flow that begins.
-    pub fn share(&self) {
-        self.shared_until.set(Instant::now() + SHARING);
-    }
-
-    fn turn(&self) -> usize {
-        if Instant::now() < self.shared_until.get() {
-            PORTION
-        } else {
-            BUFFER
+            turns: Turns::new(),
         }
     }
 }
@@ -100,7 +85,11 @@ pub(super) async fn read<T>(
 ) -> io::Result<Option<T>> {
     loop {
         poll_fn(|context| source.poll_read_ready(context)).await?;
-        let turn = scratch.turn();
+        let turn = if scratch.turns.somebody_waits() {
+            PORTION
+        } else {
+            BUFFER
+        };
         let count = source.try_read(&mut scratch.bytes.borrow_mut()[..turn]);
         match count {
             Ok(0) => return Ok(None),

@@ -12,6 +12,7 @@ use super::door::Doors;
 use super::flow::Scratch;
 use super::message::{Adoption, Plan};
 use super::status::{ConnectionStatus, ENDED_MAX, EndedStatus, Ending, ServiceStatus, State, Status};
+use super::turns::Turn;
 
 /// What all connections share.
 pub(super) struct Keeper {
@@ -33,6 +34,7 @@ pub(super) struct Keeper {
 pub(super) struct Kept {
     pub adoption: Adoption,
     pub state: Cell<State>,
+    pub turn: Cell<Turn>,
     pub to_application: Cell<u64>,
     pub to_client: Cell<u64>,
 }
@@ -77,6 +79,7 @@ impl Keeper {
         let kept = Rc::new(Kept {
             adoption,
             state: Cell::new(State::Idle),
+            turn: Cell::default(),
             to_application: Cell::new(0),
             to_client: Cell::new(0),
         });
@@ -104,6 +107,7 @@ impl Keeper {
 
     /// Moves a connection to those that ended.
     pub fn leave(&self, kept: &Kept, ending: Ending, reason: String) {
+        self.scratch.turns.end(kept);
         let Adoption {
             id, service, client, ..
         } = &kept.adoption;

@@ -26,6 +26,7 @@ mod serve;
 mod status;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -7,6 +7,7 @@
 //! ```
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -148,7 +149,7 @@ impl Relay {
 
     async fn connect(&self) -> Result<TcpStream, Cut> {
         self.kept.state.set(State::Connecting);
-        self.keeper.scratch.share();
+        self.keeper.scratch.turns.begin(&self.kept);
         let (limit, adoption) = (self.keeper.options.connect_timeout, &self.kept.adoption);
         let mut deadline = None;
         loop {
@@ -156,13 +157,14 @@ impl Relay {
                 .keeper
                 .doors
                 .pass(adoption.client, adoption.application, limit);
-            passed.await.map_err(|error| self.unreachable(&error))?;
+            let entry = passed.await.map_err(|error| self.unreachable(&error))?;
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
             let error = match timeout_at(deadline, self.try_connect()).await {
                 Ok(Ok(application)) => return Ok(application),
                 Ok(Err(error)) => error,
                 Err(_) => io::ErrorKind::TimedOut.into(),
             };
+            drop(entry);
             let again = error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() + RETRY < deadline;
             if !again {
                 return Err(self.unreachable(&error));
@@ -295,7 +297,12 @@ async fn upstream(
         return Ok(()); // and no end: an application may take that for the client's wish to hear no more
     }
     let mut has_ended = kept.adoption.input_ended;
+    let turns = &keeper.scratch.turns;
     while !has_ended {
+        poll_fn(|context| client.poll_read_ready(context))
+            .await
+            .map_err(client_lost)?;
+        turns.give_way(kept).await;
         let started = flow::read(client, &keeper.scratch, |bytes| pass(&mut outgoing, bytes));
         match started.await.map_err(client_lost)? {
             None => has_ended = true,
@@ -328,7 +335,12 @@ async fn pass_down(
     application: &TcpStream,
     (filter, first): (&RefCell<Filter>, Vec<u8>),
 ) -> Result<Down, Cut> {
-    let passed = |count: usize| kept.to_client.set(kept.to_client.get() + count as u64);
+    let passed = |count: usize| {
+        kept.to_client.set(kept.to_client.get() + count as u64);
+        if count > 0 {
+            keeper.scratch.turns.end(kept);
+        }
+    };
     passed(first.len());
     let mut outgoing = Outgoing::new(first);
     loop {
@@ -337,6 +349,7 @@ async fn pass_down(
             end_output(client, output)?;
             return Ok(Down::Finished);
         }
+        keeper.scratch.turns.give_way(kept).await;
         let may_speak = *output == OutputEnd::Open;
         let read = flow::read(application, &keeper.scratch, |bytes| {
             let mut filter = filter.borrow_mut();

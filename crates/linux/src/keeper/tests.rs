@@ -7,4 +7,5 @@ mod endings;
 mod lab;
 mod relaying;
 mod rests;
+mod turns;
 mod writes;

@@ -171,9 +171,9 @@ pub fn room_in_queue(application: SocketAddr, client: SocketAddr) -> io::Result<
     let listener = known.filter(|known| LISTENING >> known.state & 1 == 1);
     Ok(listener.and_then(|listener| {
         let number = |at: usize| Some(u32::from_ne_bytes(*listener.message.get(at..)?.first_chunk()?));
-        // The kernel takes one more than the backlog.
+        // The kernel takes one more than the backlog. That place is kept for a handshake that it has not finished yet.
         let (queued, backlog) = (number(DIAG_RECEIVE_QUEUE)?, number(DIAG_SEND_QUEUE)?);
-        Some(backlog.saturating_add(1).saturating_sub(queued))
+        Some(backlog.max(1).saturating_sub(queued))
     }))
 }
 

@@ -57,6 +57,7 @@ impl Connection {
                 right_edge: acknowledged + u64::from(window),
                 timestamp: reply.options.timestamps.map_or(0, |timestamps| timestamps.value),
                 timestamp_at: at,
+                spoke_at: at,
             },
             agreed: Agreed {
                 window_scale: terms.window_scale.is_some(),

@@ -55,9 +55,7 @@ impl Turn {
 impl Node {
     /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action> {
-        if self.actions.is_empty() {
-            self.plan_next();
-        }
+        while self.actions.is_empty() && self.plan_next() {}
         let action = self.actions.pop_front();
         self.turn.is_unhurried = match action {
             Some(Action::Restore { service, connection }) => {
@@ -100,28 +98,29 @@ impl Node {
         takeovers.any(Takeover::is_in_a_hurry)
     }
 
-    /// Plans the steps of the next connection that is taken over: of all services first those on which someone waits.
-    fn plan_next(&mut self) {
+    /// Plans the steps of the next connection that is taken over, unless it has ended: of all services first those on which someone
+    /// waits. False if there is none now.
+    fn plan_next(&mut self) -> bool {
         if self.turn.lasted >= TURN_MAX {
             let mut takeovers = self
                 .services
                 .iter()
                 .filter_map(|service| service.takeover.as_ref());
             self.turn.is_over = takeovers.any(Takeover::has_next);
-            return;
+            return false;
         }
-        for plan in [
+        let plans = [
             Takeover::plan_hurried,
             Takeover::plan_hold,
             Takeover::plan_unhurried,
-        ] {
-            for (index, service) in (0..).zip(&mut self.services) {
-                let takeover = service.takeover.as_mut();
-                if takeover.is_some_and(|takeover| plan(takeover, index, &mut self.actions)) {
-                    return;
-                }
-            }
-        }
+        ];
+        plans.into_iter().any(|plan| {
+            (0..).zip(&mut self.services).any(|(index, service)| {
+                let Service { takeover, table, .. } = service;
+                let takeover = takeover.as_mut();
+                takeover.is_some_and(|takeover| plan(takeover, index, table, &mut self.actions))
+            })
+        })
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.

@@ -15,6 +15,17 @@ fn say(table: &mut Table, port: u16, direction: Direction, flags: Flags) -> Chan
 }
 
 fn say_with(table: &mut Table, port: u16, direction: Direction, flags: Flags, payload: &[u8]) -> Change {
+    say_at(Instant::from_nanos(0), table, port, direction, flags, payload)
+}
+
+fn say_at(
+    at: Instant,
+    table: &mut Table,
+    port: u16,
+    direction: Direction,
+    flags: Flags,
+    payload: &[u8],
+) -> Change {
     let client: SocketAddr = ([10, 0, 0, 1], port).into();
     let opening = u32::from(!flags.syn);
     let (source, destination, seq, ack) = match direction {
@@ -27,11 +38,11 @@ fn say_with(table: &mut Table, port: u16, direction: Direction, flags: Flags, pa
         seq: Seq(seq),
         ack: Seq(ack),
         flags,
-        window: 1000,
+        window: 5000,
         options: Options::default(),
         payload,
     };
-    table.on_packet(Instant::from_nanos(0), direction, &segment, None)
+    table.on_packet(at, direction, &segment, None)
 }
 
 const NOW: Instant = Instant::from_nanos(1);
@@ -99,7 +110,7 @@ fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
     (100..100 + flood).for_each(|port| begin_handshake(&mut table, port));
 
     let (mut takeover, mut actions) = begun(&mut table);
-    while plan_next(&mut takeover, &mut actions) {}
+    while plan_next(&mut takeover, &mut table, &mut actions) {}
     let restored = restored(&actions);
     assert_eq!(restored.len(), 1 + PENDING_MAX);
     assert_eq!(restored[0], idle);
@@ -113,7 +124,7 @@ fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
     let (mut takeover, mut actions) = begun(&mut table);
     assert!(matches!(actions.back(), Some(Action::Hold { clients, .. }) if clients.len() == 100));
     assert_eq!(restored(&actions), opened[..BEFORE_HOLD]);
-    while plan_next(&mut takeover, &mut actions) {}
+    while plan_next(&mut takeover, &mut table, &mut actions) {}
     assert_eq!(restored(&actions), opened);
 }
 
@@ -133,14 +144,14 @@ fn who_waits_comes_before_the_wire_is_told() {
     };
     let (mut takeover, mut actions) = begun(&mut table);
     let due = takeover.poll_timeout().expect("the others wait");
-    while plan_next(&mut takeover, &mut actions) {}
+    while plan_next(&mut takeover, &mut table, &mut actions) {}
     assert_eq!(restored(&actions), opened[100..]);
     assert_eq!(told(&actions), Some(100), "nobody's SYN waits for the others");
 
     let (mut takeover, mut actions) = begun(&mut table);
     assert_eq!(told(&actions), None);
     takeover.on_timeout(due);
-    while plan_next(&mut takeover, &mut actions) {}
+    while plan_next(&mut takeover, &mut table, &mut actions) {}
     assert_eq!(
         told(&actions),
         Some(BEFORE_HOLD),
@@ -158,7 +169,7 @@ fn a_client_that_speaks_comes_next() {
     for who in [opened[98], opened[98], opened[3]] {
         takeover.hurry(who);
     }
-    while plan_next(&mut takeover, &mut actions) {}
+    while plan_next(&mut takeover, &mut table, &mut actions) {}
     let next = restored(&actions);
     assert_eq!(next[..2], [opened[98], opened[BEFORE_HOLD]]);
     assert_eq!(next.len(), 100 - BEFORE_HOLD);
@@ -214,6 +225,73 @@ fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
     }
 }
 
+/// So that what it has waited before the takeover and what it waits for its turn do not add up.
+#[test]
+fn who_has_waited_longest_comes_first() {
+    let mut table = table();
+    let opened: Vec<_> = (1..=3).map(|port| open(&mut table, port)).collect();
+    for (port, at) in [(1, 30), (2, 10), (3, 20)] {
+        let at = Instant::from_nanos(at);
+        say_with(
+            &mut table,
+            port,
+            Direction::In,
+            Flags::ACK,
+            b"GET / HTTP/1.1\r\n\r\n",
+        );
+        say_at(
+            at,
+            &mut table,
+            port,
+            Direction::Out,
+            Flags::ACK,
+            b"HTTP/1.1 200 OK\r\n",
+        );
+    }
+    let (_, actions) = begun(&mut table);
+    assert_eq!(restored(&actions), [opened[1], opened[2], opened[0]]);
+}
+
+/// The reply acknowledges the request; half of one the client would go on saying only if it heard that it came.
+#[test]
+fn who_waits_for_a_reply_alone_is_not_woken() {
+    for (said, is_quiet) in [("GET / HTTP/1.1\r\n\r\n", true), ("GET / HTTP/1.1\r\n", false)] {
+        let mut table = table();
+        let id = open(&mut table, 1);
+        for direction in [Direction::In, Direction::Out] {
+            say(&mut table, 1, direction, Flags::ACK);
+        }
+        let of = |table: &Table| table.get(id).expect("open").is_quiet();
+        assert!(of(&table), "nothing is under way");
+        say_with(&mut table, 1, Direction::In, Flags::ACK, said.as_bytes());
+        assert_eq!(of(&table), is_quiet, "{said:?}");
+        say_with(&mut table, 1, Direction::Out, Flags::ACK, b"HTTP/1.1 200 OK\r\n");
+        assert!(!of(&table), "the client has not acknowledged it");
+    }
+}
+
+/// Else nothing that is said would tell this side that it has opened again.
+#[test]
+fn a_client_whose_window_was_closed_is_asked() {
+    let mut table = table();
+    let id = open(&mut table, 1);
+    say(&mut table, 1, Direction::Out, Flags::ACK);
+    for window in [5000, 0, 5000] {
+        let segment = Segment {
+            source: ([10, 0, 0, 1], 1).into(),
+            destination: VIP.into(),
+            seq: Seq(1),
+            ack: Seq(1001),
+            flags: Flags::ACK,
+            window,
+            options: Options::default(),
+            payload: b"",
+        };
+        table.on_packet(NOW, Direction::In, &segment, None);
+        assert_eq!(table.get(id).expect("open").is_quiet(), window > 0);
+    }
+}
+
 /// Its answer needs the CPUs.
 #[test]
 fn who_waits_has_a_head_start() {
@@ -221,7 +299,7 @@ fn who_waits_has_a_head_start() {
     let opened: Vec<_> = (1..=200).map(|port| open(&mut table, port)).collect();
     let (mut takeover, mut actions) = begun(&mut table);
     assert_eq!(takeover.poll_timeout(), None, "nobody waits");
-    while plan_next(&mut takeover, &mut actions) {}
+    while plan_next(&mut takeover, &mut table, &mut actions) {}
     assert_eq!(restored(&actions), opened);
 
     for port in [199, 200] {
@@ -229,16 +307,19 @@ fn who_waits_has_a_head_start() {
     }
     let (mut takeover, mut actions) = begun(&mut table);
     assert_eq!(restored(&actions)[..2], opened[198..], "they come first");
-    assert!(!plan_next(&mut takeover, &mut actions));
+    assert!(!plan_next(&mut takeover, &mut table, &mut actions));
     takeover.hurry(opened[150]);
-    assert!(plan_next(&mut takeover, &mut actions), "who speaks does not wait");
-    assert!(!plan_next(&mut takeover, &mut actions));
+    assert!(
+        plan_next(&mut takeover, &mut table, &mut actions),
+        "who speaks does not wait"
+    );
+    assert!(!plan_next(&mut takeover, &mut table, &mut actions));
     let due = takeover.poll_timeout().expect("the others wait");
     assert_eq!(due, NOW + 2 * HEAD_START_EACH);
     takeover.on_timeout(NOW + HEAD_START_EACH);
-    assert!(!plan_next(&mut takeover, &mut actions));
+    assert!(!plan_next(&mut takeover, &mut table, &mut actions));
     takeover.on_timeout(due);
-    assert!(plan_next(&mut takeover, &mut actions));
+    assert!(plan_next(&mut takeover, &mut table, &mut actions));
 }
 
 /// As long as they talk, they need them too.
@@ -253,13 +334,16 @@ fn the_others_come_in_portions_after_it() {
     while left > 0 {
         let before = restored(&actions).len();
         takeover.on_timeout(due);
-        while plan_next(&mut takeover, &mut actions) {}
+        while plan_next(&mut takeover, &mut table, &mut actions) {}
         let portion = restored(&actions).len() - before;
         assert_eq!(portion, left.min(PORTION));
         left -= portion;
         if left == opened.len() - BEFORE_HOLD - PORTION {
             takeover.hurry(opened[150]);
-            assert!(plan_next(&mut takeover, &mut actions), "who speaks does not wait");
+            assert!(
+                plan_next(&mut takeover, &mut table, &mut actions),
+                "who speaks does not wait"
+            );
             left -= 1;
         }
         let next = takeover.poll_timeout();
@@ -269,8 +353,10 @@ fn the_others_come_in_portions_after_it() {
     assert_eq!(restored(&actions).len(), opened.len());
 }
 
-fn plan_next(takeover: &mut Takeover, actions: &mut VecDeque<Action>) -> bool {
-    takeover.plan_hurried(0, actions) || takeover.plan_hold(0, actions) || takeover.plan_unhurried(0, actions)
+fn plan_next(takeover: &mut Takeover, table: &mut Table, actions: &mut VecDeque<Action>) -> bool {
+    takeover.plan_hurried(0, table, actions)
+        || takeover.plan_hold(0, table, actions)
+        || takeover.plan_unhurried(0, table, actions)
 }
 
 fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {

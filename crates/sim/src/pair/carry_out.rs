@@ -252,7 +252,7 @@ impl Station {
             return;
         };
         let Restoring { endpoint, socket } = &restoring;
-        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restart) {
+        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restarts) {
             self.host.take(*socket);
             self.core.handle_unrestorable(now, 0, id, reason);
             return;
@@ -311,7 +311,7 @@ impl Station {
             return;
         };
         let replica = self.replicas.remove(&id);
-        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restart) {
+        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restarts) {
             self.host.with(now, socket, Endpoint::abort);
             self.core.handle_unrestorable(now, 0, id, reason);
             return;

@@ -174,15 +174,28 @@ impl Tracker {
         open.filter_map(Unanswered::barrier).next().map_or(Ok(()), Err)
     }
 
+    /// Whether the output can go on.
+    ///
+    /// # Errors
+    /// Why it cannot: the client must see the connection end.
+    pub fn resumes(&self) -> Result<(), Reason> {
+        if let Mode::Refused(reason, _) = &self.mode {
+            return Err(reason.clone());
+        }
+        let first = self.unanswered.front().filter(|first| !first.answered);
+        let has_begun = !matches!(self.replying, Replying::Between);
+        let barrier = first.and_then(Unanswered::barrier).filter(|_| has_begun);
+        barrier.map_or(Ok(()), Err)
+    }
+
     /// How the output goes on when an application is fed the input that [`feed`](Self::feed) says.
     ///
     /// # Errors
-    /// Why it cannot go on: the client must see the connection end.
+    /// As [`resumes`](Self::resumes).
     pub fn resume(&self) -> Result<Resume, Reason> {
-        match &self.mode {
-            Mode::Finished => return Ok(Resume::Finished),
-            Mode::Refused(reason, _) => return Err(reason.clone()),
-            Mode::Following => {}
+        self.resumes()?;
+        if matches!(self.mode, Mode::Finished) {
+            return Ok(Resume::Finished);
         }
         let Some(first) = self.unanswered.front() else {
             let nothing_comes = self.input_ended && matches!(self.receiving, Receiving::Between);
@@ -195,13 +208,8 @@ impl Tracker {
         if first.answered {
             return Ok(Resume::Finished); // the rest of its body is nobody's
         }
-        if let Some(reason) = first.barrier() {
-            let is_silent = matches!(self.replying, Replying::Between);
-            return if is_silent {
-                Ok(Resume::Refused(first.owed()))
-            } else {
-                Err(reason)
-            };
+        if first.barrier().is_some() {
+            return Ok(Resume::Refused(first.owed()));
         }
         Ok(Resume::Again {
             said: self.said(),
@@ -276,6 +284,15 @@ impl Tracker {
             Mode::Refused(_, switched) => switched.take().map(|switched| *switched),
             Mode::Following | Mode::Finished => None,
         }
+    }
+
+    /// Whether requests without a complete reply are all that the client has said up to `input`: what it hears next is a reply.
+    pub fn is_asked_all(&self, input: Offset) -> bool {
+        let is_between = matches!(
+            (&self.mode, &self.receiving),
+            (Mode::Following, Receiving::Between)
+        );
+        is_between && self.input == input && !self.unanswered.is_empty()
     }
 
     /// How many requests have no complete reply.
