@@ -288,11 +288,7 @@ impl Tracker {
 
     /// Whether requests without a complete reply are all that the client has said up to `input`: what it hears next is a reply.
     pub fn is_asked_all(&self, input: Offset) -> bool {
-        let is_between = matches!(
-            (&self.mode, &self.receiving),
-            (Mode::Following, Receiving::Between)
-        );
-        is_between && self.input == input && !self.unanswered.is_empty()
+        matches!(self.receiving, Receiving::Between) && self.input == input && !self.unanswered.is_empty()
     }
 
     /// How many requests have no complete reply.
