@@ -37,7 +37,7 @@ pub struct Plan {
     /// Points of each connection's timeline; between half of it and all of it are used.
     pub timeline_points: usize,
     /// Of how many connections, the first ones, the SHA-256 of the content is computed. The content is compared byte by byte with or
-    /// without it; hashing takes five times as long.
+    /// without it; hashing takes longer than that.
     pub hashed: usize,
 }
 

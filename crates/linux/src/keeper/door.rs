@@ -2,7 +2,7 @@
 //! way that TCP mends after a second, or not at all (a SYN is dropped; with SYN cookies a second segment is answered with a RST). After a
 //! takeover thousands may come at once, so they are let in as there is room.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -32,25 +32,12 @@ struct Door {
     seen: Option<Instant>,
     /// Since when there has been none.
     full_since: Option<Instant>,
-    /// Who was let in and is not in the queue yet: the kernel may be slower than the next look.
-    entering: Rc<Cell<u32>>,
+    /// Held by each who was let in and may not be in the queue yet: the kernel may be slower than the next look.
+    entering: Rc<()>,
 }
 
-/// Someone who was let in, until it is connected or has failed.
-pub(super) struct Entry(Rc<Cell<u32>>);
-
-impl Entry {
-    fn new(entering: &Rc<Cell<u32>>) -> Self {
-        entering.set(entering.get() + 1);
-        Self(Rc::clone(entering))
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
+/// Held by someone who was let in, until it is connected or has failed.
+pub(super) struct Entry(#[expect(dead_code, reason = "it is counted")] Rc<()>);
 
 impl Doors {
     /// Waits until there is room for `client` at `application`, behind those who came before. Where nobody can tell, there is.
@@ -69,18 +56,16 @@ impl Doors {
             door.room = 0;
         }
         while door.room == 0 {
-            let entering = door.entering.get();
-            match room_in_queue(application, client)
-                .map(|room| room.map(|free| free.saturating_sub(entering)))
-            {
-                Ok(Some(0)) => {
+            let entering = u32::try_from(Rc::strong_count(&door.entering) - 1).unwrap_or(u32::MAX);
+            match room_in_queue(application, client) {
+                Ok(Some(free)) if free <= entering => {
                     let since = *door.full_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > limit {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                     sleep(FULL_PAUSE).await;
                 }
-                Ok(Some(free)) => door.find(free.div_ceil(2)),
+                Ok(Some(free)) => door.find((free - entering).div_ceil(2)),
                 Ok(None) => door.find(1), // who connects will learn that nobody listens
                 Err(error) => {
                     tracing::debug!(%application, %error, "the queue of the application's listener cannot be looked at");
@@ -89,7 +74,7 @@ impl Doors {
             }
         }
         door.room -= 1;
-        Ok(Entry::new(&door.entering))
+        Ok(Entry(Rc::clone(&door.entering)))
     }
 }
 

@@ -9,6 +9,7 @@ use std::io;
 
 use tokio::net::TcpStream;
 
+use super::kept::Kept;
 use super::turns::Turns;
 
 /// The most that is read at once. With more, each of hundreds waits longer for its next turn, and nothing is faster.
@@ -74,17 +75,20 @@ impl Outgoing {
     }
 }
 
-/// Waits for bytes and gives them to `take`, in memory that others use afterwards. `None` at the stream's end.
+/// Waits for bytes of the connection `kept`, and until it is its turn, and gives them to `take`, in memory that others use afterwards.
+/// `None` at the stream's end.
 ///
 /// # Errors
 /// The source failed.
 pub(super) async fn read<T>(
     source: &TcpStream,
     scratch: &Scratch,
+    kept: &Kept,
     take: impl FnOnce(&[u8]) -> T,
 ) -> io::Result<Option<T>> {
     loop {
         poll_fn(|context| source.poll_read_ready(context)).await?;
+        scratch.turns.give_way(kept).await;
         let turn = if scratch.turns.somebody_waits() {
             PORTION
         } else {

@@ -7,7 +7,6 @@
 //! ```
 
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -256,7 +255,8 @@ impl Relay {
         }
         let deadline = Instant::now() + self.keeper.options.linger;
         loop {
-            match timeout_at(deadline, flow::read(&self.client, &self.keeper.scratch, |_| ())).await {
+            let read = flow::read(&self.client, &self.keeper.scratch, &self.kept, |_| ());
+            match timeout_at(deadline, read).await {
                 Ok(Ok(Some(()))) => {}
                 Ok(Ok(None)) => return Ok(()),
                 Ok(Err(error)) => return Err(client_lost(error)),
@@ -297,13 +297,8 @@ async fn upstream(
         return Ok(()); // and no end: an application may take that for the client's wish to hear no more
     }
     let mut has_ended = kept.adoption.input_ended;
-    let turns = &keeper.scratch.turns;
     while !has_ended {
-        poll_fn(|context| client.poll_read_ready(context))
-            .await
-            .map_err(client_lost)?;
-        turns.give_way(kept).await;
-        let started = flow::read(client, &keeper.scratch, |bytes| pass(&mut outgoing, bytes));
+        let started = flow::read(client, &keeper.scratch, kept, |bytes| pass(&mut outgoing, bytes));
         match started.await.map_err(client_lost)? {
             None => has_ended = true,
             Some(Err(_)) => return Ok(()),
@@ -349,9 +344,8 @@ async fn pass_down(
             end_output(client, output)?;
             return Ok(Down::Finished);
         }
-        keeper.scratch.turns.give_way(kept).await;
         let may_speak = *output == OutputEnd::Open;
-        let read = flow::read(application, &keeper.scratch, |bytes| {
+        let read = flow::read(application, &keeper.scratch, kept, |bytes| {
             let mut filter = filter.borrow_mut();
             if filter.is_transparent() && may_speak {
                 passed(bytes.len());

@@ -255,7 +255,11 @@ fn who_has_waited_longest_comes_first() {
 /// The reply acknowledges the request; half of one the client would go on saying only if it heard that it came.
 #[test]
 fn who_waits_for_a_reply_alone_is_not_woken() {
-    for (said, is_quiet) in [("GET / HTTP/1.1\r\n\r\n", true), ("GET / HTTP/1.1\r\n", false)] {
+    for (said, is_quiet) in [
+        ("GET / HTTP/1.1\r\n\r\n", true),
+        ("GET / HTTP/1.1\r\n", false),
+        ("PUT / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf", false),
+    ] {
         let mut table = table();
         let id = open(&mut table, 1);
         for direction in [Direction::In, Direction::Out] {
