@@ -9,16 +9,20 @@
 //! A keeper that does not run the agent's own program is retired by renaming its files. A retired one that has nothing to relay and no
 //! agent ends by itself; each keeper removes its own files, whatever they are called. So a later agent finds all by
 //! their names.
+//!
+//! A keeper that is gone, or does not answer, takes with it what it had; another one takes its place.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use linux::keeper::{Client, ClientError, Status};
+use linux::keeper::{Adoption, Client, ClientError, Input, Status};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -32,6 +36,8 @@ const SOCKET: &str = "keeper.sock";
 const LOG: &str = "keeper.log";
 /// A new keeper has this long to open its socket.
 const START_PATIENCE: Duration = Duration::from_secs(5);
+/// So long a keeper whose channel has ended may still hold its lock.
+const DIES_WITHIN: Duration = Duration::from_millis(200);
 /// So long keepers that were told to end have, before they are killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -39,10 +45,14 @@ const ENDS_WITHIN: Duration = Duration::from_secs(2);
 pub struct Keepers {
     state_dir: PathBuf,
     /// It gets the connections.
-    pub current: Client,
+    current: Client,
+    /// What it told last, in sums.
+    told: Status,
+    /// Connections that it was given since, by service.
+    given: BTreeMap<String, u64>,
     /// Found when they are asked first: nothing that a client waits for waits for their answers.
     retired: Option<Vec<Retired>>,
-    /// What retired keepers told that relay nothing any more.
+    /// What keepers told that relay nothing any more.
     past: Status,
 }
 
@@ -67,25 +77,118 @@ impl Keepers {
         };
         let current = match current {
             Some(client) => client,
-            None => {
-                spawn(state_dir, &socket)?;
-                Client::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")?
-            }
+            None => start(state_dir)?,
         };
         Ok(Self {
             state_dir: state_dir.to_owned(),
             current,
+            told: Status::default(),
+            given: BTreeMap::new(),
             retired: None,
             past: Status::default(),
         })
     }
 
+    /// Gives a connection to the current keeper, or to the one that takes its place; as [`Client::adopt`].
+    ///
+    /// # Errors
+    /// No keeper is to be had: the connection is lost, and counted so.
+    pub fn adopt(
+        &mut self,
+        adoption: &Adoption,
+        client: BorrowedFd<'_>,
+        replica: Option<BorrowedFd<'_>>,
+        input: &Input<'_>,
+    ) -> anyhow::Result<()> {
+        let mut is_new = false;
+        loop {
+            match self.current.adopt(adoption, client, replica, input) {
+                Ok(()) => {
+                    *self.given.entry(adoption.service.clone()).or_default() += 1;
+                    return Ok(());
+                }
+                Err(error @ ClientError::Refused(_)) => {
+                    tracing::error!(%error, "a connection given before is lost"); // each is refused once
+                }
+                Err(error) => {
+                    let replaced = if is_new {
+                        Err(error.into())
+                    } else {
+                        self.replace(&error)
+                    };
+                    if let Err(error) = replaced {
+                        self.past.add_unseen(&adoption.service, 1);
+                        self.past = std::mem::take(&mut self.past).of_the_past();
+                        return Err(error);
+                    }
+                    is_new = true;
+                }
+            }
+        }
+    }
+
+    /// Waits until the current keeper has taken or refused all that was given to it.
+    ///
+    /// # Errors
+    /// It does not say, and no other one is to be had.
+    pub fn settle(&mut self) -> anyhow::Result<()> {
+        while let Err(error) = self.current.settle() {
+            match error {
+                ClientError::Refused(_) => tracing::error!(%error, "connection lost"),
+                _ => return self.replace(&error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts another keeper in the place of the current one, which does not answer.
+    fn replace(&mut self, error: &ClientError) -> anyhow::Result<()> {
+        let mut told = std::mem::take(&mut self.told);
+        for (service, count) in std::mem::take(&mut self.given) {
+            told.add_unseen(&service, count);
+        }
+        let connections: u64 = told.services.values().map(|sums| sums.live).sum();
+        self.past.add(told.of_the_past());
+        match self.hung()? {
+            None => {
+                tracing::error!(%error, connections, "the keeper is lost, and with it what it relayed: another one takes its place");
+            }
+            Some(pid) => {
+                retire(&self.state_dir, pid)?;
+                tracing::error!(%error, %pid, connections, "the keeper hangs, and with it what it relays: another one gets the connections to come");
+            }
+        }
+        self.current = start(&self.state_dir)?;
+        Ok(())
+    }
+
+    /// The process of the current keeper, if it is still there.
+    fn hung(&self) -> anyhow::Result<Option<Pid>> {
+        let until = Instant::now() + DIES_WITHIN;
+        while let Some(pid) = holder(&self.state_dir, lock::KEEPER)? {
+            if Instant::now() > until {
+                return Ok(Some(pid));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(None)
+    }
+
     /// What became of all connections. A retired keeper that has none left is not asked again, so that it ends.
     ///
     /// # Errors
-    /// The current keeper does not tell.
-    pub fn status(&mut self) -> Result<Status, ClientError> {
-        let mut all = self.current.status()?;
+    /// The current keeper does not tell, and no other one is to be had.
+    pub fn status(&mut self) -> anyhow::Result<Status> {
+        let asked = self.current.status();
+        let mut all = match asked {
+            Err(error) if !matches!(error, ClientError::Refused(_)) => {
+                self.replace(&error)?;
+                self.current.status()?
+            }
+            told => told?,
+        };
+        self.told = all.sums();
+        self.given.clear();
         let past = &mut self.past;
         let retired = self.retired.get_or_insert_with(|| find_retired(&self.state_dir));
         retired.retain_mut(|keeper| match keeper.client.status() {
@@ -133,6 +236,13 @@ fn use_or_retire(state_dir: &Path, client: Client) -> anyhow::Result<Option<Clie
         tracing::info!(%pid, "an earlier agent's keeper goes on");
         return Ok(Some(client));
     }
+    retire(state_dir, pid)?;
+    tracing::info!(%pid, "an earlier program's keeper is retired: a new one gets the connections to come");
+    Ok(None)
+}
+
+/// Makes room for another keeper beside the one that runs as `pid`.
+fn retire(state_dir: &Path, pid: Pid) -> anyhow::Result<()> {
     // The lock first: whoever finds the socket renamed may start a keeper.
     let files = [
         (lock::KEEPER, format!("keeper-{pid}.lock")),
@@ -146,8 +256,7 @@ fn use_or_retire(state_dir: &Path, client: Client) -> anyhow::Result<Option<Clie
             _ => {}
         }
     }
-    tracing::info!(%pid, "an earlier program's keeper is retired: a new one gets the connections to come");
-    Ok(None)
+    Ok(())
 }
 
 /// Whether `pid` runs the file that this process runs. If that cannot be seen, nothing is known against it.
@@ -216,6 +325,13 @@ fn retired_pids(state_dir: &Path) -> io::Result<Vec<Pid>> {
     Ok(pids)
 }
 
+/// Starts a keeper, and connects to it.
+fn start(state_dir: &Path) -> anyhow::Result<Client> {
+    let socket = state_dir.join(SOCKET);
+    spawn(state_dir, &socket)?;
+    Client::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")
+}
+
 /// Starts a keeper: a process of its own, in a session of its own, that outlives the agent.
 fn spawn(state_dir: &Path, socket: &Path) -> anyhow::Result<()> {
     let log = state_dir.join(LOG);
@@ -251,15 +367,23 @@ pub fn end_all(state_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The keeper that holds `lock`, if one does.
+fn holder(state_dir: &Path, lock: &str) -> anyhow::Result<Option<Pid>> {
+    let Some(pid) = Lock::holder(state_dir, lock)? else {
+        return Ok(None);
+    };
+    let number = pid
+        .parse()
+        .with_context(|| format!("the keeper's lock names process {pid}"))?;
+    Ok(Some(Pid::from_raw(number)))
+}
+
 /// Ends the keeper that holds `lock`, if one does.
 fn end(state_dir: &Path, lock: &str) -> anyhow::Result<()> {
     let until = Instant::now() + ENDS_WITHIN;
     let mut signal = Signal::SIGTERM;
-    while let Some(pid) = Lock::holder(state_dir, lock)? {
-        let number = pid
-            .parse()
-            .with_context(|| format!("the keeper's lock names process {pid}"))?;
-        match kill(Pid::from_raw(number), signal) {
+    while let Some(pid) = holder(state_dir, lock)? {
+        match kill(pid, signal) {
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(errno) => bail!("ending the keeper, process {pid}: {errno}"),
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 
 use super::{Cli, Failure};
 
@@ -11,7 +11,20 @@ use super::{Cli, Failure};
 pub(super) fn write(out: &Path) -> Result<(), Failure> {
     let write = || {
         std::fs::create_dir_all(out)?;
-        clap_mangen::generate_to(Cli::command(), out)
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        pages(&command, out)
     };
     Ok(write().with_context(|| format!("writing the manual pages into {}", out.display()))?)
+}
+
+/// The pages of `command` and of all below it, in the section of what is for the system's administrator.
+fn pages(command: &Command, out: &Path) -> std::io::Result<()> {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        pages(below, out)?;
+    }
+    clap_mangen::Man::new(command.clone())
+        .section("8")
+        .generate_to(out)?;
+    Ok(())
 }

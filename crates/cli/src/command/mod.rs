@@ -76,11 +76,14 @@ enum Command {
     /// Show every connection, and why it is not protected if it is not
     ///
     /// IN and OUT are stream offsets, UNFOLLOWED the bytes that the restart policy has not followed yet, UNACKED the input that
-    /// the primary has not acknowledged yet, RESTORED whether a takeover brought it here. Ask the backup; after a takeover, the
-    /// survivor.
+    /// the primary has not acknowledged yet. Ask the backup, which is the one that knows them; a node without a backup shows those that it
+    /// relays.
     Connections {
         #[command(flatten)]
         node: NodeOption,
+        /// Show instead what became of the connections that this node has taken over, the last 65,536 since its agent's start
+        #[arg(long)]
+        restored: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -226,7 +229,16 @@ pub fn main(program: &Program) -> ExitCode {
             in_place,
         } => check::check(program, &config.config, without_peer, in_place),
         Command::Status { node, json } => show::status(&node, json),
-        Command::Connections { node, json } => show::connections(&node, json),
+        Command::Connections {
+            node,
+            restored: false,
+            json,
+        } => show::connections(&node, json),
+        Command::Connections {
+            node,
+            restored: true,
+            json,
+        } => show::restored(&node, json),
         Command::Handover { service, node } => order::handover(&node, service),
         Command::Bypass { service, off, node } => order::bypass(&node, service, off),
         Command::Drain { name, off } => order::drain(name, off),

@@ -14,7 +14,7 @@ use super::{Failure, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control::{
     self, ArbiterKind, ClientError, Connections, LinkStatus, Mode, OwnerStatus, PeerStatus, Protection,
-    RingStatus, ServiceStatus, StateSince, StateSyncStatus, Status, WitnessStatus,
+    Restored, RingStatus, ServiceStatus, StateSince, StateSyncStatus, Status, WitnessStatus,
 };
 
 /// States that are shown of a node's history.
@@ -36,6 +36,16 @@ pub(super) fn connections(node: &NodeOption, json: bool) -> Result<(), Failure> 
         to_json(&connections)
     } else {
         connections_text(&connections)
+    })
+}
+
+pub(super) fn restored(node: &NodeOption, json: bool) -> Result<(), Failure> {
+    let restored = control::restored(&choose(node)?).map_err(no_answer)?;
+    let now_ns = linux::clock::now().as_nanos();
+    print(&if json {
+        to_json(&restored)
+    } else {
+        restored_text(&restored, now_ns)
     })
 }
 
@@ -306,7 +316,6 @@ fn takeovers_text(service: &ServiceStatus, now_ns: u64) -> String {
         ("CONNECTIONS", Align::Right),
         ("RESTORED", Align::Right),
         ("RESET", Align::Right),
-        ("ENDED", Align::Right),
     ]);
     for takeover in &service.takeovers {
         let after = |time: u64| format!("+{}", milliseconds(time.saturating_sub(takeover.declared_ns)));
@@ -322,7 +331,6 @@ fn takeovers_text(service: &ServiceStatus, now_ns: u64) -> String {
             takeover.connections.to_string(),
             takeover.restored.to_string(),
             takeover.reset.to_string(),
-            takeover.ended.to_string(),
         ]);
     }
     format!("\ntakeovers of {}\n{}", service.name, table.text())
@@ -353,7 +361,6 @@ pub(super) fn connections_text(connections: &Connections) -> String {
         ("LOG", Align::Right),
         ("UNFOLLOWED", Align::Right),
         ("UNACKED", Align::Right),
-        ("RESTORED", Align::Left),
         ("REASON", Align::Left),
     ]);
     for connection in &connections.connections {
@@ -371,12 +378,37 @@ pub(super) fn connections_text(connections: &Connections) -> String {
             bytes(connection.log_bytes),
             bytes(connection.lag.unfollowed_bytes),
             bytes(connection.lag.unacknowledged_bytes),
-            if connection.live_ns.is_some() { "yes" } else { "-" }.to_owned(),
             connection.reason.clone(),
         ]);
     }
-    let mut text = table.text();
-    let count = connections.connections.len();
-    let _ = writeln!(text, "\n{count} connection{}", if count == 1 { "" } else { "s" });
-    text
+    counted(&table, connections.connections.len())
+}
+
+/// What became of those that were taken over, for people.
+pub(super) fn restored_text(restored: &Restored, now_ns: u64) -> String {
+    let mut table = Table::new(&[
+        ("SERVICE", Align::Left),
+        ("CLIENT", Align::Left),
+        ("RESTORED", Align::Right),
+        ("NOW", Align::Left),
+        ("REASON", Align::Left),
+    ]);
+    for connection in &restored.connections {
+        table.row([
+            connection.service.clone(),
+            connection.client.to_string(),
+            format!(
+                "{} s ago",
+                now_ns.saturating_sub(connection.live_ns) / 1_000_000_000
+            ),
+            if connection.lives { "relayed" } else { "ended" }.to_owned(),
+            connection.reason.clone(),
+        ]);
+    }
+    counted(&table, restored.connections.len())
+}
+
+fn counted<const N: usize>(table: &Table<N>, count: usize) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{}\n{count} connection{s}\n", table.text())
 }

@@ -6,8 +6,9 @@ use super::node::Node;
 use super::*;
 use crate::config::Role;
 use crate::control::{
-    ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus, Mode, PeerStatus, Protection, RingStatus,
-    RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport, samples,
+    ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus, Mode, PeerStatus, Protection, Restored,
+    RestoredStatus, RingStatus, RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status,
+    TakeoverReport, samples,
 };
 
 #[test]
@@ -31,7 +32,6 @@ fn survivor() -> ServiceStatus {
             connections: 21,
             restored: 20,
             reset: 1,
-            ended: 0,
         }],
         counters: [("logged".to_owned(), 12_345), ("never".to_owned(), 0)].into(),
         state: proto::role::Role::Sole,
@@ -129,8 +129,8 @@ not protected  others, perhaps: the primary has not told yet who is connected
 not protected  1: relayed; no backup
 
 takeovers of web
-DECLARED  GATE CLOSED  FIRST LIVE  LAST LIVE  CONNECTIONS  RESTORED  RESET  ENDED
-12 s ago     +0.01 ms    +1.25 ms          -           21        20      1      0
+DECLARED  GATE CLOSED  FIRST LIVE  LAST LIVE  CONNECTIONS  RESTORED  RESET
+12 s ago     +0.01 ms    +1.25 ms          -           21        20      1
 
 counters of web
 COUNTER  COUNT
@@ -154,7 +154,6 @@ fn connections_are_one_per_line() {
             unfollowed_bytes: 7,
             unacknowledged_bytes: 1024,
         },
-        live_ns: (protection == Protection::Protected).then_some(1),
     };
     let connections = Connections {
         connections: vec![
@@ -163,13 +162,38 @@ fn connections_are_one_per_line() {
         ],
     };
     let expected = "\
-SERVICE  CLIENT              PROTECTION    IN    OUT      LOG  UNFOLLOWED  UNACKED  RESTORED  REASON
-web      198.51.100.7:40000  protected    120  70000  2.0 KiB         7 B  1.0 KiB  yes
-web      [2001:db8::9]:5     UNPROTECTED  120  70000  2.0 KiB         7 B  1.0 KiB  -         older than the wire
+SERVICE  CLIENT              PROTECTION    IN    OUT      LOG  UNFOLLOWED  UNACKED  REASON
+web      198.51.100.7:40000  protected    120  70000  2.0 KiB         7 B  1.0 KiB
+web      [2001:db8::9]:5     UNPROTECTED  120  70000  2.0 KiB         7 B  1.0 KiB  older than the wire
 
 2 connections
 ";
     assert_eq!(show::connections_text(&connections), expected);
+}
+
+#[test]
+fn what_became_of_those_that_were_taken_over_reads_well() {
+    let restored = |client: &str, lives, reason: &str| RestoredStatus {
+        service: "web".to_owned(),
+        client: client.parse().unwrap(),
+        live_ns: 5_000_000_000,
+        lives,
+        reason: reason.to_owned(),
+    };
+    let restored = Restored {
+        connections: vec![
+            restored("198.51.100.7:40000", true, ""),
+            restored("[2001:db8::9]:5", false, "the application closed"),
+        ],
+    };
+    let expected = "\
+SERVICE  CLIENT              RESTORED  NOW      REASON
+web      198.51.100.7:40000   7 s ago  relayed
+web      [2001:db8::9]:5      7 s ago  ended    the application closed
+
+2 connections
+";
+    assert_eq!(show::restored_text(&restored, 12_500_000_000), expected);
 }
 
 fn chosen(node: Option<&str>, there: &[&str]) -> Result<Node, Failure> {

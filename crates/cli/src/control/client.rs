@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::line::LineStream;
-use super::{Connections, Order, Request, Response, Status, socket};
+use super::{Connections, Order, Request, Response, Restored, Status, socket};
 
 /// Longer than the node may take, so that its own error arrives.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -62,6 +62,14 @@ pub fn status(state_dir: &Path) -> Result<Status, ClientError> {
 /// If there is no such node, or it does not answer properly.
 pub fn connections(state_dir: &Path) -> Result<Connections, ClientError> {
     ask(state_dir, Request::Connections)
+}
+
+/// Asks the node with this state directory what became of the connections that it has taken over.
+///
+/// # Errors
+/// If there is no such node, or it does not answer properly.
+pub fn restored(state_dir: &Path) -> Result<Restored, ClientError> {
+    ask(state_dir, Request::Restored)
 }
 
 /// Has the node with this state directory do something. It has begun when this returns.

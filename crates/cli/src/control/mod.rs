@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Policy, Role};
 
-pub use client::{ClientError, connections, order, status};
+pub use client::{ClientError, connections, order, restored, status};
 pub use server::{Asker, Call, Reply, Server, ServerError};
 
 /// The control socket of the node whose state directory is `state_dir`.
@@ -38,6 +38,8 @@ enum Request {
     Status,
     /// For [`Connections`].
     Connections,
+    /// For [`Restored`].
+    Restored,
     /// To do something.
     Order(Order),
 }
@@ -314,8 +316,6 @@ pub struct TakeoverReport {
     pub restored: u64,
     /// Connections that could not go on and got a RST.
     pub reset: u64,
-    /// Connections that were found to be at their end, or were ended because their reply could not be continued.
-    pub ended: u64,
 }
 
 /// The connections of all services.
@@ -358,6 +358,26 @@ pub struct ConnectionStatus {
     pub spilled_bytes: u64,
     /// How far this node is behind.
     pub lag: Lag,
-    /// When it was restored by a takeover (CLOCK_MONOTONIC, nanoseconds); nothing if it was not.
-    pub live_ns: Option<u64>,
+}
+
+/// The connections that this agent has taken over, the last 65,536 of them, by service and then the oldest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restored {
+    /// All of them.
+    pub connections: Vec<RestoredStatus>,
+}
+
+/// What became of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoredStatus {
+    /// Its service's name.
+    pub service: String,
+    /// The client's address and port.
+    pub client: SocketAddr,
+    /// When it could go on (CLOCK_MONOTONIC, nanoseconds).
+    pub live_ns: u64,
+    /// Whether it lives.
+    pub lives: bool,
+    /// Why it was ended; empty if it lives, if it ended as connections do, or if that was too long ago.
+    pub reason: String,
 }

@@ -63,7 +63,6 @@ pub fn service() -> ServiceStatus {
             connections: 4,
             restored: 5,
             reset: 6,
-            ended: 7,
         }],
         counters: [("records".to_owned(), 9)].into(),
         state: State::Backup,

@@ -16,7 +16,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 use serde::Serialize;
 
 use super::line::LineStream;
-use super::{Connections, Order, Request, Response, Status, socket};
+use super::{Connections, Order, Request, Response, Restored, Status, socket};
 
 /// So long a request and its answer may take on the socket.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -46,6 +46,8 @@ pub enum Call {
     Status(Reply<Status>),
     /// How are its connections?
     Connections(Reply<Connections>),
+    /// What became of those that it has taken over?
+    Restored(Reply<Restored>),
     /// Do this; the answer says why not.
     Order(Order, Reply<Result<(), String>>),
 }
@@ -89,6 +91,14 @@ impl Asker {
     /// As [`status`](Self::status).
     pub fn connections(&self) -> Result<Connections, String> {
         self.ask(Call::Connections)
+    }
+
+    /// What became of those that it has taken over.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn restored(&self) -> Result<Restored, String> {
+        self.ask(Call::Restored)
     }
 
     /// Has it do something. It has begun when this returns.
@@ -210,6 +220,7 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
     let response = match serde_json::from_slice(&line) {
         Ok(Request::Status) => answer(asker.status()),
         Ok(Request::Connections) => answer(asker.connections()),
+        Ok(Request::Restored) => answer(asker.restored()),
         Ok(Request::Order(order)) => answer(asker.order(order)),
         Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
     };

@@ -18,7 +18,18 @@ fn some_connections() -> Connections {
             log_bytes: 3,
             spilled_bytes: 4,
             lag: Lag::default(),
-            live_ns: None,
+        }],
+    }
+}
+
+fn some_restored() -> Restored {
+    Restored {
+        connections: vec![RestoredStatus {
+            service: "web".to_owned(),
+            client: "192.0.2.9:4242".parse().unwrap(),
+            live_ns: 5,
+            lives: false,
+            reason: "why".to_owned(),
         }],
     }
 }
@@ -33,6 +44,7 @@ fn with_node(work: impl FnOnce(&Path)) {
             match call {
                 Call::Status(reply) => reply.send(a_status()),
                 Call::Connections(reply) => reply.send(some_connections()),
+                Call::Restored(reply) => reply.send(some_restored()),
                 Call::Order(Order::Handover { service }, reply) => {
                     reply.send(Err(format!("service {service} cannot be handed over")));
                 }
@@ -63,15 +75,18 @@ fn a_client_gets_what_the_node_answers() {
     with_node(|dir| {
         assert_eq!(status(dir).unwrap(), a_status());
         assert_eq!(connections(dir).unwrap(), some_connections());
+        assert_eq!(restored(dir).unwrap(), some_restored());
     });
 }
 
 #[test]
 fn the_json_is_the_documented_one() {
-    let status = r#"{"node":"alpha","peer":{"name":"beta","address":"10.0.0.3","alive":true,"heartbeat_age_ns":20000000,"authenticated":true,"links":[{"address":"10.0.0.3","heard_age_ns":20000000}],"refused":{"a copy":4}},"services":[{"name":"web","address":"10.0.0.100","port":80,"policy":"http","role":"backup","mode":"duplex","epoch":3,"connections":{"protected":20,"unprotected":1,"ambiguous":0},"connections_complete":true,"log_bytes":4096,"ring_fill_bytes":0,"takeovers":[{"declared_ns":1,"gate_closed_ns":2,"first_live_ns":3,"last_live_ns":null,"connections":4,"restored":5,"reset":6,"ended":7}],"counters":{"records":9},"state":"backup","history":[{"at_ns":8,"state":"backup","epoch":3}],"peer_state":"primary","simplex_reason":null,"application":"alive","peer_application":"hung","reasons":{"older than the wire":1},"relayed":0,"lag":{"unfollowed_bytes":10,"unacknowledged_bytes":11},"log_limit_bytes":8192,"connection_log_bytes":2048,"connection_log_limit_bytes":4096,"spilled_bytes":1024,"spill_limit_bytes":16384,"slowed":2,"lease":{"configured_ns":300,"left_ns":null},"state_sync":null}],"rings":{"connections":{"fill_bytes":0,"size_bytes":64},"opening":{"fill_bytes":1,"size_bytes":32}},"arbiter":"etcd","witness":{"reachable":true,"answer_age_ns":1500000000,"error":null,"owners":{"web":{"epoch":7,"owner":"beta"}},"nodes":["alpha","beta"]}}"#;
+    let status = r#"{"node":"alpha","peer":{"name":"beta","address":"10.0.0.3","alive":true,"heartbeat_age_ns":20000000,"authenticated":true,"links":[{"address":"10.0.0.3","heard_age_ns":20000000}],"refused":{"a copy":4}},"services":[{"name":"web","address":"10.0.0.100","port":80,"policy":"http","role":"backup","mode":"duplex","epoch":3,"connections":{"protected":20,"unprotected":1,"ambiguous":0},"connections_complete":true,"log_bytes":4096,"ring_fill_bytes":0,"takeovers":[{"declared_ns":1,"gate_closed_ns":2,"first_live_ns":3,"last_live_ns":null,"connections":4,"restored":5,"reset":6}],"counters":{"records":9},"state":"backup","history":[{"at_ns":8,"state":"backup","epoch":3}],"peer_state":"primary","simplex_reason":null,"application":"alive","peer_application":"hung","reasons":{"older than the wire":1},"relayed":0,"lag":{"unfollowed_bytes":10,"unacknowledged_bytes":11},"log_limit_bytes":8192,"connection_log_bytes":2048,"connection_log_limit_bytes":4096,"spilled_bytes":1024,"spill_limit_bytes":16384,"slowed":2,"lease":{"configured_ns":300,"left_ns":null},"state_sync":null}],"rings":{"connections":{"fill_bytes":0,"size_bytes":64},"opening":{"fill_bytes":1,"size_bytes":32}},"arbiter":"etcd","witness":{"reachable":true,"answer_age_ns":1500000000,"error":null,"owners":{"web":{"epoch":7,"owner":"beta"}},"nodes":["alpha","beta"]}}"#;
     assert_eq!(serde_json::to_string(&a_status()).unwrap(), status);
-    let connections = r#"{"connections":[{"service":"web","client":"[2001:db8::9]:4242","protection":"ambiguous","reason":"conflicting copies","in_offset":1,"out_offset":2,"log_bytes":3,"spilled_bytes":4,"lag":{"unfollowed_bytes":0,"unacknowledged_bytes":0},"live_ns":null}]}"#;
+    let connections = r#"{"connections":[{"service":"web","client":"[2001:db8::9]:4242","protection":"ambiguous","reason":"conflicting copies","in_offset":1,"out_offset":2,"log_bytes":3,"spilled_bytes":4,"lag":{"unfollowed_bytes":0,"unacknowledged_bytes":0}}]}"#;
+    let restored = r#"{"connections":[{"service":"web","client":"192.0.2.9:4242","live_ns":5,"lives":false,"reason":"why"}]}"#;
     assert_eq!(serde_json::to_string(&some_connections()).unwrap(), connections);
+    assert_eq!(serde_json::to_string(&some_restored()).unwrap(), restored);
     with_node(|dir| {
         assert_eq!(
             raw(dir, b"{\"request\":\"status\"}\n"),

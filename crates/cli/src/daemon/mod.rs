@@ -349,6 +349,7 @@ impl Agent<'_> {
                 reply.send(report::status(&self.node, &self.executor, peer, &self.rings));
             }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
+            Call::Restored(reply) => reply.send(report::restored(&self.node, &self.executor)),
             Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.executor, &order)),
         }
     }

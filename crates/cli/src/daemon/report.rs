@@ -1,6 +1,7 @@
 //! What the agent tells who asks.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use linux::wire::{REASONS, Rings};
 use proto::Instant;
@@ -15,8 +16,8 @@ use super::carry_out::Executor;
 use super::relay::RELAYED;
 use crate::config::{self, Policy};
 use crate::control::{
-    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, RingStatus, RingsStatus,
-    ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport,
+    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, Restored, RingStatus,
+    RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport,
 };
 
 /// Reasons that are told one by one; replicas may fail in many ways.
@@ -74,7 +75,10 @@ fn service(
     let spills = table.at_limit.spills();
     let simplex = node.simplex(now, index);
     let relayed = executor.relay().relayed(index);
-    let sums = Sums::over(node, now, index, relayed);
+    let mut sums = Sums::over(node, now, index);
+    if simplex.is_some() {
+        sums.add_unprotected(RELAYED, relayed); // else the backup knows
+    }
     let peer = node.peer_beat(index);
     ServiceStatus {
         name: executor.service_name(index).to_owned(),
@@ -94,11 +98,7 @@ fn service(
         connections_complete: node.knows_all(index),
         log_bytes: node.table(index).memory(),
         ring_fill_bytes,
-        takeovers: node
-            .takeovers(index)
-            .iter()
-            .map(|report| takeover(report, executor, index))
-            .collect(),
+        takeovers: node.takeovers(index).iter().map(takeover).collect(),
         counters: counters(node, executor, index),
         state,
         history: node.roles(index).map(state_since).collect(),
@@ -164,7 +164,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn over(node: &Node, now: Instant, index: ServiceIndex, relayed: u64) -> Self {
+    fn over(node: &Node, now: Instant, index: ServiceIndex) -> Self {
         let mut sums = Self::default();
         for (_, connection) in node.table(index).iter() {
             match connection.protection() {
@@ -184,7 +184,6 @@ impl Sums {
         for (_, cause) in node.older(now, index) {
             sums.add_unprotected(&cause.to_string(), 1);
         }
-        sums.add_unprotected(RELAYED, relayed);
         sums
     }
 
@@ -220,11 +219,7 @@ fn lag(connection: &Connection) -> Lag {
     }
 }
 
-fn takeover(
-    report: &proto::takeover::TakeoverReport,
-    executor: &Executor,
-    index: ServiceIndex,
-) -> TakeoverReport {
+fn takeover(report: &proto::takeover::TakeoverReport) -> TakeoverReport {
     TakeoverReport {
         declared_ns: report.declared.as_nanos(),
         gate_closed_ns: report.gate_closed.as_nanos(),
@@ -233,7 +228,6 @@ fn takeover(
         connections: report.connections as u64,
         restored: report.restored as u64,
         reset: report.reset as u64,
-        ended: executor.relay().ended(index),
     }
 }
 
@@ -253,11 +247,23 @@ fn counters(node: &Node, executor: &Executor, index: ServiceIndex) -> BTreeMap<S
     counters
 }
 
-/// All connections: those on the wire, then those of which nothing is known, then those that were taken over.
+/// What became of the connections that were taken over.
+pub fn restored(node: &Node, executor: &Executor) -> Restored {
+    let services = (0..).take(node.config().services.len());
+    Restored {
+        connections: services
+            .flat_map(|index| executor.relay().restored(index))
+            .collect(),
+    }
+}
+
+/// All connections that this node knows: those on the wire; then those of which nothing else is known; and those that it relays,
+/// unless it has a backup, which has them on its wire.
 pub fn connections(node: &Node, executor: &Executor) -> Connections {
     let now = linux::clock::now();
     let mut connections = Vec::new();
     for index in (0..).take(node.config().services.len()) {
+        let name = executor.service_name(index);
         for (_, connection) in node.table(index).iter() {
             let (protection, reason) = match connection.protection() {
                 Protection::Protected => (control::Protection::Protected, String::new()),
@@ -265,33 +271,50 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
                 Protection::Unprotected(cause) => (control::Protection::Unprotected, cause.to_string()),
             };
             connections.push(ConnectionStatus {
-                service: executor.service_name(index).to_owned(),
-                client: connection.client(),
                 protection,
                 reason,
-                in_offset: bytes_of(connection.input()),
-                out_offset: bytes_of(connection.output()),
                 log_bytes: connection.memory() as u64,
                 spilled_bytes: connection.spilled(),
                 lag: lag(connection),
-                live_ns: None,
+                ..unprotected(
+                    name,
+                    connection.client(),
+                    "",
+                    [bytes_of(connection.input()), bytes_of(connection.output())],
+                )
             });
         }
-        connections.extend(node.older(now, index).map(|(client, cause)| ConnectionStatus {
-            service: executor.service_name(index).to_owned(),
-            client,
-            protection: control::Protection::Unprotected,
-            reason: cause.to_string(),
-            in_offset: 0,
-            out_offset: 0,
-            log_bytes: 0,
-            spilled_bytes: 0,
-            lag: Lag::default(),
-            live_ns: None,
-        }));
-        connections.extend(executor.relay().connections(index, executor.service_name(index)));
+        let older = node.older(now, index);
+        connections
+            .extend(older.map(|(client, cause)| unprotected(name, client, &cause.to_string(), [0, 0])));
+        if node.simplex(now, index).is_some() {
+            let relayed = executor.relay().clients(index).into_iter();
+            connections.extend(
+                relayed.map(|(client, input, output)| unprotected(name, client, RELAYED, [input, output])),
+            );
+        }
     }
     Connections { connections }
+}
+
+/// A connection of which the node has no log.
+fn unprotected(
+    service: &str,
+    client: SocketAddr,
+    reason: &str,
+    [input, output]: [u64; 2],
+) -> ConnectionStatus {
+    ConnectionStatus {
+        service: service.to_owned(),
+        client,
+        protection: control::Protection::Unprotected,
+        reason: reason.to_owned(),
+        in_offset: input,
+        out_offset: output,
+        log_bytes: 0,
+        spilled_bytes: 0,
+        lag: Lag::default(),
+    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,6 @@ fn a_status() -> Status {
             connections: 4,
             restored: 3,
             reset: 1,
-            ended: 7,
         }],
         counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
             .map(|(name, count)| (name.to_owned(), count))

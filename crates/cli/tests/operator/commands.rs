@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::lan::{Lan, Outcome, steadfast};
 use linux::network::{self, Network, Part, Plan};
-use steadfast::control::{ArbiterKind, Call, Connections, PeerStatus, RingsStatus, Server, Status};
+use steadfast::control::{ArbiterKind, Call, Connections, PeerStatus, Restored, RingsStatus, Server, Status};
 use steadfast::lock::{self, Lock};
 
 /// Expects `check-config` and `run` to refuse the usual configuration with `old` replaced by `new`: exit code 2, these
@@ -409,6 +409,9 @@ fn a_running_node_is_shown() {
                 Call::Connections(reply) => reply.send(Connections {
                     connections: Vec::new(),
                 }),
+                Call::Restored(reply) => reply.send(Restored {
+                    connections: Vec::new(),
+                }),
                 Call::Order(_, reply) => reply.send(Err("not now".to_owned())),
             }
         }
@@ -534,7 +537,7 @@ fn a_live_node_is_not_cleaned_up() {
 #[test]
 fn the_manual_has_a_page_for_every_command() {
     let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("man1");
+    let out = dir.path().join("man8");
     assert_eq!(
         Outcome::of(&mut steadfast(&["man", "--out", out.to_str().unwrap()])).code,
         0
@@ -546,7 +549,10 @@ fn the_manual_has_a_page_for_every_command() {
         "steadfast-status",
         "steadfast-cleanup",
     ] {
-        let text = std::fs::read_to_string(out.join(format!("{page}.1"))).unwrap();
-        assert!(text.contains(".SH NAME"), "{page}");
+        let text = std::fs::read_to_string(out.join(format!("{page}.8"))).unwrap();
+        assert!(
+            text.contains(&format!(".TH {page} 8")) && text.contains(".SH NAME"),
+            "{text}"
+        );
     }
 }

@@ -131,6 +131,20 @@ impl<'a> Daemon<'a> {
         }
     }
 
+    /// What became of the connections that it has taken over.
+    pub fn restored(&self) -> String {
+        let config = self.config.to_str().unwrap();
+        let arguments = ["connections", "--restored", "--json", "--config", config];
+        let outcome = self.namespace.run(|| Outcome::of(&mut steadfast(&arguments)));
+        outcome.output
+    }
+
+    /// The process that holds the lock of the keeper that serves.
+    pub fn keeper(&self) -> Option<i32> {
+        let lock = std::fs::read_to_string(self.state_dir.join("keeper.lock")).ok()?;
+        lock.trim().parse().ok()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }

@@ -2,6 +2,7 @@
 
 mod commands;
 mod daemon;
+mod keeper;
 mod lan;
 mod opaque;
 mod upgrade;

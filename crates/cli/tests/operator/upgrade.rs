@@ -43,10 +43,8 @@ fn refusals(daemon: &Daemon<'_>) -> usize {
     log.matches("not upgraded: going on as before").count()
 }
 
-/// The number of the process that holds the lock of the keeper that serves.
 fn keeper(daemon: &Daemon<'_>) -> u32 {
-    let lock = fs::read_to_string(daemon.state_dir.join("keeper.lock")).unwrap();
-    lock.trim().parse().unwrap()
+    daemon.keeper().unwrap().try_into().unwrap()
 }
 
 fn service(daemon: &Daemon<'_>) -> Value {

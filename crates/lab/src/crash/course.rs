@@ -9,7 +9,7 @@ use proto::Instant;
 use super::fault::{Fault, Sequel, Target};
 use super::integration::Integration;
 use super::stage::Stage;
-use super::strike::{kill_agent, power_off};
+use super::strike::{hooks_without_filter, kill_agent, power_off};
 use super::{Options, Returning, baseline, reboot};
 use crate::clock::monotonic;
 use crate::net::address::NODES;
@@ -107,7 +107,7 @@ impl Course {
                 .map_or_else(|_| Vec::new(), |status| status.takeovers().to_vec());
             let is_whole = status.as_ref().is_ok_and(|status| of_some || status.speaks());
             if is_whole && self.takeovers.last().is_some_and(Takeover::is_complete) {
-                match stage.agent(1)?.connections(&stage.network.nodes[1]) {
+                match stage.agent(1)?.restored(&stage.network.nodes[1]) {
                     Ok(connections) => self.taken_over = connections,
                     Err(error) => self.problems.push(format!("{error:#}")),
                 }
@@ -168,6 +168,12 @@ impl Course {
             self.wait_for_role(stage, index, Status::is_duplex, "become duplex again")?;
             if options.fault == Fault::Upgrade {
                 self.look_at_keepers(stage, index)?;
+            }
+            if options.fault == Fault::FlushTc {
+                let name = &stage.pair.names[index];
+                let bare = hooks_without_filter(stage, index)?.into_iter();
+                self.problems
+                    .extend(bare.map(|hook| format!("{name} has put no filter back at its {hook}")));
             }
         }
         if options.fault != Fault::FlushTc && options.then_power_off {

@@ -79,7 +79,7 @@ impl Durations {
     pub fn add_takeover(&mut self, felt: Felt<'_>, cause: Cause<'_>) {
         for (index, connection) in felt.client.connections.iter().enumerate() {
             let is_same = |other: &&Connection| connection.has_been(other.client);
-            let live = cause.taken_over.iter().find(is_same).and_then(|one| one.live_ns);
+            let live = cause.taken_over.iter().find(is_same).map(|one| one.live_ns);
             let is_its_own = |takeover: &&Takeover| live.is_none_or(|live| takeover.declared_ns <= live);
             let Some(takeover) = cause.takeovers.iter().rev().find(is_its_own) else {
                 continue;

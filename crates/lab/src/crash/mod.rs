@@ -93,7 +93,7 @@ pub struct Options {
     /// Connections, all at once.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: u32,
-    /// How many of them are at work; the others are idle. At most all; above some hundreds each is too slow to show anything.
+    /// How many of them are at work; the others are idle. At most all. The more there are, the slower each is, and the longer its gaps without a fault.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     busy: u32,
     /// Megabytes (10⁶ bytes) that a download or upload carries over all connections; default: what takes about three seconds.
@@ -216,7 +216,7 @@ impl Options {
         let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
         if !self.fault.has_rounds() {
             return wrong(
-                "--rounds needs a fault after which a node comes back: power-off, link-down, kill-backup, cut-backup, stop",
+                "--rounds needs a fault after which a node comes back: power-off, link-down, kill-backup, cut-backup, stop, handover, drain",
             );
         }
         let goes_on = match self.policy {

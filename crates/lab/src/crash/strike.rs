@@ -117,13 +117,40 @@ fn crash_worker(stage: &Stage) -> Result<Instant> {
 
 /// As an administrator's script or another network tool would do it.
 fn flush_tc(stage: &Stage, target: Target) -> Result<Instant> {
+    for &index in target.nodes() {
+        let bare = hooks_without_filter(stage, index)?;
+        ensure!(bare.is_empty(), "node {index} has no filter at its {bare:?}");
+    }
     let moment = monotonic();
     for &index in target.nodes() {
-        let mut tc = stage.network.nodes[index].command("tc")?;
-        tc.args(["qdisc", "del", "dev", INTERFACE, "clsact"]);
-        let output = tc.output().context("run tc")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "tc qdisc del: {}", said.trim());
+        tc(stage, index, &["qdisc", "del", "dev", INTERFACE, "clsact"])?;
     }
     Ok(moment)
+}
+
+/// Where the service interface of node `index` has no filter of eBPF.
+///
+/// # Errors
+/// If tc does not tell.
+pub fn hooks_without_filter(stage: &Stage, index: usize) -> Result<Vec<&'static str>> {
+    let mut bare = Vec::new();
+    for hook in ["ingress", "egress"] {
+        if !tc(stage, index, &["filter", "show", "dev", INTERFACE, hook])?.contains(" bpf ") {
+            bare.push(hook);
+        }
+    }
+    Ok(bare)
+}
+
+fn tc(stage: &Stage, index: usize, arguments: &[&str]) -> Result<String> {
+    let mut tc = stage.network.nodes[index].command("tc")?;
+    let output = tc.args(arguments).output().context("run tc")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "tc {}: {}",
+        arguments.join(" "),
+        said.trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -370,7 +370,7 @@ impl Agent {
         let mut seen = String::new();
         let operator = &self.operator;
         let is_duplex = |_: &Process| {
-            let status: Result<Status> = operator.ask("status", node);
+            let status: Result<Status> = operator.ask(&["status"], node);
             seen = match &status {
                 Ok(status) if status.is_duplex() && status.is_synced() => return true,
                 Ok(status) => format!("{status:?}"),
@@ -394,7 +394,7 @@ impl Agent {
     /// # Errors
     /// If it does not answer.
     pub fn status(&self, node: &Netns) -> Result<Status> {
-        self.operator.ask("status", node)
+        self.operator.ask(&["status"], node)
     }
 
     /// Has the daemon in `node` do what an operator's command says, and waits until it is done.
@@ -418,16 +418,16 @@ impl Agent {
         Ok(())
     }
 
-    /// Asks the daemon in `node` how its connections are.
+    /// Asks the daemon in `node` what became of the connections that it has taken over.
     ///
     /// # Errors
     /// If it does not answer.
-    pub fn connections(&self, node: &Netns) -> Result<Vec<Connection>> {
+    pub fn restored(&self, node: &Netns) -> Result<Vec<Connection>> {
         #[derive(Deserialize)]
         struct Answer {
             connections: Vec<Connection>,
         }
-        let answer = self.operator.ask("connections", node);
+        let answer = self.operator.ask(&["connections", "--restored"], node);
         answer.map(|Answer { connections }| connections)
     }
 }
@@ -456,10 +456,11 @@ impl Operator {
         Ok(Process::start(label, command, directory)?)
     }
 
-    fn ask<T: DeserializeOwned>(&self, what: &str, node: &Netns) -> Result<T> {
+    fn ask<T: DeserializeOwned>(&self, arguments: &[&str], node: &Netns) -> Result<T> {
+        let what = arguments.join(" ");
         let answer = node
             .command(&self.binary)?
-            .arg(what)
+            .args(arguments)
             .arg("--config")
             .arg(&self.configuration)
             .arg("--json")
@@ -566,7 +567,7 @@ mod tests {
             "name":"lab","address":"10.2.0.100","port":80,"policy":"http","role":"primary","mode":"simplex","epoch":2,
             "connections":{"protected":0,"unprotected":20,"ambiguous":0},"connections_complete":true,"log_bytes":0,"ring_fill_bytes":0,
             "takeovers":[{"declared_ns":100,"gate_closed_ns":110,"first_live_ns":120,"last_live_ns":null,
-            "connections":20,"restored":19,"reset":0,"ended":0}],"counters":{"drops":1}}]}"#;
+            "connections":20,"restored":19,"reset":0}],"counters":{"drops":1}}]}"#;
         let status: Status = serde_json::from_str(text).unwrap();
         assert!(!status.is_duplex());
         let takeover = status.takeovers()[0];

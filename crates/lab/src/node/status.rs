@@ -91,25 +91,23 @@ pub struct Takeover {
     pub restored: u64,
     /// Connections that got a RST.
     pub reset: u64,
-    /// Connections that needed nothing any more.
-    pub ended: u64,
 }
 
 impl Takeover {
     /// Whether every connection has been decided.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.restored + self.reset + self.ended >= self.connections
+        self.restored + self.reset >= self.connections
     }
 }
 
-/// What the lab reads of `steadfast connections --json`.
+/// What the lab reads of `steadfast connections --restored --json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Connection {
     /// The client's end.
     pub client: SocketAddr,
-    /// When it could go on after a takeover.
-    pub live_ns: Option<u64>,
+    /// When it could go on.
+    pub live_ns: u64,
 }
 
 impl Status {

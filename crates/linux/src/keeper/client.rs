@@ -129,21 +129,20 @@ impl Client {
     /// [`settle`](Self::settle) tells.
     ///
     /// # Errors
-    /// It could not be sent; the sockets are unchanged. Or an earlier connection was not taken.
+    /// It was not sent. Either the channel failed; or the keeper refused an earlier connection, which is lost: try again.
     pub fn adopt(
         &mut self,
-        adoption: Adoption,
+        adoption: &Adoption,
         client: BorrowedFd<'_>,
         replica: Option<BorrowedFd<'_>>,
         input: &Input<'_>,
     ) -> Result<(), ClientError> {
-        let sockets: Vec<_> = [Some(client), replica].into_iter().flatten().collect();
-        let address = adoption.client;
-        self.tell(&Request::Adopt(Box::new(adoption)), &sockets, input)?;
-        self.due.push_back(address);
-        if self.due.len() > DUE_MAX {
+        if self.due.len() == DUE_MAX {
             self.answered()?;
         }
+        let sockets: Vec<_> = [Some(client), replica].into_iter().flatten().collect();
+        self.tell(&Request::Adopt(Box::new(adoption)), &sockets, input)?;
+        self.due.push_back(adoption.client);
         Ok(())
     }
 
@@ -195,7 +194,7 @@ impl Client {
 
     fn ask(
         &mut self,
-        request: &Request,
+        request: &Request<&Adoption>,
         sockets: &[BorrowedFd<'_>],
         input: &Input<'_>,
     ) -> Result<Answer, ClientError> {
@@ -206,7 +205,7 @@ impl Client {
 
     fn tell(
         &self,
-        request: &Request,
+        request: &Request<&Adoption>,
         sockets: &[BorrowedFd<'_>],
         input: &Input<'_>,
     ) -> Result<(), ClientError> {

@@ -64,11 +64,11 @@ impl Plan {
     }
 }
 
-/// From the agent.
+/// From the agent, which only lends what it says: what one keeper cannot take another one is given.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Request {
+pub(super) enum Request<A = Adoption> {
     /// With the client's socket, the replica's if the plan has one, and the logged input as the blob.
-    Adopt(Box<Adoption>),
+    Adopt(Box<A>),
     Status,
     Stop,
 }

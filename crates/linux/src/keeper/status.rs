@@ -37,11 +37,30 @@ impl Status {
         self.ended.drain(..too_many);
     }
 
-    /// What is left to be told when the keeper is gone: its sums.
+    /// The same without the connections one by one.
+    #[must_use]
+    pub fn sums(&self) -> Self {
+        Self {
+            services: self.services.clone(),
+            connections: Vec::new(),
+            ended: self.ended.clone(),
+        }
+    }
+
+    /// Connections of `service` that were given to the keeper of which this is told, which did not tell of them.
+    pub fn add_unseen(&mut self, service: &str, count: u64) {
+        let sums = self.services.entry(service.to_owned()).or_default();
+        sums.adopted += count;
+        sums.live += count;
+    }
+
+    /// What is to be told when the keeper is gone, and with it what it had.
     #[must_use]
     pub fn of_the_past(mut self) -> Self {
         self.connections.clear();
-        self.services.values_mut().for_each(|sums| sums.live = 0);
+        for sums in self.services.values_mut().filter(|sums| sums.live > 0) {
+            *sums.ended.entry(Ending::KeeperLost).or_default() += std::mem::take(&mut sums.live);
+        }
         self
     }
 }
@@ -142,6 +161,8 @@ pub enum Ending {
     Failed,
     /// The keeper was stopped: reset.
     Stopped,
+    /// The keeper was killed, or there was none to be had: reset when the client says something.
+    KeeperLost,
 }
 
 impl Ending {
@@ -153,7 +174,8 @@ impl Ending {
             | Self::ApplicationLost
             | Self::Mismatch
             | Self::Failed
-            | Self::Stopped => true,
+            | Self::Stopped
+            | Self::KeeperLost => true,
         }
     }
 }

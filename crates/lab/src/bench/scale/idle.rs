@@ -196,7 +196,6 @@ mod tests {
             connections: 1,
             restored: 1,
             reset: 0,
-            ended: 0,
         };
         assert_eq!(times(&takeover).unwrap(), (3.0, 10.0));
         takeover.last_live_ns = None;

@@ -193,7 +193,7 @@ impl Play<'_> {
                 let connections = self
                     .stage
                     .agent(index)?
-                    .connections(&self.stage.network.nodes[index]);
+                    .restored(&self.stage.network.nodes[index]);
                 let connections = connections.unwrap_or_else(|error| {
                     self.problems.push(format!("{error:#}"));
                     Vec::new()

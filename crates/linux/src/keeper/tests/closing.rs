@@ -79,7 +79,7 @@ fn curl_comes_again_once() {
             syn_ack: None,
         };
         lab.agent()
-            .adopt(adoption, restored.as_fd(), None, &Input::default())
+            .adopt(&adoption, restored.as_fd(), None, &Input::default())
             .unwrap();
     }
     let output = curl.wait_with_output().unwrap();

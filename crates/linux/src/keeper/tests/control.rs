@@ -151,14 +151,14 @@ fn what_does_not_fit_is_refused_and_stays_with_the_agent() {
     let plan = adoption(1, &first, nobody(), idle());
     let restored = second.restored.as_fd();
     lab.agent()
-        .adopt(plan.clone(), first.restored.as_fd(), None, &Input::default())
+        .adopt(&plan, first.restored.as_fd(), None, &Input::default())
         .unwrap();
     for (replica, reason) in [
         (None, "there is a connection 1 already"),
         (Some(restored), "the sockets do not fit the plan"),
     ] {
         lab.agent()
-            .adopt(plan.clone(), restored, replica, &Input::default())
+            .adopt(&plan, restored, replica, &Input::default())
             .unwrap();
         let refused = lab.agent().settle();
         assert!(
@@ -178,7 +178,7 @@ fn what_an_agent_gave_before_it_died_is_kept() {
     for (id, connection) in (1..).zip(&connections) {
         let adoption = adoption(id, connection, nobody(), idle());
         agent
-            .adopt(adoption, connection.restored.as_fd(), None, &Input::default())
+            .adopt(&adoption, connection.restored.as_fd(), None, &Input::default())
             .unwrap();
     }
     drop(agent); // it has read no answer

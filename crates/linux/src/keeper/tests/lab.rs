@@ -84,7 +84,7 @@ impl Lab {
     /// Gives the connection's server end away.
     pub fn adopt(&mut self, adoption: Adoption, connection: Connection, input: &[&[u8]]) -> TcpStream {
         self.agent()
-            .adopt(adoption, connection.restored.as_fd(), None, &input.into())
+            .adopt(&adoption, connection.restored.as_fd(), None, &input.into())
             .unwrap();
         connection.client
     }

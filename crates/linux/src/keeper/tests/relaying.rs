@@ -140,7 +140,7 @@ fn spilled_input_goes_before_what_is_in_memory() {
         ];
         let input: Input<'_> = parts.into_iter().collect();
         lab.agent()
-            .adopt(adoption, connection.restored.as_fd(), None, &input)
+            .adopt(&adoption, connection.restored.as_fd(), None, &input)
             .unwrap();
         let mut client = connection.client;
         drop(connection.restored);
@@ -215,7 +215,7 @@ fn a_replica_goes_on_from_where_either_was() {
         let adoption = adoption(1, &connection, nobody(), plan);
         let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
         lab.agent()
-            .adopt(adoption, sockets.0, sockets.1, &[&b"logged "[..]][..].into())
+            .adopt(&adoption, sockets.0, sockets.1, &[&b"logged "[..]][..].into())
             .unwrap();
         let Connection { mut client, restored } = connection;
         drop((restored, replica.client));
@@ -244,7 +244,7 @@ fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
         adoption.output = OutputEnd::FinSent;
         let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
         lab.agent()
-            .adopt(adoption, sockets.0, sockets.1, &Input::default())
+            .adopt(&adoption, sockets.0, sockets.1, &Input::default())
             .unwrap();
         let Connection { mut client, restored } = connection;
         drop((restored, replica.client));

@@ -1,0 +1,467 @@
+//! From live sockets to the keeper, and what becomes of them there. A thread of its own talks to it, so that the next connection's
+//! takeover does not wait.
+
+mod serve;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use linux::keeper;
+use proto::Instant;
+use proto::action::ServiceIndex;
+use proto::connection::{Connection, Endpoint};
+use proto::restart::http::Volatile;
+use proto::table::ConnectionId;
+
+use crate::config::{AfterTakeover, Config};
+use crate::control::RestoredStatus;
+use crate::keepers::Keepers;
+
+/// Bits of a connection's number that one agent counts with.
+const NUMBERS: u32 = 32;
+/// So many connections that were taken over and have ended are remembered.
+const TAKEN_MAX: usize = 1 << 16;
+/// Why a connection that was taken over is not protected.
+pub const RELAYED: &str = "relayed; no backup";
+
+/// A live connection on its way to the keeper.
+pub struct Handover {
+    /// Its number among those that were taken over.
+    pub id: u64,
+    /// Its service.
+    pub service: ServiceIndex,
+    /// The logs and the restart point.
+    pub connection: Box<Connection>,
+    /// See [`HandedOver`](proto::takeover::HandedOver).
+    pub syn_ack: Option<Vec<u8>>,
+    /// Where the socket stands.
+    pub endpoint: Endpoint,
+    /// The client's connection.
+    pub socket: OwnedFd,
+    /// The replica's connection to the application.
+    pub replica: Option<TcpStream>,
+}
+
+/// A live connection that is still this process's.
+pub struct Live {
+    /// Its number among those that were taken over.
+    pub id: u64,
+    /// Where it stands.
+    pub endpoint: Endpoint,
+    /// The client's connection.
+    pub socket: OwnedFd,
+}
+
+/// A connection that was taken over.
+struct Taken {
+    service: ServiceIndex,
+    client: SocketAddr,
+    live: Instant,
+    stage: Stage,
+}
+
+/// Where a connection that was taken over is.
+enum Stage {
+    /// Its socket is this process's.
+    Here,
+    /// It was the how-manieth that went to the thread.
+    Given(u64),
+    /// It went no further: its socket was closed.
+    Dropped,
+}
+
+/// What the thread tells.
+#[derive(Default)]
+struct Told {
+    status: keeper::Status,
+    /// It tells of so many of the connections that went to the thread, and of earlier agents'.
+    given: u64,
+    /// So many of them the keepers have taken or refused.
+    settled: u64,
+}
+
+/// What the thread needs to know of a service.
+struct Service {
+    name: String,
+    application: SocketAddr,
+    volatile: Volatile,
+    closes: bool,
+}
+
+/// The live connections and the way to the keepers.
+pub struct Relay {
+    live: HashMap<(ServiceIndex, ConnectionId), Live>,
+    /// The number of the next one. The keeper may have connections of earlier agents.
+    next: u64,
+    /// By number; so the oldest comes first.
+    taken: BTreeMap<u64, Taken>,
+    /// So many went to the thread.
+    given: u64,
+    names: Vec<String>,
+    told: Arc<Mutex<Told>>,
+    /// SYN-ACKs of an earlier agent's connections whose clients were not heard yet.
+    unheard: Receiver<(ServiceIndex, Vec<u8>)>,
+    thread: Option<Thread>,
+    services: Arc<[Service]>,
+}
+
+/// The thread that talks to the keepers.
+struct Thread {
+    handovers: Sender<Handover>,
+    handle: JoinHandle<Keepers>,
+}
+
+impl Relay {
+    /// No keeper yet.
+    pub fn new(config: &Config) -> anyhow::Result<Self> {
+        let mut services = Vec::new();
+        for service in &config.services {
+            services.push(Service {
+                name: service.name.clone(),
+                application: service.application,
+                volatile: service.volatile(),
+                closes: service.after_takeover == AfterTakeover::Close,
+            });
+        }
+        Ok(Self {
+            live: HashMap::new(),
+            next: (linux::process::random_seed() as u64) << NUMBERS,
+            taken: BTreeMap::new(),
+            given: 0,
+            names: config
+                .services
+                .iter()
+                .map(|service| service.name.clone())
+                .collect(),
+            told: Arc::default(),
+            unheard: channel().1,
+            thread: None,
+            services: services.into(),
+        })
+    }
+
+    /// Starts the thread that talks to `keepers`.
+    pub fn start(&mut self, keepers: Keepers) -> anyhow::Result<()> {
+        let (handovers, receiver) = channel();
+        let (unheard, found) = channel();
+        self.unheard = found;
+        let thread = serve::Thread::new(
+            keepers,
+            unheard,
+            Arc::clone(&self.services),
+            Arc::clone(&self.told),
+            self.given,
+        );
+        let handle = std::thread::Builder::new()
+            .name("relay".into())
+            .spawn(move || thread.run(&receiver))
+            .context("starting a thread")?;
+        self.thread = Some(Thread { handovers, handle });
+        Ok(())
+    }
+
+    /// Ends the thread once it has handed over what it was given. The keepers go on.
+    pub fn pause(&mut self) -> Option<Keepers> {
+        let Thread { handovers, handle } = self.thread.take()?;
+        drop(handovers);
+        let keepers = handle.join();
+        keepers
+            .inspect_err(|_| tracing::error!("the relay's thread panicked"))
+            .ok()
+    }
+
+    /// Ends the keepers; connections that they have are reset.
+    pub fn stop(&mut self) {
+        if let Some(Err(error)) = self.pause().map(Keepers::stop) {
+            tracing::error!(%error, "a keeper is left");
+        }
+    }
+
+    /// Whether all that went live is a keeper's.
+    pub fn is_settled(&self) -> bool {
+        let is_done = |thread: &Thread| self.told().settled == self.given || thread.handle.is_finished();
+        self.live.is_empty() && self.thread.as_ref().is_none_or(is_done)
+    }
+
+    /// A connection's socket has become live.
+    pub fn add_live(
+        &mut self,
+        service: ServiceIndex,
+        id: ConnectionId,
+        socket: OwnedFd,
+        endpoint: Endpoint,
+        live: Instant,
+    ) {
+        let number = self.next;
+        self.next += 1;
+        let taken = Taken {
+            service,
+            client: endpoint.client,
+            live,
+            stage: Stage::Here,
+        };
+        self.taken.insert(number, taken);
+        if self.taken.len() > TAKEN_MAX {
+            self.taken.pop_first();
+        }
+        self.live.insert(
+            (service, id),
+            Live {
+                id: number,
+                endpoint,
+                socket,
+            },
+        );
+    }
+
+    /// The socket again.
+    pub fn take_live(&mut self, service: ServiceIndex, id: ConnectionId) -> Option<Live> {
+        let live = self.live.remove(&(service, id))?;
+        self.drop_taken(live.id);
+        Some(live)
+    }
+
+    /// Closes the sockets that have not gone to the keeper.
+    pub fn drop_live(&mut self, service: ServiceIndex) {
+        let dropped: Vec<_> = self.live.extract_if(|(of, _), _| *of == service).collect();
+        for (_, live) in dropped {
+            self.drop_taken(live.id);
+        }
+    }
+
+    fn drop_taken(&mut self, id: u64) {
+        if let Some(taken) = self.taken.get_mut(&id) {
+            taken.stage = Stage::Dropped;
+        }
+    }
+
+    /// Gives a connection to the keeper.
+    pub fn hand_over(&mut self, handover: Handover) {
+        let (id, client) = (handover.id, handover.endpoint.client);
+        let sent = self
+            .thread
+            .as_ref()
+            .is_some_and(|thread| thread.handovers.send(handover).is_ok());
+        if !sent {
+            tracing::error!(%client, "no keeper: the connection is lost");
+            return;
+        }
+        self.given += 1;
+        if let Some(taken) = self.taken.get_mut(&id) {
+            taken.stage = Stage::Given(self.given);
+        }
+    }
+
+    /// SYN-ACKs that are to be repeated for an earlier agent's connections, once each.
+    pub fn unheard(&self) -> impl Iterator<Item = (ServiceIndex, Vec<u8>)> {
+        self.unheard.try_iter()
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connections that the keeper relays now.
+    pub fn relayed(&self, service: ServiceIndex) -> u64 {
+        let told = self.told();
+        let sums = told.status.services.get(&self.names[usize::from(service)]);
+        sums.map_or(0, |sums| sums.live)
+    }
+
+    /// What the keeper has counted.
+    pub fn counters(&self, service: ServiceIndex) -> BTreeMap<String, u64> {
+        let told = self.told();
+        let Some(sums) = told.status.services.get(&self.names[usize::from(service)]) else {
+            return BTreeMap::new();
+        };
+        let mut counters: BTreeMap<String, u64> = sums
+            .ended
+            .iter()
+            .map(|(ending, &count)| (format!("relayed_ended_{}", name_of(*ending)), count))
+            .collect();
+        counters.insert("relayed_adopted".into(), sums.adopted);
+        counters.insert("relayed_live".into(), sums.live);
+        counters.insert("relayed_requests_refused".into(), sums.refused);
+        counters.insert("relayed_requests_quarantined".into(), sums.quarantined);
+        counters
+    }
+
+    /// The clients of `service` that are relayed or about to be, and how much was passed to the application and to them.
+    pub fn clients(&self, service: ServiceIndex) -> Vec<(SocketAddr, u64, u64)> {
+        let told = self.told();
+        let relayed = told.relayed(&self.names[usize::from(service)]);
+        let on_the_way = self
+            .taken_of(service)
+            .filter(|(id, taken)| !relayed.contains_key(id) && told.may_lack(taken))
+            .map(|(_, taken)| (taken.client, 0, 0));
+        let passed = |one: &&keeper::ConnectionStatus| (one.client, one.to_application, one.to_client);
+        relayed.values().map(passed).chain(on_the_way).collect()
+    }
+
+    /// What became of the connections of `service` that this agent has restored, the oldest first.
+    pub fn restored(&self, service: ServiceIndex) -> impl Iterator<Item = RestoredStatus> {
+        let name = &self.names[usize::from(service)];
+        let told = self.told();
+        let relayed = told.relayed(name);
+        let ended = told.status.ended.iter();
+        let reasons: HashMap<u64, &str> = ended.map(|one| (one.id, one.reason.as_str())).collect();
+        let restored: Vec<_> = self
+            .taken_of(service)
+            .map(|(id, taken)| RestoredStatus {
+                service: name.clone(),
+                client: taken.client,
+                live_ns: taken.live.as_nanos(),
+                lives: relayed.contains_key(id) || told.may_lack(taken),
+                reason: reasons.get(id).copied().unwrap_or_default().to_owned(),
+            })
+            .collect();
+        restored.into_iter()
+    }
+
+    fn taken_of(&self, service: ServiceIndex) -> impl Iterator<Item = (&u64, &Taken)> {
+        self.taken
+            .iter()
+            .filter(move |(_, taken)| taken.service == service)
+    }
+}
+
+impl Told {
+    /// What the keepers relay of a service, by number: to look for each among thousands would hold the agent up.
+    fn relayed(&self, service: &str) -> HashMap<u64, &keeper::ConnectionStatus> {
+        let connections = self.status.connections.iter();
+        connections
+            .filter(|connection| connection.service == service)
+            .map(|connection| (connection.id, connection))
+            .collect()
+    }
+
+    /// Whether the keeper may have it and has not told yet, or is still to get it.
+    fn may_lack(&self, taken: &Taken) -> bool {
+        match taken.stage {
+            Stage::Here => true,
+            Stage::Given(number) => number > self.given,
+            Stage::Dropped => false,
+        }
+    }
+}
+
+fn name_of(ending: keeper::Ending) -> String {
+    serde_json::to_value(ending)
+        .ok()
+        .and_then(|name| name.as_str().map(str::to_owned))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use keeper::{ConnectionStatus, EndedStatus, Ending, State};
+
+    use super::*;
+
+    const WEB: ServiceIndex = 0;
+
+    fn client(port: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 9], port))
+    }
+
+    /// A relay that has taken over connections of the ports 1 and on, which are so far.
+    fn relay(stages: impl IntoIterator<Item = Stage>) -> Relay {
+        let taken = (1..).zip(stages).map(|(id, stage)| {
+            let client = client(u16::try_from(id).unwrap());
+            let live = Instant::from_nanos(id);
+            let taken = Taken {
+                service: WEB,
+                client,
+                live,
+                stage,
+            };
+            (id, taken)
+        });
+        Relay {
+            live: HashMap::new(),
+            next: 100,
+            taken: taken.collect(),
+            given: 0,
+            names: vec!["web".to_owned()],
+            told: Arc::default(),
+            unheard: channel().1,
+            thread: None,
+            services: Arc::new([]),
+        }
+    }
+
+    fn relayed(id: u64) -> ConnectionStatus {
+        ConnectionStatus {
+            id,
+            service: "web".to_owned(),
+            client: client(u16::try_from(id).unwrap()),
+            state: State::Relaying,
+            to_application: 10,
+            to_client: 20,
+            syn_ack: None,
+        }
+    }
+
+    fn ports(relay: &Relay) -> Vec<u16> {
+        let mut ports: Vec<_> = relay
+            .clients(WEB)
+            .iter()
+            .map(|(client, ..)| client.port())
+            .collect();
+        ports.sort_unstable();
+        ports
+    }
+
+    fn lives(relay: &Relay) -> Vec<(bool, String)> {
+        relay.restored(WEB).map(|one| (one.lives, one.reason)).collect()
+    }
+
+    #[test]
+    fn those_that_ended_are_not_shown_as_living_however_many_they_are() {
+        let relay = relay([
+            Stage::Given(1),
+            Stage::Given(2),
+            Stage::Given(3),
+            Stage::Given(4),
+            Stage::Here,
+            Stage::Dropped,
+        ]);
+        let none = String::new;
+        // The keeper has told nothing yet.
+        assert_eq!(ports(&relay), [1, 2, 3, 4, 5]);
+        // It tells of three: one lives, of one it remembers the end, of one no more. And one is an earlier agent's.
+        *relay.told.lock().unwrap() = Told {
+            status: keeper::Status {
+                connections: vec![relayed(1), relayed(50)],
+                ended: vec![EndedStatus {
+                    id: 2,
+                    service: "web".to_owned(),
+                    client: client(2),
+                    ending: Ending::Mismatch,
+                    reason: "another reply".to_owned(),
+                    to_application: 0,
+                    to_client: 0,
+                }],
+                ..keeper::Status::default()
+            },
+            given: 3,
+            settled: 3,
+        };
+        assert_eq!(ports(&relay), [1, 4, 5, 50]);
+        let ended = (false, "another reply".to_owned());
+        let expected = [
+            (true, none()),
+            ended,
+            (false, none()),
+            (true, none()),
+            (true, none()),
+            (false, none()),
+        ];
+        assert_eq!(lives(&relay), expected);
+    }
+}

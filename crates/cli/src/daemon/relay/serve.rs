@@ -1,0 +1,171 @@
+//! The thread that talks to the keepers.
+
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use linux::keeper::{Adoption, Input, Plan};
+use proto::Instant;
+use proto::action::ServiceIndex;
+use proto::connection::OutputEnd;
+use proto::follower::Restart;
+
+use super::{Handover, Service, Told};
+use crate::keepers::Keepers;
+
+/// How old the keepers' status may be when someone asks, while they relay something.
+const REFRESH: Duration = Duration::from_millis(200);
+/// While they do not: so late a keeper that is gone is found to be, and another one started.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(super) struct Thread {
+    keepers: Keepers,
+    unheard: Sender<(ServiceIndex, Vec<u8>)>,
+    services: Arc<[Service]>,
+    told: Arc<Mutex<Told>>,
+    /// So many connections have come so far, to this thread and to those before it.
+    given: u64,
+    /// When the keepers were asked last.
+    asked: Instant,
+    /// Whether they relay something, as far as is known.
+    relays: bool,
+}
+
+impl Thread {
+    pub fn new(
+        keepers: Keepers,
+        unheard: Sender<(ServiceIndex, Vec<u8>)>,
+        services: Arc<[Service]>,
+        told: Arc<Mutex<Told>>,
+        given: u64,
+    ) -> Self {
+        Self {
+            keepers,
+            unheard,
+            services,
+            told,
+            given,
+            asked: linux::clock::now(),
+            relays: false,
+        }
+    }
+
+    /// Hands connections over until no more can come.
+    pub fn run(mut self, handovers: &Receiver<Handover>) -> Keepers {
+        self.ask();
+        self.tell_unheard();
+        loop {
+            let every = if self.relays { REFRESH } else { LOOK };
+            let wait = every.saturating_sub(linux::clock::now().since(self.asked));
+            match handovers.recv_timeout(wait) {
+                Ok(handover) => self.hand_over(handover, handovers),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.keepers,
+            }
+            // It is about all connections: not for each that comes.
+            if linux::clock::now().since(self.asked) >= every {
+                self.ask();
+            }
+        }
+    }
+
+    fn hand_over(&mut self, first: Handover, more: &Receiver<Handover>) {
+        for handover in std::iter::once(first).chain(more.try_iter()) {
+            self.given += 1;
+            self.adopt(handover);
+        }
+        if let Err(error) = self.keepers.settle() {
+            tracing::error!(error = format!("{error:#}"), "no keeper is to be had");
+        }
+        self.told().settled = self.given;
+        self.relays = true;
+    }
+
+    /// Asks the keepers what they have.
+    fn ask(&mut self) {
+        self.asked = linux::clock::now();
+        match self.keepers.status() {
+            Ok(status) => {
+                self.relays = !status.connections.is_empty();
+                let mut told = self.told();
+                told.status = status;
+                told.given = self.given;
+            }
+            Err(error) => {
+                self.relays = false;
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "no keeper is to be had: the next takeover would save nothing"
+                );
+            }
+        }
+    }
+
+    /// Tells which clients of earlier agents' connections are still to be told that they are connected.
+    fn tell_unheard(&self) {
+        for connection in &self.told().status.connections {
+            let mut services = (0..).zip(&*self.services);
+            let service = services.find(|(_, service)| service.name == connection.service);
+            if let (Some((service, _)), Some(syn_ack)) = (service, &connection.syn_ack) {
+                let _ = self.unheard.send((service, syn_ack.clone())); // the agent ends
+            }
+        }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn adopt(&mut self, handover: Handover) {
+        let service = &self.services[usize::from(handover.service)];
+        let Handover {
+            id,
+            connection,
+            syn_ack,
+            endpoint,
+            socket,
+            replica,
+            ..
+        } = handover;
+        let restart = connection.follower().restart();
+        // What came after the endpoint was taken is in the socket's receive queue.
+        let (log, frontier) = (connection.input(), endpoint.input_frontier);
+        let (plan, input) = match &restart {
+            _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Input::default()),
+            Ok(Restart::Http { feed, resume }) => (
+                Plan::Http {
+                    resume: resume.clone(),
+                    volatile: service.volatile.clone(),
+                    closes: service.closes,
+                },
+                feed.logged(log, frontier).into_iter().collect(),
+            ),
+            Ok(Restart::Replica { input_from, resume }) => {
+                let input = log.parts((*input_from).min(frontier)..frontier).collect();
+                let resume = resume.clone();
+                (Plan::Replica { resume }, input)
+            }
+            Err(reason) => {
+                // It was asked before it was taken out of the table. The socket says a RST when it is closed, as all of these do.
+                tracing::warn!(client = %endpoint.client, reason, "connection lost");
+                return;
+            }
+        };
+        let adoption = Adoption {
+            id,
+            service: service.name.clone(),
+            client: endpoint.client,
+            vip: endpoint.vip,
+            application: service.application,
+            plan,
+            input_ended: endpoint.input_ended,
+            output: endpoint.output,
+            syn_ack,
+        };
+        let replica = replica.as_ref().map(AsFd::as_fd);
+        if let Err(error) = self.keepers.adopt(&adoption, socket.as_fd(), replica, &input) {
+            tracing::error!(client = %endpoint.client, error = format!("{error:#}"), "connection lost");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The keeper of a node dies, and the node says so and goes on with another one.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::daemon::{Daemon, pair};
+use crate::lan::{Lan, Namespace};
+
+const ASK: &str = "GET / HTTP/1.1\r\n\r\n";
+const REPLY: &str = "HTTP/1.1 204 No Content\r\n\r\n";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn listen(namespace: &Namespace) -> TcpListener {
+    namespace.run(|| TcpListener::bind("0.0.0.0:80").unwrap())
+}
+
+/// The next connection of `listener`, with bounded patience.
+fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                return stream;
+            }
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn ask(client: &mut TcpStream, server: &mut TcpStream) {
+    client.write_all(ASK.as_bytes()).unwrap();
+    hear(client, server);
+}
+
+/// The server gets what was asked, and the client its reply.
+fn hear(client: &mut TcpStream, server: &mut TcpStream) {
+    let mut asked = Vec::new();
+    while !asked.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        server.read_exact(&mut byte).unwrap();
+        asked.push(byte[0]);
+    }
+    assert!(asked.starts_with(b"GET / HTTP/1.1\r\n")); // one that may have been executed before is marked
+    server.write_all(REPLY.as_bytes()).unwrap();
+    let mut reply = [0; REPLY.len()];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(reply, REPLY.as_bytes());
+}
+
+/// Kills the keeper and waits for another one.
+fn replace_keeper(daemon: &Daemon<'_>) {
+    let before = daemon.keeper().expect("there is one");
+    kill(Pid::from_raw(before), Signal::SIGKILL).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while daemon.keeper().is_none_or(|now| now == before) {
+        let log = std::fs::read_to_string(&daemon.log).unwrap();
+        assert!(Instant::now() < until, "no other keeper: {log}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
+    let Some(lan) = Lan::new("a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [mut one, two] = pair(&lan, dir.path(), "keeper");
+    lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
+    let listeners = [listen(&lan.node), listen(&lan.peer)];
+    let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut server = accept(&listeners[0]);
+    ask(&mut client, &mut server);
+    two.wait_for(&["\"protected\":1"]);
+
+    // One that has nothing yet: the takeover needs the other one.
+    replace_keeper(&two);
+    one.signal(Signal::SIGKILL);
+    one.process.wait().unwrap();
+    client.write_all(ASK.as_bytes()).unwrap();
+    let mut survivor = accept(&listeners[1]);
+    hear(&mut client, &mut survivor);
+    two.wait_for(&["\"relayed\":1", "\"reasons\":{\"relayed; no backup\":1}"]);
+    let address = format!("\"client\":\"{}\"", client.local_addr().unwrap());
+    assert!(two.ask("connections").output.contains(&address));
+    assert!(two.restored().contains("\"lives\":true"), "{}", two.restored());
+
+    // With a backup again it is the backup that knows of it.
+    one.start_again();
+    two.wait_for(&["\"mode\":\"duplex\"", "\"relayed\":1", "\"reasons\":{}"]);
+    ask(&mut client, &mut survivor);
+    one.wait_for(&["\"mode\":\"duplex\"", "\"protected\":1"]);
+    let shown = two.ask("connections").output;
+    assert!(!shown.contains(&address), "{shown}");
+
+    // One that relays: what it had is lost, and this is told.
+    replace_keeper(&two);
+    two.wait_for(&["\"relayed\":0", "\"relayed_ended_keeper_lost\":1"]);
+    assert!(two.restored().contains("\"lives\":false"), "{}", two.restored());
+    let lost = client
+        .write_all(ASK.as_bytes())
+        .and_then(|()| client.read(&mut [0; 1]));
+    assert!(matches!(lost, Ok(0) | Err(_)), "{lost:?}");
+}
