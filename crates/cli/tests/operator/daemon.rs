@@ -79,8 +79,10 @@ impl<'a> Daemon<'a> {
             interface = "eth0"
             policy = "http"
             primary = "{primary}"
+            on_deposed = ["sh", "-c", "echo $STEADFAST_SERVICE >> {}"]
             "#,
-            state_dir.display()
+            state_dir.display(),
+            dir.join(format!("{name}.deposed")).display(),
         );
         std::fs::write(&config, &text).unwrap();
         let log = dir.join(format!("{name}.log"));
@@ -303,6 +305,29 @@ fn linked<'a>(lan: &'a Lan, dir: &Path, test: &str, links: &[&str]) -> [Daemon<'
     primary.wait_for(&["\"alive\":true", "\"role\":\"primary\"", "\"mode\":\"duplex\""]);
     backup.wait_for(&["\"alive\":true", "\"role\":\"backup\"", "\"mode\":\"duplex\""]);
     [primary, backup]
+}
+
+#[test]
+fn a_deposed_node_runs_its_hook_and_nobody_else_does() {
+    let Some(lan) = Lan::new("a_deposed_node_runs_its_hook_and_nobody_else_does") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [one, two] = pair(&lan, dir.path(), "hook");
+    let has_said = |daemon: &Daemon<'_>| std::fs::read_to_string(daemon.config.with_extension("deposed"));
+    one.signal(Signal::SIGSTOP);
+    two.wait_for(&["\"role\":\"primary\""]);
+    assert!(has_said(&one).is_err(), "it does not know yet");
+    one.signal(Signal::SIGCONT);
+    let until = Instant::now() + Duration::from_secs(20);
+    while has_said(&one).ok().as_deref() != Some("web\n") {
+        let log = std::fs::read_to_string(&one.log).unwrap();
+        assert!(Instant::now() < until, "{:?}: {log}", has_said(&one));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    two.wait_for(&["\"mode\":\"duplex\""]);
+    assert_eq!(has_said(&one).unwrap(), "web\n", "once");
+    assert!(has_said(&two).is_err());
 }
 
 /// What the node says of its peer's links: the time since each was heard.

@@ -29,8 +29,8 @@ const READY_LIMIT_EACH: Duration = Duration::from_millis(4);
 /// How long a run has to come to the moment of its fault.
 const FAULT_LIMIT: Duration = Duration::from_secs(40);
 /// How long a log has to reach its limit after that, and how often it is looked at.
-const SPILL_LIMIT: Duration = Duration::from_secs(10);
-const SPILL_POLL: Duration = Duration::from_millis(10);
+const LIMIT_PATIENCE: Duration = Duration::from_secs(10);
+const LIMIT_POLL: Duration = Duration::from_millis(10);
 /// Waits that begin later after an event are not its doing.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
 /// The time before the fault in which a wait may already be the fault's.
@@ -92,21 +92,33 @@ pub struct LogAtFault {
     pub memory_bytes: u64,
     /// Bytes in files.
     pub spilled_bytes: u64,
+    /// Connections whose clients are slowed.
+    pub slowed: u64,
     /// Connections by how well they are protected.
     pub connections: BTreeMap<String, u64>,
 }
 
 impl LogAtFault {
-    /// Looks at it; if logs `must_spill`, once one has, or after [`SPILL_LIMIT`]: clients that keep step are all before their limits at one
-    /// time, and between two requests at another.
-    fn wait(stage: &Stage, must_spill: bool) -> Result<Self> {
-        let deadline = Deadline::now() + SPILL_LIMIT;
+    /// Looks at it once what is done at a log's limit is being done, or after [`LIMIT_PATIENCE`]: clients that keep step are all before their
+    /// limits at one time, and between two requests at another.
+    fn wait(stage: &Stage, at_limit: AtLimit) -> Result<Self> {
+        let deadline = Deadline::now() + LIMIT_PATIENCE;
         loop {
             let log = Self::of(stage)?;
-            if !must_spill || log.spilled_bytes > 0 || Deadline::now() > deadline {
+            if log.shows(at_limit) || Deadline::now() > deadline {
                 return Ok(log);
             }
-            std::thread::sleep(SPILL_POLL);
+            std::thread::sleep(LIMIT_POLL);
+        }
+    }
+
+    /// Whether what is done at a log's limit was being done.
+    #[must_use]
+    pub fn shows(&self, at_limit: AtLimit) -> bool {
+        match at_limit {
+            AtLimit::Spill => self.spilled_bytes > 0,
+            AtLimit::Slow => self.slowed > 0,
+            AtLimit::Unprotect => self.connections.get("unprotected") > Some(&0),
         }
     }
 
@@ -120,6 +132,7 @@ impl LogAtFault {
         Ok(Self {
             memory_bytes: service.log_bytes,
             spilled_bytes: service.spilled_bytes,
+            slowed: service.slowed,
             connections: service.connections,
         })
     }
@@ -156,7 +169,7 @@ fn play_with(
     tell("load");
     wait_for_moment(&mut client, work.moment)?;
     let at_limit = options.log.at_limit;
-    let log = at_limit.map(|at_limit| LogAtFault::wait(&stage, at_limit == AtLimit::Spill));
+    let log = at_limit.map(|at_limit| LogAtFault::wait(&stage, at_limit));
     let log = log.transpose()?;
     tell("fault");
     let fault_at = strike(&stage, options.fault, target, options.returning)?;

@@ -12,7 +12,7 @@ use crate::capture::Capture;
 use crate::client::Spread;
 use crate::emulator::{Passed, Way};
 use crate::judge::Finding;
-use crate::node::{Application, AtLimit};
+use crate::node::Application;
 
 /// How many failures and violations are printed one by one.
 const SHOWN: usize = 20;
@@ -156,11 +156,12 @@ impl Report {
         }
         report.add_violations(verdict.violations.clone());
         report.look_for_emptiness(options.fault.sequel(facts.target));
-        let is_spilled = facts.log.as_ref().is_some_and(|log| log.spilled_bytes > 0);
-        if options.log.at_limit == Some(AtLimit::Spill) && !is_spilled {
+        if let Some((at_limit, log)) = options.log.at_limit.zip(facts.log.as_ref())
+            && !log.shows(at_limit)
+        {
             report
                 .problems
-                .push("no log was spilled when the fault hit".to_owned());
+                .push("no log was at its limit when the fault hit".to_owned());
         }
         report.conclude();
         report

@@ -48,6 +48,9 @@ pub struct Service {
     /// Bytes of it that are in files.
     #[serde(default)]
     pub spilled_bytes: u64,
+    /// Connections whose clients are slowed.
+    #[serde(default)]
+    pub slowed: u64,
     /// Bytes that are in the rings and not yet read.
     #[serde(default)]
     pub ring_fill_bytes: u64,

@@ -20,6 +20,7 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
         table: guard::table(&plan.node),
         services: plan.services.iter().map(|service| service.address).collect(),
     }];
+    steps.extend(no_data_in_a_syn()?);
     for service in &plan.services {
         steps.extend(behind(&mut tables, service)?);
         steps.extend(relaying(&mut tables, service)?);
@@ -31,6 +32,18 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
         }));
     }
     Ok(without_repetition(steps))
+}
+
+/// Fast Open (RFC 7413) is refused, if it would not be: data that a server takes in a SYN is in no log. The kernel has one switch for
+/// all listeners of the namespace.
+fn no_data_in_a_syn() -> Result<Option<Step>, Error> {
+    const TAKEN: u32 = 2;
+    let key = "ipv4/tcp_fastopen";
+    let now = read_number(key)?;
+    Ok((now & TAKEN != 0).then(|| Step::Sysctl {
+        key: key.to_owned(),
+        value: (now & !TAKEN).to_string(),
+    }))
 }
 
 /// Silent in ARP about a VIP on `lo`, and all that it sends goes by the peer, neighbours' packets too: what reached a

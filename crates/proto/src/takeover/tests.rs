@@ -1,5 +1,6 @@
 use super::*;
 use crate::packet::{Checksum, Flags, Options, Segment};
+use crate::protection::Protection;
 use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
 use crate::{Offset, Seq};
 
@@ -95,6 +96,35 @@ fn a_connection_whose_output_was_too_much_is_reset_where_its_client_is() {
     let reset = Segment::parse(&refusals[0], Checksum::Trusted).expect("a packet");
     assert!(reset.flags.rst);
     assert_eq!(reset.seq, Seq(20_001));
+}
+
+/// Nobody can tell which of them the other end has taken.
+#[test]
+fn conflicting_copies_make_a_connection_ambiguous_and_a_takeover_resets_it() {
+    let asked = (Direction::In, [b"GET /a", b"GET /a", b"GET /b"]);
+    let replied = (Direction::Out, [b"HTTP/1", b"HTTP/1", b"HTTP/2"]);
+    for (direction, copies) in [asked, replied] {
+        let mut table = table();
+        let id = open(&mut table, 1);
+        if direction == Direction::Out {
+            say_with(
+                &mut table,
+                1,
+                Direction::In,
+                Flags::ACK,
+                b"GET / HTTP/1.1\r\n\r\n",
+            );
+        }
+        for copy in copies {
+            assert_eq!(table.get(id).unwrap().protection(), Protection::Protected);
+            say_with(&mut table, 1, direction, Flags::ACK, copy);
+        }
+        assert_eq!(table.get(id).unwrap().protection(), Protection::Ambiguous);
+        let (takeover, _) = begun(&mut table);
+        let refusals: Vec<_> = takeover.into_refusals().collect();
+        let reset = Segment::parse(&refusals[0], Checksum::Trusted).expect("a packet");
+        assert!(reset.flags.rst);
+    }
 }
 
 /// Also one that just listens, and whose place in the table is behind those that others have left.

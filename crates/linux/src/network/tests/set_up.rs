@@ -97,6 +97,21 @@ fn a_primary_hides_the_vip_and_sends_everything_of_it_by_the_backup() {
 }
 
 #[test]
+fn fast_open_is_refused_and_what_clients_of_this_node_do_is_their_own() {
+    let Some(world) = World::new("fast_open_is_refused_and_what_clients_of_this_node_do_is_their_own") else {
+        return;
+    };
+    for (found, during) in [("1539", "1537"), ("1", "1")] {
+        world
+            .primary
+            .command(&format!("sysctl -q -w net.ipv4.tcp_fastopen={found}"));
+        around(&world.primary, &primary_plan(), |_| {
+            assert_eq!(sysctl::read("ipv4/tcp_fastopen").unwrap(), during);
+        });
+    }
+}
+
+#[test]
 fn sysctls_that_do_already_are_left_alone() {
     let Some(world) = World::new("sysctls_that_do_already_are_left_alone") else {
         return;
