@@ -156,6 +156,11 @@ impl Report {
         }
         report.add_violations(verdict.violations.clone());
         report.look_for_emptiness(options.fault.sequel(facts.target));
+        if facts.second_at.is_some() && report.connections_at_second == 0 && !options.baseline {
+            report
+                .problems
+                .push("no connection was under way at the second event".to_owned());
+        }
         if let Some((at_limit, log)) = options.log.at_limit.zip(facts.log.as_ref())
             && !log.shows(at_limit)
         {

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use rtnetlink::packet_core::{
@@ -30,6 +31,13 @@ const TABLE_IN_ATTRIBUTE: u8 = 252;
 
 /// An address that never ceases to be valid.
 const FOREVER: u32 = u32::MAX;
+
+/// RT_TABLE_LOCAL.
+const TABLE_LOCAL: u32 = 255;
+
+/// So long an interface's new address may take to be used; on one that is down it never is.
+const LOCAL_WITHIN: Duration = Duration::from_millis(100);
+const LOCAL_POLL: Duration = Duration::from_micros(100);
 
 /// A netlink socket in the network namespace of the thread that opened it.
 #[derive(Clone, Debug)]
@@ -81,12 +89,36 @@ impl Netlink {
         Ok(self.addresses()?.contains(&(self.index(interface)?, address)))
     }
 
+    /// Gives the interface the address. Packets to it are taken when this returns: of IPv6 the kernel sees to that a little later, on a
+    /// thread of its own. Meanwhile it would speak from the address, to ask for a neighbour, and not hear the answer; it asks
+    /// again after a second.
     pub(super) fn add_address(&self, address: IpAddr, interface: &str) -> io::Result<()> {
         let message = self.address_message(address, interface)?;
+        let index = message.header.index;
         self.change(
             RouteNetlinkMessage::NewAddress(message),
             NLM_F_CREATE | NLM_F_EXCL,
-        )
+        )?;
+        let until = Instant::now() + LOCAL_WITHIN;
+        while address.is_ipv6() && !self.takes(address, index)? && Instant::now() < until {
+            std::thread::sleep(LOCAL_POLL);
+        }
+        Ok(())
+    }
+
+    /// Whether packets to this address of the interface are taken.
+    pub(super) fn takes(&self, address: IpAddr, index: u32) -> io::Result<bool> {
+        let destination = RouteAttribute::Destination(match address {
+            IpAddr::V4(v4) => RouteAddress::Inet(v4),
+            IpAddr::V6(v6) => RouteAddress::Inet6(v6),
+        });
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address.is_ipv6());
+        message.attributes = vec![RouteAttribute::Table(TABLE_LOCAL), RouteAttribute::Oif(index)];
+        let answers = self.dump(RouteNetlinkMessage::GetRoute(message))?;
+        Ok(answers.iter().any(|answer| {
+            matches!(answer, RouteNetlinkMessage::NewRoute(route) if route.attributes.contains(&destination))
+        }))
     }
 
     pub(super) fn remove_address(&self, address: IpAddr, interface: &str) -> io::Result<()> {

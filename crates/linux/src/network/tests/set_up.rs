@@ -111,6 +111,27 @@ fn fast_open_is_refused_and_what_clients_of_this_node_do_is_their_own() {
     }
 }
 
+/// The kernel does that a little later by itself, and meanwhile loses neighbours' answers.
+#[test]
+fn packets_to_a_new_address_are_taken_at_once() {
+    let Some(world) = World::new("packets_to_a_new_address_are_taken_at_once") else {
+        return;
+    };
+    world.backup.run(|| {
+        let netlink = netlink::Netlink::open().unwrap();
+        let index = Interface::find("eth0").unwrap().unwrap().index;
+        for vip in ["2001:db8::100", "10.0.0.100"] {
+            let vip = vip.parse().unwrap();
+            for _ in 0..300 {
+                netlink.add_address(vip, "eth0").unwrap();
+                assert!(netlink.takes(vip, index).unwrap());
+                netlink.remove_address(vip, "eth0").unwrap();
+                assert!(!netlink.takes(vip, index).unwrap());
+            }
+        }
+    });
+}
+
 #[test]
 fn sysctls_that_do_already_are_left_alone() {
     let Some(world) = World::new("sysctls_that_do_already_are_left_alone") else {
