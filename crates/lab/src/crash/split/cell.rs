@@ -156,8 +156,11 @@ impl Cell {
     }
 
     fn conclude(&mut self) {
-        let one_speaker = self.two_speakers_ms == 0.0 || self.assume == Assume::FailStop;
-        self.ok = one_speaker && self.wrong == 0 && self.unproven.is_empty() && !self.speeches.is_empty();
+        let is_decided = self.two_speakers_ms == 0.0 && self.survived == self.connections;
+        self.ok = (is_decided || self.assume == Assume::FailStop)
+            && self.wrong == 0
+            && self.unproven.is_empty()
+            && !self.speeches.is_empty();
     }
 }
 
