@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -326,7 +326,9 @@ fn the_silent_are_found_and_who_vanishes_is_shown_no_more() {
             vanish(client);
             vanish(server);
         }
-        let again = lan.client.run(|| connect_from(port, family.vip()));
+        let again = eventually("the address is free", || {
+            lan.client.run(|| connect_from(port, family.vip()))
+        });
         let _server = accept(&listener);
         let later = clock::now() + Duration::from_secs(3);
         for step in 0..10 {
@@ -338,13 +340,16 @@ fn the_silent_are_found_and_who_vanishes_is_shown_no_more() {
     }
 }
 
-/// A connection from this very address.
-fn connect_from(from: SocketAddr, to: SocketAddr) -> TcpStream {
+/// A connection from this very address. A process that another test is just starting may still have the socket that was there.
+fn connect_from(from: SocketAddr, to: SocketAddr) -> Option<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("a socket");
     socket.set_reuse_address(true).expect("SO_REUSEADDR");
     socket.bind(&from.into()).expect("bind");
-    socket.connect(&to.into()).expect("connect");
-    socket.into()
+    match socket.connect(&to.into()) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => return None,
+        outcome => outcome.expect("connect"),
+    }
+    Some(socket.into())
 }
 
 /// Window scales, timestamps and SACK.
