@@ -169,23 +169,37 @@ fn what_a_run_saw_is_kept_on_demand() {
 
 #[test]
 fn what_cannot_happen_is_an_exception_with_its_reason() {
-    let options = ["--fault", "crash-worker", "--policy", "replica", "--json"];
-    let output = crash(&options);
-    assert_eq!(output.status.code(), Some(0));
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["exceptions"][0]["count"], 1);
-    let reason = report["exceptions"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("no workers"), "{reason}");
-    assert_eq!((&report["connections"], &report["runs"]), (&0.into(), &0.into()));
-    let text = crash(&options[..4]).stdout;
-    assert!(String::from_utf8_lossy(&text).starts_with("exception: not applicable"));
+    for (options, word) in [
+        (
+            ["--fault", "crash-worker", "--policy", "replica", "--json"],
+            "no workers",
+        ),
+        (
+            ["--policy", "http", "--workload", "upload", "--json"],
+            "see --workload post",
+        ),
+        (
+            ["--policy", "replica", "--workload", "post", "--json"],
+            "see --workload upload",
+        ),
+    ] {
+        let output = crash(&options);
+        assert_eq!(output.status.code(), Some(0));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["exceptions"][0]["count"], 1);
+        let reason = report["exceptions"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains(word), "{reason}");
+        assert_eq!((&report["connections"], &report["runs"]), (&0.into(), &0.into()));
+        let text = crash(&options[..4]).stdout;
+        assert!(String::from_utf8_lossy(&text).starts_with("exception: not applicable"));
+    }
 }
 
 #[test]
 fn wrong_use_is_told_from_what_is_missing() {
-    let wrong = crash(&["--policy", "http", "--workload", "upload"]);
+    let wrong = crash(&["--workload", "post", "--server", "apache"]);
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&wrong.stderr).contains("--policy replica"));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("needs nginx"));
     for options in [
         &["--fault", "kill-backup", "--node", "primary"][..],
         &["--then-power-off"],

@@ -181,11 +181,9 @@ impl Options {
     /// Whether they fit together.
     fn check(&self) -> Result<(), WrongUse> {
         let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
-        if self.policy == Policy::Http && self.workload == Workload::Upload {
-            return wrong("--workload upload needs --policy replica; with http it is --workload post");
-        }
-        if self.workload == Workload::Post && self.application() != Application::Nginx {
-            return wrong("--workload post needs --policy http and nginx, which stores what it is sent");
+        let stores = matches!(self.application(), Application::Nginx | Application::Redis);
+        if self.workload == Workload::Post && !stores {
+            return wrong("--workload post needs nginx, which stores what it is sent");
         }
         if (self.policy == Policy::Http) != (self.application().protocol() == Protocol::Http) {
             return wrong("--server: policy http needs one that speaks HTTP, policy replica redis");
@@ -211,6 +209,19 @@ impl Options {
 }
 
 impl Options {
+    /// Why there is no such cell.
+    fn exception(&self) -> Option<&'static str> {
+        match (self.policy, self.workload) {
+            (Policy::Http, Workload::Upload) => {
+                Some("not applicable: what is written to an HTTP server is a request; see --workload post")
+            }
+            (Policy::Replica, Workload::Post) => {
+                Some("not applicable: the replica's server speaks no HTTP; see --workload upload")
+            }
+            _ => self.fault.exception(self.application()),
+        }
+    }
+
     /// Whether rounds can be played.
     fn check_rounds(&self) -> Result<(), WrongUse> {
         let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
@@ -290,7 +301,7 @@ enum Returning {
 /// If a run could not be made; [`WrongUse`] if the options do not fit together.
 pub fn run(options: &Options) -> Result<Outcome> {
     options.check()?;
-    if let Some(reason) = options.fault.exception(options.application()) {
+    if let Some(reason) = options.exception() {
         return repeat::except(options, reason);
     }
     preflight::check(options)?;
