@@ -141,7 +141,7 @@ impl Scene {
         self.lan.backup.ip(&neighbour);
     }
 
-    /// The window that the client may use has never been pulled back but to zero, whoever offered it.
+    /// The window that the client may use has never been pulled back, whoever offered it.
     #[track_caller]
     pub fn assert_window_kept(&mut self) {
         let (client, vip) = (self.address(), self.family.vip());
@@ -198,9 +198,10 @@ impl View {
         }
         (self.expected, self.acknowledged) = (end, segment.ack);
         let edge = Self::edge_of(segment, shift);
-        // A kernel that has no memory for what comes says zero (Linux 6.6 and later), and means it. Whose reader is late gets there.
-        if edge.distance_from(self.edge) < 0 && segment.window != 0 {
-            self.pulled_back.push(format!("from {:?} to {edge:?}", self.edge));
+        if edge.distance_from(self.edge) < 0 {
+            let (from, window) = (self.edge, segment.window);
+            self.pulled_back
+                .push(format!("from {from:?} to {edge:?}, window {window}"));
         }
         self.edge = edge;
     }
