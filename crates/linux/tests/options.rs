@@ -260,7 +260,7 @@ fn ecn_ends_without_harm() {
         scene.settle();
         scene.power_off();
         said_of_congestion(&mut scene.tap, family);
-        let taken = scene.take_over();
+        let taken = scene.take_over_in(&[&["tcpi_options"]]);
         assert_eq!(tcp_info(&taken.socket).tcpi_options & ECN, 0);
         let at = usize::try_from(taken.endpoint.input_frontier.0).expect("short");
         put_marked_at(&scene, &talk, at, &taken.endpoint);

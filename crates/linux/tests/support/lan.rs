@@ -110,6 +110,17 @@ impl Host {
         self.run(|| fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}")));
     }
 
+    /// Segments that a socket's buffer had no room for, although its window had.
+    pub fn dropped_for_want_of_memory(&self) -> u64 {
+        let text = self.run(|| fs::read_to_string("/proc/thread-self/net/netstat").expect("statistics"));
+        let lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+        let lines: Vec<Vec<&str>> = lines.map(|line| line.split_whitespace().collect()).collect();
+        let at = lines[0].iter().position(|name| *name == "TCPRcvQDrop");
+        lines[1][at.expect("Linux 4.20 counts it")]
+            .parse()
+            .expect("a number")
+    }
+
     /// Runs the lines of `batch` with iproute2's `ip`.
     #[track_caller]
     pub fn ip(&self, batch: &str) {

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test binary uses its part
 
 pub mod bystander;
+pub mod fields;
 pub mod frame;
 pub mod lan;
 pub mod log;

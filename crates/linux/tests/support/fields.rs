@@ -1,0 +1,103 @@
+//! What TCP_INFO tells of a restored socket and of the one it continues; docs/takeover.md says why some of it differs.
+
+use std::collections::BTreeSet;
+
+use libc::tcp_info;
+
+use super::socket::fields_of;
+
+/// In every state these may differ, and at rest they do.
+pub const DIFFER: [&str; 24] = [
+    // It counts from its own beginning.
+    "tcpi_bytes_acked",
+    "tcpi_bytes_received",
+    "tcpi_bytes_sent",
+    "tcpi_bytes_retrans",
+    "tcpi_data_segs_in",
+    "tcpi_data_segs_out",
+    "tcpi_segs_in",
+    "tcpi_segs_out",
+    "tcpi_delivered",
+    "tcpi_rcv_ooopack",
+    "tcpi_total_retrans",
+    "tcpi_total_rto",
+    // The path has yet to be measured.
+    "tcpi_rto",
+    "tcpi_ato",
+    "tcpi_rtt",
+    "tcpi_rttvar",
+    "tcpi_min_rtt",
+    "tcpi_snd_ssthresh",
+    "tcpi_pacing_rate",
+    "tcpi_rcv_mss",
+    // What it has room for, and what its own SYN would have said.
+    "tcpi_rcv_ssthresh",
+    "tcpi_rcv_space",
+    "tcpi_rcv_wnd",
+    "tcpi_advmss",
+];
+
+/// These may, too: they depend on the moment.
+pub const MAY_DIFFER: [&str; 12] = [
+    "tcpi_snd_cwnd",
+    "tcpi_delivery_rate",
+    "tcpi_rcv_rtt",
+    "tcpi_rehash",
+    "tcpi_total_rto_recoveries",
+    "tcpi_total_rto_time",
+    "tcpi_busy_time",
+    "tcpi_dsack_dups",
+    "tcpi_reord_seen",
+    "tcpi_last_data_sent",
+    "tcpi_last_data_recv",
+    "tcpi_last_ack_recv",
+];
+
+/// A FIN of the client is among its sequence numbers from the beginning, and this side's it says once more.
+pub const ENDING: [&str; 1] = ["tcpi_state"];
+
+/// Bytes are on their way: what was sent and not acknowledged is sent again, the client's answers come meanwhile, and what the old socket
+/// knew of single segments is forgotten.
+pub const IN_FLIGHT: [&str; 12] = [
+    "tcpi_unacked",
+    "tcpi_notsent_bytes",
+    "tcpi_snd_wnd",
+    "tcpi_rwnd_limited",
+    "tcpi_sndbuf_limited",
+    "tcpi_ca_state",
+    "tcpi_sacked",
+    "tcpi_lost",
+    "tcpi_retrans",
+    "tcpi_retransmits",
+    "tcpi_backoff",
+    "tcpi_reordering",
+];
+
+/// The fields in which two sockets differ.
+pub fn differences(old: &tcp_info, new: &tcp_info) -> BTreeSet<&'static str> {
+    let pairs = fields_of(old).into_iter().zip(fields_of(new));
+    let differ = pairs.filter(|((_, old), (_, new))| old != new);
+    differ
+        .map(|((name, old), (_, new))| {
+            eprintln!("{name} {old} {new}");
+            name
+        })
+        .collect()
+}
+
+/// The two sockets differ in nothing but what may always differ, and what `also` may in this state.
+#[track_caller]
+pub fn assert_continued(old: &tcp_info, new: &tcp_info, also: &[&[&str]]) {
+    let mut differ = differences(old, new);
+    differ.retain(|name| {
+        ![&DIFFER[..], &MAY_DIFFER]
+            .iter()
+            .chain(also)
+            .any(|may| may.contains(name))
+    });
+    assert_eq!(
+        differ,
+        BTreeSet::new(),
+        "the restored socket differs in more than it may"
+    );
+}
