@@ -54,6 +54,9 @@ pub struct ProgramsOptions {
     /// Only this client; default: all.
     #[arg(long, value_enum)]
     client: Option<Client>,
+    /// Use IPv6.
+    #[arg(long)]
+    ipv6: bool,
     /// Decides the data.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -96,6 +99,7 @@ const PROGRAMS: [(Application, Client); 10] = [
 #[derive(Serialize)]
 struct Report {
     ok: bool,
+    ipv6: bool,
     programs: Vec<Shown>,
 }
 
@@ -130,6 +134,7 @@ pub fn programs(options: &ProgramsOptions) -> Result<Outcome> {
     };
     let mut report = Report {
         ok: true,
+        ipv6: options.ipv6,
         programs: Vec::new(),
     };
     for &(server, client) in PROGRAMS.iter().filter(is_asked_for) {
@@ -253,6 +258,7 @@ fn play(asked: &ProgramsOptions, server: Application, client: Client) -> Result<
                 loss_percent: None,
             }
         },
+        ipv6: asked.ipv6,
         keep: asked.keep.clone(),
         ..Options::single(Workload::Download, 1, asked.seed, asked.steadfast.clone())
     };

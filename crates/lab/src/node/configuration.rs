@@ -145,6 +145,8 @@ pub fn python(files: &Path) -> Vec<String> {
         "-m",
         "http.server",
         &port,
+        "--bind",
+        "::",
         "--protocol",
         "HTTP/1.1",
         "--directory",

@@ -39,6 +39,9 @@ pub struct SplitOptions {
     /// Members of etcd.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     members: u8,
+    /// Use IPv6.
+    #[arg(long)]
+    ipv6: bool,
     /// Decides the data; the same in every cell.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -61,6 +64,7 @@ pub struct SplitOptions {
 struct Report {
     /// Whether nobody spoke beside another with fence and etcd, and no client got a wrong byte anywhere.
     ok: bool,
+    ipv6: bool,
     /// For how long both nodes spoke, by `ASSUME/FAULT`.
     two_speakers_ms: BTreeMap<String, f64>,
     cells: Vec<Cell>,
@@ -91,6 +95,7 @@ impl SplitOptions {
         Options {
             assume,
             members: self.members,
+            ipv6: self.ipv6,
             keep: self.keep.clone(),
             ..Options::single(Workload::Request, CONNECTIONS, self.seed, self.steadfast.clone())
         }
@@ -120,6 +125,7 @@ pub fn split(options: &SplitOptions) -> Result<Outcome> {
     }
     let report = Report {
         ok: cells.iter().all(|cell| cell.ok),
+        ipv6: options.ipv6,
         two_speakers_ms: cells
             .iter()
             .map(|cell| (cell.key(), cell.two_speakers_ms))
