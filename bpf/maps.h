@@ -66,8 +66,8 @@ struct {
 } ring_open SEC(".maps");
 
 /*
- * Connections that are not the primary's any more, or will not be: see enum held. Its memory is there from the beginning: in a
- * takeover of thousands making it would hold the agent up.
+ * Connections that are not the primary's any more, or will not be, though their service is: see enum held. Its memory is there from
+ * the beginning: in a takeover of thousands making it would hold the agent up.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -75,6 +75,18 @@ struct {
 	__type(key, struct client_key);
 	__type(value, __u32);
 } held SEC(".maps");
+
+/*
+ * Whose connections are being decided while their whole service is taken over: the bits of struct client_key's hash. That is a set
+ * that has a few strangers, too, and telling ten thousand takes the agent no system call.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1 << (UNDECIDED_LOG2 - 6));
+	__type(key, __u32);
+	__type(value, __u64);
+} undecided SEC(".maps");
 
 /* Clients that are slowed, because their logs grow: looked up only while a service has any. */
 struct {

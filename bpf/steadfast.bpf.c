@@ -193,9 +193,24 @@ static __always_inline int log_segment(struct __sk_buff *skb, struct parsed *pac
 	return outcome == REASON_RING_FULL ? log_into_ring_overflow(skb, packet, state) : outcome;
 }
 
+/* Whether the connection of a packet's client is, or may be, being decided. The hash is multiplicative (Knuth, TAOCP 3, 6.4). */
+static __always_inline _Bool is_undecided(struct parsed *packet) {
+	struct client_key client = client_of(packet);
+	__u64 words[3] = {};
+	__builtin_memcpy(words, &client, sizeof(client));
+	__u64 hash = 0;
+	for (int i = 0; i < 3; i++) {
+		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ULL;
+		hash ^= hash >> 32;
+	}
+	__u32 bit = hash >> (64 - UNDECIDED_LOG2), word = bit / 64;
+	volatile __u64 *bits = bpf_map_lookup_elem(&undecided, &word);
+	return !bits || *bits >> bit % 64 & 1;
+}
+
 /* A SYN while the service is taken over: what has been said for a connection must not be contradicted by the listener. */
 static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	_Bool waits = *(volatile __u32 *)&state->holds == HOLDS_NOTHING || held_as(packet, state) == HELD_UNDECIDED;
+	_Bool waits = *(volatile __u32 *)&state->holds == HOLDS_NOTHING || is_undecided(packet);
 	if (waits && !find_local(skb, packet))
 		return dropped(packet->service, REASON_SYN_WAITS);
 	skb->mark = MARK_SPEAK; /* the listener's answer and its socket take it over (tcp_fwmark_accept) */

@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 
 use steadfast_linux::wire::{Mode, PIN_ROOT, Wire, WireError, WireOptions, WireService};
@@ -122,6 +122,31 @@ fn modes_survive_and_so_does_what_they_forbid() {
         wire = wire.succeeded(&options());
         let kept = Family::BOTH.map(|family| wire.gate(family.service()).0);
         assert_eq!(kept, [v4, v6]);
+    }
+}
+
+/// An agent that died while it decided who goes on leaves nobody waiting: what it had not decided is lost with it.
+#[test]
+fn syns_that_waited_for_a_dead_agent_pass() {
+    for knew in [false, true] {
+        let Some(lan) = Lan::new("syns_that_waited_for_a_dead_agent_pass") else {
+            return;
+        };
+        let mut wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
+        if knew {
+            for (family, port) in Family::BOTH
+                .into_iter()
+                .flat_map(|one| (1..=u16::MAX).map(move |port| (one, port)))
+            {
+                let client = SocketAddr::new(family.address(1), port);
+                wire.hold(family.service(), &[client]).expect("hold");
+            }
+        }
+        wire = wire.succeeded(&options());
+        for family in Family::BOTH {
+            lan.client.connect_pair(&lan.backup.listen(family.vip()));
+            assert_eq!(wire.counter(family, "dropped_syn_waits"), 0);
+        }
     }
 }
 

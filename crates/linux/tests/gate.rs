@@ -398,6 +398,10 @@ fn syns_of_undecided_clients_wait() {
         wire.hold(family.service(), &[from]).expect("hold");
         let (other, accepted) = lan.client.connect_pair(&listener);
         say(&other, &accepted, b"not concerned");
+        for another in Family::BOTH.into_iter().filter(|&another| another != family) {
+            wire.hold(another.service(), &[from]).expect("hold");
+            wire.settle(another.service(), &[from]).expect("settle");
+        }
         eventually("it waits again", || {
             (wire.counter(family, "dropped_syn_waits") >= 2).then_some(())
         });

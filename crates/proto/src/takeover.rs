@@ -57,8 +57,7 @@ pub struct TakeoverReport {
     pub live: Vec<(ConnectionId, Instant)>,
 }
 
-/// So many connections go on before the wire is told which ones are being decided, and as many more as someone waits on, within the
-/// head start. Until then nobody's SYN passes, so it may be told late; with ten thousand of them it takes milliseconds.
+/// So many connections go on before the wire is told which ones are being decided. Until then nobody's SYN passes.
 const BEFORE_HOLD: usize = 64;
 
 /// For each connection on which a client waits, the others wait so long, but never longer than [`HEAD_START_MAX`]: the keeper and the
@@ -93,8 +92,6 @@ pub(crate) struct Takeover {
     unhurried: BTreeSet<ConnectionId>,
     /// Their order, and that of those who were among them.
     in_turn: VecDeque<ConnectionId>,
-    /// What the wire is to be told when all who wait are served, or after their head start.
-    hold: Option<Action>,
     /// Until then these wait.
     rest_from: Option<Instant>,
     /// Then so many of them come, and the next ones not before this; `None`: nobody is at work, and all come.
@@ -138,7 +135,6 @@ impl Takeover {
             hurried: VecDeque::new(),
             unhurried: BTreeSet::new(),
             in_turn: VecDeque::new(),
-            hold: None,
             rest_from: None,
             portion: None,
             half_open: BTreeMap::new(),
@@ -170,7 +166,7 @@ impl Takeover {
         };
         self.connections = connections.len();
         self.undecided = connections.iter().copied().collect();
-        self.hold = self.is_whole().then(|| {
+        let hold = self.is_whole().then(|| {
             let clients = table.iter().map(|(_, connection)| connection.client()).collect();
             Action::Hold { service, clients }
         });
@@ -200,7 +196,7 @@ impl Takeover {
         // While a worker's are taken over, the service's other clients wait for nothing but the end of that.
         let waits = at_work > 0 && self.is_whole();
         self.rest_from = waits.then(|| now + head_start);
-        self.plan_hold(service, table, actions);
+        actions.extend(hold);
     }
 
     /// The next of those on which nobody waits.
@@ -241,26 +237,9 @@ impl Takeover {
         table: &mut Table,
         actions: &mut VecDeque<Action>,
     ) -> bool {
-        if self.rest_from.is_none() && self.hold.is_some() {
-            actions.extend(self.hold.take());
-            return true;
-        }
         let next = self.hurried.pop_front();
         self.plan(service, next, table, actions);
         next.is_some()
-    }
-
-    /// Tells the wire which connections are being decided, once nobody else waits; false if it knows.
-    pub(crate) fn plan_hold(
-        &mut self,
-        _: ServiceIndex,
-        _: &mut Table,
-        actions: &mut VecDeque<Action>,
-    ) -> bool {
-        let hold = self.hold.take_if(|_| self.hurried.is_empty());
-        let is_due = hold.is_some();
-        actions.extend(hold);
-        is_due
     }
 
     /// As [`plan_hurried`](Self::plan_hurried), for the others, unless it is too early for them.

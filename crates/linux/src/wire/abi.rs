@@ -89,6 +89,23 @@ impl ClientKey {
     }
 }
 
+/// `UNDECIDED_LOG2`.
+pub(super) const UNDECIDED_LOG2: u32 = 23;
+
+impl ClientKey {
+    /// The bit of the map `undecided` that stands for this client, and others: as `is_undecided` computes it.
+    pub(super) fn undecided_bit(self) -> usize {
+        let mut bytes = [0; 24];
+        bytes[..20].copy_from_slice(&self.to_bytes());
+        let hash = bytes.chunks_exact(8).fold(0_u64, |hash, word| {
+            let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+            let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            hash ^ hash >> 32
+        });
+        usize::try_from(hash >> (64 - UNDECIDED_LOG2)).expect("a few bits")
+    }
+}
+
 /// `HELD_UNDECIDED`.
 pub(super) const HELD_UNDECIDED: u32 = 1;
 /// `HELD_DECIDED`.

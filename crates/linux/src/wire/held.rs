@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use memmap2::MmapRaw;
 
-use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED};
+use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED, UNDECIDED_LOG2};
 use super::{Mode, Step, Wire, WireError};
 
 /// `HOLDS_NOTHING` and `HOLDS_SOME` of `bpf/abi.h`.
@@ -25,14 +26,67 @@ pub fn held_entries(pins: &Path) -> Result<usize, WireError> {
     Ok(map.keys().count())
 }
 
+/// Clients whose connections are being decided while their whole service is taken over: bits that the programs read (`undecided` in
+/// `bpf/maps.h`). All are clear while no service has any.
+pub(super) struct Undecided {
+    memory: MmapRaw,
+    /// The services that have some, as bits.
+    services: AtomicU64,
+}
+
+impl Undecided {
+    pub(super) const BYTES: usize = 1 << (UNDECIDED_LOG2 - 3);
+
+    pub(super) fn new(memory: MmapRaw) -> Self {
+        Self {
+            memory,
+            services: AtomicU64::new(0),
+        }
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        let words = self.memory.as_mut_ptr().cast::<u64>().cast::<AtomicU64>();
+        // SAFETY: the mapping has so many bytes, begins with a page, and nobody writes it but through this.
+        unsafe { std::slice::from_raw_parts(words, Self::BYTES / size_of::<u64>()) }
+    }
+
+    fn add(&self, index: u16, clients: &[SocketAddr]) {
+        self.services.fetch_or(1 << index, Ordering::Relaxed);
+        for &client in clients {
+            let bit = ClientKey::new(client, index).undecided_bit();
+            self.words()[bit / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// A service has none any more. The bits of others may be the same, so all go when the last does.
+    fn forget(&self, index: u16) {
+        let before = self.services.fetch_and(!(1 << index), Ordering::Relaxed);
+        if before == 1 << index {
+            self.clear();
+        }
+    }
+
+    fn clear(&self) {
+        self.words()
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+}
+
 impl Wire {
     /// The connections of these clients are being decided: their SYNs wait, and in [`Mode::Wire`] nothing of them comes from the
     /// primary or goes to it any more.
     ///
     /// # Errors
-    /// What the kernel says; most likely that there are too many. The gate is closed to those that were told before.
+    /// What the kernel says; most likely that there are too many. The gate is closed to those that were told before. Not in
+    /// [`Mode::Takeover`].
     pub fn hold(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
-        let told = self.tell(index, clients, HELD_UNDECIDED);
+        let told = if self.gate(index).0 == Mode::Takeover {
+            self.undecided.add(index, clients);
+            Ok(())
+        } else {
+            self.tell(index, clients, HELD_UNDECIDED)
+        };
         self.set_holds(index, HOLDS_SOME);
         told
     }
@@ -46,6 +100,8 @@ impl Wire {
         if self.gate(index).0 != Mode::Takeover {
             return self.tell(index, clients, HELD_DECIDED);
         }
+        self.undecided.forget(index);
+        // Some may have been told one by one, before the whole service was taken over.
         let map = self.map("held");
         for client in clients {
             match map.delete(&ClientKey::new(*client, index).to_bytes()) {
@@ -58,8 +114,17 @@ impl Wire {
         Ok(())
     }
 
+    /// What an agent was deciding when it died is lost with it.
+    pub(super) fn forget_undecided(&self, services: u16) {
+        self.undecided.clear();
+        for index in (0..services).filter(|&index| self.gate(index).0 == Mode::Takeover) {
+            self.set_holds(index, HOLDS_SOME);
+        }
+    }
+
     /// Forgets all that were held of a service, when it changes to `mode`.
     pub(super) fn reset_holds(&self, index: u16, mode: Mode) {
+        self.undecided.forget(index);
         if mode == Mode::Takeover {
             self.set_holds(index, HOLDS_NOTHING); // until it is told, nobody's SYN passes
         }

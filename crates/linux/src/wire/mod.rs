@@ -27,6 +27,7 @@ use thiserror::Error;
 pub use abi::{Death, MARK_DYING, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
 pub use attach::{detach, mount_bpffs};
 pub use deaths::Deaths;
+use held::Undecided;
 pub use held::held_entries;
 pub use ring::{Log, Reader, Ring, Rings};
 pub use watch::FilterWatch;
@@ -172,6 +173,7 @@ pub struct Wire {
     pin_dir: PathBuf,
     states: MmapRaw,
     node: MmapRaw,
+    undecided: Undecided,
     interfaces: Vec<u32>,
 }
 
@@ -237,11 +239,13 @@ impl Wire {
     fn over(object: Object, pin_dir: PathBuf) -> Result<Self, WireError> {
         let states = map_memory(&object, "states", size_of::<ServiceState>() * SERVICES_MAX)?;
         let node = map_memory(&object, "node", size_of::<NodeState>())?;
+        let undecided = Undecided::new(map_memory(&object, "undecided", Undecided::BYTES)?);
         Ok(Self {
             object,
             pin_dir,
             states,
             node,
+            undecided,
             interfaces: Vec::new(),
         })
     }

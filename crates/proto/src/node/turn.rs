@@ -109,11 +109,7 @@ impl Node {
             self.turn.is_over = takeovers.any(Takeover::has_next);
             return false;
         }
-        let plans = [
-            Takeover::plan_hurried,
-            Takeover::plan_hold,
-            Takeover::plan_unhurried,
-        ];
+        let plans = [Takeover::plan_hurried, Takeover::plan_unhurried];
         plans.into_iter().any(|plan| {
             (0..).zip(&mut self.services).any(|(index, service)| {
                 let Service { takeover, table, .. } = service;

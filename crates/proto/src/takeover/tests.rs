@@ -146,47 +146,21 @@ fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
     assert_eq!(restored[0], idle);
 }
 
-/// Not the last of thousands: until then nobody's SYN passes.
+/// Not the last of thousands, nor of those who wait: until then nobody's SYN passes.
 #[test]
 fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
-    let mut table = table();
-    let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
-    let (mut takeover, mut actions) = begun(&mut table);
-    assert!(matches!(actions.back(), Some(Action::Hold { clients, .. }) if clients.len() == 100));
-    assert_eq!(restored(&actions), opened[..BEFORE_HOLD]);
-    while plan_next(&mut takeover, &mut table, &mut actions) {}
-    assert_eq!(restored(&actions), opened);
-}
-
-/// It takes as long as taking over a hundred of them.
-#[test]
-fn who_waits_comes_before_the_wire_is_told() {
-    let mut table = table();
-    let opened: Vec<_> = (1..=200).map(|port| open(&mut table, port)).collect();
-    for port in 101..=200 {
-        say_with(&mut table, port, Direction::In, Flags::ACK, b"what?");
+    for someone_waits in [false, true] {
+        let mut table = table();
+        let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
+        for port in (1..=100).filter(|_| someone_waits) {
+            say_with(&mut table, port, Direction::In, Flags::ACK, b"what?");
+        }
+        let (mut takeover, mut actions) = begun(&mut table);
+        assert!(matches!(actions.back(), Some(Action::Hold { clients, .. }) if clients.len() == 100));
+        assert_eq!(restored(&actions), opened[..BEFORE_HOLD]);
+        while plan_next(&mut takeover, &mut table, &mut actions) {}
+        assert_eq!(restored(&actions), opened);
     }
-    let told = |actions: &VecDeque<Action>| {
-        let holds = |action: &Action| matches!(action, Action::Hold { clients, .. } if clients.len() == 200);
-        let before = actions.iter().take_while(|action| !holds(action)).cloned();
-        let before: VecDeque<_> = before.collect();
-        (before.len() < actions.len()).then(|| restored(&before).len())
-    };
-    let (mut takeover, mut actions) = begun(&mut table);
-    let due = takeover.poll_timeout().expect("the others wait");
-    while plan_next(&mut takeover, &mut table, &mut actions) {}
-    assert_eq!(restored(&actions), opened[100..]);
-    assert_eq!(told(&actions), Some(100), "nobody's SYN waits for the others");
-
-    let (mut takeover, mut actions) = begun(&mut table);
-    assert_eq!(told(&actions), None);
-    takeover.on_timeout(due);
-    while plan_next(&mut takeover, &mut table, &mut actions) {}
-    assert_eq!(
-        told(&actions),
-        Some(BEFORE_HOLD),
-        "nor for longer than the head start"
-    );
 }
 
 /// Who owes nothing waits, until it says something.
@@ -388,9 +362,7 @@ fn the_others_come_in_portions_after_it() {
 }
 
 fn plan_next(takeover: &mut Takeover, table: &mut Table, actions: &mut VecDeque<Action>) -> bool {
-    takeover.plan_hurried(0, table, actions)
-        || takeover.plan_hold(0, table, actions)
-        || takeover.plan_unhurried(0, table, actions)
+    takeover.plan_hurried(0, table, actions) || takeover.plan_unhurried(0, table, actions)
 }
 
 fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {
