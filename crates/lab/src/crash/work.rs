@@ -22,7 +22,7 @@ const ROUND_DEADLINE: Duration = Duration::from_secs(20);
 /// What two cores carry with captures, clients that check, and the wire, in bytes/s.
 const MACHINE_HTTP: f64 = 400e6;
 /// What is sent is written to files, and most of it twice.
-const MACHINE_STORE: f64 = 100e6;
+const MACHINE_STORE: f64 = 200e6;
 /// Two servers and their clients work on every byte.
 const MACHINE_REPLICA: f64 = 150e6;
 /// Headers and a few retransmissions use some of a limited rate.
