@@ -89,7 +89,7 @@ fn talk(lab: &Lab, node: &str, address: &str) -> std::io::Result<()> {
 
 fn talk_within(patience: Duration, lab: &Lab, node: &str, address: &str) -> std::io::Result<()> {
     let address: IpAddr = address.parse().unwrap();
-    let listen = || TcpListener::bind(SocketAddr::new(address, 5000)).unwrap();
+    let listen = || TcpListener::bind(SocketAddr::new(address, 0)).unwrap();
     let listener = lab.namespace(node).run(listen).unwrap();
     let to = listener.local_addr().unwrap();
     let connect = || TcpStream::connect_timeout(&to, patience);
@@ -146,12 +146,11 @@ fn an_emulated_way_delays_limits_and_loses() {
     let slow = Lab::start_with(&["--rate", "8", "--loss", "0.1"]);
     let listener = slow
         .namespace("a")
-        .run(|| TcpListener::bind("10.2.0.10:5000").unwrap());
+        .run(|| TcpListener::bind("10.2.0.10:0").unwrap());
     let listener = listener.unwrap();
+    let to = listener.local_addr().unwrap();
     let begun = Instant::now();
-    let mut client = slow
-        .namespace("client")
-        .run(|| TcpStream::connect("10.2.0.10:5000").unwrap());
+    let mut client = slow.namespace("client").run(|| TcpStream::connect(to).unwrap());
     let sending = std::thread::spawn(move || client.as_mut().unwrap().write_all(&[7; MEGABYTE]).unwrap());
     let mut received = Vec::new();
     listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
