@@ -128,23 +128,30 @@ fn modes_survive_and_so_does_what_they_forbid() {
 /// An agent that died while it decided who goes on leaves nobody waiting: what it had not decided is lost with it.
 #[test]
 fn syns_that_waited_for_a_dead_agent_pass() {
-    for knew in [false, true] {
+    for (mode, knew) in [
+        (Mode::Takeover, false),
+        (Mode::Takeover, true),
+        (Mode::Wire, true),
+    ] {
         let Some(lan) = Lan::new("syns_that_waited_for_a_dead_agent_pass") else {
             return;
         };
-        let mut wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
-        if knew {
-            for (family, port) in Family::BOTH
-                .into_iter()
-                .flat_map(|one| (1..=u16::MAX).map(move |port| (one, port)))
-            {
-                let client = SocketAddr::new(family.address(1), port);
-                wire.hold(family.service(), &[client]).expect("hold");
-            }
+        let mut wire = WireOn::new(&lan.backup, &lan.primary, &options(), mode);
+        for family in Family::BOTH.into_iter().filter(|_| knew) {
+            let every: Vec<_> = (1..=u16::MAX)
+                .map(|port| SocketAddr::new(family.address(1), port))
+                .collect();
+            wire.hold(family.service(), &every).expect("hold");
         }
         wire = wire.succeeded(&options());
+        wire.set_modes(mode); // as an arbiter's word has it done
+        let server = if mode == Mode::Wire {
+            &lan.primary
+        } else {
+            &lan.backup
+        };
         for family in Family::BOTH {
-            lan.client.connect_pair(&lan.backup.listen(family.vip()));
+            lan.client.connect_pair(&server.listen(family.vip()));
             assert_eq!(wire.counter(family, "dropped_syn_waits"), 0);
         }
     }

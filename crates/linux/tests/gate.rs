@@ -396,6 +396,7 @@ fn syns_of_undecided_clients_wait() {
             (wire.counter(family, "dropped_syn_waits") == 1).then_some(())
         });
         wire.hold(family.service(), &[from]).expect("hold");
+        wire.set_modes(Mode::Takeover); // once more changes nothing
         let (other, accepted) = lan.client.connect_pair(&listener);
         say(&other, &accepted, b"not concerned");
         for another in Family::BOTH.into_iter().filter(|&another| another != family) {
@@ -409,6 +410,29 @@ fn syns_of_undecided_clients_wait() {
         let (_, client) = listener.accept().expect("the SYN that comes then");
         assert_eq!(client, from);
         drop(opening);
+    }
+}
+
+/// Who was held when a node stopped being the wire is nobody special to the wire that it becomes again.
+#[test]
+fn a_new_wire_holds_nobody() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("a_new_wire_holds_nobody") else {
+            return;
+        };
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let listener = lan.primary.listen(family.vip());
+        let every: Vec<_> = (1..=u16::MAX)
+            .map(|port| SocketAddr::new(family.address(1), port))
+            .collect();
+        wire.hold(family.service(), &every).expect("hold");
+        for mode in [Mode::Mute, Mode::Wire] {
+            wire.set_modes(mode);
+        }
+        let (client, server) = lan.client.connect_pair(&listener);
+        say(&client, &server, b"what?");
+        say(&server, &client, b"that");
+        assert_eq!(wire.counter(family, "dropped_syn_waits"), 0);
     }
 }
 

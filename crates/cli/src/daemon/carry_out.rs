@@ -409,6 +409,7 @@ impl Executor {
         self.restoring.retain(|(service, _), _| *service != index);
         self.relay.drop_live(index);
         self.replicas.close_all(index);
+        self.services[usize::from(index)].held.clear(); // the next wire begins without
         let vip = self.services[usize::from(index)].vip;
         self.set_speak(index, false);
         match linux::network::sockets::destroy(vip) {

@@ -71,7 +71,7 @@ impl Wire {
             wire.set_caps(index, false);
         }
         wire.forget_caps()?;
-        wire.forget_undecided(u16::try_from(services.len()).expect("few"));
+        wire.settle_for_the_dead(u16::try_from(services.len()).expect("few"))?;
         Ok(Some(wire))
     }
 

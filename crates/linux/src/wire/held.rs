@@ -1,11 +1,12 @@
 //! Connections that are taken over one by one: the gate of a single connection.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use memmap2::MmapRaw;
+use memmap2::{MmapOptions, MmapRaw};
 
 use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED, UNDECIDED_LOG2};
 use super::{Mode, Step, Wire, WireError};
@@ -16,14 +17,26 @@ const HOLDS_SOME: u32 = 1;
 /// So many are told to the kernel at a time.
 const BATCH: usize = 4096;
 
-/// How many connections the wire that is pinned in `pins` holds.
+/// How many connections the wire that is pinned in `pins` holds, and how many bits stand for those that it is deciding.
 ///
 /// # Errors
-/// If there is no such wire.
+/// If there is no such wire, or it cannot be read.
 pub fn held_entries(pins: &Path) -> Result<usize, WireError> {
-    let path = pins.join("held");
-    let map = MapHandle::from_pinned_path(&path).step(|| format!("opening {}", path.display()))?;
-    Ok(map.keys().count())
+    let open = |name: &str| {
+        let path = pins.join(name);
+        MapHandle::from_pinned_path(&path).step(|| format!("opening {}", path.display()))
+    };
+    let undecided = open("undecided")?;
+    let memory = MmapOptions::new()
+        .len(Undecided::BYTES)
+        .map_raw_read_only(undecided.as_fd().as_raw_fd())
+        .step(|| "mapping undecided".into())?;
+    let bits: u32 = Undecided::new(memory)
+        .words()
+        .iter()
+        .map(|word| word.load(Ordering::Relaxed).count_ones())
+        .sum();
+    Ok(open("held")?.keys().count() + bits as usize)
 }
 
 /// Clients whose connections are being decided while their whole service is taken over: bits that the programs read (`undecided` in
@@ -100,33 +113,76 @@ impl Wire {
         if self.gate(index).0 != Mode::Takeover {
             return self.tell(index, clients, HELD_DECIDED);
         }
-        self.undecided.forget(index);
-        // Some may have been told one by one, before the whole service was taken over.
-        let map = self.map("held");
-        for client in clients {
-            match map.delete(&ClientKey::new(*client, index).to_bytes()) {
-                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                    return Err(error).step(|| "forgetting which connections were held".into());
-                }
-                _ => {}
+        self.forget_undecided(index);
+        if self.has_told(index) {
+            // Some were told one by one, before the whole service was taken over.
+            for &client in clients {
+                self.forget(&ClientKey::new(client, index).to_bytes())?;
             }
         }
         Ok(())
     }
 
-    /// What an agent was deciding when it died is lost with it.
-    pub(super) fn forget_undecided(&self, services: u16) {
+    /// What an agent was deciding when it died is lost with it: nobody waits for it.
+    pub(super) fn settle_for_the_dead(&self, services: u16) -> Result<(), WireError> {
         self.undecided.clear();
+        let map = self.map("held");
+        let keys: Vec<_> = map.keys().collect();
+        for key in keys {
+            let known = map.update(&key, &HELD_DECIDED.to_ne_bytes(), MapFlags::EXIST);
+            if let Err(error) = known
+                && error.kind() != libbpf_rs::ErrorKind::NotFound
+            {
+                return Err(error).step(|| "settling what a dead agent held".into());
+            }
+        }
+        self.told.store(u64::MAX, Ordering::Relaxed);
         for index in (0..services).filter(|&index| self.gate(index).0 == Mode::Takeover) {
             self.set_holds(index, HOLDS_SOME);
         }
+        Ok(())
     }
 
-    /// Forgets all that were held of a service, when it changes to `mode`.
-    pub(super) fn reset_holds(&self, index: u16, mode: Mode) {
+    /// Before a service changes to `mode`: who was held is forgotten by a new wire, and in a takeover nobody's SYN passes until it is
+    /// told.
+    pub(super) fn begin_holds(&self, index: u16, mode: Mode) {
+        match mode {
+            Mode::Takeover => self.set_holds(index, HOLDS_NOTHING),
+            Mode::Wire if self.has_told(index) => {
+                if let Err(error) = self.forget_held(index) {
+                    tracing::error!(%error, "clients whose connections were held may not open new ones");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Nobody of a service is undecided.
+    pub(super) fn forget_undecided(&self, index: u16) {
         self.undecided.forget(index);
-        if mode == Mode::Takeover {
-            self.set_holds(index, HOLDS_NOTHING); // until it is told, nobody's SYN passes
+    }
+
+    /// Whether something may be in the map `held` for a service.
+    fn has_told(&self, index: u16) -> bool {
+        self.told.load(Ordering::Relaxed) & 1 << index != 0
+    }
+
+    fn forget_held(&self, index: u16) -> Result<(), WireError> {
+        let of_service = |key: &Vec<u8>| key.ends_with(&index.to_ne_bytes());
+        let keys: Vec<_> = self.map("held").keys().filter(of_service).collect();
+        for key in keys {
+            self.forget(&key)?;
+        }
+        self.told.fetch_and(!(1 << index), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn forget(&self, key: &[u8]) -> Result<(), WireError> {
+        match self.map("held").delete(key) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(error).step(|| "forgetting which connections were held".into())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -138,6 +194,7 @@ impl Wire {
 
     fn tell(&self, index: u16, clients: &[SocketAddr], as_what: u32) -> Result<(), WireError> {
         let map = self.map("held");
+        self.told.fetch_or(1 << index, Ordering::Relaxed);
         for batch in clients.chunks(BATCH) {
             let keys: Vec<u8> = batch
                 .iter()

@@ -17,6 +17,7 @@ use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
@@ -174,6 +175,8 @@ pub struct Wire {
     states: MmapRaw,
     node: MmapRaw,
     undecided: Undecided,
+    /// The services of which something may be in the map `held`, as bits.
+    told: AtomicU64,
     interfaces: Vec<u32>,
 }
 
@@ -246,6 +249,7 @@ impl Wire {
             states,
             node,
             undecided,
+            told: AtomicU64::new(0),
             interfaces: Vec::new(),
         })
     }

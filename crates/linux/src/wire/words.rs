@@ -30,12 +30,16 @@ impl Wire {
         };
     }
 
-    /// The gate: one store.
+    /// The gate: one store. The same mode once more changes nothing.
     pub fn set_mode(&self, index: u16, mode: Mode) {
-        self.reset_holds(index, mode);
+        if self.gate(index).0 == mode {
+            return;
+        }
+        self.begin_holds(index, mode);
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).mode) };
         word.store(mode as u32, Ordering::SeqCst);
+        self.forget_undecided(index);
     }
 
     /// The gate, and the epoch in which it holds.

@@ -180,8 +180,8 @@ impl Node {
         let had_end = service.standing.until().is_some();
         let change = service.standing.on_verdict(now, epoch, verdict);
         if change.is_none() && had_end && service.standing.until().is_none() {
-            let gate = service.gate;
-            self.set_gate(index, gate);
+            let (service, until) = (index, None);
+            self.actions.push_back(Action::SetUntil { service, until });
         }
         self.follow(now, index, change);
     }

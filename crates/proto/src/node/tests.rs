@@ -83,6 +83,10 @@ impl Two {
                 Action::TakeAddress { .. } => Some("take the address"),
                 Action::Destroy { .. } => Some("destroy"),
                 Action::SetGate { gate: Gate::Sole, .. } => Some("speak"),
+                Action::SetGate {
+                    gate: Gate::Takeover, ..
+                } => Some("close the gate"),
+                Action::Hold { .. } => Some("hold"),
                 _ => None,
             });
             match action {
@@ -250,6 +254,28 @@ fn a_wire_that_leaves_is_missed_by_nobody() {
         );
         assert_eq!(done[speaks + 1], "take the address");
     }
+}
+
+/// The arbiter's word comes when the wire has been told who is held: the gate is not begun anew, or every SYN would wait for ever.
+#[test]
+fn a_slow_arbiter_does_not_close_the_gate_again() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(SHORT);
+    two.verdict = None;
+    two.kill(0);
+    two.network[1].clear();
+    while two.gates[1].0 != Gate::Takeover {
+        two.pass(BEAT);
+    }
+    let until = two.gates[1].1;
+    assert!(until.is_some(), "it may speak until its lease ends");
+    let epoch = two.nodes[1].role(0).1;
+    let now = two.now;
+    two.nodes[1].handle_verdict(now, 0, epoch, Verdict::Granted);
+    two.pass(LONG);
+    assert_eq!(two.gates[1], (Gate::Takeover, None));
+    two.network[1].retain(|what| *what != "announce");
+    assert_eq!(two.network[1], ["close the gate", "hold"]);
 }
 
 #[test]

@@ -185,6 +185,7 @@ impl Station {
         config.incarnation = number;
         config.services[0].found = Some(self.wire.gate());
         self.wire.forget_caps();
+        self.wire.settle_for_the_dead();
         self.agent = Agent::new(now, number);
         self.core = Core::new(config, now);
     }

@@ -159,12 +159,21 @@ impl Wire {
     }
 
     pub fn set_gate(&mut self, gate: Gate, epoch: u64) {
-        self.gate = gate;
         self.epoch = epoch;
+        if gate == self.gate {
+            return;
+        }
+        self.gate = gate;
         self.is_told = false;
         if gate != Gate::Takeover {
             self.held.clear();
         }
+    }
+
+    /// What an agent was deciding when it died is lost with it.
+    pub fn settle_for_the_dead(&mut self) {
+        self.held.values_mut().for_each(|held| *held = Held::Decided);
+        self.is_told |= self.gate == Gate::Takeover;
     }
 
     /// The gate, and the epoch in which it was set: what the next agent finds.
