@@ -67,9 +67,13 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
             },
             fault(Kind::Between, Target::Speaker, None, 0, 1_200),
         ],
-        // The primary speaks until the gate is closed.
+        // The primary speaks until the gate is closed, which slow agents take a while for.
         Defect::SkipDrains => {
-            scenario.nodes.nap_us = 4_000;
+            (scenario.nodes.nap_us, scenario.nodes.slowness) = (4_000, 50);
+            for (number, connection) in (0..).zip(&mut scenario.connections) {
+                (connection.at_us, connection.requests) = (number * 60_000, 4);
+                connection.bytes_max = 8_000;
+            }
             vec![first(Kind::Handover, Target::Speaker, 0)]
         }
         Defect::LeaseFromHearing => vec![

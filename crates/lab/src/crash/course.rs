@@ -1,7 +1,5 @@
 //! What happens after a fault: the takeover or the claim that must follow, and the second event that must change nothing.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant as Deadline};
 
 use anyhow::Result;
@@ -10,6 +8,7 @@ use proto::Instant;
 
 use super::fault::{Fault, Sequel, Target};
 use super::integration::Integration;
+use super::newcomer::greet;
 use super::stage::Stage;
 use super::strike::{hooks_without_filter, kill_agent, power_off};
 use super::{Options, Returning, baseline, reboot};
@@ -22,8 +21,6 @@ const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
 /// How long the pair has to be as it was, or the primary to notice that it is alone.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
-/// How long a new client waits for its connection, and for an answer: a SYN that is lost is repeated after a second, and after three.
-const GREETING_LIMIT: Duration = Duration::from_secs(5);
 /// The same while connections are taken over: each question takes the CPU from what is measured, 5 ms in all. The first comes after the
 /// busy ones.
 const PATIENT_POLL: Duration = Duration::from_millis(250);
@@ -72,10 +69,10 @@ pub fn follow(
         Sequel::Nothing => course.recover(stage, options, target)?,
     }
     if !options.baseline {
-        course.greet(stage, options)?;
+        course.problems.extend(greet(stage, options)?);
         tell("aftermath");
         course.second_event(stage, options, target)?;
-        course.greet(stage, options)?;
+        course.problems.extend(greet(stage, options)?);
     }
     Ok(course)
 }
@@ -129,26 +126,6 @@ impl Course {
             }
             std::thread::sleep(PATIENT_POLL);
         }
-    }
-
-    /// Whoever comes new is served: the router, which is none of the clients that are judged, asks for something.
-    fn greet(&mut self, stage: &Stage, options: &Options) -> Result<()> {
-        let (service, health) = (stage.pair.service, options.application().health());
-        let ask = || -> std::io::Result<Vec<u8>> {
-            let mut stream = TcpStream::connect_timeout(&service, GREETING_LIMIT)?;
-            stream.set_read_timeout(Some(GREETING_LIMIT))?;
-            stream.write_all(health.send.as_bytes())?;
-            let mut answer = vec![0; health.expect.len()];
-            stream.read_exact(&mut answer)?;
-            Ok(answer)
-        };
-        let said = match stage.network.router.run(ask)? {
-            Ok(answer) if answer == health.expect.as_bytes() => return Ok(()),
-            Ok(answer) => String::from_utf8_lossy(&answer).into_owned(),
-            Err(error) => error.to_string(),
-        };
-        self.problems.push(format!("a new client is not served: {said}"));
-        Ok(())
     }
 
     /// Waits until the agent of node `index` says what it should.

@@ -7,6 +7,7 @@ mod durations;
 mod expect;
 mod fault;
 mod integration;
+mod newcomer;
 mod play;
 mod preflight;
 mod programs;

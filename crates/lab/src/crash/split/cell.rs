@@ -11,6 +11,7 @@ use crate::client::{Failure, Report, Spread};
 use crate::clock::{ClockOffset, monotonic};
 use crate::crash::Options;
 use crate::crash::expect::of_service;
+use crate::crash::newcomer::greet;
 use crate::crash::play::{begin, finish, measure};
 use crate::crash::stage::service;
 use crate::crash::work::Work;
@@ -50,6 +51,8 @@ pub struct Cell {
     stall_ms: Option<Spread>,
     /// What each node's daemon said in the end.
     states: [String; 2],
+    /// Why a client that came afterwards was not served, if it was not.
+    newcomer: Option<String>,
     /// What the captures cannot prove.
     unproven: Vec<String>,
 }
@@ -90,6 +93,7 @@ fn play_with(
     let healed_at = monotonic();
     std::thread::sleep(AFTER);
     measure(&mut client, fault_at, healed_at.since(fault_at))?;
+    let newcomer = greet(&stage, options)?;
     let states = [0, 1].map(|index| match stage.status(index) {
         Ok(status) => status.services.iter().map(|one| one.state.clone()).collect(),
         Err(_) => "does not answer".to_owned(),
@@ -116,6 +120,7 @@ fn play_with(
         other: 0,
         stall_ms: client.stall_ms(0),
         states,
+        newcomer,
         unproven: missed
             .map(|capture| format!("the capture at {} missed packets", capture.point.name()))
             .collect(),
@@ -138,9 +143,11 @@ impl Cell {
 
     /// One line for a person.
     pub fn line(&self) -> String {
+        let newcomer = self.newcomer.as_ref();
+        let newcomer = newcomer.map_or_else(String::new, |problem| format!("; {problem}"));
         format!(
             "{:<7} {:<31} both spoke {:8.1} ms, nobody {:7.1} ms; of {} connections {} survived, {} reset, {} wrong, {} other; \
-             then a {}, b {}",
+             then a {}, b {}{newcomer}",
             if self.ok { "held" } else { "BROKEN" },
             self.key(),
             self.two_speakers_ms,
@@ -159,6 +166,7 @@ impl Cell {
         let is_decided = self.two_speakers_ms == 0.0 && self.survived == self.connections;
         self.ok = (is_decided || self.assume == Assume::FailStop)
             && self.wrong == 0
+            && self.newcomer.is_none()
             && self.unproven.is_empty()
             && !self.speeches.is_empty();
     }
