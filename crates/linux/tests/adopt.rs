@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 
 use steadfast_linux::wire::{Mode, PIN_ROOT, Wire, WireError, WireOptions, WireService};
@@ -138,10 +138,7 @@ fn syns_that_waited_for_a_dead_agent_pass() {
         };
         let mut wire = WireOn::new(&lan.backup, &lan.primary, &options(), mode);
         for family in Family::BOTH.into_iter().filter(|_| knew) {
-            let every: Vec<_> = (1..=u16::MAX)
-                .map(|port| SocketAddr::new(family.address(1), port))
-                .collect();
-            wire.hold(family.service(), &every).expect("hold");
+            wire.hold(family.service(), &family.clients()).expect("hold");
         }
         wire = wire.succeeded(&options());
         wire.set_modes(mode); // as an arbiter's word has it done

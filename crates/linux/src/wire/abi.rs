@@ -87,12 +87,7 @@ impl ClientKey {
         bytes[18..].copy_from_slice(&self.service.to_ne_bytes());
         bytes
     }
-}
 
-/// `UNDECIDED_LOG2`.
-pub(super) const UNDECIDED_LOG2: u32 = 23;
-
-impl ClientKey {
     /// The bit of the map `undecided` that stands for this client, and others: as `is_undecided` computes it.
     pub(super) fn undecided_bit(self) -> usize {
         let mut bytes = [0; 24];
@@ -105,6 +100,9 @@ impl ClientKey {
         usize::try_from(hash >> (64 - UNDECIDED_LOG2)).expect("a few bits")
     }
 }
+
+/// `UNDECIDED_LOG2`.
+pub(super) const UNDECIDED_LOG2: u32 = 23;
 
 /// `HELD_UNDECIDED`.
 pub(super) const HELD_UNDECIDED: u32 = 1;

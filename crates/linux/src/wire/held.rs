@@ -1,4 +1,5 @@
-//! Connections that are taken over one by one: the gate of a single connection.
+//! Connections that are being taken over: the gate of a single one (the map `held`), and whose SYNs wait while a whole service is taken
+//! over (the map `undecided`).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -59,7 +60,7 @@ impl Undecided {
 
     fn words(&self) -> &[AtomicU64] {
         let words = self.memory.as_mut_ptr().cast::<u64>().cast::<AtomicU64>();
-        // SAFETY: the mapping has so many bytes, begins with a page, and nobody writes it but through this.
+        // SAFETY: the mapping has so many bytes, begins with a page, and whoever writes it writes whole words.
         unsafe { std::slice::from_raw_parts(words, Self::BYTES / size_of::<u64>()) }
     }
 
@@ -72,7 +73,7 @@ impl Undecided {
     }
 
     /// A service has none any more. The bits of others may be the same, so all go when the last does.
-    fn forget(&self, index: u16) {
+    pub(super) fn forget(&self, index: u16) {
         let before = self.services.fetch_and(!(1 << index), Ordering::Relaxed);
         if before == 1 << index {
             self.clear();
@@ -113,7 +114,7 @@ impl Wire {
         if self.gate(index).0 != Mode::Takeover {
             return self.tell(index, clients, HELD_DECIDED);
         }
-        self.forget_undecided(index);
+        self.undecided.forget(index);
         if self.has_told(index) {
             // Some were told one by one, before the whole service was taken over.
             for &client in clients {
@@ -155,11 +156,6 @@ impl Wire {
             }
             _ => {}
         }
-    }
-
-    /// Nobody of a service is undecided.
-    pub(super) fn forget_undecided(&self, index: u16) {
-        self.undecided.forget(index);
     }
 
     /// Whether something may be in the map `held` for a service.

@@ -39,7 +39,7 @@ impl Wire {
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).mode) };
         word.store(mode as u32, Ordering::SeqCst);
-        self.forget_undecided(index);
+        self.undecided.forget(index); // not before: a SYN of one of them would have passed
     }
 
     /// The gate, and the epoch in which it holds.

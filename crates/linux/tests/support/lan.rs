@@ -40,6 +40,12 @@ impl Family {
         }
     }
 
+    /// The client, from every port.
+    pub fn clients(self) -> Vec<SocketAddr> {
+        let from = |port| SocketAddr::new(self.address(1), port);
+        (1..=u16::MAX).map(from).collect()
+    }
+
     /// Where the service is.
     pub fn vip(self) -> SocketAddr {
         (self.address(100), 80).into()

@@ -180,7 +180,7 @@ impl Node {
         let had_end = service.standing.until().is_some();
         let change = service.standing.on_verdict(now, epoch, verdict);
         if change.is_none() && had_end && service.standing.until().is_none() {
-            let (service, until) = (index, None);
+            let (service, until) = (index, None); // the gate stays as it is
             self.actions.push_back(Action::SetUntil { service, until });
         }
         self.follow(now, index, change);

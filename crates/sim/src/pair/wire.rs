@@ -172,7 +172,7 @@ impl Wire {
 
     /// What an agent was deciding when it died is lost with it.
     pub fn settle_for_the_dead(&mut self) {
-        self.held.values_mut().for_each(|held| *held = Held::Decided);
+        self.settle();
         self.is_told |= self.gate == Gate::Takeover;
     }
 

@@ -25,9 +25,9 @@ const CONNECTIONS: u32 = 20;
 /// Separate two living nodes, or let one of them sleep, and say who spoke for the service when.
 ///
 /// Each fault is played with each way to decide who may speak: fail-stop (nobody decides: silence is taken for death), fence (a
-/// command that turns the other node's power off) and etcd. Clients send requests all the time, and in the end a new one must be served. From captures at the
-/// router it is found which node spoke when. With fence and etcd two nodes must never speak at the same time; with fail-stop
-/// it is measured and shown. In no cell may a client get a wrong byte.
+/// command that turns the other node's power off) and etcd. Clients send requests all the time, and in the end a new one
+/// must be served. From captures at the router it is found which node spoke when. With fence and etcd two nodes must never
+/// speak at the same time; with fail-stop it is measured and shown. In no cell may a client get a wrong byte.
 #[derive(Clone, Debug, Args)]
 pub struct SplitOptions {
     /// What happens; default: everything, one after the other.
