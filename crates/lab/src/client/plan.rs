@@ -39,6 +39,9 @@ pub struct Plan {
     /// Of how many connections, the first ones, the SHA-256 of the content is computed. The content is compared byte by byte with or
     /// without it; hashing takes longer than that.
     pub hashed: usize,
+    /// Every request that stores something may be refused (503), and not only one that must not be executed again: the nodes may
+    /// have given up its log.
+    pub refusable: bool,
 }
 
 /// Application protocols.
@@ -69,7 +72,8 @@ pub enum Workload {
     /// Content flows to the server in requests, each stored under a name of its own, and is read back. HTTP only.
     ///
     /// By turns a PUT with a length, a POST with an `Idempotency-Key`, a PUT in chunks that expects `100 Continue`. Every
-    /// fourth connection POSTs without a key instead: it may be refused (503), which ends it in order.
+    /// fourth connection POSTs without a key instead: it may be refused (503), which ends it in order; see also
+    /// [`Plan::refusable`].
     Post {
         /// Content bytes.
         bytes: u64,
@@ -204,6 +208,7 @@ impl Plan {
             connects_at_once: 64,
             timeline_points: 512,
             hashed: usize::MAX,
+            refusable: false,
         }
     }
 

@@ -16,7 +16,7 @@ pub enum Head {
     /// With an HTTP/1.1 head of status 201 or 204 that keeps the connection open, perhaps after an interim one (100); or,
     /// if it may be refused, of status 503 that ends the connection.
     Stored {
-        /// The request is one that a survivor must not execute again.
+        /// The request is one that a survivor must not execute again, or cannot.
         may_be_refused: bool,
     },
     /// With an HTTP/1.1 head of status 200 that keeps the connection open and announces the content by its length

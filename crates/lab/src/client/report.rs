@@ -38,7 +38,7 @@ pub struct ConnectionReport {
     pub bytes_received: u64,
     /// Content bytes sent and confirmed by replies.
     pub bytes_sent: u64,
-    /// Its last request was refused (503), as one that must not be executed again may be.
+    /// Its last request was refused (503), as one may be that must not be executed again, or cannot.
     pub was_refused: bool,
     /// SHA-256 of the content due and of the content received; `None` if the plan did not ask for it.
     pub sha256: Option<Sha256Pair>,

@@ -52,8 +52,8 @@ pub enum Store {
 /// Payload bytes of a chunk of an upload.
 const CHUNK: usize = 10_000;
 
-/// Stores `content` under `name`.
-pub fn http_store(host: &str, store: Store, name: &str, content: Content) -> Request {
+/// Stores `content` under `name`. `refusable`: it may be refused, however it is stored.
+pub fn http_store(host: &str, store: Store, name: &str, content: Content, refusable: bool) -> Request {
     let mut body = vec![0; content.len as usize];
     pattern::fill(content.seed, content.offset, &mut body);
     let (line, field) = match store {
@@ -85,7 +85,7 @@ pub fn http_store(host: &str, store: Store, name: &str, content: Content) -> Req
         bytes,
         replies: vec![Reply {
             head: Head::Stored {
-                may_be_refused: store == Store::Post,
+                may_be_refused: refusable || store == Store::Post,
             },
             content: None,
             tail: b"",

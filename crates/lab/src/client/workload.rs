@@ -183,7 +183,8 @@ impl Task<'_> {
                 (_, 1) => Store::KeyedPost,
                 (_, _) => Store::PutChunks,
             };
-            let request = requests::http_store(&host, store, &name(content.offset), content);
+            let request =
+                requests::http_store(&host, store, &name(content.offset), content, self.plan.refusable);
             connection.exchange(request).await?;
             if connection.replies.borrow().was_refused() {
                 self.was_refused.set(true);

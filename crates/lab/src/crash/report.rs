@@ -45,7 +45,7 @@ pub struct Report {
     connections_taken_over: u64,
     /// What cannot happen or cannot be masked, and why.
     exceptions: Vec<Exception>,
-    /// Those of them whose last request was refused, since it must not be executed again.
+    /// Those of them whose last request was refused, since it must not be executed again, or cannot.
     connections_refused: usize,
     /// RSTs, in either direction, as captured at the client.
     resets_seen: u64,

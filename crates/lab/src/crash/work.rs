@@ -9,6 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::{Options, Policy, Workload};
 use crate::client::{Plan, Until, Workload as ClientWorkload};
 use crate::emulator::Way;
+use crate::node::AtLimit;
 
 /// Content of small requests, and of each exchange of an idle connection; the README promises at least 1 KB.
 const SMALL: u64 = 1024;
@@ -117,6 +118,7 @@ impl Work {
         let mut plan = Plan::new(server, protocol, workload);
         plan.connections = options.connections as usize;
         plan.idle = idle as usize;
+        plan.refusable = options.log.at_limit == Some(AtLimit::Unprotect);
         plan.hashed = plan.idle + HASHED_MAX;
         plan.timeline_points = (TIMELINE_POINTS_MAX / plan.connections).clamp(2, plan.timeline_points);
         plan.seed = seed;
