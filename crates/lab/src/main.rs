@@ -14,6 +14,7 @@ mod figure;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod judge;
 mod net;
+mod newcomer;
 mod node;
 mod pattern;
 mod process;

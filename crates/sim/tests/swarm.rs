@@ -136,6 +136,7 @@ fn every_defect_of_a_node_is_noticed_and_every_property_has_its_checker() {
         "open commit",
         "no step back",
         "one voice",
+        "liveness",
     ] {
         assert!(all.contains(rule), "nothing has broken {rule:?}: {all:?}");
     }

@@ -17,6 +17,7 @@ use crate::clock::{ClockOffset, monotonic};
 use crate::judge::{self, Change, Closing, CommitMode, Expectations, Speaking, Survey};
 use crate::net::INTERFACE;
 use crate::net::address::CLIENT;
+use crate::newcomer::greet;
 use crate::node::{Agent, Arbiter, Assume, Content, HEARTBEAT_PORT, Log, Pair, Server, Status, Takeover};
 use crate::process;
 use crate::teardown::{Resource, Teardown};
@@ -95,6 +96,7 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
     };
     let takeovers = cluster.wait_gone_on(&before, &mut problems)?;
     std::thread::sleep(AFTER);
+    cluster.greet(&mut problems)?;
     for client in &mut cluster.clients {
         for at in [fault_at, drained.at] {
             client.order(Order::Fault {
@@ -244,6 +246,7 @@ impl Cluster {
             self.wait((service, 1 - place), Status::is_alone, "go on alone", problems);
         }
         std::thread::sleep(ACT);
+        self.greet(problems)?;
         let returned_at = monotonic();
         self.order_drain(node, &["--off"])?;
         for (service, place) in self.pairs_of(node) {
@@ -258,11 +261,21 @@ impl Cluster {
             );
         }
         std::thread::sleep(ACT);
+        self.greet(problems)?;
         Ok(Drained {
             node,
             at,
             returned_at,
         })
+    }
+
+    /// A new client comes to each service.
+    fn greet(&self, problems: &mut Vec<String>) -> Result<()> {
+        for segment in &self.segments {
+            let problem = greet(&self.network.router, APPLICATION, address(segment))?;
+            problems.extend(problem.map(|what| format!("service {}: {what}", segment.service)));
+        }
+        Ok(())
     }
 
     fn order_drain(&self, node: usize, options: &[&str]) -> Result<()> {

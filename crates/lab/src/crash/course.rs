@@ -8,7 +8,6 @@ use proto::Instant;
 
 use super::fault::{Fault, Sequel, Target};
 use super::integration::Integration;
-use super::newcomer::greet;
 use super::stage::Stage;
 use super::strike::{hooks_without_filter, kill_agent, power_off};
 use super::{Options, Returning, baseline, reboot};
@@ -69,10 +68,10 @@ pub fn follow(
         Sequel::Nothing => course.recover(stage, options, target)?,
     }
     if !options.baseline {
-        course.problems.extend(greet(stage, options)?);
+        course.problems.extend(stage.greet(options)?);
         tell("aftermath");
         course.second_event(stage, options, target)?;
-        course.problems.extend(greet(stage, options)?);
+        course.problems.extend(stage.greet(options)?);
     }
     Ok(course)
 }

@@ -7,7 +7,6 @@ mod durations;
 mod expect;
 mod fault;
 mod integration;
-mod newcomer;
 mod play;
 mod preflight;
 mod programs;

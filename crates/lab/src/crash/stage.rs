@@ -15,6 +15,7 @@ use crate::emulator::Emulator;
 use crate::fence;
 use crate::net::address::{CLIENT, Endpoint, NODES, ROUTER_LAN, VIP_V4, VIP_V6, WITNESSES};
 use crate::net::{INTERFACE, NODE_NAMES, Plan, Topology};
+use crate::newcomer::greet;
 use crate::node::{Agent, Application, Arbiter, Assume, Content, HEARTBEAT_PORT, Pair, Server, Status};
 use crate::teardown::{Resource, Teardown};
 use crate::witness::{self, Witness};
@@ -127,6 +128,14 @@ impl Stage {
     pub fn agent_mut(&mut self, index: usize) -> Result<&mut Agent> {
         let agents = self.agents.as_mut();
         Ok(&mut agents.context("there are no agents without steadfast")?[index])
+    }
+
+    /// Why a new client is not served, if it is not.
+    ///
+    /// # Errors
+    /// If the router's namespace cannot be entered.
+    pub fn greet(&self, options: &Options) -> Result<Option<String>> {
+        greet(&self.network.router, options.application(), self.pair.service)
     }
 
     /// What the agent of node `index` says of itself.

@@ -53,6 +53,7 @@ impl Station {
             }
             Action::SetUntil { until, .. } => self.set_until(until),
             Action::Confirm { epoch, .. } => self.confirm(now, epoch),
+            Action::Hold { .. } if self.is(Defect::NeverTold) => {}
             Action::Hold { clients, .. } => self.wire.hold(&clients),
             Action::Settle { .. } => self.wire.settle(),
             Action::CapWindow { client, cap, .. } => self.wire.cap(client, cap),

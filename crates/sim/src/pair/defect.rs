@@ -44,6 +44,8 @@ pub enum Defect {
     WithoutConsent,
     /// A dying process' FIN and RST go out.
     DeathSpeaks,
+    /// The gate is not told whose connections are being decided: everybody's SYN waits.
+    NeverTold,
 }
 
 impl Defect {
@@ -61,7 +63,7 @@ impl Defect {
     ];
 
     /// Those of a node, besides.
-    pub const NODE: [Self; 10] = [
+    pub const NODE: [Self; 11] = [
         Self::SkipDrains,
         Self::ReleaseUnlogged,
         Self::ForgetSyn,
@@ -72,5 +74,6 @@ impl Defect {
         Self::LeaseFromHearing,
         Self::WithoutConsent,
         Self::DeathSpeaks,
+        Self::NeverTold,
     ];
 }

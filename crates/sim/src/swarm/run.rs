@@ -1,4 +1,5 @@
-//! Plays one scenario: a safety phase, in which the faults strike, then everything is mended, then a liveness phase.
+//! Plays one scenario: a safety phase, in which the faults strike, then everything is mended, then a liveness phase; and then one
+//! node loses its power for good.
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,11 +20,13 @@ const WAIT_MAX: Duration = Duration::from_millis(1_200);
 const FENCED: Duration = Duration::from_millis(400);
 /// From the end of the last fault to the mending of all.
 const AFTERMATH: Duration = Duration::from_millis(200);
-/// From then on to a new client's connection.
+/// From then on to a new client's connection; and from the last power failure to another one's.
 const SETTLING: Duration = Duration::from_secs(3);
 /// Within this time after the mending everything is as it should be: three times the longest wait of a client, whose timeout has
 /// doubled while nobody answered.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
+/// A client that is under way at the last power failure has come so long before it.
+const UNDER_WAY: Duration = Duration::from_millis(40);
 /// How often it is looked whether it is.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -122,7 +125,9 @@ impl<'a> Run<'a> {
         let end = self.ends.iter().fold(self.now(), |end, one| end.max(*one));
         self.advance(end + AFTERMATH, None);
         self.mend_all();
-        self.recover();
+        if self.recover() {
+            self.lose_one();
+        }
         let mut outcome = std::mem::take(&mut self.outcome);
         verdict::judge(self.scenario, &self.scene, &mut outcome);
         outcome.time = self.now().since(Instant::ZERO);
@@ -221,26 +226,49 @@ impl<'a> Run<'a> {
         mends.iter().for_each(|(_, mend)| mend.carry_out(&mut self.scene));
     }
 
-    /// Waits until all is as it should be, for some time.
-    fn recover(&mut self) {
+    /// Waits until all is as it should be, for some time; a new client comes, too. Whether it is.
+    fn recover(&mut self) -> bool {
         let begin = self.now();
         let talk = Talk::plain(self.scenario.policy, 1_000);
         self.scene.connect(begin + SETTLING, talk);
-        while self.now() < begin + RECOVERY_MAX {
-            let next = self.now() + LOOK;
-            self.advance(next, None);
-            if self.now() > begin + SETTLING && verdict::is_recovered(&self.scene) {
-                let last = self.now() + LOOK * 10; // what comes after the end
-                self.advance(last, None);
-                if verdict::is_recovered(&self.scene) {
-                    return;
+        let is_recovered = self.wait(begin + SETTLING, begin + RECOVERY_MAX, verdict::is_recovered);
+        let violations = &mut self.outcome.violations;
+        violations.extend(verdict::not_whole(&self.scene));
+        is_recovered
+    }
+
+    /// One node of the two loses its power and does not come back: who is under way goes on, and who comes later is served.
+    fn lose_one(&mut self) {
+        let index = usize::from(self.scenario.seed % 2 == 1);
+        let node = [self.scene.primary, self.scene.backup][index];
+        let plain = |bytes| Talk::plain(self.scenario.policy, bytes);
+        let (under_way, later) = (plain(200_000), plain(1_001));
+        let begin = self.now();
+        self.scene.connect(begin, under_way);
+        self.advance(begin + UNDER_WAY, None);
+        self.scene.world.power_off(node);
+        self.scene.judge_mut().on_power_lost(index);
+        self.scene.connect(begin + SETTLING, later);
+        self.wait(begin + SETTLING, begin + RECOVERY_MAX, verdict::is_served);
+    }
+
+    /// Waits until `is_so`, after `begin` and before `end`, and a little longer for what comes after the end. Whether it is so.
+    fn wait(&mut self, begin: Instant, end: Instant, is_so: impl Fn(&Scene) -> bool) -> bool {
+        while self.now() < end {
+            self.advance(self.now() + LOOK, None);
+            if self.now() > begin && is_so(&self.scene) {
+                self.advance(self.now() + LOOK * 10, None);
+                if is_so(&self.scene) {
+                    return true;
                 }
             }
         }
+        false
     }
 }
 
-/// The clients' addresses, in the order of the scenario's connections; one more follows, which connects when all is mended.
+/// The clients' addresses, in the order of the scenario's connections. Those follow who come when all is mended: one, one more before a
+/// node loses its power for good, one after that.
 pub(super) fn clients(
     scene: &Scene,
 ) -> impl Iterator<Item = (usize, SocketAddr, Option<(&Talk, &crate::tcp::Endpoint)>)> {

@@ -66,13 +66,9 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
             .violations
             .extend(again.into_iter().map(|what| Violation::new("execution", what)));
     }
-    if !is_whole(scene) {
-        let what = format!("not duplex: {:?}", roles(scene));
-        outcome.violations.push(Violation::new("liveness", what));
-    }
     let excused = excused(scene);
     for (index, client, talk) in clients(scene) {
-        let is_last = index + 1 == scene.count();
+        let is_late = index >= scenario.connections.len();
         let is_orphaned = judge.is_orphaned(client);
         outcome.orphaned += usize::from(is_orphaned);
         let Some((talk, endpoint)) = talk else {
@@ -85,7 +81,7 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
             let (state, failure) = (endpoint.state(), endpoint.failure());
             format!("connection {index} ({client}): {state:?}, {failure:?}, {said}")
         };
-        if is_last {
+        if is_late && !excused.contains(&client) {
             if !talk.is_complete() {
                 outcome.violations.push(Violation::new("liveness", what()));
             }
@@ -140,16 +136,26 @@ fn is_whole(scene: &Scene) -> bool {
     knows_all && has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
 }
 
+/// That not both nodes do their part, if it is so.
+pub(super) fn not_whole(scene: &Scene) -> Option<Violation> {
+    let what = || format!("not duplex: {:?}", roles(scene));
+    (!is_whole(scene)).then(|| Violation::new("liveness", what()))
+}
+
 /// Whether every connection has come to its end, but those that need not, and the pair is whole.
 pub(super) fn is_recovered(scene: &Scene) -> bool {
+    is_whole(scene) && is_served(scene)
+}
+
+/// The first half of that.
+pub(super) fn is_served(scene: &Scene) -> bool {
     let judge = scene.judge();
     let excused = excused(scene);
     let is_over = |talk: &Talk, endpoint: &Endpoint| {
         talk.is_complete() || matches!(endpoint.state(), State::Closed | State::TimeWait)
     };
-    is_whole(scene)
-        && clients(scene).all(|(_, client, talk)| {
-            let is_done = talk.is_some_and(|(talk, endpoint)| is_over(talk, endpoint) || talk.may_be_cut());
-            is_done || judge.is_orphaned(client) || excused.contains(&client)
-        })
+    clients(scene).all(|(_, client, talk)| {
+        let is_done = talk.is_some_and(|(talk, endpoint)| is_over(talk, endpoint) || talk.may_be_cut());
+        is_done || judge.is_orphaned(client) || excused.contains(&client)
+    })
 }

@@ -119,6 +119,7 @@ impl Play<'_> {
         let (takeovers, taken_over) = self.survive(1 - node, fault_at, was_primary)?;
         self.primary = 1 - node;
         std::thread::sleep(ALONE);
+        self.problems.extend(self.stage.greet(self.options)?);
         tell(&format!("round {number}: return"));
         let mut integration = Integration::new(node, monotonic());
         bring_back(&mut self.stage, self.options.fault, node)?;
@@ -129,6 +130,7 @@ impl Play<'_> {
             self.client.order(Order::Reconnect)?;
         }
         integration.wait_protected(&self.stage, &mut self.problems)?;
+        self.problems.extend(self.stage.greet(self.options)?);
         play::measure(&mut self.client, fault_at, STALL_WINDOW)?;
         let quiet = fault_at.since(quiet_at).saturating_sub(play::FAULT_MARGIN);
         play::measure(&mut self.client, quiet_at, quiet)?;

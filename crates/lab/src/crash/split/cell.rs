@@ -11,7 +11,6 @@ use crate::client::{Failure, Report, Spread};
 use crate::clock::{ClockOffset, monotonic};
 use crate::crash::Options;
 use crate::crash::expect::of_service;
-use crate::crash::newcomer::greet;
 use crate::crash::play::{begin, finish, measure};
 use crate::crash::stage::service;
 use crate::crash::work::Work;
@@ -93,7 +92,7 @@ fn play_with(
     let healed_at = monotonic();
     std::thread::sleep(AFTER);
     measure(&mut client, fault_at, healed_at.since(fault_at))?;
-    let newcomer = greet(&stage, options)?;
+    let newcomer = stage.greet(options)?;
     let states = [0, 1].map(|index| match stage.status(index) {
         Ok(status) => status.services.iter().map(|one| one.state.clone()).collect(),
         Err(_) => "does not answer".to_owned(),

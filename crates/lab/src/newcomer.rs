@@ -1,23 +1,24 @@
 //! After whatever happened, someone new comes.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::Result;
+use linux::netns::Netns;
 
-use super::Options;
-use super::stage::Stage;
+use crate::node::Application;
 
 /// How long a new client waits for its connection, and for an answer: a SYN that is lost is repeated after a second, and after three.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Why a new client is not served, if it is not. It is the router, which is none of the clients that are judged.
+/// Why a new client of `application` at `service` is not served, if it is not. It comes from the `router`, which is none of the clients that
+/// are judged.
 ///
 /// # Errors
 /// If the router's namespace cannot be entered.
-pub fn greet(stage: &Stage, options: &Options) -> Result<Option<String>> {
-    let (service, health) = (stage.pair.service, options.application().health());
+pub fn greet(router: &Netns, application: Application, service: SocketAddr) -> Result<Option<String>> {
+    let health = application.health();
     let ask = || -> io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect_timeout(&service, LIMIT)?;
         stream.set_read_timeout(Some(LIMIT))?;
@@ -26,7 +27,7 @@ pub fn greet(stage: &Stage, options: &Options) -> Result<Option<String>> {
         stream.read_exact(&mut answer)?;
         Ok(answer)
     };
-    let said = match stage.network.router.run(ask)? {
+    let said = match router.run(ask)? {
         Ok(answer) if answer == health.expect.as_bytes() => return Ok(None),
         Ok(answer) => String::from_utf8_lossy(&answer).into_owned(),
         Err(error) => error.to_string(),
