@@ -68,6 +68,7 @@ impl Stretch {
 }
 
 /// Bytes that belong to a message, to be read once from front to back.
+#[derive(Default)]
 pub(super) struct Blob {
     content: Content,
     file: Option<File>,
@@ -86,6 +87,13 @@ enum Content {
         file: File,
         at: u64,
     },
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        let (bytes, at) = (Vec::new(), 0);
+        Self::Memory { bytes, at }
+    }
 }
 
 impl Content {
@@ -110,12 +118,9 @@ impl Blob {
         self.unread.is_empty()
     }
 
-    /// Reads the next bytes. 0 at the end; memory and files are given back then.
+    /// Reads the next bytes; 0 at the end. With the last ones memory and files are given back.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let Some(&stretch) = self.unread.front() else {
-            let (bytes, at) = (Vec::new(), 0);
-            self.content = Content::Memory { bytes, at };
-            self.file = None;
             return Ok(0);
         };
         let wanted = usize::try_from(stretch.len())
@@ -138,6 +143,9 @@ impl Blob {
         }
         if rest.len() == 0 {
             self.unread.pop_front();
+            if self.unread.is_empty() {
+                *self = Self::default();
+            }
         } else {
             self.unread[0] = rest;
         }
@@ -308,4 +316,42 @@ fn message_length(length: [u8; 4], rest: u64) -> io::Result<usize> {
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    use super::super::input::Piece;
+    use super::*;
+
+    /// A connection may live for hours after its logged input was read.
+    #[test]
+    fn memory_and_files_are_given_back_with_the_last_byte() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (here, there) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"spilled").unwrap();
+        let in_memory = vec![7; 2 * INLINE_MAX];
+        let input = Input {
+            file: Some(file.as_fd()),
+            pieces: vec![Piece::InFile { at: 0, len: 7 }, Piece::Bytes(&in_memory)],
+        };
+        send(here.as_fd(), &1_u8, &[], &input).unwrap();
+        let mut blob = receive::<u8>(there.as_fd(), &mut Room::default())
+            .unwrap()
+            .unwrap()
+            .blob;
+        let mut read = Vec::new();
+        let mut buffer = [0; 10_000];
+        while !blob.is_empty() {
+            let count = blob.read(&mut buffer).unwrap();
+            read.extend_from_slice(&buffer[..count]);
+        }
+        assert_eq!(read, [b"spilled".as_slice(), &in_memory].concat());
+        assert!(blob.file.is_none());
+        assert!(matches!(blob.content, Content::Memory { bytes, .. } if bytes.capacity() == 0));
+    }
 }

@@ -6,7 +6,7 @@
 //!           └─ replica ────────────┘      └────────┴──── failure ──── reset
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -42,6 +42,26 @@ pub(super) struct Relay {
 
 /// Another end than that both sides closed.
 pub(super) struct Cut(pub Ending, pub String);
+
+/// The application's end of a relayed connection.
+struct Application<'a> {
+    socket: &'a TcpStream,
+    /// It answered what was written with a RST. Who reads afterwards finds an orderly end: the kernel tells an error once.
+    was_reset: Cell<bool>,
+}
+
+impl Application<'_> {
+    /// It does not take what is written, for this reason.
+    fn on_error(&self, error: &io::Error) {
+        let is_reset = error.kind() == io::ErrorKind::ConnectionReset;
+        self.was_reset.set(self.was_reset.get() || is_reset);
+    }
+
+    async fn finish(&self, outgoing: &mut Outgoing) -> Result<(), ()> {
+        let outcome = outgoing.finish(self.socket).await;
+        outcome.map_err(|error| self.on_error(&error))
+    }
+}
 
 /// How the application's direction ended.
 enum Down {
@@ -202,12 +222,16 @@ impl Relay {
             State::Relaying
         });
         let filter = RefCell::new(filter);
-        let mut up = pin!(upstream(keeper, kept, (client, input), application, &filter));
+        let application = Application {
+            socket: application,
+            was_reset: Cell::new(false),
+        };
+        let mut up = pin!(upstream(keeper, kept, (client, input), &application, &filter));
         let mut down = pin!(downstream(
             keeper,
             kept,
             (client, output),
-            application,
+            &application,
             (&filter, first)
         ));
         tokio::select! {
@@ -253,10 +277,9 @@ impl Relay {
         if self.kept.adoption.input_ended {
             return Ok(());
         }
-        let deadline = Instant::now() + self.keeper.options.linger;
         loop {
             let read = flow::read(&self.client, &self.keeper.scratch, &self.kept, |_| ());
-            match timeout_at(deadline, read).await {
+            match timeout(self.keeper.options.linger, read).await {
                 Ok(Ok(Some(()))) => {}
                 Ok(Ok(None)) => return Ok(()),
                 Ok(Err(error)) => return Err(client_lost(error)),
@@ -272,14 +295,16 @@ async fn upstream(
     keeper: &Keeper,
     kept: &Kept,
     (client, input): (&TcpStream, &mut Blob),
-    application: &TcpStream,
+    application: &Application<'_>,
     filter: &RefCell<Filter>,
 ) -> Result<(), Cut> {
     let mut outgoing = Outgoing::default();
     let pass = |outgoing: &mut Outgoing, bytes: &[u8]| {
         let count = filter.borrow_mut().on_input(bytes);
         kept.to_application.set(kept.to_application.get() + count as u64);
-        outgoing.start(application, &bytes[..count])
+        outgoing
+            .start(application.socket, &bytes[..count])
+            .map_err(|error| application.on_error(&error))
     };
     while !input.is_empty() {
         let started = {
@@ -289,7 +314,7 @@ async fn upstream(
                 .map_err(|error| Cut(Ending::Failed, format!("reading the logged input: {error}")))?;
             pass(&mut outgoing, &scratch[..count])
         };
-        if started.is_err() || outgoing.finish(application).await.is_err() {
+        if started.is_err() || application.finish(&mut outgoing).await.is_err() {
             return Ok(());
         }
     }
@@ -302,11 +327,11 @@ async fn upstream(
         match started.await.map_err(client_lost)? {
             None => has_ended = true,
             Some(Err(_)) => return Ok(()),
-            Some(Ok(())) if outgoing.finish(application).await.is_err() => return Ok(()),
+            Some(Ok(())) if application.finish(&mut outgoing).await.is_err() => return Ok(()),
             Some(Ok(())) => {}
         }
     }
-    let _ = shut_down(application); // it may have closed before
+    let _ = shut_down(application.socket); // it may have closed before
     Ok(())
 }
 
@@ -315,7 +340,7 @@ async fn downstream(
     keeper: &Keeper,
     kept: &Kept,
     (client, output): (&TcpStream, &mut OutputEnd),
-    application: &TcpStream,
+    application: &Application<'_>,
     (filter, first): (&RefCell<Filter>, Vec<u8>),
 ) -> Result<Down, Cut> {
     let outcome = pass_down(keeper, kept, (client, output), application, (filter, first)).await;
@@ -327,7 +352,7 @@ async fn pass_down(
     keeper: &Keeper,
     kept: &Kept,
     (client, output): (&TcpStream, &mut OutputEnd),
-    application: &TcpStream,
+    application: &Application<'_>,
     (filter, first): (&RefCell<Filter>, Vec<u8>),
 ) -> Result<Down, Cut> {
     let passed = |count: usize| {
@@ -345,7 +370,7 @@ async fn pass_down(
             return Ok(Down::Finished);
         }
         let may_speak = *output == OutputEnd::Open;
-        let read = flow::read(application, &keeper.scratch, kept, |bytes| {
+        let read = flow::read(application.socket, &keeper.scratch, kept, |bytes| {
             let mut filter = filter.borrow_mut();
             if filter.is_transparent() && may_speak {
                 passed(bytes.len());
@@ -362,7 +387,11 @@ async fn pass_down(
             filter.settle();
             Ok(())
         });
-        match read.await {
+        let read = match read.await {
+            Ok(None) if application.was_reset.get() => Err(io::ErrorKind::ConnectionReset.into()),
+            read => read,
+        };
+        match read {
             Ok(Some(outcome)) => outcome?,
             Ok(None) => {
                 let mut filter = filter.borrow_mut();

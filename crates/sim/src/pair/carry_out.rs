@@ -463,13 +463,13 @@ fn adoption(connection: &Connection, endpoint: &Known, replica: Option<Replica>)
     let (log, frontier) = (connection.input(), endpoint.input_frontier);
     let restart = connection.follower().restart();
     let (plan, input) = match &restart {
-        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Vec::new()),
-        Ok(Restart::Http { feed, resume }) => (Plan::Http(resume.clone()), feed.logged(log, frontier)),
         Ok(Restart::Replica { input_from, resume }) => {
             let replica = replica.ok_or("there is no replica")?;
             let input = log.parts((*input_from).min(frontier)..frontier).collect();
             (Plan::Replica(resume.clone(), replica.application), input)
         }
+        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Vec::new()),
+        Ok(Restart::Http { feed, resume }) => (Plan::Http(resume.clone()), feed.logged(log, frontier)),
         Err(reason) => return Err(reason.clone()),
     };
     Ok(Adoption {

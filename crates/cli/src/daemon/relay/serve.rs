@@ -132,6 +132,12 @@ impl Thread {
         // What came after the endpoint was taken is in the socket's receive queue.
         let (log, frontier) = (connection.input(), endpoint.input_frontier);
         let (plan, input) = match &restart {
+            // A replica reads on though all is said.
+            Ok(Restart::Replica { input_from, resume }) => {
+                let input = log.parts((*input_from).min(frontier)..frontier).collect();
+                let resume = resume.clone();
+                (Plan::Replica { resume }, input)
+            }
             _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Input::default()),
             Ok(Restart::Http { feed, resume }) => (
                 Plan::Http {
@@ -141,11 +147,6 @@ impl Thread {
                 },
                 feed.logged(log, frontier).into_iter().collect(),
             ),
-            Ok(Restart::Replica { input_from, resume }) => {
-                let input = log.parts((*input_from).min(frontier)..frontier).collect();
-                let resume = resume.clone();
-                (Plan::Replica { resume }, input)
-            }
             Err(reason) => {
                 // It was asked before it was taken out of the table. The socket says a RST when it is closed, as all of these do.
                 tracing::warn!(client = %endpoint.client, reason, "connection lost");
@@ -163,7 +164,8 @@ impl Thread {
             output: endpoint.output,
             syn_ack,
         };
-        let replica = replica.as_ref().map(AsFd::as_fd);
+        let is_replica = matches!(adoption.plan, Plan::Replica { .. });
+        let replica = replica.as_ref().filter(|_| is_replica).map(AsFd::as_fd);
         if let Err(error) = self.keepers.adopt(&adoption, socket.as_fd(), replica, &input) {
             tracing::error!(client = %endpoint.client, error = format!("{error:#}"), "connection lost");
         }

@@ -1,6 +1,6 @@
 //! A bad end is seen by the client, and a good one is quiet.
 
-use std::io;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -78,6 +78,36 @@ fn an_application_that_resets_resets_the_client() {
     let seen = read_to_end(&mut client);
     assert!(is_reset(&seen), "{seen:?}");
     assert_eq!(lab.ended(1).ending, Ending::ApplicationLost);
+}
+
+/// Who writes to it may hear of its RST first, and then who reads finds the end of the stream.
+#[test]
+fn an_application_that_resets_who_writes_to_it_resets_the_client() {
+    let mut lab = Lab::new();
+    for id in 1..=30 {
+        let (address, application) = application(|mut stream| {
+            read_request(&mut stream);
+            say(&mut stream, CLOSE_DELIMITED);
+            stream
+        });
+        let connection = connection();
+        let adoption = adoption(
+            id,
+            &connection,
+            address,
+            http(GET.as_bytes(), CLOSE_DELIMITED.as_bytes()),
+        );
+        let mut client = lab.adopt(adoption, connection, &[GET.as_bytes()]);
+        let stream = application.join().unwrap();
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        let mut writer = client.try_clone().unwrap();
+        let writes = std::thread::spawn(move || while writer.write_all(&[b'x'; 1000]).is_ok() {});
+        std::thread::sleep(Duration::from_millis(5));
+        drop(stream);
+        let _ = read_to_end(&mut client); // here, too, the other thread may have heard of it first
+        assert_eq!(lab.ended(id).ending, Ending::ApplicationLost);
+        writes.join().unwrap();
+    }
 }
 
 #[test]

@@ -66,6 +66,22 @@ fn a_refused_upload_is_answered_while_it_is_still_sent() {
     assert_eq!(sums(&mut lab).refused, 1);
 }
 
+/// Who sends on is not silent, however long that takes.
+#[test]
+fn a_refused_upload_that_goes_on_is_not_reset() {
+    let mut lab = Lab::with(|options| options.linger = Duration::from_millis(100));
+    let connection = connection();
+    let adoption = adoption(1, &connection, nobody(), http(POST.as_bytes(), b""));
+    let mut client = lab.adopt(adoption, connection, &[]);
+    for _ in 0..40 {
+        say(&mut client, pattern(1_000));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(read_to_end(&mut client).unwrap(), REFUSAL);
+    drop(client);
+    assert_eq!(lab.ended(1).ending, Ending::Closed);
+}
+
 #[test]
 fn nothing_behind_a_refused_request_reaches_the_application() {
     let mut lab = Lab::new();
