@@ -148,6 +148,8 @@ enum reason {
 
 /* skb->mark and sk->mark of what may leave while the node has no right to speak in general: the nft guard lets it. */
 #define MARK_SPEAK 0x5f000004
+/* The same of a RST, of a connection that was decided: it is said on purpose. */
+#define MARK_END 0x5f000005
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");

@@ -5,10 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::wire::MARK_SPEAK;
+use crate::wire::{MARK_END, MARK_SPEAK};
 
-/// A pair of raw sockets, kept open: closing one costs milliseconds.
+/// Raw sockets, kept open: closing one costs milliseconds.
 pub struct RawSender {
+    words: Pair,
+    /// For RSTs.
+    ends: Pair,
+}
+
+/// Of both families.
+struct Pair {
     v4: Socket,
     v6: Option<Socket>,
 }
@@ -19,21 +26,49 @@ impl RawSender {
     /// # Errors
     /// What `socket(2)` says.
     pub fn open() -> io::Result<Self> {
+        let (words, ends) = (Pair::open(MARK_SPEAK)?, Pair::open(MARK_END)?);
+        Ok(Self { words, ends })
+    }
+
+    /// Sends one packet, which starts with its IP header, behind which stands the TCP header.
+    ///
+    /// # Errors
+    /// What `sendto(2)` says; a packet that is neither IPv4 nor IPv6 is invalid input.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        if is_reset(packet) {
+            self.ends.send(packet)
+        } else {
+            self.words.send(packet)
+        }
+    }
+}
+
+fn is_reset(packet: &[u8]) -> bool {
+    const RST: u8 = 4;
+    const FLAGS: usize = 13;
+    let transport = match packet.first() {
+        Some(first) if first >> 4 == 4 => usize::from(first & 15) * 4,
+        _ => 40,
+    };
+    packet
+        .get(transport + FLAGS)
+        .is_some_and(|flags| flags & RST != 0)
+}
+
+impl Pair {
+    /// What is sent here is said by the survivor.
+    fn open(mark: u32) -> io::Result<Self> {
         let raw = Protocol::from(libc::IPPROTO_RAW);
         let v4 = Socket::new(Domain::IPV4, Type::RAW, Some(raw))?;
         let v6 = Socket::new(Domain::IPV6, Type::RAW, Some(raw)).ok();
         for socket in std::iter::once(&v4).chain(&v6) {
             socket.set_nonblocking(true)?;
-            socket.set_mark(MARK_SPEAK)?; // what is sent here is said by the survivor
+            socket.set_mark(mark)?;
         }
         Ok(Self { v4, v6 })
     }
 
-    /// Sends one packet, which starts with its IP header.
-    ///
-    /// # Errors
-    /// What `sendto(2)` says; a packet that is neither IPv4 nor IPv6 is invalid input.
-    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+    fn send(&self, packet: &[u8]) -> io::Result<()> {
         let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not an IP packet");
         let (socket, destination) = match packet.first().map(|first| first >> 4) {
             Some(4) => {

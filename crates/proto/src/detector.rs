@@ -53,6 +53,16 @@ impl Detector {
         }
     }
 
+    /// The detector of an agent that goes on for one that had heard of the peer: a peer that is not there any more must be missed. It
+    /// has the time that agents are given to begin, and as long as the peer has said nothing, its traffic and its kernel's answers are
+    /// signs of life.
+    pub fn expecting(config: DetectorConfig, now: Instant) -> Self {
+        Self {
+            heard: Some(now + config.agent_timeout),
+            ..Self::new(config, now)
+        }
+    }
+
     /// The peer said that it is alive.
     pub fn on_heartbeat(&mut self, now: Instant) {
         self.heard = Some(now);
@@ -86,9 +96,9 @@ impl Detector {
     pub fn on_traffic(&mut self, now: Instant) {
         if self
             .beat
-            .is_some_and(|beat| now.since(beat) < self.config.agent_timeout)
+            .is_none_or(|beat| now.since(beat) < self.config.agent_timeout)
         {
-            self.heard = self.heard.max(Some(now));
+            self.heard = self.heard.map(|heard| heard.max(now));
         }
     }
 
@@ -115,9 +125,9 @@ impl Detector {
         self.heard.map(|heard| heard + self.config.patience())
     }
 
-    /// Whether the peer was ever heard of.
+    /// Whether the peer has ever said that it is alive.
     pub fn has_heard(&self) -> bool {
-        self.heard.is_some()
+        self.beat.is_some()
     }
 
     /// Whether the peer was heard of and is not overdue.
@@ -191,6 +201,24 @@ mod tests {
     fn a_peer_never_heard_of_is_not_declared_dead() {
         let mut detector = Detector::new(CONFIG, at(0));
         assert!((0..100).all(|step| !detector.is_silent(at(step * 10))));
+    }
+
+    #[test]
+    fn a_peer_that_is_expected_is_missed() {
+        let mut detector = Detector::expecting(CONFIG, at(0));
+        assert!((0..58).all(|step| !detector.is_silent(at(step * 10))));
+        assert!(!detector.has_heard());
+        assert!(detector.is_silent(at(580)), "500 + 80 ms");
+        let mut detector = Detector::expecting(CONFIG, at(0));
+        for millis in (0..2000).step_by(10) {
+            detector.on_traffic(at(millis));
+            assert!(
+                !detector.is_silent(at(millis)),
+                "{millis}: it says nothing, but it is there"
+            );
+        }
+        assert!((200..207).all(|step| !detector.is_silent(at(step * 10))));
+        assert!(detector.is_silent(at(2070)));
     }
 
     #[test]

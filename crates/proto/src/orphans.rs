@@ -73,11 +73,15 @@ pub(crate) struct Hearing {
 }
 
 impl Hearing {
-    /// The clients that were not heard of before, from the heartbeat of an agent.
-    pub(crate) fn take(&mut self, incarnation: u64, orphans: &Orphans) -> Vec<SocketAddr> {
+    /// An agent is heard; a new one counts anew. What is said to it must not be what the one before was to hear.
+    pub(crate) fn begin(&mut self, incarnation: u64) {
         if std::mem::replace(&mut self.incarnation, incarnation) != incarnation {
-            self.adopted = 0; // a new agent counts anew
+            self.adopted = 0;
         }
+    }
+
+    /// The clients that were not heard of before, from a heartbeat of that agent.
+    pub(crate) fn take(&mut self, orphans: &Orphans) -> Vec<SocketAddr> {
         let known = self.adopted.saturating_sub(orphans.first);
         let known = usize::try_from(known).unwrap_or(usize::MAX);
         let new: Vec<_> = orphans.clients.iter().skip(known).copied().collect();
@@ -112,8 +116,8 @@ mod tests {
             for (there, back) in fates.into_iter().chain(sure) {
                 let told = telling.told();
                 for _ in 0..there {
-                    taken.extend(hearing.take(7, &told));
-                    taken.extend(hearing.take(7, &old));
+                    taken.extend(hearing.take(&told));
+                    taken.extend(hearing.take(&old));
                 }
                 for _ in 0..back {
                     telling.on_adopted(hearing.adopted());
@@ -132,9 +136,12 @@ mod tests {
             first: 0,
             clients: vec![client(1)],
         };
-        assert_eq!(hearing.take(7, &one).len(), 1);
-        assert_eq!(hearing.take(7, &one).len(), 0);
-        assert_eq!(hearing.take(8, &one).len(), 1);
+        hearing.begin(7);
+        assert_eq!(hearing.take(&one).len(), 1);
+        hearing.begin(7);
+        assert_eq!(hearing.take(&one).len(), 0);
+        hearing.begin(8);
+        assert_eq!((hearing.adopted(), hearing.take(&one).len()), (0, 1));
     }
 
     #[test]

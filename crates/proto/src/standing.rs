@@ -85,6 +85,17 @@ pub struct StandingConfig {
     pub lease: Duration,
 }
 
+/// What an agent that is gone left of a standing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Found {
+    /// Its role.
+    pub role: Role,
+    /// The epoch of that role.
+    pub epoch: u64,
+    /// Its right to speak had no end.
+    pub is_confirmed: bool,
+}
+
 /// Role, epoch, lease and right.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Standing {
@@ -111,16 +122,17 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// A node that knows nothing; or that goes on with `role` and `epoch` of an agent that died.
-    pub fn new(config: StandingConfig, found: Option<(Role, u64)>, now: Instant) -> Self {
-        let (role, epoch) = found.unwrap_or((Role::Joining, 0));
+    /// A node that knows nothing; or that goes on with what an agent left that died.
+    pub fn new(config: StandingConfig, found: Option<Found>, now: Instant) -> Self {
+        let (role, epoch) = found.map_or((Role::Joining, 0), |found| (found.role, found.epoch));
+        let is_confirmed = found.is_some_and(|found| found.is_confirmed && found.role.speaks_alone());
         let mut standing = Self {
             config,
             role,
             epoch,
             lease_until: None,
             granted_until: None,
-            confirmed: None,
+            confirmed: is_confirmed.then_some(epoch),
             ask_at: now,
             has_asked: false,
             is_wanted: false,
@@ -270,6 +282,7 @@ impl Standing {
             // It is not silent. But the arbiter may have given the epoch, and then nobody else can go on.
             self.is_wanted &= self.has_asked;
         }
+        self.spare(word);
         let change = self
             .event_of(word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
@@ -279,6 +292,14 @@ impl Standing {
         }
         self.grant(now);
         change
+    }
+
+    /// Nobody is to be fenced who says itself that it is mute in this node's epoch.
+    fn spare(&mut self, word: &Word) {
+        let is_mute = matches!(word.role, Role::Standby | Role::Returning) && word.epoch >= self.epoch;
+        if self.config.arbiter == Arbiter::Fence && self.role.speaks_alone() && is_mute {
+            self.confirmed = Some(self.epoch);
+        }
     }
 
     fn is_wire_of(&self, word: &Word) -> bool {
@@ -421,8 +442,16 @@ impl Standing {
             (_, Role::TakingOver) | (Event::Reached, _) => self.epoch + 1,
             _ => self.epoch,
         };
-        if event == Event::PeerLeaves {
-            self.granted_until = Some(now); // it has promised to take nothing over
+        let is_fence = self.config.arbiter == Arbiter::Fence;
+        match event {
+            Event::PeerLeaves => {
+                self.granted_until = Some(now); // it has promised to take nothing over
+                self.confirmed = is_fence.then_some(self.epoch + 1);
+            }
+            Event::PeerBack => self.confirmed = None, // the promise is over
+            // It is well, and will say that it is mute.
+            Event::PeerYields if is_fence => self.ask_at = now + self.config.lease / 2,
+            _ => {}
         }
         if to != Role::TakingOver && to != Role::Sole {
             self.lease_until = None;

@@ -7,7 +7,7 @@ use linux::network::{self, Network};
 use linux::spill::SpillDir;
 use linux::wire::{Mode, Rings, Wire, WireOptions, WireService};
 use proto::Instant;
-use proto::action::Gate;
+use proto::action::{Gate, ServiceIndex};
 use proto::connection::AtLimit;
 use proto::detector::DetectorConfig;
 use proto::follower::Opaque;
@@ -37,8 +37,8 @@ pub(super) struct SetUp {
 
 /// What an agent before this one has left, dead or replaced.
 pub(super) struct Found {
-    /// By service, gate and epoch.
-    pub(super) gates: Vec<(Gate, u64)>,
+    /// By service.
+    pub(super) services: Vec<proto::node::Found>,
     /// When that agent was there last.
     pub(super) seen: Instant,
 }
@@ -54,10 +54,9 @@ pub(super) fn set_up(
     let services = wire_services(config)?;
     let adopted = Wire::adopt(&config.node.name, &options, &services)?;
     let found = adopted.as_ref().map(|wire| Found {
-        gates: (0..)
+        services: (0..)
             .take(services.len())
-            .map(|index| wire.gate(index))
-            .map(|(mode, epoch)| (gate_of(mode), epoch))
+            .map(|index| found_of(wire, index))
             .collect(),
         seen: Instant::from_nanos(wire.agent_seen()),
     });
@@ -99,6 +98,16 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+fn found_of(wire: &Wire, index: ServiceIndex) -> proto::node::Found {
+    let (mode, epoch) = wire.gate(index);
+    proto::node::Found {
+        gate: gate_of(mode),
+        epoch,
+        is_confirmed: wire.until(index) == 0,
+        taken: wire.held(index),
+    }
 }
 
 /// Nothing is undone if this fails: forwarding goes on, and the operator decides.
@@ -226,7 +235,7 @@ pub(super) fn node_config(
             },
             is_primary: service.role == Role::Primary,
             mac,
-            found: found.map(|found| found.gates[index]),
+            found: found.map(|found| found.services[index].clone()),
             state_sync: service.state_sync.as_ref().map(|sync| sync.hold),
         })
         .collect();

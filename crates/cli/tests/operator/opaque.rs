@@ -1,9 +1,9 @@
 //! What is not HTTP is served and not protected, and the backup says why.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Lines, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::daemon::pair;
@@ -83,4 +83,70 @@ fn what_is_not_http_is_shown_with_its_reason() {
     );
     let reason = "the connection is encrypted (TLS)";
     backup.wait_for(&[ONLY_ONE, &format!("\"reasons\":{{\"{reason}\":1}}")]);
+}
+
+/// A worker: accepts connections on port 80 beside others, and answers each as it is told.
+const WORKER: &str = "
+import socket, sys
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+listener.bind(('0.0.0.0', 80))
+listener.listen()
+print('ready', flush=True)
+streams = []
+while True:
+    stream, _ = listener.accept()
+    streams.append(stream)
+    print('accepted', flush=True)
+    stream.recv(10000)
+    stream.sendall(sys.argv[1].encode())
+";
+
+/// Such a process; it is killed if the test ends before it does.
+struct Worker {
+    process: Child,
+    says: Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    fn start(namespace: &Namespace) -> Self {
+        let mut command = Command::new("python3");
+        command.args(["-c", WORKER, UPGRADED]).stdout(Stdio::piped());
+        let mut process = namespace.run(|| command.spawn().unwrap());
+        let mut says = BufReader::new(process.stdout.take().unwrap()).lines();
+        assert_eq!(says.next().unwrap().unwrap(), "ready");
+        Self { process, says }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Nobody can go on with an upgraded connection, and the kernel of the node where it was may not say so: the backup does, though it
+/// speaks for nobody else.
+#[test]
+fn what_cannot_be_gone_on_with_ends_with_its_worker() {
+    let Some(lan) = Lan::new("what_cannot_be_gone_on_with_ends_with_its_worker") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [primary, backup] = pair(&lan, dir.path(), "worker");
+    lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
+    let mut one = Worker::start(&lan.node);
+    let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+    assert_eq!(one.says.next().unwrap().unwrap(), "accepted");
+    let _other = Worker::start(&lan.node);
+    client.write_all(UPGRADE.as_bytes()).unwrap();
+    client.read_exact(&mut [0; UPGRADED.len()]).unwrap();
+    backup.wait_for(&[ONLY_ONE]);
+    one.process.kill().unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let end = client.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(end, Err(ErrorKind::ConnectionReset));
+    // The others' service is where it was.
+    primary.wait_for(&["\"mode\":\"duplex\"", "\"role\":\"primary\""]);
 }

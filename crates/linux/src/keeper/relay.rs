@@ -26,6 +26,7 @@ use super::kept::{Keeper, Kept};
 use super::message::Plan;
 use super::status::{Ending, State};
 use crate::transparent::connect_as;
+use crate::wire::MARK_END;
 
 /// Pause before an application that refused is tried again.
 const RETRY: Duration = Duration::from_millis(20);
@@ -84,7 +85,10 @@ impl Relay {
         if self.output == OutputEnd::FinAcknowledged {
             // The kernel does not know that its FIN is out, and would say another one. Fails only without the right to it.
             let _ = setsockopt(&self.client, sockopt::TcpRepair, &1);
-        } else if !ending.is_reset() {
+        } else if ending.is_reset() {
+            // The guard lets it through, whether or not this node speaks for others. Fails only without the right to it.
+            let _ = SockRef::from(&self.client).set_mark(MARK_END);
+        } else {
             close_in_order(&self.client);
         }
         let Self {

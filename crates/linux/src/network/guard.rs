@@ -5,8 +5,8 @@
 //! socket, and a listener on the backup answers a SYN. What the wire forwards does not pass here.
 //!
 //! A takeover speaks before the right is granted, which takes a message to the kernel: its sockets bear [`MARK_SPEAK`], and so do
-//! those that take over a mark of a packet that the wire let in. A RST always needs the right: what ends a connection is said
-//! when all are decided.
+//! those that take over a mark of a packet that the wire let in. A RST needs the right, or [`MARK_END`]: that is said on purpose, of a
+//! connection that was decided, also by a wire that has taken over some beside a primary that lives. No kernel says that by itself.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 use super::Error;
 use super::voice::Voice;
-use crate::wire::MARK_SPEAK;
+use crate::wire::{MARK_END, MARK_SPEAK};
 
 const PREFIX: &str = "steadfast_";
 
@@ -40,7 +40,7 @@ pub(super) fn exists(table: &str) -> Result<bool, Error> {
 }
 
 /// Rules of a whole table.
-const RULES: usize = 6;
+const RULES: usize = 7;
 
 /// Whether the table is as it was made, and `speakers` may speak. It costs a few messages to the kernel.
 pub(super) fn stands(
@@ -111,6 +111,7 @@ fn ruleset(table: &str, services: &[SocketAddr]) -> String {
             set speak6 {{ type ipv6_addr . inet_service; }}
             chain mute {{
                 oif lo accept
+                meta mark {MARK_END} accept
                 tcp flags & rst == rst counter drop
                 meta mark {MARK_SPEAK} accept
                 counter drop

@@ -1,6 +1,6 @@
 //! What user space and the eBPF programs share: the Rust side of `bpf/abi.h`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The most services that one node serves.
 pub const SERVICES_MAX: usize = 64;
@@ -86,6 +86,13 @@ impl ClientKey {
         bytes[16..18].copy_from_slice(&self.port);
         bytes[18..].copy_from_slice(&self.service.to_ne_bytes());
         bytes
+    }
+
+    /// The client of a key's bytes.
+    pub(super) fn client(key: &[u8]) -> Option<SocketAddr> {
+        let address = Ipv6Addr::from(*key.first_chunk::<16>()?);
+        let port = u16::from_be_bytes(*key.get(16..)?.first_chunk()?);
+        Some((address.to_canonical(), port).into())
     }
 
     /// The bit of the map `undecided` that stands for this client, and others: as `is_undecided` computes it.
@@ -178,6 +185,9 @@ pub const MARK_DYING: u32 = 0x5f00_0003;
 
 /// `MARK_SPEAK`: what a takeover says before the node has the right to speak: restored sockets' segments and wake-ups.
 pub const MARK_SPEAK: u32 = 0x5f00_0004;
+
+/// `MARK_END`: the word that ends a connection for which this node has the right to speak.
+pub const MARK_END: u32 = 0x5f00_0005;
 
 /// Names of the counters, in the order of `enum reason`.
 pub const REASONS: [&str; 21] = [

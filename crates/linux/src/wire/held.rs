@@ -124,6 +124,14 @@ impl Wire {
         Ok(())
     }
 
+    /// The clients that the wire was told of one by one, and has not forgotten.
+    pub fn held(&self, index: u16) -> Vec<SocketAddr> {
+        let of_service = |key: &Vec<u8>| key.ends_with(&index.to_ne_bytes());
+        let map = self.map("held");
+        let keys = map.keys().filter(of_service);
+        keys.filter_map(|key| ClientKey::client(&key)).collect()
+    }
+
     /// What an agent was deciding when it died is lost with it: nobody waits for it.
     pub(super) fn settle_for_the_dead(&self, services: u16) -> Result<(), WireError> {
         self.undecided.clear();

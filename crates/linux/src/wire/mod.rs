@@ -25,7 +25,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use proto::packet::Checksum;
 use thiserror::Error;
 
-pub use abi::{Death, MARK_DYING, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
+pub use abi::{Death, MARK_DYING, MARK_END, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
 pub use attach::{detach, mount_bpffs};
 pub use deaths::Deaths;
 use held::Undecided;

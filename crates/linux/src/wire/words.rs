@@ -97,6 +97,12 @@ impl Wire {
     }
 
     /// When the right to speak alone ends: nanoseconds of the monotonic clock; 0: it does not end.
+    pub fn until(&self, index: u16) -> u64 {
+        // SAFETY: as for `set_until`.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).until_ns) }.load(Ordering::SeqCst)
+    }
+
+    /// Sets that.
     pub fn set_until(&self, index: u16, until_ns: u64) {
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).until_ns) }

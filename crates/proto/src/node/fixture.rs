@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{NodeConfig, ServiceConfig};
+use super::{Found, NodeConfig, ServiceConfig};
 use crate::Instant;
+use crate::action::Gate;
 use crate::detector::DetectorConfig;
 use crate::standing::Arbiter;
 use crate::table::TableConfig;
@@ -14,6 +15,18 @@ pub(super) const BEAT: Duration = Duration::from_millis(20);
 /// Milliseconds since the clock began.
 pub(super) fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
+}
+
+impl Found {
+    /// A gate whose right to speak had no end.
+    pub(super) fn sample(gate: Gate, epoch: u64) -> Self {
+        Self {
+            gate,
+            epoch,
+            is_confirmed: true,
+            taken: Vec::new(),
+        }
+    }
 }
 
 /// A node of one service under `http` and fail-stop, with a lease of 300 ms: alpha, the configured primary, or beta.

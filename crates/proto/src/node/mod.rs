@@ -7,8 +7,10 @@
 
 #[cfg(test)]
 mod fixture;
+mod found;
 mod limit;
 mod older;
+mod orphans;
 mod roles;
 mod sync;
 #[cfg(test)]
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
+pub use self::found::Found;
 use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
@@ -65,8 +68,8 @@ pub struct ServiceConfig {
     pub is_primary: bool,
     /// This node's MAC address on its interface.
     pub mac: [u8; 6],
-    /// The gate and the epoch that an agent before this one left, if any did.
-    pub found: Option<(Gate, u64)>,
+    /// What an agent before this one left of it, if any did.
+    pub found: Option<Found>,
     /// Policy `replica` of a server with state: the operator's hook makes the state the primary's, and clients' input may be held
     /// for so long. `None`: a server that has just started has all the state that matters.
     pub state_sync: Option<Duration>,
@@ -125,14 +128,14 @@ pub(crate) struct Service {
 
 impl Service {
     fn new(config: &ServiceConfig, standing: StandingConfig, now: Instant) -> Self {
-        let found = config
-            .found
-            .map(|(gate, epoch)| (roles::behind(gate, epoch), epoch));
+        let found = config.found.as_ref();
+        let mut taken = HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed));
+        taken.extend(found.into_iter().flat_map(|found| &found.taken));
         Self {
             config: config.clone(),
-            standing: Standing::new(standing, found, now),
+            standing: Standing::new(standing, found.map(found::behind), now),
             roles: VecDeque::new(),
-            gate: config.found.map_or(Gate::Off, |(gate, _)| gate),
+            gate: found.map_or(Gate::Off, |found| found.gate),
             table: Table::new(config.table.clone()),
             takeover: None,
             reports: Vec::new(),
@@ -144,7 +147,7 @@ impl Service {
             telling: Telling::default(),
             hearing: Hearing::default(),
             orphans: Vec::new(),
-            taken: HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed)),
+            taken,
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             hands_over: false,
@@ -214,8 +217,13 @@ impl Node {
             };
             Service::new(service, standing, now)
         };
-        let services = config.services.iter().map(service).collect();
-        let detector = Detector::new(config.detector, now);
+        let services: Vec<_> = config.services.iter().map(service).collect();
+        let has_met = |service: &Service| service.role() != Role::Joining;
+        let detector = if services.iter().any(has_met) {
+            Detector::expecting(config.detector, now)
+        } else {
+            Detector::new(config.detector, now)
+        };
         let mut node = Self {
             config,
             detector,
@@ -228,6 +236,7 @@ impl Node {
             actions: VecDeque::new(),
             turn: Turn::new(now),
         };
+        node.speak_as_found();
         node.sync_what_was_found(now);
         node.count_what_was_found(now);
         node
@@ -415,19 +424,6 @@ impl Node {
                 self.follow(now, index, change);
             }
             self.adopt_orphans(now, index);
-        }
-    }
-
-    /// Connections of `clients` have lost their process on the primary: takes them over, after those that are being decided.
-    fn adopt_orphans(&mut self, now: Instant, index: ServiceIndex) {
-        let service = &mut self.services[usize::from(index)];
-        if service.role() != Role::Backup || service.takeover.is_some() {
-            return;
-        }
-        let clients = std::mem::take(&mut service.orphans);
-        if !clients.is_empty() {
-            service.taken.extend(&clients);
-            service.takeover = Some(Takeover::begin_for(now, index, clients, &mut self.actions));
         }
     }
 

@@ -1,6 +1,5 @@
 //! Who does what: heartbeats, time, the health of the application, and what changes of role bring about.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::view::Refusal;
@@ -12,18 +11,6 @@ use crate::role::{Event, Role};
 use crate::standing::{Arbiter, Change, Verdict, Word};
 use crate::state_sync;
 use crate::takeover::Takeover;
-
-/// The role of an agent that left `gate` behind. One that died while it decided connections has lost those; it speaks alone.
-pub(super) fn behind(gate: Gate, epoch: u64) -> Role {
-    match gate {
-        Gate::Off => Role::Joining,
-        Gate::Mute if epoch == 0 => Role::Joining,
-        Gate::Wire => Role::Backup,
-        Gate::Takeover | Gate::Sole => Role::Sole,
-        Gate::Primary => Role::Primary,
-        Gate::Mute => Role::Standby,
-    }
-}
 
 impl Node {
     /// The peer's sign of life.
@@ -38,6 +25,9 @@ impl Node {
         let sent = heartbeat.sent;
         self.echo = Some(Echo { incarnation, sent });
         if !is_known {
+            for service in &mut self.services {
+                service.hearing.begin(incarnation);
+            }
             self.send_heartbeat(now); // who has just come should not have to wait for the next one
         }
         let echo = heartbeat
@@ -57,7 +47,10 @@ impl Node {
                 continue;
             }
             self.look_for_two_voices(index, &beat);
-            self.hear_of_orphans(now, index, incarnation, &beat);
+            if echo.is_some() {
+                self.hear_of_adopted(now, index, beat.adopted);
+            }
+            self.hear_of_orphans(now, index, &beat);
             let is_bereft = !self.may_speak_beside() && !beat.orphans.clients.is_empty();
             let service = &mut self.services[usize::from(index)];
             // A server that is no better would not help.
@@ -112,34 +105,8 @@ impl Node {
 
     /// Whether a wire may speak for some connections beside a primary that lives: by its lease, or because nobody is to be asked. Else it
     /// takes over all.
-    fn may_speak_beside(&self) -> bool {
+    pub(super) fn may_speak_beside(&self) -> bool {
         self.config.arbiter == Arbiter::FailStop || !self.config.lease.is_zero()
-    }
-
-    fn hear_of_orphans(&mut self, now: Instant, index: ServiceIndex, incarnation: u64, beat: &ServiceBeat) {
-        let may_adopt = self.may_speak_beside();
-        let service = &mut self.services[usize::from(index)];
-        let adopted = service.telling.on_adopted(beat.adopted);
-        let mut answers = !adopted.is_empty() && service.telling.has_more();
-        let (role, epoch) = (service.role(), service.standing.epoch());
-        if may_adopt && role == Role::Backup && (beat.role, beat.epoch) == (Role::Primary, epoch) {
-            let new = service.hearing.take(incarnation, &beat.orphans);
-            answers |= !new.is_empty();
-            service.orphans.extend(new);
-        }
-        self.destroy(index, adopted);
-        self.adopt_orphans(now, index);
-        if answers {
-            self.send_heartbeat(now);
-        }
-    }
-
-    /// What the kernel would still say for these connections would contradict who goes on with them.
-    fn destroy(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {
-        if !clients.is_empty() {
-            let service = index;
-            self.actions.push_back(Action::Destroy { service, clients });
-        }
     }
 
     /// The peer's kernel answered a probe.
@@ -298,26 +265,6 @@ impl Node {
         let service = &mut self.services[usize::from(index)];
         if std::mem::replace(&mut service.server, server) != server {
             self.send_heartbeat(now); // at once, not in the usual rhythm
-        }
-    }
-
-    /// The processes of these clients' connections died on this node, but the service lives.
-    pub fn handle_orphans(
-        &mut self,
-        now: Instant,
-        index: ServiceIndex,
-        clients: impl IntoIterator<Item = SocketAddr>,
-    ) {
-        let service = &mut self.services[usize::from(index)];
-        if !matches!(service.role(), Role::Primary | Role::Claiming) {
-            return; // there is no wire that knows them, and none that may be heard again
-        }
-        let told = clients
-            .into_iter()
-            .filter(|&client| service.telling.add(client))
-            .count();
-        if told > 0 {
-            self.send_heartbeat(now);
         }
     }
 

@@ -119,6 +119,7 @@ mod tests {
     use crate::action::Gate;
     use crate::connection::Protection;
     use crate::follower::Policy;
+    use crate::node::Found;
     use crate::node::fixture::{at, config};
     use crate::packet::{Checksum, Flags, Options};
     use crate::state_sync::Phase;
@@ -132,7 +133,7 @@ mod tests {
         let mut config = config(false);
         let service = &mut config.services[0];
         service.table.policy = Policy::Replica;
-        service.found = Some((Gate::Wire, 2));
+        service.found = Some(Found::sample(Gate::Wire, 2));
         service.state_sync = Some(Duration::from_millis(500));
         Node::new(config, at(0))
     }

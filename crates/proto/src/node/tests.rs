@@ -25,6 +25,8 @@ struct Two {
     /// Epochs in which two voices were noticed.
     alarms: [Vec<u64>; 2],
     incarnations: u64,
+    /// What each has asked the arbiter.
+    asked: [Vec<u64>; 2],
 }
 
 impl Two {
@@ -41,6 +43,7 @@ impl Two {
             network: [Vec::new(), Vec::new()],
             alarms: [Vec::new(), Vec::new()],
             incarnations: 1,
+            asked: [Vec::new(), Vec::new()],
         }
     }
 
@@ -96,6 +99,7 @@ impl Two {
                 Action::Drain { service } => self.nodes[index].handle_drained(now, service),
                 Action::Announce { .. } => announced = true,
                 Action::Confirm { service, epoch } => {
+                    self.asked[index].push(epoch);
                     if let Some(verdict) = self.verdict {
                         self.nodes[index].handle_verdict(now, service, epoch, verdict);
                     }
@@ -123,6 +127,25 @@ impl Two {
         self.incarnations += 1;
         let arbiter = self.nodes[index].config.arbiter;
         self.nodes[index] = node(index == 0, arbiter, self.incarnations, self.now);
+        self.runs[index] = true;
+        self
+    }
+}
+
+impl Two {
+    /// Another agent goes on with what that one left.
+    fn replace(&mut self, index: usize) -> &mut Self {
+        self.incarnations += 1;
+        let (gate, until) = self.gates[index];
+        let mut config = NodeConfig {
+            incarnation: self.incarnations,
+            ..self.nodes[index].config.clone()
+        };
+        config.services[0].found = Some(Found {
+            is_confirmed: until.is_none(),
+            ..Found::sample(gate, self.nodes[index].role(0).1)
+        });
+        self.nodes[index] = Node::new(config, self.now);
         self.runs[index] = true;
         self
     }
@@ -495,11 +518,142 @@ fn a_wire_goes_on_whose_primary_was_refused() {
         incarnation: 2,
         ..two.nodes[1].config.clone()
     };
-    config.services[0].found = Some((Gate::Wire, 2));
+    config.services[0].found = Some(Found::sample(Gate::Wire, 2));
     two.nodes[1] = Node::new(config, two.now);
     two.runs[1] = true;
     two.verdict = Some(Verdict::Granted);
     assert_eq!(two.pass(LONG).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
+}
+
+/// Its peer died while it was away: it has never heard it, and misses it all the same.
+#[test]
+fn an_agent_that_goes_on_misses_a_peer_that_it_has_never_heard() {
+    for arbiter in [Arbiter::FailStop, Arbiter::Witness, Arbiter::Fence] {
+        for (dies, lives) in [(0, 1), (1, 0)] {
+            let mut two = Two::new(arbiter);
+            two.pass(SHORT).kill(dies).replace(lives).pass(SHORT * 3);
+            let early = two.nodes[lives].role(0);
+            assert_eq!(early.1, 2, "{arbiter:?}: it gives the other one time, {early:?}");
+            two.pass(LONG);
+            assert_eq!(two.nodes[lives].role(0), (Role::Sole, 3), "{arbiter:?}");
+        }
+    }
+}
+
+/// The agent before it closed the gate and died before all was decided.
+#[test]
+fn an_agent_that_goes_on_alone_has_the_right_to_speak_at_once() {
+    for (gate, may_speak) in [
+        (Gate::Takeover, true),
+        (Gate::Sole, true),
+        (Gate::Primary, true),
+        (Gate::Wire, false),
+        (Gate::Mute, false),
+    ] {
+        let mut config = fixture::config(false);
+        config.services[0].found = Some(Found::sample(gate, 3));
+        let mut node = Node::new(config, Instant::ZERO);
+        let says = std::iter::from_fn(|| node.poll_action());
+        let is_allowed = says
+            .into_iter()
+            .any(|action| matches!(action, Action::AllowSpeech { .. }));
+        assert_eq!(is_allowed, may_speak, "{gate:?}");
+    }
+}
+
+/// A backup that has adopted orphans of the agent before has said how many; that is not said of the new one's.
+#[test]
+fn orphans_of_a_new_agent_are_told_though_as_many_were_adopted_before() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    let client = |number: u16| SocketAddr::from(([10, 0, 0, 1], number));
+    let now = two.now;
+    two.nodes[0].handle_orphans(now, 0, [client(1), client(2)]);
+    two.carry_out(0);
+    two.pass(SHORT);
+    assert_eq!(two.network[0], ["destroy"]);
+    two.replace(0);
+    two.network[0].clear();
+    two.nodes[0].handle_orphans(two.now, 0, [client(3)]);
+    // The new agent's first word is lost; what the backup says meanwhile was meant for the agent before.
+    two.hears = false;
+    two.carry_out(0);
+    let mut words = Vec::new();
+    two.nodes[1].handle_timeout(two.now + BEAT);
+    while let Some(action) = two.nodes[1].poll_action() {
+        words.extend(match action {
+            Action::Send(heartbeat) => Some(heartbeat),
+            _ => None,
+        });
+    }
+    two.now += BEAT;
+    assert!(!words.is_empty());
+    for word in words {
+        two.nodes[0].handle_heartbeat(two.now, word);
+    }
+    two.carry_out(0);
+    assert!(two.network[0].is_empty(), "{:?}", two.network[0]);
+    two.hears = true;
+    two.pass(SHORT);
+    assert_eq!(two.network[0], ["destroy"], "it was told, and taken over");
+    assert_eq!(two.nodes[1].takeovers(0).len(), 2);
+}
+
+/// Whoever is switched off must be silent: what is planned switches nobody off.
+#[test]
+fn a_fence_is_for_the_silent() {
+    let mut two = Two::new(Arbiter::Fence);
+    two.pass(SHORT);
+    for asked in [0, 1] {
+        let now = two.now;
+        two.nodes[asked].handle_handover(now, 0).unwrap();
+        two.carry_out(asked);
+        two.pass(LONG);
+    }
+    assert_eq!(two.asked, [[], []], "handed over");
+    for leaves in [0, 1] {
+        for is_gone in [true, false] {
+            let now = two.now;
+            two.nodes[leaves].handle_leave(now, 0, is_gone);
+            two.carry_out(leaves);
+            two.pass(LONG);
+        }
+        let roles = two.roles().map(|(role, _)| role);
+        assert!(
+            roles.contains(&Role::Primary) && roles.contains(&Role::Backup),
+            "{roles:?}"
+        );
+        assert_eq!(two.asked, [[], []], "left, and came back");
+    }
+    let epoch = two.roles()[0].1;
+    let speaker = usize::from(two.roles()[1].0 == Role::Primary);
+    two.kill(1 - speaker).pass(LONG);
+    assert_eq!(two.nodes[speaker].role(0), (Role::Sole, epoch + 1));
+    assert_eq!(two.asked[speaker], [epoch + 1], "silence");
+    two.replace(speaker).pass(LONG);
+    assert_eq!(two.asked[speaker], [epoch + 1], "the agent before it had asked");
+}
+
+/// A promise counts as long as it is kept.
+#[test]
+fn a_wire_that_left_and_is_back_is_fenced_when_it_is_silent() {
+    let mut two = Two::new(Arbiter::Fence);
+    two.pass(SHORT);
+    two.outside = false; // the claim comes to nothing
+    let now = two.now;
+    two.nodes[1].handle_leave(now, 0, true);
+    two.carry_out(1);
+    assert_eq!(two.nodes[0].role(0).0, Role::Claiming);
+    two.replace(1).run(1);
+    assert_eq!(two.roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
+    two.outside = true;
+    two.pass(LONG);
+    let roles = two.roles();
+    assert_eq!(roles.map(|(role, _)| role), [Role::Primary, Role::Backup]);
+    assert_eq!(two.asked[0], []);
+    two.kill(1).pass(LONG);
+    assert_eq!(two.nodes[0].role(0), (Role::Sole, roles[0].1 + 1));
+    assert_eq!(two.asked[0], [roles[0].1 + 1]);
 }
 
 #[test]

@@ -224,6 +224,7 @@ mod tests {
 
     use super::*;
     use crate::action::{Action, Gate, Heartbeat};
+    use crate::node::Found;
     use crate::node::fixture::{at, config};
     use crate::orphans::Orphans;
     use crate::table::Direction;
@@ -280,7 +281,7 @@ mod tests {
         let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
         for (gate, is_primary) in [(Gate::Primary, true), (Gate::Wire, false)] {
             let mut config = self::node().config;
-            config.services[0].found = Some((gate, 2));
+            config.services[0].found = Some(Found::sample(gate, 2));
             let mut node = Node::new(config, at(0));
             let segment = Segment {
                 source: node.vip(0),

@@ -8,7 +8,7 @@ use proto::Instant;
 use proto::action::{Action, Heartbeat};
 use proto::census::{Page, PageQuery};
 use proto::learn::Told;
-use proto::node::Node as Core;
+use proto::node::{Found, Node as Core};
 use proto::packet::Checksum;
 use proto::role::Role;
 use proto::standing::Verdict;
@@ -183,7 +183,13 @@ impl Station {
         let mut config = self.config.core.clone();
         let number = self.agent.number + 1;
         config.incarnation = number;
-        config.services[0].found = Some(self.wire.gate());
+        let (gate, epoch) = self.wire.gate();
+        config.services[0].found = Some(Found {
+            gate,
+            epoch,
+            is_confirmed: self.until.is_none(),
+            taken: self.wire.held(),
+        });
         self.wire.forget_caps();
         self.wire.settle_for_the_dead();
         self.agent = Agent::new(now, number);

@@ -188,6 +188,11 @@ impl Wire {
         self.is_told = true;
     }
 
+    /// Who was held.
+    pub fn held(&self) -> Vec<SocketAddr> {
+        self.held.keys().copied().collect()
+    }
+
     /// From now on a client's window is held to this; `None`: no more.
     pub fn cap(&mut self, client: SocketAddr, cap: Option<Cap>) {
         match (cap, self.capped.get_mut(&client)) {

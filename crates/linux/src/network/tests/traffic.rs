@@ -1,13 +1,16 @@
 //! What the neighbours and the clients see.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use proto::Seq;
+use proto::packet::{Flags, Options, Segment};
 use socket2::SockRef;
 
 use super::*;
-use crate::wire::MARK_SPEAK;
+use crate::raw::RawSender;
+use crate::wire::{MARK_END, MARK_SPEAK};
 
 const MOMENT: Duration = Duration::from_millis(300);
 
@@ -251,6 +254,50 @@ fn who_answers_a_marked_syn_may_speak_but_not_reset() {
         drop(server);
         client.set_read_timeout(Some(MOMENT)).unwrap();
         assert!(is_silent(&client), "no RST");
+
+        // On purpose.
+        let mut client = connect(&world, service).expect("the SYN was marked");
+        client.set_read_timeout(Some(SOON)).unwrap();
+        let (server, _) = std::iter::repeat_with(|| listener.accept().unwrap())
+            .find(|(_, from)| *from == client.local_addr().unwrap())
+            .unwrap();
+        SockRef::from(&server).set_mark(MARK_END).unwrap();
+        SockRef::from(&server).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(server);
+        let end = client.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(end, Err(io::ErrorKind::ConnectionReset));
+    }
+}
+
+/// What the agent refuses ends, though its node may not speak in general. (What a guard drops is told to who sends.)
+#[test]
+fn a_refusal_needs_no_right_to_speak() {
+    let Some(world) = World::new("a_refusal_needs_no_right_to_speak") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let plan = backup_plan();
+    let backup = &world.backup;
+    let _network = backup.run(|| set_up(&plan, &journal(dir.path())));
+    let raw = backup.run(|| RawSender::open().unwrap());
+    for service in [plan.services[0].address, plan.services[2].address] {
+        let router: IpAddr = if service.is_ipv4() { "10.0.0.1" } else { "fd00::1" }
+            .parse()
+            .unwrap();
+        let reset = Segment {
+            source: service,
+            destination: (router, 9).into(),
+            seq: Seq(1),
+            ack: Seq(1),
+            flags: Flags {
+                rst: true,
+                ..Flags::default()
+            },
+            window: 0,
+            options: Options::default(),
+            payload: &[],
+        };
+        raw.send(&reset.emit()).unwrap();
     }
 }
 

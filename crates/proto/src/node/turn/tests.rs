@@ -7,6 +7,7 @@ use super::*;
 use crate::Seq;
 use crate::action::{Gate, Heartbeat, Server, ServiceBeat, ServiceIndex};
 use crate::follower::Policy;
+use crate::node::Found;
 use crate::node::fixture::{BEAT, at, config};
 use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Options, Segment};
@@ -30,7 +31,7 @@ fn wire_of(services: u8, policy: Policy) -> Node {
             let mut service = service.clone();
             service.table.vip = ([10, 0, 0, 100 + index], 80).into();
             service.table.policy = policy;
-            service.found = Some((Gate::Wire, 2));
+            service.found = Some(Found::sample(Gate::Wire, 2));
             service
         })
         .collect();
