@@ -132,10 +132,12 @@ static __always_inline __u32 *service_of(const __u8 *address, __be16 port) {
 	return bpf_map_lookup_elem(&services, &key);
 }
 
-/* An ICMP error quotes the packet that it is about; is that one of ours, sent by the VIP? */
+/* An ICMP error quotes the packet that it is about; is that one of ours, sent by the VIP? Then `out` tells whose. */
 static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct parsed *out) {
 	struct addresses inner;
-	__be16 port;
+	struct {
+		__be16 source, dest;
+	} ports;
 	__u8 type;
 	int failed;
 	if (load(skb, out->ip.l4, &type, 1))
@@ -146,12 +148,15 @@ static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct par
 		failed = parse_v6(skb, out->ip.l4 + 8, &inner);
 	else
 		failed = parse_v4(skb, out->ip.l4 + 8, &inner);
-	if (failed || inner.protocol != IPPROTO_TCP || load(skb, inner.l4, &port, sizeof(port)))
+	if (failed || inner.protocol != IPPROTO_TCP || load(skb, inner.l4, &ports, sizeof(ports)))
 		return PARSE_OTHER;
-	__u32 *service = service_of(inner.source, port);
+	__u32 *service = service_of(inner.source, ports.source);
 	if (!service)
 		return PARSE_OTHER;
 	out->service = *service;
+	out->direction = DIRECTION_OUT;
+	__builtin_memcpy(out->ip.destination, inner.destination, sizeof(out->ip.destination));
+	out->tcp.dest = ports.dest;
 	return PARSE_ICMP;
 }
 

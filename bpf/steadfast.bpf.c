@@ -67,7 +67,19 @@ enum local {
 	LOCAL_NONE,    /* nothing, or a listener, or a socket that is not ready */
 	LOCAL_WAITING, /* an old connection in TIME-WAIT */
 	LOCAL_READY,   /* a socket that may have the segment */
+	LOCAL_COOKIE,  /* the listener, which has answered with a SYN cookie and kept nothing: this segment is the connection's first word */
 };
+
+/* Whether a segment for a listener brings back a SYN cookie of it. Where no listener has overflowed lately the kernel says so at once. */
+static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed *packet, struct bpf_sock *listener) {
+	__u8 header[sizeof(struct ipv6hdr)] = {};
+	__u32 len = packet->ip.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	if (!packet->tcp.ack || packet->tcp.syn || packet->tcp.rst)
+		return 0;
+	if (packet->ip.v6 ? load(skb, L3, header, sizeof(struct ipv6hdr)) : load(skb, L3, header, sizeof(struct iphdr)))
+		return 0;
+	return !bpf_tcp_check_syncookie(listener, header, len, &packet->tcp, sizeof(packet->tcp));
+}
 
 static __always_inline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
 	struct bpf_sock_tuple tuple = {};
@@ -91,7 +103,7 @@ static __always_inline enum local find_local(struct __sk_buff *skb, struct parse
 		return LOCAL_NONE;
 	enum local local = LOCAL_READY;
 	if (found->state == BPF_TCP_LISTEN)
-		local = LOCAL_NONE;
+		local = brings_cookie(skb, packet, found) ? LOCAL_COOKIE : LOCAL_NONE;
 	else if (found->state == BPF_TCP_TIME_WAIT)
 		local = LOCAL_WAITING;
 	struct bpf_sock *full = bpf_sk_fullsock(found);
@@ -99,6 +111,14 @@ static __always_inline enum local find_local(struct __sk_buff *skb, struct parse
 		local = LOCAL_NONE;
 	bpf_sk_release(found);
 	return local;
+}
+
+/* To the local stack. A new connection takes over the mark, and so does what answers it (tcp_fwmark_accept). */
+static __always_inline int pass_local(struct __sk_buff *skb, struct parsed *packet, _Bool is_new) {
+	if (is_new)
+		skb->mark = MARK_SPEAK;
+	count(packet->service, REASON_PASSED_LOCAL);
+	return TC_ACT_OK;
 }
 
 /* enum held, or 0: the connection is the primary's. */
@@ -128,10 +148,9 @@ static __always_inline _Bool is_input_held(struct __sk_buff *skb, struct parsed 
  * log. Reserve first, then look: the agent makes a socket ready first, then reads the ring. So one of the two sees the other.
  */
 static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
-	if (find_local(skb, packet)) {
-		count(packet->service, REASON_PASSED_LOCAL);
-		return TC_ACT_OK;
-	}
+	enum local local = find_local(skb, packet);
+	if (local)
+		return pass_local(skb, packet, local == LOCAL_COOKIE);
 	struct bpf_dynptr bytes;
 	__u32 len = skb->len - L3;
 	__u64 after = bpf_ringbuf_query(&ring, BPF_RB_PROD_POS);
@@ -139,10 +158,10 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
 		return dropped(packet->service, REASON_RING_FULL);
 	}
-	if (find_local(skb, packet)) {
+	local = find_local(skb, packet);
+	if (local) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
-		count(packet->service, REASON_PASSED_LOCAL);
-		return TC_ACT_OK;
+		return pass_local(skb, packet, local == LOCAL_COOKIE);
 	}
 	if (fill(skb, packet, &bytes, len, after)) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
@@ -213,19 +232,15 @@ static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet
 	_Bool waits = *(volatile __u32 *)&state->holds == HOLDS_NOTHING || is_undecided(packet);
 	if (waits && !find_local(skb, packet))
 		return dropped(packet->service, REASON_SYN_WAITS);
-	skb->mark = MARK_SPEAK; /* the listener's answer and its socket take it over (tcp_fwmark_accept) */
-	count(packet->service, REASON_PASSED_LOCAL);
-	return TC_ACT_OK;
+	return pass_local(skb, packet, 1);
 }
 
 /* A client's segment whose connection, but not the service, was or is taken over. */
 static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!packet->tcp.syn)
 		return take(skb, packet);
-	if (find_local(skb, packet) == LOCAL_READY) {
-		count(packet->service, REASON_PASSED_LOCAL);
-		return TC_ACT_OK;
-	}
+	if (find_local(skb, packet) == LOCAL_READY)
+		return pass_local(skb, packet, 0);
 	if (held_as(packet, state) != HELD_DECIDED)
 		return dropped(packet->service, REASON_SYN_WAITS);
 	/* The old connection is over: this is a new one, and the primary's. */
@@ -278,11 +293,14 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	}
 }
 
-static __always_inline int pass_icmp(struct __sk_buff *skb, __u32 service, struct service_state *state) {
+/* An error is for whoever has said what it is about. */
+static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 mode = mode_now(state);
 	if (mode != MODE_WIRE && mode != MODE_FORWARD)
 		return TC_ACT_OK;
-	count(service, REASON_ICMP_FORWARDED);
+	if (mode == MODE_WIRE && held_as(packet, state))
+		return TC_ACT_OK;
+	count(packet->service, REASON_ICMP_FORWARDED);
 	return release_to_peer(skb, state);
 }
 
@@ -297,7 +315,7 @@ int wire(struct __sk_buff *skb) {
 	if (!state || mode_now(state) == MODE_OFF)
 		return TC_ACT_OK;
 	if (verdict == PARSE_ICMP)
-		return pass_icmp(skb, service, state);
+		return pass_icmp(skb, &packet, state);
 	if (verdict == PARSE_FRAGMENT)
 		return dropped(service, REASON_FRAGMENT);
 	if (verdict == PARSE_MALFORMED)
@@ -339,11 +357,9 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 		return dropped(packet->service, REASON_DEATH_FIN);
 	if (!packet->tcp.syn && !packet->tcp.fin && !packet->tcp.rst)
 		return TC_ACT_OK;
-	struct client_key client = client_of(packet);
-	if (packet->tcp.syn) { /* a new connection of that client */
-		bpf_map_delete_elem(&dying, &client);
+	if (packet->tcp.syn)
 		return TC_ACT_OK;
-	}
+	struct client_key client = client_of(packet);
 	_Bool is_dying = skb->mark == MARK_DYING || bpf_map_lookup_elem(&dying, &client);
 	if (packet->tcp.rst && (is_dying || state->server_dead))
 		return dropped(packet->service, REASON_DEATH_FIN);
@@ -380,6 +396,10 @@ int guard(struct __sk_buff *skb) {
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
 	if (!state)
 		return TC_ACT_OK;
+	if (packet.tcp.syn) { /* a new connection of that client, whoever died before */
+		struct client_key client = client_of(&packet);
+		bpf_map_delete_elem(&dying, &client);
+	}
 	__u8 destination[6];
 	switch (mode_now(state)) {
 	case MODE_WIRE:
@@ -476,6 +496,7 @@ int death(struct bpf_sock *sk) {
 			continue;
 		__sync_fetch_and_add(&service->deaths, 1);
 		struct death_record record = {.client = {.service = i}, .listener = listener};
+		__u32 mark = sk->mark;
 		sk->mark = MARK_DYING; /* before the agent can hear of it and look who listens still */
 		if (listener) {
 			__sync_fetch_and_add(&service->server_dead, 1);
@@ -483,7 +504,11 @@ int death(struct bpf_sock *sk) {
 			record.client = other_end(kernel_sk, i);
 			bpf_map_update_elem(&dying, &record.client, &index, BPF_ANY);
 		}
-		bpf_ringbuf_output(&ring_deaths, &record, sizeof(record), BPF_RB_FORCE_WAKEUP);
+		if (bpf_ringbuf_output(&ring_deaths, &record, sizeof(record), BPF_RB_FORCE_WAKEUP) && !listener) {
+			/* Nobody will hear of it: an ordinary end is better than none. */
+			bpf_map_delete_elem(&dying, &record.client);
+			sk->mark = mark;
+		}
 	}
 	return 1;
 }

@@ -409,6 +409,15 @@ fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
             "the VIP still answers"
         );
         assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
+
+        // About a connection that was taken over: it is here.
+        let service = family.service();
+        scene.wire.hold(service, &[forged.source]).expect("hold");
+        scene.wire.settle(service, &[forged.source]).expect("settle");
+        let client = &scene.lan.client;
+        scene.put_as(client, &icmp_error(family, kind, mtu, quoted));
+        assert!(ping(client, family.vip().ip()), "the VIP still answers");
+        assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
     }
 }
 

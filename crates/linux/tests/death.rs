@@ -5,10 +5,12 @@ mod support;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, kill, raise, signal};
 use nix::unistd::Pid;
+use socket2::{Domain, SockRef, Socket, Type};
 use steadfast_linux::network::sockets;
 use steadfast_linux::wire::{Mode, WireOptions};
 
@@ -369,6 +371,42 @@ fn the_rst_for_a_dead_workers_connection_is_not_heard() {
             .expect("the connection is open");
         scene.guard.wait_for(family, "dropped_dying_process", 2);
         scene.hears(b"", "nothing is said for it");
+    }
+}
+
+/// Its client's next connection may begin while the node speaks alone.
+#[test]
+fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("the_next_connection_of_a_dead_ones_client_ends_like_any_other") else {
+            return;
+        };
+        let mut scene = Scene::new(&lan, family);
+        scene.end(End::Signal(Signal::SIGKILL));
+        scene.server.wait_for_end();
+        scene.guard.wait_for(family, "dropped_dying_process", 1);
+        let deaths = scene.guard.server_deaths(family.service());
+        scene.guard.forget_server_deaths(family.service(), deaths);
+        scene.guard.set_modes(Mode::Sole);
+        let mut server = Server::start(&lan.primary, family.vip());
+        let from = scene.client.local_addr().expect("connected");
+        let socket = lan
+            .client
+            .run(|| Socket::new(Domain::for_address(from), Type::STREAM, None).expect("socket"));
+        let again = TcpStream::from(socket.try_clone().expect("dup"));
+        let old = std::mem::replace(&mut scene.client, again);
+        SockRef::from(&old)
+            .set_linger(Some(Duration::ZERO))
+            .expect("SO_LINGER");
+        drop(old);
+        socket.bind(&from.into()).expect("bind");
+        socket.connect(&family.vip().into()).expect("connect");
+        let patience = Some(Duration::from_secs(10));
+        scene.client.set_read_timeout(patience).expect("a timeout");
+        server.obey("accept");
+        scene.guard.set_modes(Mode::Primary);
+        server.obey("close");
+        assert_eq!((&scene.client).read(&mut [0; 10]).expect("its end"), 0);
     }
 }
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use proto::packet::{Checksum, Flags, Options, Segment};
 use proto::{Seq, takeover};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, Restored};
-use steadfast_linux::wire::{Mode, REASONS};
+use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS};
 
 use support::frame::Tap;
 use support::lan::{Family, Lan, accept, patient};
@@ -410,6 +410,26 @@ fn syns_of_undecided_clients_wait() {
         let (_, client) = listener.accept().expect("the SYN that comes then");
         assert_eq!(client, from);
         drop(opening);
+    }
+}
+
+/// A listener that has more handshakes than its queue takes answers with SYN cookies and keeps nothing of them: the client's next word
+/// makes the connection.
+#[test]
+fn a_syn_cookie_opens_a_connection_in_a_takeover() {
+    for family in Family::BOTH {
+        let Some(lan) = Lan::new("a_syn_cookie_opens_a_connection_in_a_takeover") else {
+            return;
+        };
+        lan.backup.sysctl("ipv4/tcp_syncookies", "2"); // always
+        lan.backup.sysctl("ipv4/tcp_fwmark_accept", "1"); // as a node's network is set up
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
+        wire.hold(family.service(), &[]).expect("hold");
+        let (client, server) = lan.client.connect_pair(&lan.backup.listen(family.vip()));
+        say(&client, &server, b"what?");
+        say(&server, &client, b"that");
+        assert_eq!(wire.counter(family, "held_in_takeover"), 0);
+        assert_eq!(SockRef::from(&server).mark().expect("SO_MARK"), MARK_SPEAK);
     }
 }
 

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// So many are told in one heartbeat: it stays far below the size of a datagram.
 const TOLD_MAX: usize = 256;
-/// So many wait to be told. A worker with more connections loses the oldest ones' protection, and says so.
-const WAITING_MAX: usize = 65_536;
+/// So many wait to be told: more than a worker has connections.
+const WAITING_MAX: usize = 1 << 20;
 
 /// Orphans in a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
