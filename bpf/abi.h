@@ -48,7 +48,7 @@ struct service_state {
 	__u64 until_ns;      /* the right to speak alone ends then, CLOCK_MONOTONIC; 0: it does not end */
 	__u64 hold_until_ns; /* until then nothing that clients send gets to the primary, CLOCK_MONOTONIC */
 	__u32 caps;          /* the map `caps` has something for this service; stored by the agent alone */
-	__u32 zero2;
+	__u32 consented;     /* the primary has taken this wire for its backup; for the agent that goes on from here */
 };
 
 /* What the map `held` has for a service. */

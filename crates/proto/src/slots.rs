@@ -41,6 +41,16 @@ impl Slots {
         })
     }
 
+    /// How many slots there are, held or free.
+    pub(crate) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whoever holds a slot.
+    pub(crate) fn at(&self, slot: usize) -> Option<&Connection> {
+        self.slots.get(slot)?.connection.as_deref()
+    }
+
     pub(crate) fn get(&self, id: ConnectionId) -> Option<&Connection> {
         let slot = self.slots.get(id.slot as usize)?;
         slot.connection

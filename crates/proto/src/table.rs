@@ -3,6 +3,7 @@
 mod config;
 mod learning;
 mod limit;
+mod vanished;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ use crate::stream::OnShelf;
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
 pub use config::TableConfig;
+use vanished::Round;
 
 /// Handshakes remembered at a time; the oldest is forgotten first, so a flood costs this much and no more.
 pub const HANDSHAKES_MAX: usize = 65_536;
@@ -99,6 +101,9 @@ pub struct Table {
     on_probation: Vec<ConnectionId>,
     /// All packets pass here, so what is older than the log can be learnt.
     is_wire: bool,
+    round: Round,
+    /// Connections that are no more though no packet said so.
+    gone: Vec<ConnectionId>,
 }
 
 /// By client address, with a seed: clients choose their addresses, but cannot choose collisions.
@@ -125,6 +130,8 @@ impl Table {
             census: Census::default(),
             on_probation: Vec::new(),
             is_wire: false,
+            round: Round::default(),
+            gone: Vec::new(),
         }
     }
 
@@ -276,7 +283,7 @@ impl Table {
         self.handshakes.remove(&client);
         self.forget_older(client);
         if let Some(old) = self.find(client) {
-            self.remove(old);
+            self.discard(old);
         }
         self.ended.remove(&client);
         self.handed_over.remove(&client);
@@ -314,7 +321,7 @@ impl Table {
         let handshake = self.handshakes.remove(&client).expect("looked up before");
         let syn_ack = handshake.syn_ack.expect("looked up before");
         if let Some(old) = self.find(client) {
-            self.remove(old);
+            self.discard(old);
         }
         self.ended.remove(&client);
         self.forget_older(client);
@@ -463,6 +470,18 @@ impl Table {
         let clock = connection.endpoint().timestamps;
         self.handed_over.insert(connection.client(), clock);
         Some(connection)
+    }
+
+    /// Takes a connection out of the table that is over, though no packet says so.
+    pub(crate) fn discard(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
+        let connection = self.remove(id)?;
+        self.gone.push(id);
+        Some(connection)
+    }
+
+    /// The connections that are over since this was asked last, though no packet said so.
+    pub(crate) fn take_gone(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.gone)
     }
 
     /// Takes a connection out of the table.

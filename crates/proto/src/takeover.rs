@@ -326,7 +326,7 @@ impl Takeover {
         reason: String,
         actions: &mut VecDeque<Action>,
     ) {
-        let Some(entry) = table.remove(connection) else {
+        let Some(entry) = table.discard(connection) else {
             return;
         };
         // A client that may still be waiting for the SYN-ACK is not refused: it asks again.

@@ -10,7 +10,7 @@ use linux::network::{Interface, Network, Part};
 use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{FilterWatch, Mode, Rings, Wire};
-use proto::action::{Action, Gate, ServiceIndex};
+use proto::action::{Action, Gate, Report, ServiceIndex};
 use proto::census::{Page, PageQuery};
 use proto::learn::{QUESTION_MAX, Told};
 use proto::node::Node;
@@ -342,7 +342,12 @@ impl Executor {
                 until,
             }),
             Action::HoldInput { service, until } => self.hold_input(service, until),
-            Action::Report(report) => self.tell(node, &report),
+            Action::Report(report) => {
+                if let Report::Role { service, to, .. } = report {
+                    self.wire.set_consented(service, to == Role::Backup);
+                }
+                self.tell(node, &report);
+            }
         }
         Ok(())
     }

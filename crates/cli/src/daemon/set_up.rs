@@ -105,6 +105,7 @@ fn found_of(wire: &Wire, index: ServiceIndex) -> proto::node::Found {
     proto::node::Found {
         gate: gate_of(mode),
         epoch,
+        is_consented: wire.is_consented(index),
         is_confirmed: wire.until(index) == 0,
         taken: wire.held(index),
     }

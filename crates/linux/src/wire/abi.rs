@@ -59,7 +59,7 @@ pub(super) struct ServiceState {
     pub until_ns: u64,
     pub hold_until_ns: u64,
     pub caps: u32,
-    pub zero2: u32,
+    pub consented: u32,
 }
 
 /// `struct client_key`: a connection, by its client.

@@ -298,7 +298,7 @@ impl Wire {
             until_ns: 0,
             hold_until_ns: 0,
             caps: 0,
-            zero2: 0,
+            consented: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };

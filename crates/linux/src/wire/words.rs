@@ -96,6 +96,20 @@ impl Wire {
             .store(epoch, Ordering::SeqCst);
     }
 
+    /// Whether the primary has taken this wire for its backup.
+    pub fn is_consented(&self, index: u16) -> bool {
+        // SAFETY: as for `set_until`.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).consented) }.load(Ordering::SeqCst)
+            != 0
+    }
+
+    /// Sets that, for the agent that goes on from here.
+    pub fn set_consented(&self, index: u16, consented: bool) {
+        // SAFETY: as for `set_until`.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).consented) }
+            .store(consented.into(), Ordering::SeqCst);
+    }
+
     /// When the right to speak alone ends: nanoseconds of the monotonic clock; 0: it does not end.
     pub fn until(&self, index: u16) -> u64 {
         // SAFETY: as for `set_until`.

@@ -364,3 +364,44 @@ fn microseconds_are_not_learnt() {
     let cause = shown(&table, 1)[&client(1)].to_string();
     assert!(cause.ends_with("its timestamps count microseconds"), "{cause}");
 }
+
+/// A client that is gone, whose server gave up: no packet says so. One that is silent, and one that has come again, stay.
+#[test]
+fn who_has_vanished_is_forgotten_and_who_is_silent_is_not() {
+    for policy in [Policy::Http, Policy::Replica] {
+        let mut table = wire(policy, 0);
+        serve(&mut table, &Kernel::new(), 0..1);
+        for number in 0..200 {
+            connect(&mut table, 10, client(number));
+        }
+        let mut kernel = clients(100..200);
+        serve(&mut table, &kernel, 11..50_000);
+        assert_eq!(
+            table.len(),
+            200,
+            "nobody is asked about who has not been silent for long"
+        );
+        connect(&mut table, 60_000, client(0));
+        kernel.insert(client(0));
+        serve(&mut table, &kernel, 60_000..80_000);
+        let left: Kernel = table.iter().map(|(_, connection)| connection.client()).collect();
+        assert_eq!(left, kernel);
+        assert_eq!(table.take_gone().len(), 100);
+        assert_eq!(shown(&table, 80_000), BTreeMap::new());
+    }
+}
+
+/// The answer is about the connection that was there when it was asked for.
+#[test]
+fn an_answer_about_the_connection_before_ends_nobody() {
+    let mut table = wire(Policy::Http, 0);
+    serve(&mut table, &Kernel::new(), 0..1);
+    connect(&mut table, 10, client(0));
+    let asked = table.poll_question(at(70_000)).expect("it may have vanished");
+    connect(&mut table, 70_001, client(0));
+    table.take_gone();
+    told(&Kernel::new(), &asked)
+        .into_iter()
+        .for_each(|told| table.on_told(told));
+    assert_eq!((table.len(), table.take_gone().len()), (1, 0));
+}

@@ -23,6 +23,7 @@ impl Found {
         Self {
             gate,
             epoch,
+            is_consented: true,
             is_confirmed: true,
             taken: Vec::new(),
         }

@@ -14,6 +14,8 @@ pub struct Found {
     pub gate: Gate,
     /// The epoch in which that was set.
     pub epoch: u64,
+    /// Whether the primary had taken it for its backup: else a wire was only returning, and knows of nobody.
+    pub is_consented: bool,
     /// Whether the right to speak had no end: nobody needs to be asked for it again.
     pub is_confirmed: bool,
     /// Clients whose last connection it had taken over, while the service was not.

@@ -160,6 +160,16 @@ impl Service {
         self.standing.role()
     }
 
+    /// Whether the agent before this one had a peer, which is to be missed though this one has never heard it.
+    fn expects_peer(&self) -> bool {
+        let had_consent = || self.config.found.as_ref().is_some_and(|found| found.is_consented);
+        match self.role() {
+            Role::Primary => true,
+            Role::Backup => had_consent(),
+            _ => false,
+        }
+    }
+
     /// Whether the connections of a dead worker are being taken over: then nothing else is.
     fn is_busy(&self) -> bool {
         self.takeover.is_some() && self.role() == Role::Backup
@@ -218,8 +228,7 @@ impl Node {
             Service::new(service, standing, now)
         };
         let services: Vec<_> = config.services.iter().map(service).collect();
-        let has_met = |service: &Service| service.role() != Role::Joining;
-        let detector = if services.iter().any(has_met) {
+        let detector = if services.iter().any(Service::expects_peer) {
             Detector::expecting(config.detector, now)
         } else {
             Detector::new(config.detector, now)
@@ -299,6 +308,8 @@ impl Node {
         let missed = service.missed_by_replica(direction, &segment);
         service.hurry_speaker(direction, &segment);
         let change = service.table.on_packet(now, direction, &segment, source);
+        self.bury(now, index);
+        let service = &mut self.services[usize::from(index)];
         if service.config.table.has_replicas() && service.admits(change, missed) {
             follow_replica(&mut service.table, index, change, &mut self.actions);
         }
@@ -405,6 +416,7 @@ impl Node {
     }
 
     fn conclude(&mut self, now: Instant, index: ServiceIndex) {
+        self.bury(now, index);
         self.tell_wire(index);
         let service = &mut self.services[usize::from(index)];
         if let Some(takeover) = service.takeover.take_if(|takeover| takeover.is_decided()) {

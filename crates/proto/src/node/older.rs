@@ -62,11 +62,26 @@ impl Node {
         self.ask_about_older(now, index);
     }
 
+    /// What has ended without a packet is over for everybody who had to do with it.
+    pub(super) fn bury(&mut self, now: Instant, index: ServiceIndex) {
+        let service = index;
+        let table = &mut self.services[usize::from(index)].table;
+        let has_replicas = table.config().has_replicas();
+        for connection in table.take_gone() {
+            if has_replicas {
+                self.actions
+                    .push_back(Action::CloseReplica { service, connection });
+            }
+            self.decide(now, index, connection);
+        }
+    }
+
     /// The primary's kernel knows these connections, as [`Action::Ask`] asked. The log has been read.
     pub fn handle_told(&mut self, now: Instant, index: ServiceIndex, told: Vec<Told>) {
         let service = &mut self.services[usize::from(index)];
         service.table.set_wire(service.role() == Role::Backup);
         told.into_iter().for_each(|told| service.table.on_told(told));
+        self.bury(now, index);
         self.ask_about_older(now, index);
     }
 }

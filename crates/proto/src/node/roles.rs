@@ -215,9 +215,11 @@ impl Node {
             self.actions.push_back(Action::Probe);
         }
         let (is_silent, is_alone) = (self.detector.is_silent(now), self.is_alone(now));
+        let has_heard = self.detector.has_heard();
         for index in self.indices() {
             let service = &mut self.services[usize::from(index)];
-            let change = if is_silent && service.has_link && !service.is_busy() {
+            let may_miss = has_heard || service.expects_peer();
+            let change = if is_silent && may_miss && service.has_link && !service.is_busy() {
                 service.standing.on_silent(now)
             } else if is_alone && service.config.is_primary {
                 service.standing.on_alone(now)

@@ -90,7 +90,8 @@ impl Table {
             return None;
         }
         if self.learner.is_idle(now) {
-            let unsure = self.older.unsure(now, QUESTION_MAX);
+            let mut unsure = self.older.unsure(now, QUESTION_MAX);
+            unsure.extend(self.poll_vanished(now));
             unsure
                 .into_iter()
                 .for_each(|client| self.learner.ask_about(client));
@@ -110,6 +111,9 @@ impl Table {
     /// What the primary's kernel knows of a connection, having been asked at `asked`.
     fn on_answer(&mut self, asked: Instant, (client, terms): Told) {
         let ended_since = self.ended.get(&client).is_some_and(|ended| ended.at >= asked);
+        if terms.is_none() {
+            self.on_vanished(asked, client);
+        }
         let is_known = self.by_client.contains_key(&client) || self.handed_over.contains_key(&client);
         if is_known || ended_since {
             return;

@@ -93,6 +93,20 @@ fn a_replica_is_opened_once() {
     }
 }
 
+/// A client comes again from the port of a connection whose end nobody has seen: that one's replica has the same address.
+#[test]
+fn a_connection_that_another_one_replaces_is_over() {
+    let mut table = table();
+    for round in 0..3 {
+        say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+        say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+        let before = table.find(([10, 0, 0, 1], 4000).into());
+        say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
+        assert_eq!(table.take_gone(), Vec::from_iter(before), "{round}");
+        assert_eq!(table.len(), 1);
+    }
+}
+
 /// With data in its SYN, which the server takes, or does not: a connection of its own, or none that is known; never the
 /// one that this client had before, be that open or a socket's.
 #[test]

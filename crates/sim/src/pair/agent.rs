@@ -33,12 +33,15 @@ pub struct Costs {
     pub activate: Duration,
     /// Giving a socket to the relay.
     pub hand_over: Duration,
+    /// Changing addresses, routes and rules.
+    pub assume: Duration,
     /// Anything else.
     pub other: Duration,
 }
 
 impl Costs {
-    /// What was measured on Linux (KERNEL: 24 µs for a full restore), times `factor`.
+    /// What was measured on Linux (KERNEL: 24 µs for a full restore; half a millisecond for some dozen messages of netlink), times
+    /// `factor`.
     pub fn measured(factor: u32) -> Self {
         let micros = |count: u64| Duration::from_micros(count) * factor;
         Self {
@@ -47,6 +50,7 @@ impl Costs {
             record: Duration::from_nanos(300) * factor,
             activate: micros(6),
             hand_over: micros(5),
+            assume: Duration::from_micros(500),
             other: micros(1),
         }
     }
@@ -57,6 +61,7 @@ impl Costs {
             Action::Restore { .. } => self.restore,
             Action::Activate { .. } => self.activate,
             Action::HandOver { .. } => self.hand_over,
+            Action::Assume { .. } => self.assume,
             _ => self.other,
         }
     }
@@ -187,6 +192,7 @@ impl Station {
         config.services[0].found = Some(Found {
             gate,
             epoch,
+            is_consented: self.is_consented,
             is_confirmed: self.until.is_none(),
             taken: self.wire.held(),
         });

@@ -37,7 +37,12 @@ impl Station {
         }
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
-            Action::Report(Report::Role { to, epoch, .. }) if to.speaks_alone() => self.alone_in.push(epoch),
+            Action::Report(Report::Role { to, epoch, .. }) => {
+                self.is_consented = to == Role::Backup;
+                if to.speaks_alone() {
+                    self.alone_in.push(epoch);
+                }
+            }
             Action::Report(_) => {}
             Action::Assume { gate, .. } => self.assume(gate),
             Action::SetGate {

@@ -33,6 +33,8 @@ pub struct Judge {
     /// The latest epoch in which a node spoke alone, and which one.
     pub(super) alone: Option<(u64, usize)>,
     pub(super) has_lost_voice: bool,
+    /// The nodes without power.
+    pub(super) is_off: [bool; 2],
     /// Epochs that nodes were given, not only lent.
     pub(super) given: BTreeSet<(u64, usize)>,
     /// How often two nodes spoke where one may.
@@ -143,6 +145,7 @@ impl Judge {
             now: Instant::ZERO,
             alone: None,
             has_lost_voice: false,
+            is_off: [false; 2],
             given: BTreeSet::new(),
             two_voices: 0,
             half_open: 0,
@@ -298,6 +301,7 @@ impl Judge {
 
     /// A node has lost its power.
     pub(crate) fn on_power_lost(&mut self, node: usize) {
+        self.is_off[node] = true;
         self.on_log_lost(node);
         let spoke = self.alone.is_some_and(|(_, who)| who == node);
         self.has_lost_voice |= spoke && self.flows.values().any(|flow| flow.sockets[1 - node]);
@@ -309,6 +313,11 @@ impl Judge {
             flow.voice = flow.voice.filter(|voice| voice.node != node);
             flow.silenced = None;
         }
+    }
+
+    /// It has its power again.
+    pub(crate) fn on_power_back(&mut self, node: usize) {
+        self.is_off[node] = false;
     }
 
     /// Whether at some time no node could go on with a client's connection.

@@ -118,6 +118,8 @@ pub struct Station {
     pub(super) clock: Clock,
     /// The epochs in which it began to speak alone.
     pub(crate) alone_in: Vec<u64>,
+    /// The primary has taken this node for its backup: kept by the kernel, for the next agent.
+    pub(super) is_consented: bool,
     /// Its cable carries a signal.
     pub(super) has_carrier: bool,
     /// The whole machine stands still until then; what comes in meanwhile waits.
@@ -181,6 +183,7 @@ impl Station {
             agent,
             clock,
             alone_in: Vec::new(),
+            is_consented: false,
             has_carrier: true,
             frozen_until: now,
             backlog: Vec::new(),

@@ -27,6 +27,9 @@ impl Judge {
         if is_alone && !is_lent {
             self.alone = self.alone.max(Some((epoch, node)));
         }
+        if self.is_off[node] {
+            return; // late on its way: what it said is forgotten
+        }
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };

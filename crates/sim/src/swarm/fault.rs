@@ -289,7 +289,10 @@ impl Mend {
     pub(super) fn carry_out(&self, scene: &mut Scene) {
         match *self {
             Self::Boot(id) if scene.world.is_powered(id) => {}
-            Self::Boot(id) => scene.world.power_on(id, Station::boot),
+            Self::Boot(id) => {
+                scene.judge_mut().on_power_back(scene.number_of(id));
+                scene.world.power_on(id, Station::boot);
+            }
             Self::Carrier(id) => {
                 with(scene, id, |station, _| station.set_carrier(true));
             }
