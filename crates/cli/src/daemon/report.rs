@@ -76,8 +76,8 @@ fn service(
     let simplex = node.simplex(now, index);
     let relayed = executor.relay().relayed(index);
     let mut sums = Sums::over(node, now, index);
-    if simplex.is_some() {
-        sums.add_unprotected(RELAYED, relayed); // else the backup knows
+    if ends_what_it_relays(node, now, index) {
+        sums.add_unprotected(RELAYED, relayed);
     }
     let peer = node.peer_beat(index);
     ServiceStatus {
@@ -287,7 +287,7 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
         let older = node.older(now, index);
         connections
             .extend(older.map(|(client, cause)| unprotected(name, client, &cause.to_string(), [0, 0])));
-        if node.simplex(now, index).is_some() {
+        if ends_what_it_relays(node, now, index) {
             let relayed = executor.relay().clients(index).into_iter();
             connections.extend(
                 relayed.map(|(client, input, output)| unprotected(name, client, RELAYED, [input, output])),
@@ -295,6 +295,12 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
         }
     }
     Connections { connections }
+}
+
+/// Whether what this node relays ends with it: it has no backup; or it is the backup, and went on with a dead worker's connections.
+/// Else it is the backup that knows of them.
+fn ends_what_it_relays(node: &Node, now: Instant, index: ServiceIndex) -> bool {
+    node.simplex(now, index).is_some() || node.role(index).0 == Role::Backup
 }
 
 /// A connection of which the node has no log.

@@ -86,7 +86,7 @@ fn what_is_not_http_is_shown_with_its_reason() {
 }
 
 /// A worker: accepts connections on port 80 beside others, and answers each as it is told.
-const WORKER: &str = "
+const WORKER: &str = r"
 import socket, sys
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -98,8 +98,8 @@ while True:
     stream, _ = listener.accept()
     streams.append(stream)
     print('accepted', flush=True)
-    stream.recv(10000)
-    stream.sendall(sys.argv[1].encode())
+    asked = stream.recv(10000)
+    stream.sendall(sys.argv[1].encode() if b'Upgrade' in asked else b'HTTP/1.1 204 No Content\r\n\r\n')
 ";
 
 /// Such a process; it is killed if the test ends before it does.
@@ -139,14 +139,25 @@ fn what_cannot_be_gone_on_with_ends_with_its_worker() {
     let mut one = Worker::start(&lan.node);
     let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
     assert_eq!(one.says.next().unwrap().unwrap(), "accepted");
-    let _other = Worker::start(&lan.node);
     client.write_all(UPGRADE.as_bytes()).unwrap();
     client.read_exact(&mut [0; UPGRADED.len()]).unwrap();
     backup.wait_for(&[ONLY_ONE]);
+    let mut plain = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    plain.read_exact(&mut [0; 4]).unwrap();
+    backup.wait_for(&["\"protected\":1,\"unprotected\":1"]);
+    let _other = Worker::start(&lan.node);
     one.process.kill().unwrap();
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let end = client.read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(end, Err(ErrorKind::ConnectionReset));
+    // The other one lives here, and nobody would go on with it if this node failed.
+    backup.wait_for(&["\"relayed\":1", "\"reasons\":{\"relayed; no backup\":1}"]);
+    let shown = backup.ask("connections").output;
+    assert!(
+        shown.contains(&plain.local_addr().unwrap().to_string()),
+        "{shown}"
+    );
     // The others' service is where it was.
     primary.wait_for(&["\"mode\":\"duplex\"", "\"role\":\"primary\""]);
 }
