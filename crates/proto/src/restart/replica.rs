@@ -146,6 +146,9 @@ impl Comparison {
                 return self.give_up(Reason::Differs { at: self.equal });
             }
             self.surplus.drain(..common);
+            if self.surplus.is_empty() {
+                self.surplus = VecDeque::new(); // who has lagged once keeps nothing of it
+            }
             if common < bytes.len() {
                 self.ahead = who;
             }
