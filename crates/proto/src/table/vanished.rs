@@ -1,0 +1,59 @@
+//! Connections that end without a packet: a client is gone, its server gives up, and no kernel says a word of that. So of whoever has
+//! been silent for long the primary is asked, a few now and then, whether its kernel has it still.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::Table;
+use crate::Instant;
+use crate::connection::Connection;
+use crate::learn::QUESTION_MAX;
+
+/// Who has said nothing for so long may be gone: a server that has closed keeps what is left of a connection no longer (FIN-WAIT-2).
+pub(super) const SILENT: Duration = Duration::from_secs(60);
+/// From one question to the next: of ten thousand silent connections each is asked about every five minutes.
+const EVERY: Duration = Duration::from_secs(1);
+/// Connections that are looked at for a question.
+const LOOKED_AT_MAX: usize = 4096;
+
+/// Where the round is.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    at: Instant,
+    slot: usize,
+}
+
+impl Table {
+    /// Whose connections may be gone, if it is time to ask.
+    pub(super) fn poll_vanished(&mut self, now: Instant) -> Vec<SocketAddr> {
+        let places = self.slots.places();
+        if now.since(self.round.at) < EVERY || places == 0 {
+            return Vec::new();
+        }
+        self.round.at = now;
+        let mut silent = Vec::new();
+        for _ in 0..places.min(LOOKED_AT_MAX) {
+            if silent.len() == QUESTION_MAX {
+                break;
+            }
+            self.round.slot = (self.round.slot + 1) % places;
+            let there = self.slots.at(self.round.slot);
+            silent.extend(there.filter(|it| is_silent(it, now)).map(Connection::client));
+        }
+        silent
+    }
+
+    /// The primary, asked at `asked`, has no connection of this client.
+    pub(super) fn on_vanished(&mut self, asked: Instant, client: SocketAddr) {
+        let id = self.find(client);
+        if let Some(id) = id
+            && self.get(id).is_some_and(|it| is_silent(it, asked))
+        {
+            self.discard(id);
+        }
+    }
+}
+
+fn is_silent(connection: &Connection, now: Instant) -> bool {
+    now.since(connection.silent_since()) >= SILENT
+}
