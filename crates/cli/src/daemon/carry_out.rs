@@ -342,14 +342,17 @@ impl Executor {
                 until,
             }),
             Action::HoldInput { service, until } => self.hold_input(service, until),
-            Action::Report(report) => {
-                if let Report::Role { service, to, .. } = report {
-                    self.wire.set_consented(service, to == Role::Backup);
-                }
-                self.tell(node, &report);
-            }
+            Action::Report(report) => self.hear(node, &report),
         }
         Ok(())
+    }
+
+    /// What the operator is told, and the next agent.
+    fn hear(&self, node: &Node, report: &Report) {
+        if let Report::Role { service, to, .. } = report {
+            self.wire.set_consented(*service, *to == Role::Backup);
+        }
+        self.tell(node, report);
     }
 
     /// Makes the network what the gate needs, which is set next. Of a node that has no part yet it is closed meanwhile; one that

@@ -27,6 +27,14 @@ const AHEAD_MAX: usize = 1 << 20;
 const READ_SIZE: usize = 16 * 1024;
 
 impl Station {
+    /// What the kernel keeps for the next agent, and what the verdict needs.
+    fn on_role(&mut self, to: Role, epoch: u64) {
+        self.is_consented = to == Role::Backup;
+        if to.speaks_alone() {
+            self.alone_in.push(epoch);
+        }
+    }
+
     /// Does one thing; `end` is how far the log reached when it was begun.
     pub(super) fn carry_out(&mut self, now: Instant, action: Action, end: End) {
         if !matches!(
@@ -37,12 +45,7 @@ impl Station {
         }
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
-            Action::Report(Report::Role { to, epoch, .. }) => {
-                self.is_consented = to == Role::Backup;
-                if to.speaks_alone() {
-                    self.alone_in.push(epoch);
-                }
-            }
+            Action::Report(Report::Role { to, epoch, .. }) => self.on_role(to, epoch),
             Action::Report(_) => {}
             Action::Assume { gate, .. } => self.assume(gate),
             Action::SetGate {
