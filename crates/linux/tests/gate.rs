@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -450,6 +451,29 @@ fn a_new_wire_holds_nobody() {
         say(&client, &server, b"what?");
         say(&server, &client, b"that");
         assert_eq!(wire.counter(family, "dropped_syn_waits"), 0);
+    }
+}
+
+/// A dead worker's connections end in their time, and there may be many.
+#[test]
+fn who_was_held_can_be_told_and_forgotten() {
+    let Some(lan) = Lan::new("who_was_held_can_be_told_and_forgotten") else {
+        return;
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    for family in Family::BOTH {
+        let clients: BTreeSet<SocketAddr> = (1..200).map(|port| (family.address(1), port).into()).collect();
+        let list: Vec<_> = clients.iter().copied().collect();
+        wire.hold(family.service(), &list).expect("hold");
+        wire.settle(family.service(), &list).expect("settle");
+        assert_eq!(BTreeSet::from_iter(wire.held(family.service())), clients);
+        let (gone, left) = list.split_at(150);
+        wire.forget_clients(family.service(), gone).expect("forget");
+        wire.forget_clients(family.service(), gone).expect("once more");
+        assert_eq!(
+            BTreeSet::from_iter(wire.held(family.service())),
+            left.iter().copied().collect()
+        );
     }
 }
 

@@ -132,8 +132,8 @@ impl Detector {
 
     /// Whether the peer was heard of and is not overdue.
     pub fn is_alive(&self, now: Instant) -> bool {
-        self.heard
-            .is_some_and(|heard| now.since(heard) < self.config.patience())
+        let is_due = |heard| now.since(heard) < self.config.patience();
+        self.has_heard() && self.heard.is_some_and(is_due)
     }
 
     /// When to ask next.
@@ -207,7 +207,7 @@ mod tests {
     fn a_peer_that_is_expected_is_missed() {
         let mut detector = Detector::expecting(CONFIG, at(0));
         assert!((0..58).all(|step| !detector.is_silent(at(step * 10))));
-        assert!(!detector.has_heard());
+        assert!(!detector.has_heard() && !detector.is_alive(at(570)));
         assert!(detector.is_silent(at(580)), "500 + 80 ms");
         let mut detector = Detector::expecting(CONFIG, at(0));
         for millis in (0..2000).step_by(10) {

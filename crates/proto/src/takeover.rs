@@ -57,6 +57,48 @@ pub struct TakeoverReport {
     pub live: Vec<(ConnectionId, Instant)>,
 }
 
+/// So many reports are kept: a worker that crashes again and again makes one each time.
+const REPORTS_MAX: usize = 16;
+
+/// The takeovers of a service.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// The last ones.
+    last: Vec<TakeoverReport>,
+    sums: TakeoverSums,
+}
+
+/// All takeovers of a service together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakeoverSums {
+    /// How many there were.
+    pub takeovers: u64,
+    /// Connections that went on.
+    pub restored: u64,
+    /// Connections that got a RST.
+    pub reset: u64,
+}
+
+impl Reports {
+    pub(crate) fn push(&mut self, report: TakeoverReport) {
+        self.sums.takeovers += 1;
+        self.sums.restored += report.restored as u64;
+        self.sums.reset += report.reset as u64;
+        if self.last.len() == REPORTS_MAX {
+            self.last.remove(0);
+        }
+        self.last.push(report);
+    }
+
+    pub(crate) fn last(&self) -> &[TakeoverReport] {
+        &self.last
+    }
+
+    pub(crate) fn sums(&self) -> TakeoverSums {
+        self.sums
+    }
+}
+
 /// So many connections go on before the wire is told which ones are being decided. Until then nobody's SYN passes.
 const BEFORE_HOLD: usize = 64;
 

@@ -206,8 +206,10 @@ pub struct ServiceStatus {
     pub log_bytes: u64,
     /// Bytes in the kernel's ring that are not read yet.
     pub ring_fill_bytes: u64,
-    /// What was taken over, oldest first.
+    /// The last sixteen takeovers, oldest first.
     pub takeovers: Vec<TakeoverReport>,
+    /// All of them since the agent's start.
+    pub takeover_sums: TakeoverSums,
     /// Event counters by name.
     pub counters: BTreeMap<String, u64>,
     /// What this node is for it, in detail.
@@ -312,6 +314,17 @@ pub struct TakeoverReport {
     pub last_live_ns: Option<u64>,
     /// Connections that were open.
     pub connections: u64,
+    /// Connections that went on.
+    pub restored: u64,
+    /// Connections that could not go on and got a RST.
+    pub reset: u64,
+}
+
+/// Takeovers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakeoverSums {
+    /// How many there were.
+    pub takeovers: u64,
     /// Connections that went on.
     pub restored: u64,
     /// Connections that could not go on and got a RST.

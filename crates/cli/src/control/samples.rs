@@ -64,6 +64,11 @@ pub fn service() -> ServiceStatus {
             restored: 5,
             reset: 6,
         }],
+        takeover_sums: TakeoverSums {
+            takeovers: 1,
+            restored: 3,
+            reset: 0,
+        },
         counters: [("records".to_owned(), 9)].into(),
         state: State::Backup,
         history: vec![StateSince {

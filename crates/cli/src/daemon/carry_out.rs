@@ -20,6 +20,7 @@ use proto::table::ConnectionId;
 use super::Reader;
 use super::census::Listing;
 use super::claim::Claims;
+use super::held::Held;
 use super::hook;
 use super::peer::Peer;
 use super::relay::Relay;
@@ -55,14 +56,13 @@ pub struct Executor {
 
 pub(super) struct Service {
     pub(super) name: String,
-    vip: SocketAddr,
+    pub(super) vip: SocketAddr,
     interface: Interface,
     mac: [u8; 6],
     pub(super) pool: Pool,
     on_deposed: Vec<String>,
     listing: Listing,
-    /// Clients whose connections are being decided.
-    pub(super) held: Vec<SocketAddr>,
+    pub(super) held: Held,
     /// Clients that are slowed.
     pub(super) capped: HashSet<SocketAddr>,
 }
@@ -93,7 +93,7 @@ impl Executor {
                 interface,
                 on_deposed: service.on_deposed.clone(),
                 listing: Listing::default(),
-                held: Vec::new(),
+                held: Held::default(),
                 capped: HashSet::new(),
             });
         }
@@ -296,7 +296,7 @@ impl Executor {
             }
             Action::SetUntil { service, until } => self.wire.set_until(service, nanos_of(until)),
             Action::Confirm { service, epoch } => self.arbiter.confirm(Question { service, epoch }),
-            Action::Hold { service, clients } => self.hold(service, clients),
+            Action::Hold { service, clients } => self.hold(node, service, clients),
             Action::Settle { service } => self.settle(service),
             Action::CapWindow { service, client, cap } => self.cap_window(service, client, cap),
             Action::Destroy { service, clients } => self.destroy(service, &clients),
@@ -389,20 +389,6 @@ impl Executor {
         self.wire.hold_input(service, until);
     }
 
-    fn hold(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {
-        if let Err(error) = self.wire.hold(index, &clients) {
-            tracing::error!(%error, "connections are not held: their clients' repeated SYNs may end them");
-        }
-        self.services[usize::from(index)].held = clients;
-    }
-
-    fn settle(&mut self, index: ServiceIndex) {
-        let clients = std::mem::take(&mut self.services[usize::from(index)].held);
-        if let Err(error) = self.wire.settle(index, &clients) {
-            tracing::error!(%error, "clients whose connections were held cannot open new ones");
-        }
-    }
-
     /// Sockets of processes that died. The death guard lets no RST out.
     fn destroy(&self, index: ServiceIndex, clients: &[SocketAddr]) {
         let vip = self.services[usize::from(index)].vip;
@@ -417,7 +403,7 @@ impl Executor {
         self.restoring.retain(|(service, _), _| *service != index);
         self.relay.drop_live(index);
         self.replicas.close_all(index);
-        self.services[usize::from(index)].held.clear(); // the next wire begins without
+        self.services[usize::from(index)].held = Held::default(); // the next wire begins without
         let vip = self.services[usize::from(index)].vip;
         self.set_speak(index, false);
         match linux::network::sockets::destroy(vip) {

@@ -9,6 +9,7 @@ mod census;
 mod claim;
 mod frame;
 mod health;
+mod held;
 mod hook;
 mod limit;
 mod news;

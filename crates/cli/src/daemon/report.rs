@@ -17,7 +17,7 @@ use super::relay::RELAYED;
 use crate::config::{self, Policy};
 use crate::control::{
     self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, Restored, RingStatus,
-    RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport,
+    RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport, TakeoverSums,
 };
 
 /// Reasons that are told one by one; replicas may fail in many ways.
@@ -99,6 +99,7 @@ fn service(
         log_bytes: node.table(index).memory(),
         ring_fill_bytes,
         takeovers: node.takeovers(index).iter().map(takeover).collect(),
+        takeover_sums: sums_of(node.takeover_sums(index)),
         counters: counters(node, executor, index),
         state,
         history: node.roles(index).map(state_since).collect(),
@@ -120,6 +121,14 @@ fn service(
             left_ns: node.may_claim_at(index).map(|at| nanos(at.since(now))),
         },
         state_sync: state_sync(node, index),
+    }
+}
+
+fn sums_of(sums: proto::takeover::TakeoverSums) -> TakeoverSums {
+    TakeoverSums {
+        takeovers: sums.takeovers,
+        restored: sums.restored,
+        reset: sums.reset,
     }
 }
 

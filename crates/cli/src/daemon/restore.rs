@@ -53,7 +53,7 @@ impl Executor {
 
     /// Whether no connection is on its way from the log to the keeper, and no question is open that was asked on the way.
     pub fn is_settled(&self) -> bool {
-        let is_held = |service: &Service| !service.held.is_empty();
+        let is_held = |service: &Service| service.held.is_deciding();
         self.restoring.is_empty()
             && self.relay.is_settled()
             && !self.services.iter().any(is_held)

@@ -386,21 +386,16 @@ fn takeovers(page: &Page, services: &[ServiceStatus]) {
         &["service"],
         services
             .iter()
-            .map(|service| (name_of(service), number(service.takeovers.len() as u64))),
+            .map(|service| (name_of(service), number(service.takeover_sums.takeovers))),
     );
-    let outcomes: [(&str, Read<u64>); 2] = [
-        ("restored", |takeover| takeover.restored),
-        ("reset", |takeover| takeover.reset),
-    ];
     page.counter(
         "steadfast_takeover_connections_total",
         "Connections that were decided by takeovers since the agent's start, by outcome.",
         &["service", "outcome"],
         services.iter().flat_map(|service| {
-            outcomes.map(|(outcome, read)| {
-                let sum = service.takeovers.iter().map(read).sum();
-                (vec![service.name.as_str(), outcome], number(sum))
-            })
+            let sums = service.takeover_sums;
+            let outcomes = [("restored", sums.restored), ("reset", sums.reset)];
+            outcomes.map(|(outcome, sum)| (vec![service.name.as_str(), outcome], number(sum)))
         }),
     );
     let steps: [(&str, Read<Option<u64>>); 3] = [

@@ -8,7 +8,7 @@ use super::*;
 use crate::config::Role;
 use crate::control::{
     Call, ConnectionCounts, LeaseStatus, LinkStatus, Mode, PeerStatus, RingStatus, RingsStatus, Server,
-    ServiceStatus, StateSyncStatus, Status, TakeoverReport, samples,
+    ServiceStatus, StateSyncStatus, Status, TakeoverReport, TakeoverSums, samples,
 };
 
 /// A node that takes over, and whose application is hung.
@@ -33,6 +33,11 @@ fn a_status() -> Status {
             restored: 3,
             reset: 1,
         }],
+        takeover_sums: TakeoverSums {
+            takeovers: 20,
+            restored: 60,
+            reset: 1,
+        },
         counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),
@@ -119,8 +124,8 @@ fn a_status_becomes_samples() {
         "steadfast_unacknowledged_input_bytes{service=\"web\"} 11",
         "steadfast_state_synced{service=\"web\"} 1",
         "steadfast_state_missed_bytes{service=\"web\"} 12",
-        "steadfast_takeovers_total{service=\"web\"} 1",
-        "steadfast_takeover_connections_total{outcome=\"restored\",service=\"web\"} 3",
+        "steadfast_takeovers_total{service=\"web\"} 20",
+        "steadfast_takeover_connections_total{outcome=\"restored\",service=\"web\"} 60",
         "steadfast_last_takeover_seconds{service=\"web\",step=\"first_live\"} 0.001",
     ] {
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");

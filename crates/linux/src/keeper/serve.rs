@@ -183,17 +183,21 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue, // told once, before what is left of it
             Err(_) => break,
         };
-        let _ = agent
-            .async_io(Interest::WRITABLE, |agent| {
-                channel::send(agent.as_fd(), &answer, &[], &Input::default())
-            })
-            .await;
+        if let Err(error) = say(&agent, &answer).await {
+            // A long one takes a descriptor, and there may be none. Who hears nothing would think that this process hangs.
+            let _ = say(&agent, &Answer::Refused(error.to_string())).await;
+        }
         if matches!(answer, Answer::Stopping) {
             keeper.stop.send_replace(true);
         }
     }
     keeper.agents.set(keeper.agents.get() - 1);
     keeper.changed.notify_one();
+}
+
+async fn say(agent: &AsyncFd<OwnedFd>, answer: &Answer) -> io::Result<()> {
+    let send = |agent: &OwnedFd| channel::send(agent.as_fd(), answer, &[], &Input::default());
+    agent.async_io(Interest::WRITABLE, send).await
 }
 
 fn on_request(keeper: &Rc<Keeper>, request: Received<Request>) -> Answer {

@@ -132,6 +132,15 @@ impl Wire {
         keys.filter_map(|key| ClientKey::client(&key)).collect()
     }
 
+    /// These clients are nobody special any more: what they say is for the primary.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn forget_clients(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
+        let mut clients = clients.iter();
+        clients.try_for_each(|&client| self.forget(&ClientKey::new(client, index).to_bytes()))
+    }
+
     /// What an agent was deciding when it died is lost with it: nobody waits for it.
     pub(super) fn settle_for_the_dead(&self, services: u16) -> Result<(), WireError> {
         self.undecided.clear();

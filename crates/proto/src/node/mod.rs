@@ -36,7 +36,7 @@ use crate::standing::{Arbiter, Standing, StandingConfig};
 use crate::state_sync::{Event, StateSync};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
-use crate::takeover::{self, HandedOver, Repeats, Takeover, TakeoverReport};
+use crate::takeover::{self, HandedOver, Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
 use turn::Turn;
 
@@ -106,7 +106,7 @@ pub(crate) struct Service {
     gate: Gate,
     pub(crate) table: Table,
     pub(crate) takeover: Option<Takeover>,
-    pub(crate) reports: Vec<TakeoverReport>,
+    pub(crate) reports: Reports,
     repeats: Repeats,
     claim: Option<Claim>,
     /// This node's own cable carries a signal.
@@ -138,7 +138,7 @@ impl Service {
             gate: found.map_or(Gate::Off, |found| found.gate),
             table: Table::new(config.table.clone()),
             takeover: None,
-            reports: Vec::new(),
+            reports: Reports::default(),
             repeats: Repeats::default(),
             claim: None,
             has_link: true,
@@ -259,11 +259,6 @@ impl Node {
     /// The connections of a service.
     pub fn table(&self, service: ServiceIndex) -> &Table {
         &self.service(service).table
-    }
-
-    /// The takeovers of a service so far, the last one first to be complete.
-    pub fn takeovers(&self, service: ServiceIndex) -> &[TakeoverReport] {
-        &self.service(service).reports
     }
 
     /// Segments that were not followed.

@@ -55,6 +55,14 @@ impl Node {
         }
     }
 
+    /// These clients' connections, which were taken over while the service was not, are over: what they say next is the primary's.
+    pub fn handle_forgotten(&mut self, index: ServiceIndex, clients: &[SocketAddr]) {
+        let taken = &mut self.services[usize::from(index)].taken;
+        for client in clients {
+            taken.remove(client);
+        }
+    }
+
     /// What the kernel would still say for these connections would contradict who goes on with them.
     pub(super) fn destroy(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {
         if !clients.is_empty() {

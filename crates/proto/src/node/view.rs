@@ -9,6 +9,7 @@ use crate::claim::Claim;
 use crate::connection::Cause;
 use crate::role::Role;
 use crate::state_sync::StateSync;
+use crate::takeover::{TakeoverReport, TakeoverSums};
 
 /// Why a service is simplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +81,16 @@ impl std::fmt::Display for Simplex {
 }
 
 impl Node {
+    /// The last takeovers of a service, in order.
+    pub fn takeovers(&self, service: ServiceIndex) -> &[TakeoverReport] {
+        self.service(service).reports.last()
+    }
+
+    /// All of them together.
+    pub fn takeover_sums(&self, service: ServiceIndex) -> TakeoverSums {
+        self.service(service).reports.sums()
+    }
+
     /// Whether the peer is heard of in time.
     pub fn peer_is_alive(&self, now: Instant) -> bool {
         self.detector.is_alive(now)

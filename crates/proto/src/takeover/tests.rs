@@ -372,3 +372,34 @@ fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {
     });
     restored.collect()
 }
+
+#[test]
+fn a_worker_that_crashes_for_ever_leaves_a_few_reports_and_their_sums() {
+    let mut reports = Reports::default();
+    for count in 0..1000 {
+        reports.push(TakeoverReport {
+            declared: Instant::from_nanos(count),
+            gate_closed: Instant::ZERO,
+            first_live: None,
+            last_live: None,
+            decided: Instant::ZERO,
+            connections: 3,
+            restored: 2,
+            reset: 1,
+            live: Vec::new(),
+        });
+    }
+    let last: Vec<_> = reports
+        .last()
+        .iter()
+        .map(|report| report.declared.as_nanos())
+        .collect();
+    assert_eq!(last, (1000 - REPORTS_MAX as u64..1000).collect::<Vec<_>>());
+    let (takeovers, restored, reset) = (1000, 2000, 1000);
+    let sums = TakeoverSums {
+        takeovers,
+        restored,
+        reset,
+    };
+    assert_eq!(reports.sums(), sums);
+}

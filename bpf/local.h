@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What this node's own stack has for a client's segment. */
+#ifndef STEADFAST_LOCAL_H
+#define STEADFAST_LOCAL_H
+
+#include "parse.h"
+
+/* What the local stack has for a segment. */
+enum local {
+	LOCAL_NONE,    /* nothing, or a listener, or a socket that is not ready */
+	LOCAL_WAITING, /* an old connection in TIME-WAIT */
+	LOCAL_READY,   /* a socket that may have the segment */
+	LOCAL_COOKIE,  /* the listener, which has answered with a SYN cookie and kept nothing: this segment is the connection's first word */
+};
+
+/* Whether a segment for a listener brings back a SYN cookie of it. Where no listener has overflowed lately the kernel says so at once. */
+static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed *packet, struct bpf_sock *listener) {
+	__u8 header[sizeof(struct ipv6hdr)] = {};
+	__u32 len = packet->ip.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	if (!packet->tcp.ack || packet->tcp.syn || packet->tcp.rst)
+		return 0;
+	if (packet->ip.v6 ? load(skb, L3, header, sizeof(struct ipv6hdr)) : load(skb, L3, header, sizeof(struct iphdr)))
+		return 0;
+	return !bpf_tcp_check_syncookie(listener, header, len, &packet->tcp, sizeof(packet->tcp));
+}
+
+static __always_inline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *found;
+	__u32 size;
+	if (packet->ip.v6) {
+		__builtin_memcpy(tuple.ipv6.saddr, packet->ip.source, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, packet->ip.destination, 16);
+		tuple.ipv6.sport = packet->tcp.source;
+		tuple.ipv6.dport = packet->tcp.dest;
+		size = sizeof(tuple.ipv6);
+	} else {
+		__builtin_memcpy(&tuple.ipv4.saddr, packet->ip.source + 12, 4);
+		__builtin_memcpy(&tuple.ipv4.daddr, packet->ip.destination + 12, 4);
+		tuple.ipv4.sport = packet->tcp.source;
+		tuple.ipv4.dport = packet->tcp.dest;
+		size = sizeof(tuple.ipv4);
+	}
+	found = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return LOCAL_NONE;
+	enum local local = LOCAL_READY;
+	if (found->state == BPF_TCP_LISTEN)
+		local = brings_cookie(skb, packet, found) ? LOCAL_COOKIE : LOCAL_NONE;
+	else if (found->state == BPF_TCP_TIME_WAIT)
+		local = LOCAL_WAITING;
+	struct bpf_sock *full = bpf_sk_fullsock(found);
+	if (full && full->mark == MARK_RESTORING)
+		local = LOCAL_NONE;
+	bpf_sk_release(found);
+	return local;
+}
+
+#endif
