@@ -11,6 +11,12 @@ use crate::control::{
     ServiceStatus, StateSyncStatus, Status, TakeoverReport, TakeoverSums, samples,
 };
 
+const SUMS: TakeoverSums = TakeoverSums {
+    takeovers: 20,
+    restored: 60,
+    reset: 1,
+};
+
 /// A node that takes over, and whose application is hung.
 fn a_status() -> Status {
     let sample = samples::service();
@@ -33,11 +39,7 @@ fn a_status() -> Status {
             restored: 3,
             reset: 1,
         }],
-        takeover_sums: TakeoverSums {
-            takeovers: 20,
-            restored: 60,
-            reset: 1,
-        },
+        takeover_sums: SUMS,
         counters: [("logged_in", 9), ("handshakes", 5), ("relayed_live", 1)]
             .map(|(name, count)| (name.to_owned(), count))
             .into(),
