@@ -67,13 +67,16 @@ impl Node {
             if matches!(word.role, Role::Backup | Role::Returning) {
                 self.claim_beside_mute(now, index);
             }
+            let ended = self.services[usize::from(index)].standing.until().is_some();
             // Who finds itself deposed can return on the same word.
             while let Some(change) = self.services[usize::from(index)].standing.on_word(now, &word) {
                 self.follow(now, index, Some(change));
             }
             let standing = &self.services[usize::from(index)].standing;
-            if standing.role() == Role::Backup {
-                let (service, until) = (index, standing.until());
+            let (role, until) = (standing.role(), standing.until());
+            // A wire's lease; or the peer's word has taken the end of the right away.
+            if role == Role::Backup || role.speaks_alone() && ended && until.is_none() {
+                let service = index;
                 self.actions.push_back(Action::SetUntil { service, until });
             }
         }

@@ -617,6 +617,8 @@ fn a_fence_is_for_the_silent() {
             two.nodes[leaves].handle_leave(now, 0, is_gone);
             two.carry_out(leaves);
             two.pass(LONG);
+            let (gate, until) = two.gates[1 - leaves];
+            assert!(gate == Gate::Wire || until.is_none(), "{gate:?} until {until:?}");
         }
         let roles = two.roles().map(|(role, _)| role);
         assert!(
