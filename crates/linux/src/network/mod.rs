@@ -214,8 +214,9 @@ impl Network {
     }
 
     /// Grants or withdraws the right to speak: without it nothing that this node says itself leaves from `service`, but
-    /// what bears [`MARK_SPEAK`](crate::wire::MARK_SPEAK) and is no RST, or [`MARK_END`](crate::wire::MARK_END). What is forwarded is not concerned. Granting takes
-    /// microseconds; withdrawing waits until no CPU uses the old set any more, some 10 ms, unless nothing was granted.
+    /// what bears [`MARK_SPEAK`](crate::wire::MARK_SPEAK) and is no RST, or [`MARK_END`](crate::wire::MARK_END). What is
+    /// forwarded is not concerned. Granting takes microseconds; withdrawing waits until no CPU uses the old set any more,
+    /// some 10 ms, unless nothing was granted.
     ///
     /// # Errors
     /// If nftables refuses.

@@ -210,7 +210,10 @@ impl Host {
 
 /// The next connection of `listener`.
 pub fn accept(listener: &TcpListener) -> TcpStream {
+    let listener = socket2::SockRef::from(listener);
+    listener.set_read_timeout(Some(PATIENCE)).expect("a timeout"); // of accept(2), too
     let (server, _) = listener.accept().expect("accept");
+    let server = TcpStream::from(server);
     patient(&server);
     server
 }

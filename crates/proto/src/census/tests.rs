@@ -87,6 +87,16 @@ fn serve(table: &mut Table, kernel: &Kernel, millis: std::ops::Range<u64>) {
 }
 
 fn say(table: &mut Table, millis: u64, direction: Direction, client: SocketAddr, flags: Flags) {
+    say_bytes(table, millis, (direction, client), flags, &[]);
+}
+
+fn say_bytes(
+    table: &mut Table,
+    millis: u64,
+    (direction, client): (Direction, SocketAddr),
+    flags: Flags,
+    payload: &[u8],
+) {
     let (source, destination) = match direction {
         Direction::In => (client, vip()),
         Direction::Out => (vip(), client),
@@ -100,7 +110,7 @@ fn say(table: &mut Table, millis: u64, direction: Direction, client: SocketAddr,
         flags,
         window: 1000,
         options: Options::default(),
-        payload: &[],
+        payload,
     };
     table.on_packet(at(millis), direction, &segment, None);
 }
@@ -391,17 +401,24 @@ fn who_has_vanished_is_forgotten_and_who_is_silent_is_not() {
     }
 }
 
-/// The answer is about the connection that was there when it was asked for.
+/// The answer is about what was there when it was asked for: neither the client's next connection, nor one that speaks again.
 #[test]
-fn an_answer_about_the_connection_before_ends_nobody() {
-    let mut table = wire(Policy::Http, 0);
-    serve(&mut table, &Kernel::new(), 0..1);
-    connect(&mut table, 10, client(0));
-    let asked = table.poll_question(at(70_000)).expect("it may have vanished");
-    connect(&mut table, 70_001, client(0));
-    table.take_gone();
-    told(&Kernel::new(), &asked)
-        .into_iter()
-        .for_each(|told| table.on_told(told));
-    assert_eq!((table.len(), table.take_gone().len()), (1, 0));
+fn an_answer_about_what_was_before_ends_nobody() {
+    for speaks in [false, true] {
+        let mut table = wire(Policy::Http, 0);
+        serve(&mut table, &Kernel::new(), 0..1);
+        connect(&mut table, 10, client(0));
+        let asked = table.poll_question(at(70_000)).expect("it may have vanished");
+        if speaks {
+            let to = (Direction::Out, client(0));
+            say_bytes(&mut table, 70_001, to, Flags::ACK, b"a word");
+        } else {
+            connect(&mut table, 70_001, client(0));
+        }
+        table.take_gone();
+        told(&Kernel::new(), &asked)
+            .into_iter()
+            .for_each(|told| table.on_told(told));
+        assert_eq!((table.len(), table.take_gone().len()), (1, 0), "{speaks}");
+    }
 }

@@ -611,7 +611,8 @@ fn a_fence_is_for_the_silent() {
         two.pass(LONG);
     }
     assert_eq!(two.asked, [[], []], "handed over");
-    for leaves in [0, 1] {
+    for part in [Role::Primary, Role::Backup] {
+        let leaves = usize::from(two.roles()[1].0 == part);
         for is_gone in [true, false] {
             let now = two.now;
             two.nodes[leaves].handle_leave(now, 0, is_gone);
@@ -625,7 +626,7 @@ fn a_fence_is_for_the_silent() {
             roles.contains(&Role::Primary) && roles.contains(&Role::Backup),
             "{roles:?}"
         );
-        assert_eq!(two.asked, [[], []], "left, and came back");
+        assert_eq!(two.asked, [[], []], "a {part:?} left, and came back");
     }
     let epoch = two.roles()[0].1;
     let speaker = usize::from(two.roles()[1].0 == Role::Primary);

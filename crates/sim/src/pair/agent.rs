@@ -40,8 +40,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// What was measured on Linux (KERNEL: 24 µs for a full restore; half a millisecond for some dozen messages of netlink), times
-    /// `factor`.
+    /// What was measured on Linux (KERNEL: 24 µs for a full restore), times `factor`. Only `assume` is assumed, and not multiplied: some
+    /// dozen messages of netlink.
     pub fn measured(factor: u32) -> Self {
         let micros = |count: u64| Duration::from_micros(count) * factor;
         Self {

@@ -140,6 +140,18 @@ impl Scene {
         self.world.at(at, move |world| world.power_off(primary));
     }
 
+    /// A node loses power now.
+    pub(crate) fn lose_power(&mut self, node: NodeId) {
+        self.world.power_off(node);
+        self.judge_mut().on_power_lost(self.number_of(node));
+    }
+
+    /// It boots.
+    pub(crate) fn boot(&mut self, node: NodeId) {
+        self.judge_mut().on_power_back(self.number_of(node));
+        self.world.power_on(node, Station::boot);
+    }
+
     /// On the primary a worker is killed at `at`, that with the connections of these numbers.
     pub fn kill_worker(&mut self, at: Instant, connections: impl IntoIterator<Item = usize>) {
         let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();

@@ -173,8 +173,7 @@ impl Fault {
         let until = now + self.length();
         match self.kind {
             Kind::Crash => {
-                scene.world.power_off(id);
-                scene.judge_mut().on_power_lost(scene.number_of(id));
+                scene.lose_power(id);
                 vec![Mend::Boot(id)]
             }
             Kind::Agent => with(scene, id, |station, now| station.kill_agent(now, until)),
@@ -289,10 +288,7 @@ impl Mend {
     pub(super) fn carry_out(&self, scene: &mut Scene) {
         match *self {
             Self::Boot(id) if scene.world.is_powered(id) => {}
-            Self::Boot(id) => {
-                scene.judge_mut().on_power_back(scene.number_of(id));
-                scene.world.power_on(id, Station::boot);
-            }
+            Self::Boot(id) => scene.boot(id),
             Self::Carrier(id) => {
                 with(scene, id, |station, _| station.set_carrier(true));
             }

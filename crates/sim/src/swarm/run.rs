@@ -198,8 +198,7 @@ impl<'a> Run<'a> {
                 continue;
             }
             if self.scene.world.is_powered(other) {
-                self.scene.world.power_off(other);
-                self.scene.judge_mut().on_power_lost(1 - question.node);
+                self.scene.lose_power(other);
                 self.mends.push((now + FENCED, Mend::Boot(other)));
             }
             let answer = arbiter.borrow().fenced(now, question);
@@ -239,15 +238,14 @@ impl<'a> Run<'a> {
 
     /// One node of the two loses its power and does not come back: who is under way goes on, and who comes later is served.
     fn lose_one(&mut self) {
-        let index = usize::from(self.scenario.seed % 2 == 1);
-        let node = [self.scene.primary, self.scene.backup][index];
+        let nodes = [self.scene.primary, self.scene.backup];
+        let node = nodes[usize::from(self.scenario.seed % 2 == 1)];
         let plain = |bytes| Talk::plain(self.scenario.policy, bytes);
         let (under_way, later) = (plain(200_000), plain(1_001));
         let begin = self.now();
         self.scene.connect(begin, under_way);
         self.advance(begin + UNDER_WAY, None);
-        self.scene.world.power_off(node);
-        self.scene.judge_mut().on_power_lost(index);
+        self.scene.lose_power(node);
         self.scene.connect(begin + SETTLING, later);
         self.wait(begin + SETTLING, begin + RECOVERY_MAX, verdict::is_served);
     }
