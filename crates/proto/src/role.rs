@@ -58,7 +58,7 @@ pub enum Event {
     Consented,
     /// The peer is declared dead.
     PeerSilent,
-    /// The peer, which was silent, is the wire as before.
+    /// The peer, which was silent or has begun a later epoch, is the wire as before.
     PeerBack,
     /// The peer is a primary that wants to be taken over: its application failed, or it stops.
     PeerYields,
@@ -119,12 +119,11 @@ impl Role {
 
             // Until it has claimed the VIP its output is held to the wire by the egress guard.
             (Self::Primary, PeerSilent | PeerLeaves) => Some(Self::Claiming),
-            (Self::Primary, PeerReturns) => Some(Self::Primary),
+            (Self::Primary, PeerReturns | PeerBack) => Some(Self::Primary),
             (Self::Primary, PeerSpeaks) => Some(Self::Standby),
             (
                 Self::Primary,
-                Begins | Alone | PeerServes | Consented | PeerBack | PeerYields | Withdrawn | Reached
-                | Decided,
+                Begins | Alone | PeerServes | Consented | PeerYields | Withdrawn | Reached | Decided,
             ) => None,
 
             (Self::Claiming, PeerBack | PeerReturns) => Some(Self::Primary),
@@ -236,6 +235,7 @@ mod tests {
         Primary -- PeerSpeaks --> Standby
         Primary -- PeerReturns --> Primary
         Primary -- PeerSilent --> Claiming
+        Primary -- PeerBack --> Primary
         Primary -- PeerLeaves --> Claiming
         Claiming -- PeerSpeaks --> Standby
         Claiming -- PeerReturns --> Primary

@@ -114,7 +114,8 @@ pub struct Standing {
     has_asked: bool,
     /// The primary is silent or yields, and the lease was over: the arbiter decides.
     is_wanted: bool,
-    /// It knows the last epoch that the witness has written down; a new pair must not begin behind it.
+    /// It knows the last epoch that the witness has written down: a new pair must not begin behind it, and what an agent that died had
+    /// asked for may have been given to it.
     knows: bool,
     /// That epoch is this node's, which does not know any more what it has said in it.
     has_forgotten: bool,
@@ -136,7 +137,7 @@ impl Standing {
             ask_at: now,
             has_asked: false,
             is_wanted: false,
-            knows: found.is_some() || config.arbiter != Arbiter::Witness,
+            knows: config.arbiter != Arbiter::Witness,
             has_forgotten: false,
             leaves: false,
         };
@@ -209,10 +210,10 @@ impl Standing {
     /// The epoch in which this node speaks alone or wants to; 0 if it only wants to know what is written down.
     fn wanted(&self) -> Option<u64> {
         match self.role {
-            Role::Joining => (!self.knows).then_some(0),
+            Role::Joining | Role::Primary | Role::Claiming | Role::Backup if !self.knows => Some(0),
             Role::TakingOver | Role::Sole => Some(self.epoch),
             Role::Claiming | Role::Backup => Some(self.epoch + 1),
-            Role::Primary | Role::Returning | Role::Standby => None,
+            Role::Joining | Role::Primary | Role::Returning | Role::Standby => None,
         }
     }
 
@@ -231,8 +232,9 @@ impl Standing {
     pub fn ask(&mut self, now: Instant) -> Option<u64> {
         self.asks_at().filter(|at| now >= *at)?;
         self.ask_at = now + ASK_AGAIN;
-        self.has_asked = true;
-        self.wanted()
+        let wanted = self.wanted();
+        self.has_asked |= wanted != Some(0);
+        wanted
     }
 
     /// When [`ask`](Self::ask) has something to say.
@@ -241,11 +243,11 @@ impl Standing {
             return None;
         }
         match self.role {
+            _ if self.wanted() == Some(0) => Some(self.ask_at),
             Role::TakingOver | Role::Sole => Some(self.ask_at),
             Role::Claiming => Some(self.ask_at.max(self.granted_until.unwrap_or(self.ask_at))),
             Role::Backup => self.is_wanted.then_some(self.ask_at),
-            Role::Joining => (!self.knows).then_some(self.ask_at),
-            Role::Primary | Role::Returning | Role::Standby => None,
+            Role::Joining | Role::Primary | Role::Returning | Role::Standby => None,
         }
     }
 
@@ -256,14 +258,7 @@ impl Standing {
         }
         match verdict {
             Verdict::Failed => None,
-            Verdict::Granted | Verdict::Refused { .. } if self.role == Role::Joining => {
-                self.knows = true;
-                if let Verdict::Refused { epoch, is_own } = verdict {
-                    self.epoch = self.epoch.max(epoch);
-                    self.has_forgotten = is_own;
-                }
-                None
-            }
+            _ if !self.knows => self.on_written(now, verdict),
             Verdict::Granted => {
                 self.confirmed = Some(epoch);
                 if self.role == Role::Backup {
@@ -274,6 +269,23 @@ impl Standing {
             }
             Verdict::Refused { epoch, .. } => self.change(now, Event::PeerSpeaks, epoch),
         }
+    }
+
+    /// What the witness has written down.
+    fn on_written(&mut self, now: Instant, verdict: Verdict) -> Option<Change> {
+        self.knows = true;
+        let Verdict::Refused { epoch, is_own } = verdict else {
+            return None;
+        };
+        if self.role == Role::Joining {
+            self.has_forgotten = is_own;
+        } else if epoch > self.epoch && !is_own {
+            return self.change(now, Event::PeerSpeaks, epoch);
+        }
+        // Given to an agent that did not live to use it. Nothing was said in it, so the pair can go on in it: then the next one is
+        // free for either.
+        self.epoch = self.epoch.max(epoch);
+        None
     }
 
     /// The peer's word.
@@ -366,6 +378,8 @@ impl Standing {
             (Role::Claiming, Role::Returning) => {
                 (same && !word.leaves && !self.has_asked).then_some(Event::PeerReturns)
             }
+            // It was given an epoch that it has not used.
+            (Role::Primary | Role::Claiming, Role::Backup) if later => Some(Event::PeerBack),
             (Role::Claiming, Role::Backup) => {
                 (same && !word.leaves && !self.has_asked).then_some(Event::PeerBack)
             }
@@ -377,7 +391,7 @@ impl Standing {
                 let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
                 (is_first && !self.leaves).then_some(Event::Begins)
             }
-            // The agent before this one was returning only.
+            // It was given one, and its agent did not live to use it: this log was not asked for in it.
             (Role::Backup, Role::Primary | Role::Claiming) if later => Some(Event::PeerSpeaks),
             // Both began. Neither is heard, for each is held to the other's wire.
             (Role::Primary | Role::Claiming, Role::Primary | Role::Claiming) => {
@@ -410,7 +424,7 @@ impl Standing {
                 return (serves && (later || same)).then_some(Event::PeerServes);
             }
             Role::Returning | Role::Primary | Role::Claiming => later,
-            Role::Backup => later || same, // the agent before this one may have been returning only
+            Role::Backup => later || same,
             // Of two that speak in the same epoch the configured primary goes on.
             Role::TakingOver | Role::Sole => later || same && !self.config.is_primary,
         };
@@ -438,7 +452,7 @@ impl Standing {
         self.epoch = match (event, to) {
             (Event::Begins | Event::PeerReturns, _) => self.epoch.max(epoch) + 1,
             (Event::PeerServes | Event::Consented, _) => epoch,
-            (Event::PeerSpeaks, _) => self.epoch.max(epoch),
+            (Event::PeerSpeaks | Event::PeerBack, _) => self.epoch.max(epoch),
             (_, Role::TakingOver) | (Event::Reached, _) => self.epoch + 1,
             _ => self.epoch,
         };

@@ -1,5 +1,5 @@
 //! Who may speak, model-checked on the real [`Standing`]: all interleavings of two nodes, their words (lost, late, overtaken), their
-//! clocks' ticks, unreliable detectors, crashes and an arbiter that may not answer, within small bounds.
+//! clocks' ticks, unreliable detectors, crashes, deaths of agents and an arbiter that may not answer, within small bounds.
 //!
 //! A detector may declare the other node dead at any moment, whether it is or not: what holds here does not rest on detection.
 //! Two clocks run alike; that they may not is what [`Standing`]'s margin is for. The kernel's part is modelled: what a node says alone
@@ -7,11 +7,12 @@
 //!
 //! `STEADFAST_BOUNDS=large` explores more (minutes).
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use proto::Instant;
 use proto::role::{Event, Role};
-use proto::standing::{Arbiter, Change, Standing, StandingConfig, Verdict, Word};
+use proto::standing::{Arbiter, Change, Found, Standing, StandingConfig, Verdict, Word};
 use stateright::{Checker, Model, Property};
 use steadfast_proto as proto;
 
@@ -28,6 +29,8 @@ struct Bounds {
     /// Words under way in each direction.
     words: usize,
     crashes: u8,
+    /// Deaths of agents.
+    restarts: u8,
     /// Orders of the operator.
     orders: u8,
     epochs: u64,
@@ -64,6 +67,7 @@ struct State {
     /// What the arbiter has written down.
     given: Option<(u64, usize)>,
     crashes: u8,
+    restarts: u8,
     orders: u8,
     /// Someone went on from a log that did not know what the other has said alone.
     is_contradicted: bool,
@@ -103,6 +107,8 @@ enum Action {
     Leave(usize, bool),
     /// A node's power fails and comes back: its connections are gone.
     Crash(usize),
+    /// A node's agent dies, and another one goes on from what the kernel has. What was asked is decided, and nobody hears the answer.
+    Restart(usize),
 }
 
 impl Pair {
@@ -183,31 +189,85 @@ impl Pair {
         state.crashes += 1;
     }
 
+    /// What the kernel has of a node whose agent is gone.
+    fn found(&self, state: &State, node: usize) -> Option<Found> {
+        let standing = &state.nodes[node].standing;
+        let role = match standing.role() {
+            Role::Joining => return None,
+            Role::Primary | Role::Claiming => Role::Primary,
+            Role::TakingOver | Role::Sole => Role::Sole,
+            role @ (Role::Returning | Role::Backup | Role::Standby) => role,
+        };
+        Some(Found {
+            role,
+            epoch: standing.epoch(),
+            is_confirmed: standing.until().is_none(),
+        })
+    }
+
+    fn restart(&self, state: &mut State, node: usize) {
+        if let Some(epoch) = state.questions[node].take() {
+            self.decide(state, node, epoch);
+        }
+        state.answers[node] = None;
+        let standing = Standing::new(self.config(node), self.found(state, node), at(state.now));
+        state.nodes[node].standing = standing;
+        state.nodes[node].heard = None;
+        state.restarts += 1;
+    }
+
     /// Whether the service lives a while after everything works again: words arrive, the arbiter answers, outside hosts too. (One
     /// that lives, and is about to be deposed, is deposed in a state that is looked at as well.)
     fn someone_serves_in_the_end(&self, last: &State) -> bool {
-        use Action::{Answer, Ask, Decide, Decided, Hear, Reach, Say, Tick};
         let mut state = last.clone();
         (0..ROUNDS).any(|_| {
             for node in 0..2 {
-                let (say, hear) = (Say(node), Hear(1 - node, 0));
-                for step in [
-                    Ask(node),
-                    Decide(node),
-                    Answer(node),
-                    Reach(node),
-                    Decided(node),
-                    say,
-                    hear,
-                    Tick,
-                ] {
-                    if let Some(next) = self.next_state(&state, step) {
-                        state = next;
-                    }
-                }
+                self.work(&mut state, node);
+                self.play(&mut state, &[Action::Say(node), Action::Hear(1 - node, 0), Action::Tick]);
             }
             is_served(&state)
         })
+    }
+
+    /// Whether either node of a pair that is whole for a while serves when the other one is gone for good.
+    fn who_is_left_serves(&self, last: &State) -> bool {
+        let mut state = last.clone();
+        for _ in 0..ROUNDS {
+            for node in 0..2 {
+                self.work(&mut state, node);
+                self.play(&mut state, &[Action::Say(node), Action::Hear(1 - node, 0), Action::Tick]);
+            }
+        }
+        let is_calm = is_whole(&state, 0) || is_whole(&state, 1);
+        let serves = |left: usize| {
+            let mut state = state.clone();
+            let is_unwanted = state.nodes[left].standing.leaves();
+            is_unwanted
+                || (0..ROUNDS).any(|_| {
+                    self.play(&mut state, &[Action::Silent(left)]);
+                    self.work(&mut state, left);
+                    self.play(&mut state, &[Action::Tick]);
+                    is_sole(&state.nodes[left])
+                })
+        };
+        !is_calm || serves(0) && serves(1)
+    }
+
+    /// What a node can do by itself.
+    fn work(&self, state: &mut State, node: usize) {
+        use Action::{Answer, Ask, Decide, Decided, Reach};
+        self.play(
+            state,
+            &[Ask(node), Decide(node), Answer(node), Reach(node), Decided(node)],
+        );
+    }
+
+    fn play(&self, state: &mut State, steps: &[Action]) {
+        for step in steps {
+            if let Some(next) = self.next_state(state, *step) {
+                *state = next;
+            }
+        }
     }
 
     /// The time as one sees it who claims.
@@ -252,6 +312,7 @@ impl Model for Pair {
             answers: [None; 2],
             given: None,
             crashes: 0,
+            restarts: 0,
             orders: 0,
             is_contradicted: false,
         }]
@@ -283,6 +344,9 @@ impl Model for Pair {
             }
             if state.crashes < self.bounds.crashes {
                 actions.push(Action::Crash(node));
+            }
+            if state.restarts < self.bounds.restarts {
+                actions.push(Action::Restart(node));
             }
         }
     }
@@ -343,6 +407,7 @@ impl Model for Pair {
             Action::Crash(node) => {
                 self.crash(&mut state, node);
             }
+            Action::Restart(node) => self.restart(&mut state, node),
         }
         for node in 0..2 {
             if self.speaks_alone(&state, node) {
@@ -367,6 +432,9 @@ impl Model for Pair {
             Property::always("someone serves in the end", |pair: &Self, state: &State| {
                 pair.someone_serves_in_the_end(state)
             }),
+            Property::always("who is left serves", |pair: &Self, state: &State| {
+                state.restarts == 0 || pair.who_is_left_serves(state)
+            }),
             Property::sometimes("the pair is whole", |_: &Self, state: &State| is_whole(state, 0)),
             Property::sometimes("the backup speaks alone", |pair: &Self, state: &State| {
                 pair.speaks_alone(state, 1) && state.nodes[1].standing.until().is_none()
@@ -386,10 +454,13 @@ impl Model for Pair {
 
 /// Whether someone serves with a wire, or alone by right; or the operator does not want it.
 fn is_served(state: &State) -> bool {
-    let is_sole = |Node { standing, .. }: &Node| standing.role() == Role::Sole && standing.until().is_none();
     let [one, other] = &state.nodes;
     let is_unwanted = one.standing.leaves() && other.standing.leaves();
     is_unwanted || is_sole(one) || is_sole(other) || is_whole(state, 0) || is_whole(state, 1)
+}
+
+fn is_sole(Node { standing, .. }: &Node) -> bool {
+    standing.role() == Role::Sole && standing.until().is_none()
 }
 
 /// Whether `primary` has the other node for its wire.
@@ -407,6 +478,7 @@ fn bounds() -> Bounds {
         ticks: if is_large() { 4 } else { 3 },
         words: 1,
         crashes: 0,
+        restarts: 0,
         orders: 0,
         epochs: if is_large() { 5 } else { 4 },
     }
@@ -430,6 +502,16 @@ fn crashed() -> Bounds {
     }
 }
 
+/// Less time, but an agent that dies.
+fn restarted() -> Bounds {
+    Bounds {
+        ticks: if is_large() { 3 } else { 2 },
+        restarts: 1,
+        epochs: if is_large() { 4 } else { 3 },
+        ..bounds()
+    }
+}
+
 fn pair() -> Pair {
     Pair {
         bounds: bounds(),
@@ -441,11 +523,13 @@ fn pair() -> Pair {
 
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
-    let leases = [LEASE, LEASE, LEASE, Duration::ZERO];
-    for (bounds, lease) in [bounds(), operated(), crashed(), crashed()]
-        .into_iter()
-        .zip(leases)
-    {
+    for (bounds, lease) in [
+        (bounds(), LEASE),
+        (operated(), LEASE),
+        (crashed(), LEASE),
+        (crashed(), Duration::ZERO),
+        (restarted(), LEASE),
+    ] {
         let pair = Pair {
             bounds,
             lease,
@@ -460,7 +544,11 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
             "one voice",
             "nobody goes on from an old log",
             "someone serves in the end",
+            "who is left serves",
         ] {
+            if let Some(path) = checker.discovery(property) {
+                panic!("{property:?} does not hold:{}", told(path.into_vec()));
+            }
             checker.assert_no_discovery(property);
         }
         checker.assert_any_discovery("the pair is whole");
@@ -468,6 +556,19 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
             checker.assert_properties();
         }
     }
+}
+
+/// A way to a state, a line each: what was done, and each node's part, epoch and end of its right before.
+fn told(path: Vec<(State, Option<Action>)>) -> String {
+    let mut lines = String::new();
+    for (state, action) in path {
+        let [one, other] = state.nodes.each_ref().map(|Node { standing, .. }| {
+            let until = standing.until().map(|until| until.as_nanos() / 100_000_000);
+            format!("{:?} {} {until:?}", standing.role(), standing.epoch())
+        });
+        write!(lines, "\n  {}: {one}, {other}, {action:?}", state.now).expect("a string takes it");
+    }
+    lines
 }
 
 /// The rules that the checker is for, each broken.

@@ -27,7 +27,8 @@ pub(super) fn behind(found: &Found) -> Left {
     let role = match found.gate {
         Gate::Off => Role::Joining,
         Gate::Mute if found.epoch == 0 => Role::Joining,
-        Gate::Wire => Role::Backup,
+        Gate::Wire if found.is_consented => Role::Backup,
+        Gate::Wire => Role::Returning,
         Gate::Takeover | Gate::Sole => Role::Sole,
         Gate::Primary => Role::Primary,
         Gate::Mute => Role::Standby,

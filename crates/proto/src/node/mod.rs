@@ -162,12 +162,7 @@ impl Service {
 
     /// Whether the agent before this one had a peer, which is to be missed though this one has never heard it.
     fn expects_peer(&self) -> bool {
-        let had_consent = || self.config.found.as_ref().is_some_and(|found| found.is_consented);
-        match self.role() {
-            Role::Primary => true,
-            Role::Backup => had_consent(),
-            _ => false,
-        }
+        matches!(self.role(), Role::Primary | Role::Backup)
     }
 
     /// Whether the connections of a dead worker are being taken over: then nothing else is.

@@ -147,11 +147,15 @@ impl Node {
     /// The arbiter's answer to [`Action::Confirm`].
     pub fn handle_verdict(&mut self, now: Instant, index: ServiceIndex, epoch: u64, verdict: Verdict) {
         let service = &mut self.services[usize::from(index)];
-        let had_end = service.standing.until().is_some();
+        let (had_end, before) = (service.standing.until().is_some(), service.standing.epoch());
         let change = service.standing.on_verdict(now, epoch, verdict);
         if change.is_none() && had_end && service.standing.until().is_none() {
             let (service, until) = (index, None); // the gate stays as it is
             self.actions.push_back(Action::SetUntil { service, until });
+        }
+        if change.is_none() && service.role() != Role::Joining && service.standing.epoch() != before {
+            self.set_gate(index, self.service(index).gate); // as it is, in the epoch
+            self.send_heartbeat(now);
         }
         self.follow(now, index, change);
     }

@@ -312,6 +312,31 @@ fn a_claim_waits_for_a_slow_arbiter_in_peace() {
     assert_eq!(two.pass(LONG).nodes[0].role(0), (Role::Sole, 3));
 }
 
+/// The witness gave an epoch to an agent that died before it knew. The next one asks what is written, and the pair leaves that epoch
+/// behind: who is left alone later is not refused.
+#[test]
+fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
+    for dead in [0, 1] {
+        let mut two = Two::new(Arbiter::Witness);
+        two.pass(SHORT);
+        assert_eq!(two.roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
+        two.asked[dead].clear();
+        two.verdict = Some(Verdict::Refused {
+            epoch: 3,
+            is_own: true,
+        });
+        two.replace(dead).run(dead);
+        assert_eq!(two.asked[dead], [0], "it says nothing alone by asking");
+        two.verdict = Some(Verdict::Granted);
+        two.pass(LONG);
+        let [one, other] = two.roles();
+        assert_eq!([one.0, other.0], [Role::Primary, Role::Backup]);
+        assert_eq!(one.1, other.1);
+        assert!(one.1 >= 3, "{one:?}");
+        assert!(two.alarms.iter().all(Vec::is_empty));
+    }
+}
+
 /// The agent before this one had asked for the next epoch when it died, and was given it.
 #[test]
 fn a_primary_whose_wire_was_refused_goes_on_alone() {
