@@ -274,6 +274,11 @@ impl Follower {
         }
     }
 
+    /// Bytes of memory for what one of two servers has said and the other one has not.
+    pub fn memory(&self) -> usize {
+        self.replica().map_or(0, |replica| replica.comparison.memory())
+    }
+
     /// Nothing will be restarted.
     pub fn give_up(&mut self) {
         *self = Self::GivenUp;

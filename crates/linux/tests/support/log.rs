@@ -132,8 +132,7 @@ impl Log {
             Change::Unknown => return self.unknown.push(client),
             Change::Handshake | Change::Ended(_) | Change::Old => return,
         };
-        let connection = table.get_mut(id).expect("it changed");
-        let memory = connection.memory();
+        let connection = table.get(id).expect("it changed");
         let transcript = self.transcripts.entry(client).or_default();
         let (input, output) = frontiers(connection);
         connection
@@ -148,12 +147,13 @@ impl Log {
             .collect();
         transcript.output.extend(&said);
         let (acknowledged, ended) = (connection.input_acknowledged(), connection.input().is_complete());
-        if let Some(replica) = connection.follower_mut().replica_mut() {
-            replica.on_output(&said);
-            replica.on_fed(acknowledged, ended);
-        }
-        connection.release();
-        table.account(id, memory);
+        table.change(id, |connection| {
+            if let Some(replica) = connection.follower_mut().replica_mut() {
+                replica.on_output(&said);
+                replica.on_fed(acknowledged, ended);
+            }
+            connection.release();
+        });
     }
 
     /// The open connection of `client`.

@@ -364,13 +364,13 @@ mod tests {
         /// The replica reads.
         fn read(&mut self, bytes: u64) {
             let id = self.table.iter().next().expect("it is open").0;
-            let connection = self.table.get_mut(id).expect("listed");
-            let (before, to) = (connection.memory(), connection.input_acknowledged());
-            let replica = connection.follower_mut().replica_mut().expect("a replica");
-            let fed = replica.fed();
-            replica.on_fed(to.min(fed + bytes), false);
-            connection.release();
-            self.table.account(id, before);
+            self.table.change(id, |connection| {
+                let to = connection.input_acknowledged();
+                let replica = connection.follower_mut().replica_mut().expect("a replica");
+                let fed = replica.fed();
+                replica.on_fed(to.min(fed + bytes), false);
+                connection.release();
+            });
             self.carry_out();
         }
     }

@@ -37,9 +37,14 @@ impl Connection {
         self.at_limit = at_limit;
     }
 
-    /// Memory held by the logs, in bytes.
+    /// Memory held by the logs and by what is compared, in bytes.
     pub fn memory(&self) -> usize {
-        self.input.memory() + self.output.memory()
+        self.input.memory() + self.kept()
+    }
+
+    /// What of it cannot be spilled.
+    fn kept(&self) -> usize {
+        self.output.memory() + self.follower.memory()
     }
 
     /// Bytes of the in-log that are not in memory.
@@ -48,12 +53,13 @@ impl Connection {
     }
 
     /// What memory the logs may hold. What is under way does not count, in either direction: a takeover needs all of it, it cannot be
-    /// spilled, and the windows and send buffers of both sides bound it.
+    /// spilled, and the windows and send buffers of both sides bound it. What is compared has a bound of its own.
     fn bound(&self) -> usize {
         let input = self.input.end().since(self.input_acknowledged());
         let output = self.output.end().since(self.output.base());
         let excess = self.capped.as_ref().map_or(0, |capped| capped.excess);
-        usize::try_from(self.limit.saturating_add(input + output + excess)).unwrap_or(usize::MAX)
+        let compared = self.follower.memory() as u64;
+        usize::try_from(self.limit.saturating_add(input + output + excess + compared)).unwrap_or(usize::MAX)
     }
 
     /// Whether output up to `end` is logged. No server says more than its client ever had room for: for that no memory is taken.
@@ -70,7 +76,7 @@ impl Connection {
     /// The logs may not hold more than `bound` bytes of memory: input is spilled, or a reply is given up, or the whole connection.
     pub fn hold(&mut self, bound: usize) {
         let Err(full) = self.spill(bound) else { return };
-        if self.input.memory() > self.output.memory() {
+        if self.input.memory() > self.kept() {
             self.give_up_input(full);
         } else {
             self.unprotect(Cause::Full(full));
@@ -99,7 +105,7 @@ impl Connection {
     /// Spills what the server has of the input, until the logs hold less than `bound` bytes of memory and there is some room.
     fn spill(&mut self, bound: usize) -> Result<(), Full> {
         let spills = self.at_limit.spills().ok_or(Full::Memory)?;
-        let input = bound.saturating_sub(self.output.memory() + ROOM);
+        let input = bound.saturating_sub(self.kept() + ROOM);
         self.input.spill(spills, self.server.acknowledged, input)?;
         if self.memory() > bound {
             return Err(Full::Memory);
@@ -123,7 +129,7 @@ mod tests {
 
     use super::*;
     use crate::connection::Protection;
-    use crate::follower::Restart;
+    use crate::follower::{Policy, Restart};
     use crate::packet::{Flags, Options, Segment};
     use crate::restart::http::MARK;
     use crate::spill::gather;
@@ -140,6 +146,8 @@ mod tests {
         sent: Vec<u8>,
         acknowledged: usize,
         said: u32,
+        /// So much of it the client has acknowledged.
+        heard: u32,
     }
 
     impl Upload {
@@ -150,17 +158,23 @@ mod tests {
                 at_limit: spills.map_or(AtLimit::Unprotect, AtLimit::Spill),
                 ..TableConfig::sample()
             };
+            let mut upload = Self::open(config);
+            upload.send(PUT, None);
+            upload.acknowledge();
+            upload
+        }
+
+        fn open(config: TableConfig) -> Self {
             let mut upload = Self {
                 table: Table::new(config),
                 sent: Vec::new(),
                 acknowledged: 0,
                 said: 0,
+                heard: 0,
             };
             upload.pass(Direction::In, Flags::SYN, &[], None);
             upload.pass(Direction::Out, Flags::SYN_ACK, &[], None);
             upload.pass(Direction::In, Flags::ACK, &[], None);
-            upload.send(PUT, None);
-            upload.acknowledge();
             upload
         }
 
@@ -169,7 +183,7 @@ mod tests {
             let opened = u32::from(!flags.syn);
             let numbers = (self.sent.len() as u32 + opened, self.acknowledged as u32 + 1);
             let (source_address, destination, seq, ack) = match direction {
-                Direction::In => (client, vip, numbers.0, 1001),
+                Direction::In => (client, vip, numbers.0, 1001 + self.heard),
                 Direction::Out => (vip, client, 1000 + opened + self.said, numbers.1),
             };
             let segment = Segment {
@@ -363,6 +377,30 @@ mod tests {
             let one_more = LIMIT / 4 + (64 << 10);
             assert!(upload.table.memory() <= one_more, "{}", upload.table.memory());
         }
+    }
+
+    /// What a replica has not said yet counts, too, though the client has it.
+    #[test]
+    fn replicas_that_lag_are_bounded_together() {
+        let mut server = Upload::open(TableConfig {
+            policy: Policy::Replica,
+            connection_bytes_max: LIMIT,
+            bytes_max: LIMIT / 4,
+            ..TableConfig::sample()
+        });
+        for said in 1..=40 {
+            server.say(&[7; 5000]);
+            server.heard = server.said;
+            server.pass(Direction::In, Flags::ACK, &[], None);
+            let limit = LIMIT / 4 + (64 << 10);
+            assert!(server.table.memory() <= limit, "{}", server.table.memory());
+            if said * 5000 < LIMIT / 8 {
+                assert_eq!(server.connection().protection(), Protection::Protected);
+            }
+        }
+        let reason = server.reason();
+        assert!(reason.ends_with("the log reached its limit"), "{reason}");
+        assert_eq!(server.table.memory(), 0, "nothing of it is needed");
     }
 
     proptest! {

@@ -469,15 +469,12 @@ impl Node {
         change: impl FnOnce(&mut crate::follower::Replica),
     ) {
         let table = &mut self.services[usize::from(index)].table;
-        let Some(connection) = table.get_mut(id) else {
-            return;
-        };
-        let before = connection.memory();
-        if let Some(replica) = connection.follower_mut().replica_mut() {
-            change(replica);
-        }
-        connection.release();
-        table.account(id, before);
+        table.change(id, |connection| {
+            if let Some(replica) = connection.follower_mut().replica_mut() {
+                change(replica);
+            }
+            connection.release();
+        });
         self.tell_wire(index);
     }
 

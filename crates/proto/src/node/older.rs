@@ -15,10 +15,7 @@ impl Node {
         let table = &mut self.services[usize::from(index)].table;
         let ids: Vec<_> = table.iter().map(|(id, _)| id).collect();
         for id in ids {
-            let connection = table.get_mut(id).expect("listed");
-            let before = connection.memory();
-            connection.unprotect(Cause::LogGap);
-            table.account(id, before);
+            table.change(id, |connection| connection.unprotect(Cause::LogGap));
         }
         table.forget_said();
         self.begin_census(now, index); // some may have begun meanwhile

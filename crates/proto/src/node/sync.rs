@@ -43,12 +43,8 @@ impl Service {
     }
 
     fn refuse_replica(&mut self, id: ConnectionId) {
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        let before = connection.memory();
-        connection.unprotect(Cause::NotSynced);
-        self.table.account(id, before);
+        self.table
+            .change(id, |connection| connection.unprotect(Cause::NotSynced));
     }
 }
 

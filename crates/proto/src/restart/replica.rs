@@ -102,6 +102,11 @@ impl Comparison {
         }
     }
 
+    /// Bytes of memory for what the one ahead has said.
+    pub fn memory(&self) -> usize {
+        self.surplus.capacity()
+    }
+
     /// Both outputs are equal up to here.
     pub const fn equal(&self) -> Offset {
         self.equal
@@ -146,8 +151,8 @@ impl Comparison {
                 return self.give_up(Reason::Differs { at: self.equal });
             }
             self.surplus.drain(..common);
-            if self.surplus.is_empty() {
-                self.surplus = VecDeque::new(); // who has lagged once keeps nothing of it
+            if self.surplus.len() < self.surplus.capacity() / 4 {
+                self.surplus.shrink_to_fit(); // who has lagged once keeps nothing of it
             }
             if common < bytes.len() {
                 self.ahead = who;

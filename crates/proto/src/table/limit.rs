@@ -3,34 +3,31 @@
 use std::net::SocketAddr;
 
 use super::{ConnectionId, Table};
-use crate::connection::Word;
+use crate::connection::{Connection, Word};
 use crate::stream::Shelf;
 
 impl Table {
     /// The shelf will be cleared: copies from it what is still needed.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         for id in std::mem::take(&mut self.shelved) {
-            let over = self.memory > self.config.bytes_max;
-            if let Some(connection) = self.get_mut(id) {
-                let before = connection.memory();
-                connection.keep(shelf);
-                if over && connection.memory() > before {
-                    connection.hold(before);
-                }
-                self.account(id, before);
-            }
+            self.change(id, |connection| connection.keep(shelf));
         }
     }
 
-    /// To be called after a connection was changed through [`get_mut`](Self::get_mut), with its memory before.
-    pub fn account(&mut self, id: ConnectionId, before: usize) {
-        let mut now = 0;
-        if let Some(connection) = self.slots.get_mut(id) {
-            let client = connection.client();
-            connection.judge_window(None, &mut |word| self.words.push_back((client, word)));
-            now = connection.memory();
+    /// Changes a connection, which may take other memory afterwards: but not more if all together have too much.
+    pub fn change(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
+        let over = self.memory > self.config.bytes_max;
+        let Some(connection) = self.slots.get_mut(id) else {
+            return;
+        };
+        let before = connection.memory();
+        change(connection);
+        if over && connection.memory() > before {
+            connection.hold(before);
         }
-        self.memory = self.memory + now as u64 - before as u64;
+        let client = connection.client();
+        connection.judge_window(None, &mut |word| self.words.push_back((client, word)));
+        self.memory = self.memory + connection.memory() as u64 - before as u64;
     }
 
     /// The next thing that is to be done about a client's window.
