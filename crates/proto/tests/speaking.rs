@@ -223,7 +223,10 @@ impl Pair {
         (0..ROUNDS).any(|_| {
             for node in 0..2 {
                 self.work(&mut state, node);
-                self.play(&mut state, &[Action::Say(node), Action::Hear(1 - node, 0), Action::Tick]);
+                self.play(
+                    &mut state,
+                    &[Action::Say(node), Action::Hear(1 - node, 0), Action::Tick],
+                );
             }
             is_served(&state)
         })
@@ -235,7 +238,10 @@ impl Pair {
         for _ in 0..ROUNDS {
             for node in 0..2 {
                 self.work(&mut state, node);
-                self.play(&mut state, &[Action::Say(node), Action::Hear(1 - node, 0), Action::Tick]);
+                self.play(
+                    &mut state,
+                    &[Action::Say(node), Action::Hear(1 - node, 0), Action::Tick],
+                );
             }
         }
         let is_calm = is_whole(&state, 0) || is_whole(&state, 1);

@@ -21,6 +21,7 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
         services: plan.services.iter().map(|service| service.address).collect(),
     }];
     steps.extend(no_data_in_a_syn()?);
+    steps.extend(queues_outlive_their_listener()?);
     for service in &plan.services {
         steps.extend(behind(&mut tables, service)?);
         steps.extend(relaying(&mut tables, service)?);
@@ -43,6 +44,15 @@ fn no_data_in_a_syn() -> Result<Option<Step>, Error> {
     Ok((now & TAKEN != 0).then(|| Step::Sysctl {
         key: key.to_owned(),
         value: (now & !TAKEN).to_string(),
+    }))
+}
+
+/// What waits to be accepted by a worker that dies goes to another one that listens there as well (SO_REUSEPORT), instead of being reset.
+fn queues_outlive_their_listener() -> Result<Option<Step>, Error> {
+    let key = "ipv4/tcp_migrate_req";
+    Ok((read_number(key)? == 0).then(|| Step::Sysctl {
+        key: key.to_owned(),
+        value: "1".to_owned(),
     }))
 }
 

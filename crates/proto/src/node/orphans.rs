@@ -57,9 +57,10 @@ impl Node {
 
     /// These clients' connections, which were taken over while the service was not, are over: what they say next is the primary's.
     pub fn handle_forgotten(&mut self, index: ServiceIndex, clients: &[SocketAddr]) {
-        let taken = &mut self.services[usize::from(index)].taken;
+        let service = &mut self.services[usize::from(index)];
         for client in clients {
-            taken.remove(client);
+            service.taken.remove(client);
+            service.table.forget_socket(*client);
         }
     }
 

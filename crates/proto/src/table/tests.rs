@@ -107,6 +107,26 @@ fn a_connection_that_another_one_replaces_is_over() {
     }
 }
 
+/// A wire that adopts a dying worker's connections for months keeps nothing of those that have ended since.
+#[test]
+fn what_a_socket_had_is_forgotten_with_it() {
+    let mut table = table();
+    for _ in 0..3 {
+        say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+        say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+        say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
+        let client = ([10, 0, 0, 1], 4000).into();
+        table.hand_over(table.find(client).expect("open"));
+        assert_eq!(say(&mut table, Direction::In, Flags::ACK, 1001, &[]), Change::Old);
+        table.forget_socket(client);
+        assert_eq!(
+            say(&mut table, Direction::In, Flags::ACK, 1001, &[]),
+            Change::Unknown
+        );
+        assert!(table.handed_over.is_empty());
+    }
+}
+
 /// With data in its SYN, which the server takes, or does not: a connection of its own, or none that is known; never the
 /// one that this client had before, be that open or a socket's.
 #[test]

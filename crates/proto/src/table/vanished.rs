@@ -24,6 +24,11 @@ pub(super) struct Round {
 }
 
 impl Table {
+    /// The socket that had this client's last connection is gone, and nobody answers for it.
+    pub(crate) fn forget_socket(&mut self, client: SocketAddr) {
+        self.handed_over.remove(&client);
+    }
+
     /// Whose connections may be gone, if it is time to ask.
     pub(super) fn poll_vanished(&mut self, now: Instant) -> Vec<SocketAddr> {
         let places = self.slots.places();

@@ -1,5 +1,11 @@
 //! What is set up is there, and gone afterwards.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
 use super::*;
 
 /// Sets `plan` up in `node`, shows the node to `look`, and expects everything as found at the end.
@@ -109,6 +115,38 @@ fn fast_open_is_refused_and_what_clients_of_this_node_do_is_their_own() {
             assert_eq!(sysctl::read("ipv4/tcp_fastopen").unwrap(), during);
         });
     }
+}
+
+#[test]
+fn who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one() {
+    let Some(world) = World::new("who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one")
+    else {
+        return;
+    };
+    around(&world.primary, &primary_plan(), |_| {
+        let address: SocketAddr = "127.0.0.1:8080".parse().unwrap();
+        let [dies, lives] = [(); 2].map(|()| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_reuse_port(true).unwrap();
+            socket.bind(&address.into()).unwrap();
+            socket.listen(64).unwrap();
+            TcpListener::from(socket)
+        });
+        let mut clients: Vec<_> = (0..32).map(|_| TcpStream::connect(address).unwrap()).collect();
+        drop(dies);
+        lives.set_nonblocking(true).unwrap();
+        for client in &clients {
+            let (accepted, _) = lives.accept().expect("who is connected waits here");
+            (&accepted).write_all(b"!").unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        }
+        for client in &mut clients {
+            client.read_exact(&mut [0]).expect("it was served");
+        }
+    });
+    world.primary.run(|| {
+        assert_eq!(sysctl::read("ipv4/tcp_migrate_req").unwrap(), "0", "as it was");
+    });
 }
 
 /// The kernel does that a little later by itself, and meanwhile loses neighbours' answers.
