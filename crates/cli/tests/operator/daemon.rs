@@ -39,14 +39,14 @@ pub struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
-    /// Starts the node `name` of the pair that `primary` is the primary of. `peer` is the other one and its last byte on every
-    /// link, each a network of `links`.
+    /// Starts the node `name` of the pair that `primary` is the primary of, with this restart policy. `peer` is the other one and its
+    /// last byte on every link, each a network of `links`.
     fn start(
         namespace: &'a Namespace,
         dir: &Path,
         name: &str,
         (peer_name, peer): (&str, u8),
-        primary: &str,
+        (primary, policy): (&str, &str),
         links: &[&str],
     ) -> Self {
         let addresses: Vec<String> = links.iter().map(|link| format!("{link}.{peer}")).collect();
@@ -77,7 +77,7 @@ impl<'a> Daemon<'a> {
             address = "10.0.0.100"
             port = 80
             interface = "eth0"
-            policy = "http"
+            policy = "{policy}"
             primary = "{primary}"
             on_deposed = ["sh", "-c", "echo $STEADFAST_SERVICE >> {}"]
             "#,
@@ -294,14 +294,19 @@ fn metrics_say_what_the_status_says() {
 /// The primary and the backup of a pair, both running and protecting; `test` is a part of their names, because eBPF pins
 /// are the whole machine's.
 pub fn pair<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
-    linked(lan, dir, test, &["10.0.0"])
+    linked(lan, dir, test, "http", &["10.0.0"])
 }
 
-/// The same with these links.
-fn linked<'a>(lan: &'a Lan, dir: &Path, test: &str, links: &[&str]) -> [Daemon<'a>; 2] {
+/// The same with replicas.
+pub fn replicated<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
+    linked(lan, dir, test, "replica", &["10.0.0"])
+}
+
+/// A pair with this restart policy and these links.
+fn linked<'a>(lan: &'a Lan, dir: &Path, test: &str, policy: &str, links: &[&str]) -> [Daemon<'a>; 2] {
     let [one, two] = ["one", "two"].map(|which| format!("sf-test-{test}-{which}"));
-    let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one, links);
-    let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one, links);
+    let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), (&one, policy), links);
+    let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), (&one, policy), links);
     primary.wait_for(&["\"alive\":true", "\"role\":\"primary\"", "\"mode\":\"duplex\""]);
     backup.wait_for(&["\"alive\":true", "\"role\":\"backup\"", "\"mode\":\"duplex\""]);
     [primary, backup]
@@ -345,7 +350,7 @@ fn a_link_may_fail() {
         namespace.ip(&format!("addr add 10.9.0.{last}/24 dev eth0"));
     }
     let dir = tempfile::tempdir().unwrap();
-    let nodes = linked(&lan, dir.path(), "links", &["10.0.0", "10.9.0"]);
+    let nodes = linked(&lan, dir.path(), "links", "http", &["10.0.0", "10.9.0"]);
     for node in &nodes {
         node.wait_for(&["\"authenticated\":true"]);
     }

@@ -12,14 +12,14 @@ use crate::lan::{Lan, Namespace};
 
 const ASK: &str = "GET / HTTP/1.1\r\n\r\n";
 const REPLY: &str = "HTTP/1.1 204 No Content\r\n\r\n";
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
-fn listen(namespace: &Namespace) -> TcpListener {
+pub fn listen(namespace: &Namespace) -> TcpListener {
     namespace.run(|| TcpListener::bind("0.0.0.0:80").unwrap())
 }
 
 /// The next connection of `listener`, with bounded patience.
-fn accept(listener: &TcpListener) -> TcpStream {
+pub fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let until = Instant::now() + PATIENCE;
     loop {
