@@ -1,6 +1,7 @@
 //! The connections of one service: handshakes under way, open ones, and ones that ended not long ago.
 
 mod config;
+mod handshakes;
 mod learning;
 mod limit;
 mod vanished;
@@ -12,8 +13,7 @@ use std::time::Duration;
 use rustc_hash::FxSeededState;
 
 use crate::census::Census;
-use crate::connection::{Connection, Effect, EndpointTimestamps, Opening, Word};
-use crate::follower::Follower;
+use crate::connection::{Connection, Effect, EndpointTimestamps, Word};
 use crate::learn::Learner;
 use crate::older::Older;
 use crate::packet::{Flags, Options, Segment, Timestamps};
@@ -23,12 +23,10 @@ use crate::stream::OnShelf;
 use crate::takeover::clock_at;
 use crate::{Instant, Seq};
 pub use config::TableConfig;
+use handshakes::Handshake;
+pub use handshakes::{HANDSHAKES_MAX, PENDING_MAX};
 use vanished::Round;
 
-/// Handshakes remembered at a time; the oldest is forgotten first, so a flood costs this much and no more.
-pub const HANDSHAKES_MAX: usize = 65_536;
-/// Handshakes under way that a takeover continues.
-pub const PENDING_MAX: usize = 1024;
 /// Ended connections remembered at a time.
 pub const ENDED_MAX: usize = 65_536;
 /// How long an ended connection's last segment is answered again: twice the maximum segment lifetime, as Linux has it.
@@ -58,14 +56,6 @@ pub enum Change {
     Old,
     /// The wire did not see the beginning of its connection.
     Unknown,
-}
-
-#[derive(Debug)]
-struct Handshake {
-    syn: Opening,
-    /// Bytes that came with the SYN (RFC 7413).
-    data: u32,
-    syn_ack: Option<Opening>,
 }
 
 /// An ended connection: enough to repeat its last acknowledgement.
@@ -219,6 +209,10 @@ impl Table {
                 _ => Change::Opened(id),
             };
         }
+        if direction == Direction::In && self.is_refused_by(client, segment) {
+            self.handshakes.remove(&client);
+            return Change::Handshake;
+        }
         match self.find(client) {
             Some(id) => self.apply(now, direction, id, segment, source),
             None if self.ended.contains_key(&client) => Change::Old,
@@ -235,132 +229,6 @@ impl Table {
         let id = self.slots.insert(connection);
         self.by_client.insert(client, id);
         id
-    }
-
-    fn on_opening(
-        &mut self,
-        now: Instant,
-        direction: Direction,
-        client: SocketAddr,
-        segment: &Segment<'_>,
-    ) -> Change {
-        let opening = Opening::of(segment, now);
-        match direction {
-            Direction::In if segment.flags.ack => return Change::Unknown,
-            Direction::In => {
-                let repeated = self
-                    .handshakes
-                    .get(&client)
-                    .is_some_and(|known| known.syn.seq == segment.seq);
-                if !repeated {
-                    self.remember_handshake(
-                        client,
-                        Handshake {
-                            syn: opening,
-                            data: segment.seq_len() - 1,
-                            syn_ack: None,
-                        },
-                    );
-                }
-            }
-            Direction::Out => {
-                if let Some(handshake) = self.handshakes.get_mut(&client) {
-                    let data = segment.ack.distance_from(handshake.syn.seq + 1);
-                    if data == 0 {
-                        handshake.syn_ack = Some(opening);
-                    } else if (1..=i64::from(handshake.data)).contains(&i64::from(data)) {
-                        self.disown(client);
-                    }
-                }
-            }
-        }
-        Change::Handshake
-    }
-
-    /// The server has taken data in a SYN (Fast Open), which is in no log. What is known of this client's earlier connections
-    /// is not true of the new one.
-    fn disown(&mut self, client: SocketAddr) {
-        self.handshakes.remove(&client);
-        self.forget_older(client);
-        if let Some(old) = self.find(client) {
-            self.discard(old);
-        }
-        self.ended.remove(&client);
-        self.handed_over.remove(&client);
-    }
-
-    fn remember_handshake(&mut self, client: SocketAddr, handshake: Handshake) {
-        while let Some((oldest, seq)) = self.handshake_order.front() {
-            let known = self.handshakes.get(oldest);
-            if known.is_some_and(|known| known.syn.seq == *seq) {
-                let has_room =
-                    self.handshakes.len() < HANDSHAKES_MAX && self.handshake_order.len() < 2 * HANDSHAKES_MAX;
-                if has_room {
-                    break;
-                }
-                self.handshakes.remove(oldest);
-            }
-            self.handshake_order.pop_front();
-        }
-        self.handshake_order.push_back((client, handshake.syn.seq));
-        self.handshakes.insert(client, handshake);
-    }
-
-    /// Whether `segment` shows that the client has received the SYN-ACK.
-    fn is_completed_by(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
-        let syn_ack = self
-            .handshakes
-            .get(&client)
-            .and_then(|handshake| handshake.syn_ack.as_ref());
-        segment.flags.ack && syn_ack.is_some_and(|syn_ack| segment.ack == syn_ack.seq + 1)
-    }
-
-    /// Turns a handshake, whose SYN-ACK was logged, into a connection. An older one of this client is over: the server
-    /// would not have answered otherwise.
-    fn open(&mut self, client: SocketAddr) -> ConnectionId {
-        let handshake = self.handshakes.remove(&client).expect("looked up before");
-        let syn_ack = handshake.syn_ack.expect("looked up before");
-        if let Some(old) = self.find(client) {
-            self.discard(old);
-        }
-        self.ended.remove(&client);
-        self.forget_older(client);
-        let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
-        let (policy, rules) = (self.config.policy, self.config.rules);
-        let follower = Follower::new(policy, rules, self.config.opaque.clone(), bound);
-        let connection = Connection::new(
-            client,
-            self.config.vip,
-            &handshake.syn,
-            &syn_ack,
-            follower,
-            self.config.connection_bytes_max,
-        );
-        self.insert(connection)
-    }
-
-    /// Opens the connections whose SYN-ACK is out, but not known to have arrived; returns them with that SYN-ACK. Of a flood
-    /// the latest [`PENDING_MAX`] only: their sockets must not keep the others waiting.
-    pub fn open_pending(&mut self) -> Vec<(ConnectionId, SocketAddr, Opening, Opening)> {
-        let mut pending = Vec::new();
-        for (client, seq) in self.handshake_order.drain(..).rev() {
-            let known = self.handshakes.get(&client).filter(|known| known.syn.seq == seq);
-            if let Some(Handshake {
-                syn,
-                syn_ack: Some(syn_ack),
-                ..
-            }) = known
-                && pending.len() < PENDING_MAX
-            {
-                pending.push((client, *syn, *syn_ack));
-            }
-        }
-        let opened = pending.into_iter().rev();
-        let opened = opened
-            .map(|(client, syn, syn_ack)| (self.open(client), client, syn, syn_ack))
-            .collect();
-        self.handshakes.clear();
-        opened
     }
 
     fn apply(

@@ -41,6 +41,24 @@ fn a_handshake_that_is_over_takes_no_room() {
     assert_eq!((table.handshakes.len(), table.handshake_order.len()), (0, 1));
 }
 
+/// A scanner, or a client that has closed meanwhile: nobody goes on with it.
+#[test]
+fn a_client_that_refuses_the_answer_has_no_handshake() {
+    let mut table = table();
+    say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+    assert_eq!(
+        say(&mut table, Direction::In, Flags::RST, 0, &[]),
+        Change::Unknown,
+        "of what?"
+    );
+    say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+    assert_eq!(
+        say(&mut table, Direction::In, Flags::RST, 0, &[]),
+        Change::Handshake
+    );
+    assert_eq!(table.open_pending(), []);
+}
+
 /// As a health check that only asks whether somebody listens.
 #[test]
 fn a_reset_that_completes_the_handshake_ends_the_connection() {

@@ -1,0 +1,158 @@
+//! Handshakes under way: a connection begins when its client has received the SYN-ACK.
+
+use std::net::SocketAddr;
+
+use super::{Change, ConnectionId, Direction, Table};
+use crate::Instant;
+use crate::connection::{Connection, Opening};
+use crate::follower::Follower;
+use crate::packet::Segment;
+
+/// Handshakes remembered at a time; the oldest is forgotten first, so a flood costs this much and no more.
+pub const HANDSHAKES_MAX: usize = 65_536;
+/// Handshakes under way that a takeover continues.
+pub const PENDING_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct Handshake {
+    pub(super) syn: Opening,
+    /// Bytes that came with the SYN (RFC 7413).
+    data: u32,
+    syn_ack: Option<Opening>,
+}
+
+impl Table {
+    pub(super) fn on_opening(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        client: SocketAddr,
+        segment: &Segment<'_>,
+    ) -> Change {
+        let opening = Opening::of(segment, now);
+        match direction {
+            Direction::In if segment.flags.ack => return Change::Unknown,
+            Direction::In => {
+                let repeated = self
+                    .handshakes
+                    .get(&client)
+                    .is_some_and(|known| known.syn.seq == segment.seq);
+                if !repeated {
+                    self.remember_handshake(
+                        client,
+                        Handshake {
+                            syn: opening,
+                            data: segment.seq_len() - 1,
+                            syn_ack: None,
+                        },
+                    );
+                }
+            }
+            Direction::Out => {
+                if let Some(handshake) = self.handshakes.get_mut(&client) {
+                    let data = segment.ack.distance_from(handshake.syn.seq + 1);
+                    if data == 0 {
+                        handshake.syn_ack = Some(opening);
+                    } else if (1..=i64::from(handshake.data)).contains(&i64::from(data)) {
+                        self.disown(client);
+                    }
+                }
+            }
+        }
+        Change::Handshake
+    }
+
+    /// The server has taken data in a SYN (Fast Open), which is in no log. What is known of this client's earlier connections
+    /// is not true of the new one.
+    fn disown(&mut self, client: SocketAddr) {
+        self.handshakes.remove(&client);
+        self.forget_older(client);
+        if let Some(old) = self.find(client) {
+            self.discard(old);
+        }
+        self.ended.remove(&client);
+        self.handed_over.remove(&client);
+    }
+
+    fn remember_handshake(&mut self, client: SocketAddr, handshake: Handshake) {
+        while let Some((oldest, seq)) = self.handshake_order.front() {
+            let known = self.handshakes.get(oldest);
+            if known.is_some_and(|known| known.syn.seq == *seq) {
+                let has_room =
+                    self.handshakes.len() < HANDSHAKES_MAX && self.handshake_order.len() < 2 * HANDSHAKES_MAX;
+                if has_room {
+                    break;
+                }
+                self.handshakes.remove(oldest);
+            }
+            self.handshake_order.pop_front();
+        }
+        self.handshake_order.push_back((client, handshake.syn.seq));
+        self.handshakes.insert(client, handshake);
+    }
+
+    /// Whether `segment` shows that the client has received the SYN-ACK.
+    pub(super) fn is_completed_by(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
+        let syn_ack = self
+            .handshakes
+            .get(&client)
+            .and_then(|handshake| handshake.syn_ack.as_ref());
+        segment.flags.ack && syn_ack.is_some_and(|syn_ack| segment.ack == syn_ack.seq + 1)
+    }
+
+    /// Whether the client says that it did not ask for the connection, or does not any more: a scanner, or one that has closed
+    /// meanwhile. The server's kernel forgets it by the same segment (RFC 9293 section 3.10.7.4, SYN-RECEIVED).
+    pub(super) fn is_refused_by(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
+        let is_reset = segment.flags.rst && !segment.flags.ack && !self.handshakes.is_empty();
+        let known = self.handshakes.get(&client).filter(|_| is_reset);
+        known.is_some_and(|known| known.syn_ack.is_some() && segment.seq == known.syn.seq + 1)
+    }
+
+    /// Turns a handshake, whose SYN-ACK was logged, into a connection. An older one of this client is over: the server
+    /// would not have answered otherwise.
+    pub(super) fn open(&mut self, client: SocketAddr) -> ConnectionId {
+        let handshake = self.handshakes.remove(&client).expect("looked up before");
+        let syn_ack = handshake.syn_ack.expect("looked up before");
+        if let Some(old) = self.find(client) {
+            self.discard(old);
+        }
+        self.ended.remove(&client);
+        self.forget_older(client);
+        let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
+        let (policy, rules) = (self.config.policy, self.config.rules);
+        let follower = Follower::new(policy, rules, self.config.opaque.clone(), bound);
+        let connection = Connection::new(
+            client,
+            self.config.vip,
+            &handshake.syn,
+            &syn_ack,
+            follower,
+            self.config.connection_bytes_max,
+        );
+        self.insert(connection)
+    }
+
+    /// Opens the connections whose SYN-ACK is out, but not known to have arrived; returns them with that SYN-ACK. Of a flood
+    /// the latest [`PENDING_MAX`] only: their sockets must not keep the others waiting.
+    pub fn open_pending(&mut self) -> Vec<(ConnectionId, SocketAddr, Opening, Opening)> {
+        let mut pending = Vec::new();
+        for (client, seq) in self.handshake_order.drain(..).rev() {
+            let known = self.handshakes.get(&client).filter(|known| known.syn.seq == seq);
+            if let Some(Handshake {
+                syn,
+                syn_ack: Some(syn_ack),
+                ..
+            }) = known
+                && pending.len() < PENDING_MAX
+            {
+                pending.push((client, *syn, *syn_ack));
+            }
+        }
+        let opened = pending.into_iter().rev();
+        let opened = opened
+            .map(|(client, syn, syn_ack)| (self.open(client), client, syn, syn_ack))
+            .collect();
+        self.handshakes.clear();
+        opened
+    }
+}
