@@ -239,7 +239,7 @@ impl Executor {
     }
 
     /// Says that the agent is there, and tells the node what passed while it was not. Returns whether a cable has come back.
-    pub fn check_in(&self, node: &mut Node) -> bool {
+    pub fn check_in(&self, node: &mut Node, rings: &mut Rings) -> bool {
         let mut is_back = false;
         self.wire.set_agent_seen(linux::clock::now().as_nanos());
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
@@ -255,6 +255,7 @@ impl Executor {
                     packets,
                     "the log has a gap: the agent was away; connections are not protected until they begin anew"
                 );
+                rings.drain(usize::MAX, true, &mut Reader(node)); // what was logged before is older than the gap
                 node.handle_log_gap(now, index);
             }
         }

@@ -199,7 +199,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
 impl Agent<'_> {
     fn run(&mut self) -> anyhow::Result<()> {
         while !self.may_stop() {
-            if self.executor.check_in(&mut self.node) {
+            if self.executor.check_in(&mut self.node, &mut self.rings) {
                 self.executor.ask_again_for(&self.peer_addresses);
             }
             let nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };

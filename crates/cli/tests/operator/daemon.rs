@@ -39,16 +39,17 @@ pub struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
-    /// Starts the node `name` of the pair that `primary` is the primary of, with this restart policy. `peer` is the other one and its
-    /// last byte on every link, each a network of `links`.
+    /// Starts the node `name` of the pair that `primary` is the primary of. `peer` is the other one and its last byte on every link.
     fn start(
         namespace: &'a Namespace,
         dir: &Path,
         name: &str,
         (peer_name, peer): (&str, u8),
-        (primary, policy): (&str, &str),
-        links: &[&str],
+        primary: &str,
+        kind: &Kind<'_>,
     ) -> Self {
+        let Kind { policy, links, .. } = kind;
+        let agent_timeout_ms = kind.agent_timeouts_ms[usize::from(name != primary)];
         let addresses: Vec<String> = links.iter().map(|link| format!("{link}.{peer}")).collect();
         let key = dir.join("key");
         std::fs::write(&key, "5".repeat(64)).unwrap();
@@ -60,7 +61,7 @@ impl<'a> Daemon<'a> {
             [node]
             name = "{name}"
             state_dir = "{}"
-            agent_timeout_ms = 2000
+            agent_timeout_ms = {agent_timeout_ms}
             [peer]
             name = "{peer_name}"
             addresses = {addresses:?}
@@ -291,22 +292,36 @@ fn metrics_say_what_the_status_says() {
     backup.wait_for(&["\"protected\":0,\"unprotected\":0", "\"reasons\":{}"]);
 }
 
+/// What pairs differ in.
+pub struct Kind<'a> {
+    pub policy: &'a str,
+    /// A network each.
+    pub links: &'a [&'a str],
+    /// The primary's, and the backup's.
+    pub agent_timeouts_ms: [u32; 2],
+}
+
+impl Default for Kind<'_> {
+    fn default() -> Self {
+        Self {
+            policy: "http",
+            links: &["10.0.0"],
+            agent_timeouts_ms: [2000; 2],
+        }
+    }
+}
+
 /// The primary and the backup of a pair, both running and protecting; `test` is a part of their names, because eBPF pins
 /// are the whole machine's.
 pub fn pair<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
-    linked(lan, dir, test, "http", &["10.0.0"])
+    pair_of(lan, dir, test, &Kind::default())
 }
 
-/// The same with replicas.
-pub fn replicated<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
-    linked(lan, dir, test, "replica", &["10.0.0"])
-}
-
-/// A pair with this restart policy and these links.
-fn linked<'a>(lan: &'a Lan, dir: &Path, test: &str, policy: &str, links: &[&str]) -> [Daemon<'a>; 2] {
+/// The same of this kind.
+pub fn pair_of<'a>(lan: &'a Lan, dir: &Path, test: &str, kind: &Kind<'_>) -> [Daemon<'a>; 2] {
     let [one, two] = ["one", "two"].map(|which| format!("sf-test-{test}-{which}"));
-    let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), (&one, policy), links);
-    let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), (&one, policy), links);
+    let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one, kind);
+    let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one, kind);
     primary.wait_for(&["\"alive\":true", "\"role\":\"primary\"", "\"mode\":\"duplex\""]);
     backup.wait_for(&["\"alive\":true", "\"role\":\"backup\"", "\"mode\":\"duplex\""]);
     [primary, backup]
@@ -350,7 +365,12 @@ fn a_link_may_fail() {
         namespace.ip(&format!("addr add 10.9.0.{last}/24 dev eth0"));
     }
     let dir = tempfile::tempdir().unwrap();
-    let nodes = linked(&lan, dir.path(), "links", "http", &["10.0.0", "10.9.0"]);
+    let links = &["10.0.0", "10.9.0"];
+    let kind = Kind {
+        links,
+        ..Kind::default()
+    };
+    let nodes = pair_of(&lan, dir.path(), "links", &kind);
     for node in &nodes {
         node.wait_for(&["\"authenticated\":true"]);
     }

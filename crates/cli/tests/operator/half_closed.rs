@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::daemon::{Daemon, replicated};
+use crate::daemon::{Daemon, Kind, pair_of};
 use crate::keeper::{PATIENCE, accept, listen};
 use crate::lan::{Lan, Outcome};
 
@@ -22,7 +22,11 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn new(lan: &'a Lan, dir: &std::path::Path, test: &str) -> Self {
-        let pair = replicated(lan, dir, test);
+        let kind = Kind {
+            policy: "replica",
+            ..Kind::default()
+        };
+        let pair = pair_of(lan, dir, test, &kind);
         lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
         let listeners = [listen(&lan.node), listen(&lan.peer)];
         let client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());

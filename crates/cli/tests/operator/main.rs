@@ -2,6 +2,7 @@
 
 mod commands;
 mod daemon;
+mod gap;
 mod half_closed;
 mod keeper;
 mod lan;

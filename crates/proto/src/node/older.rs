@@ -10,7 +10,8 @@ use crate::role::Role;
 use crate::state_sync::Event;
 
 impl Node {
-    /// Packets of a service passed without being logged: nothing is known for certain about its connections any more.
+    /// Packets of a service passed without being logged: nothing is known for certain about its connections any more. What was logged
+    /// before has been read, or its connections would be taken for younger ones.
     pub fn handle_log_gap(&mut self, now: Instant, index: ServiceIndex) {
         let table = &mut self.services[usize::from(index)].table;
         let ids: Vec<_> = table.iter().map(|(id, _)| id).collect();

@@ -91,6 +91,11 @@ impl Table {
         self.handshakes.insert(client, handshake);
     }
 
+    pub(super) fn forget_handshakes(&mut self) {
+        self.handshakes.clear();
+        self.handshake_order.clear();
+    }
+
     /// Whether `segment` shows that the client has received the SYN-ACK.
     pub(super) fn is_completed_by(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
         let syn_ack = self

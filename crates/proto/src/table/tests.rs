@@ -41,6 +41,18 @@ fn a_handshake_that_is_over_takes_no_room() {
     assert_eq!((table.handshakes.len(), table.handshake_order.len()), (0, 1));
 }
 
+/// Its acknowledgement may have passed, and what followed.
+#[test]
+fn a_handshake_that_was_under_way_in_a_gap_of_the_log_opens_no_connection() {
+    let mut table = table();
+    say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+    say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+    table.forget_said();
+    say(&mut table, Direction::In, Flags::ACK, 1001, b"late");
+    assert_eq!(table.len(), 0);
+    assert_eq!(table.open_pending(), []);
+}
+
 /// A scanner, or a client that has closed meanwhile: nobody goes on with it.
 #[test]
 fn a_client_that_refuses_the_answer_has_no_handshake() {

@@ -248,6 +248,7 @@ impl Station {
             self.core.handle_link(now, 0, self.has_carrier);
         }
         if self.wire.check_in(now) > 0 {
+            self.read_log(self.wire.end());
             self.core.handle_log_gap(now, 0);
         }
         self.read_log(end);

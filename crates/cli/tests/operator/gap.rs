@@ -1,0 +1,61 @@
+//! The wire's agent is away for so long that packets pass unlogged.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use nix::sys::signal::Signal;
+
+use crate::daemon::{Kind, pair_of};
+use crate::keeper::{PATIENCE, accept, listen};
+use crate::lan::Lan;
+
+/// Their beginning is in the log, and the agent reads it when it is back: before it says that the log has a gap.
+#[test]
+fn connections_that_began_before_a_gap_of_the_log_are_not_protected() {
+    let Some(lan) = Lan::new("connections_that_began_before_a_gap_of_the_log_are_not_protected") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let kind = Kind {
+        agent_timeouts_ms: [60_000, 2000], // the primary waits for its wire
+        ..Kind::default()
+    };
+    let [_primary, backup] = pair_of(&lan, dir.path(), "gap", &kind);
+    lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
+    let listener = listen(&lan.node);
+    let connect = || {
+        let client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        (client, accept(&listener))
+    };
+    let ask = |client: &mut TcpStream, server: &mut TcpStream| {
+        const ASK: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+        client.write_all(ASK).unwrap();
+        server.read_exact(&mut [0; ASK.len()]).unwrap();
+    };
+    backup.signal(Signal::SIGSTOP);
+    let mut silent = connect();
+    ask(&mut silent.0, &mut silent.1);
+    let (mut client, mut server) = connect();
+    ask(&mut client, &mut server);
+    // More than the ring holds: nothing passes until the agent has been away for too long.
+    let body = vec![7; 40 << 20];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            server.write_all(head.as_bytes()).unwrap();
+            server.write_all(&body).unwrap();
+        });
+        let mut reply = vec![0; body.len()];
+        client.read_exact(&mut reply).unwrap();
+    });
+    // Of this one all that follows has passed unlogged.
+    silent.1.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+    silent.0.read_exact(&mut [0; 27]).unwrap();
+    backup.signal(Signal::SIGCONT);
+    let reason = "packets passed unlogged while the agent was away";
+    backup.wait_for(&[
+        "\"protected\":0,\"unprotected\":2",
+        &format!("\"reasons\":{{\"{reason}\":2}}"),
+    ]);
+}
