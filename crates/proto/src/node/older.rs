@@ -19,6 +19,7 @@ impl Node {
             table.change(id, |connection| connection.unprotect(Cause::LogGap));
         }
         table.forget_said();
+        table.forget_handshakes();
         self.begin_census(now, index); // some may have begun meanwhile
         self.tell_wire(index);
         self.sync(now, index, Event::Begin); // nor does the replica's server know what passed

@@ -31,9 +31,8 @@ impl Table {
         }
     }
 
-    /// Packets passed unlogged: what is being learnt begins anew, and whose handshake was under way is older than the log now.
+    /// Packets passed unlogged: what is being learnt begins anew.
     pub fn forget_said(&mut self) {
-        self.forget_handshakes();
         self.learner.forget_candidates();
         self.older.forget_said();
     }

@@ -47,7 +47,7 @@ fn a_handshake_that_was_under_way_in_a_gap_of_the_log_opens_no_connection() {
     let mut table = table();
     say(&mut table, Direction::In, Flags::SYN, 0, &[]);
     say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
-    table.forget_said();
+    table.forget_handshakes();
     say(&mut table, Direction::In, Flags::ACK, 1001, b"late");
     assert_eq!(table.len(), 0);
     assert_eq!(table.open_pending(), []);
