@@ -159,6 +159,7 @@ impl Replica {
     /// The replica's connection failed.
     pub fn on_failure(&mut self, reason: String) {
         self.failed.get_or_insert(reason);
+        self.comparison.stop();
     }
 
     fn protection(&self) -> Result<(), String> {

@@ -258,9 +258,12 @@ impl Standing {
         }
         match verdict {
             Verdict::Failed => None,
-            _ if !self.knows => self.on_written(now, verdict),
+            _ if epoch == 0 => {
+                self.on_written(verdict);
+                None
+            }
             Verdict::Granted => {
-                self.confirmed = Some(epoch);
+                (self.knows, self.confirmed) = (true, Some(epoch));
                 if self.role == Role::Backup {
                     // Nobody else can have this epoch any more, so the service would be lost if it did not go on here.
                     return self.change(now, Event::PeerSilent, epoch);
@@ -272,20 +275,19 @@ impl Standing {
     }
 
     /// What the witness has written down.
-    fn on_written(&mut self, now: Instant, verdict: Verdict) -> Option<Change> {
+    fn on_written(&mut self, verdict: Verdict) {
         self.knows = true;
         let Verdict::Refused { epoch, is_own } = verdict else {
-            return None;
+            return;
         };
         if self.role == Role::Joining {
             self.has_forgotten = is_own;
-        } else if epoch > self.epoch && !is_own {
-            return self.change(now, Event::PeerSpeaks, epoch);
+        } else if !is_own {
+            return; // the peer has used it, and says so; or goes on in it; or is gone, and this node is refused that epoch
         }
-        // Given to an agent that did not live to use it. Nothing was said in it, so the pair can go on in it: then the next one is
-        // free for either.
+        // A node that begins is not behind what was said. One that goes on was given an epoch that its last agent did not live to use:
+        // nothing was said in it, so the pair can go on in it, and the next one is free for either.
         self.epoch = self.epoch.max(epoch);
-        None
     }
 
     /// The peer's word.
@@ -391,7 +393,8 @@ impl Standing {
                 let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
                 (is_first && !self.leaves).then_some(Event::Begins)
             }
-            // It was given one, and its agent did not live to use it: this log was not asked for in it.
+            // It was given one that its last agent did not use. It could be followed, for the log has no gap; but to return is the one way
+            // that is known to be right whatever has brought it there.
             (Role::Backup, Role::Primary | Role::Claiming) if later => Some(Event::PeerSpeaks),
             // Both began. Neither is heard, for each is held to the other's wire.
             (Role::Primary | Role::Claiming, Role::Primary | Role::Claiming) => {

@@ -200,9 +200,12 @@ impl Table {
         if segment.flags.syn {
             return self.on_opening(now, direction, client, segment);
         }
-        if !self.handshakes.is_empty() && direction == Direction::In && self.is_completed_by(client, segment)
-        {
-            let id = self.open(client);
+        let completed = match direction {
+            Direction::In => self.take_completed(client, segment),
+            Direction::Out => None,
+        };
+        if let Some(handshake) = completed {
+            let id = self.open(client, handshake);
             // It may be a RST that does: health checks say no more.
             return match self.apply(now, direction, id, segment, source) {
                 Change::Ended(id) => Change::Ended(id),

@@ -250,16 +250,23 @@ impl Executor {
             }
             let packets = self.wire.take_unlogged(index);
             if packets > 0 {
-                tracing::error!(
-                    service = self.service_name(index),
-                    packets,
-                    "the log has a gap: the agent was away; connections are not protected until they begin anew"
-                );
-                rings.drain(usize::MAX, true, &mut Reader(node)); // what was logged before is older than the gap
-                node.handle_log_gap(now, index);
+                self.read_all(node, index, rings, packets);
             }
         }
         is_back
+    }
+
+    /// Reads the log to its end, and then tells the node of the packets that passed unlogged: what was logged before is older.
+    fn read_all(&self, node: &mut Node, index: ServiceIndex, rings: &mut Rings, unlogged: u64) {
+        rings.drain(usize::MAX, true, &mut Reader(node));
+        if unlogged > 0 {
+            tracing::error!(
+                service = self.service_name(index),
+                packets = unlogged,
+                "the log has a gap: the agent was away; connections are not protected until they begin anew"
+            );
+            node.handle_log_gap(linux::clock::now(), index);
+        }
     }
 
     fn transmit(&self, packet: &[u8]) {
@@ -305,7 +312,10 @@ impl Executor {
             Action::Announce { service } => self.claims.announce(service),
             Action::StandDown { service } => self.stand_down(service),
             Action::Drain { service } => {
-                rings.drain(usize::MAX, true, &mut Reader(node));
+                // The agent may have been away since it looked last.
+                self.wire.set_agent_seen(linux::clock::now().as_nanos());
+                let unlogged = self.wire.take_unlogged(service);
+                self.read_all(node, service, rings, unlogged);
                 node.handle_drained(linux::clock::now(), service);
             }
             Action::Restore { service, connection } => self.restore(node, service, connection),

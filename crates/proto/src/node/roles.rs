@@ -154,8 +154,10 @@ impl Node {
             self.actions.push_back(Action::SetUntil { service, until });
         }
         if change.is_none() && service.role() != Role::Joining && service.standing.epoch() != before {
-            self.set_gate(index, self.service(index).gate); // as it is, in the epoch
-            self.send_heartbeat(now);
+            let service = self.service(index);
+            let (gate, role) = (service.gate, service.role());
+            self.set_gate(index, gate); // as it is, in the epoch
+            self.tell_role(now, index, role);
         }
         self.follow(now, index, change);
     }
@@ -366,17 +368,22 @@ impl Node {
             Role::Standby => self.stand_down(index),
             Role::Sole | Role::Joining => {}
         }
+        self.tell_role(now, index, from);
+    }
+
+    /// The role or the epoch is another one since now.
+    fn tell_role(&mut self, now: Instant, index: ServiceIndex, from: Role) {
         let service = &mut self.services[usize::from(index)];
         let epoch = service.standing.epoch();
         if service.roles.len() == ROLES_MAX {
             service.roles.pop_front();
         }
-        let (at, role) = (now, to);
+        let (at, role) = (now, service.role());
         service.roles.push_back(RoleSince { at, role, epoch });
         let report = Report::Role {
             service: index,
             from,
-            to,
+            to: role,
             epoch,
         };
         self.actions.push_back(Action::Report(report));

@@ -34,6 +34,7 @@ pub enum Reason {
 /// [`surplus`](Self::surplus) is large; the primary cannot be slowed, so its surplus is given up beyond `bound`.
 #[derive(Debug)]
 pub struct Comparison {
+    stopped: bool,
     bound: usize,
     equal: Offset,
     ahead: Who,
@@ -53,6 +54,7 @@ impl Comparison {
     /// Both outputs at their start. `bound`: bytes that the replica may be behind.
     pub const fn new(bound: usize) -> Self {
         Self {
+            stopped: false,
             bound,
             equal: Offset::ZERO,
             ahead: Who::Primary,
@@ -61,6 +63,12 @@ impl Comparison {
             replica_ended: false,
             reason: None,
         }
+    }
+
+    /// Nobody wants to know any more.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        self.surplus = VecDeque::new();
     }
 
     /// The next bytes of the primary's output, as logged.
@@ -140,7 +148,7 @@ impl Comparison {
     }
 
     fn on_bytes(&mut self, who: Who, bytes: &[u8]) {
-        if self.reason.is_some() {
+        if self.stopped || self.reason.is_some() {
             return;
         }
         if self.ahead != who {

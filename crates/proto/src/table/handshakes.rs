@@ -62,16 +62,20 @@ impl Table {
         Change::Handshake
     }
 
-    /// The server has taken data in a SYN (Fast Open), which is in no log. What is known of this client's earlier connections
-    /// is not true of the new one.
+    /// The server has taken data in a SYN (Fast Open), which is in no log.
     fn disown(&mut self, client: SocketAddr) {
         self.handshakes.remove(&client);
-        self.forget_older(client);
+        self.begin_anew(client);
+    }
+
+    /// This client has another connection: what is known of its earlier ones is not true of that.
+    fn begin_anew(&mut self, client: SocketAddr) {
         if let Some(old) = self.find(client) {
             self.discard(old);
         }
         self.ended.remove(&client);
         self.handed_over.remove(&client);
+        self.forget_older(client);
     }
 
     fn remember_handshake(&mut self, client: SocketAddr, handshake: Handshake) {
@@ -93,17 +97,28 @@ impl Table {
 
     /// Packets passed unlogged: whose handshake was under way is older than the log now.
     pub fn forget_handshakes(&mut self) {
-        self.handshakes.clear();
         self.handshake_order.clear();
+        let answered = |(client, handshake): (SocketAddr, Handshake)| handshake.syn_ack.and(Some(client));
+        let clients: Vec<_> = self.handshakes.drain().filter_map(answered).collect();
+        clients.into_iter().for_each(|client| self.begin_anew(client));
     }
 
-    /// Whether `segment` shows that the client has received the SYN-ACK.
-    pub(super) fn is_completed_by(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
-        let syn_ack = self
-            .handshakes
-            .get(&client)
-            .and_then(|handshake| handshake.syn_ack.as_ref());
-        segment.flags.ack && syn_ack.is_some_and(|syn_ack| segment.ack == syn_ack.seq + 1)
+    /// The SYN and the SYN-ACK of the handshake that is completed by `segment`, which shows that the client has received the latter.
+    pub(super) fn take_completed(
+        &mut self,
+        client: SocketAddr,
+        segment: &Segment<'_>,
+    ) -> Option<(Opening, Opening)> {
+        if self.handshakes.is_empty() || !segment.flags.ack {
+            return None;
+        }
+        let Handshake { syn, syn_ack, .. } = self.handshakes.get(&client)?;
+        let (syn, syn_ack) = (*syn, (*syn_ack)?);
+        if segment.ack != syn_ack.seq + 1 {
+            return None;
+        }
+        self.handshakes.remove(&client);
+        Some((syn, syn_ack))
     }
 
     /// Whether the client says that it did not ask for the connection, or does not any more: a scanner, or one that has closed
@@ -114,23 +129,16 @@ impl Table {
         known.is_some_and(|known| known.syn_ack.is_some() && segment.seq == known.syn.seq + 1)
     }
 
-    /// Turns a handshake, whose SYN-ACK was logged, into a connection. An older one of this client is over: the server
-    /// would not have answered otherwise.
-    pub(super) fn open(&mut self, client: SocketAddr) -> ConnectionId {
-        let handshake = self.handshakes.remove(&client).expect("looked up before");
-        let syn_ack = handshake.syn_ack.expect("looked up before");
-        if let Some(old) = self.find(client) {
-            self.discard(old);
-        }
-        self.ended.remove(&client);
-        self.forget_older(client);
+    /// Turns a handshake into a connection. An older one of this client is over: the server would not have answered otherwise.
+    pub(super) fn open(&mut self, client: SocketAddr, (syn, syn_ack): (Opening, Opening)) -> ConnectionId {
+        self.begin_anew(client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
         let (policy, rules) = (self.config.policy, self.config.rules);
         let follower = Follower::new(policy, rules, self.config.opaque.clone(), bound);
         let connection = Connection::new(
             client,
             self.config.vip,
-            &handshake.syn,
+            &syn,
             &syn_ack,
             follower,
             self.config.connection_bytes_max,
@@ -142,23 +150,20 @@ impl Table {
     /// the latest [`PENDING_MAX`] only: their sockets must not keep the others waiting.
     pub fn open_pending(&mut self) -> Vec<(ConnectionId, SocketAddr, Opening, Opening)> {
         let mut pending = Vec::new();
-        for (client, seq) in self.handshake_order.drain(..).rev() {
-            let known = self.handshakes.get(&client).filter(|known| known.syn.seq == seq);
-            if let Some(Handshake {
-                syn,
-                syn_ack: Some(syn_ack),
-                ..
-            }) = known
+        for (client, seq) in std::mem::take(&mut self.handshake_order).into_iter().rev() {
+            let is_known = |known: &&Handshake| known.syn.seq == seq;
+            let known = self.handshakes.get(&client).filter(is_known);
+            if let Some((syn, syn_ack)) = known.and_then(|known| Some((known.syn, known.syn_ack?)))
                 && pending.len() < PENDING_MAX
             {
-                pending.push((client, *syn, *syn_ack));
+                self.handshakes.remove(&client); // it may be in the order twice: one that was refused and has come again
+                pending.push((client, syn, syn_ack));
             }
         }
-        let opened = pending.into_iter().rev();
-        let opened = opened
-            .map(|(client, syn, syn_ack)| (self.open(client), client, syn, syn_ack))
-            .collect();
         self.handshakes.clear();
+        let opened = pending.into_iter().rev();
         opened
+            .map(|(client, syn, syn_ack)| (self.open(client, (syn, syn_ack)), client, syn, syn_ack))
+            .collect()
     }
 }

@@ -41,13 +41,43 @@ fn a_handshake_that_is_over_takes_no_room() {
     assert_eq!((table.handshakes.len(), table.handshake_order.len()), (0, 1));
 }
 
+/// A scanner that comes again with the same number, as those do that make it from the addresses; a handshake that never ends is before it.
+#[test]
+fn a_handshake_that_is_begun_twice_opens_one_connection() {
+    let mut table = table();
+    let stranger = Segment {
+        source: ([10, 0, 0, 9], 4000).into(),
+        destination: table.config().vip,
+        seq: Seq(7),
+        ack: Seq(0),
+        flags: Flags::SYN,
+        window: 1000,
+        options: Options::default(),
+        payload: &[],
+    };
+    table.on_packet(Instant::ZERO, Direction::In, &stranger, None);
+    for _ in 0..2 {
+        say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+        say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+        say(&mut table, Direction::In, Flags::RST, 0, &[]);
+    }
+    say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+    say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+    assert_eq!(table.open_pending().len(), 1);
+    assert_eq!(table.len(), 1);
+}
+
 /// Its acknowledgement may have passed, and what followed.
 #[test]
 fn a_handshake_that_was_under_way_in_a_gap_of_the_log_opens_no_connection() {
     let mut table = table();
     say(&mut table, Direction::In, Flags::SYN, 0, &[]);
     say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
-    table.forget_handshakes();
+    say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
+    assert_eq!(table.len(), 1);
+    say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+    say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+    table.forget_handshakes(); // nor is the one before still there
     say(&mut table, Direction::In, Flags::ACK, 1001, b"late");
     assert_eq!(table.len(), 0);
     assert_eq!(table.open_pending(), []);
@@ -141,13 +171,17 @@ fn a_connection_that_another_one_replaces_is_over() {
 #[test]
 fn what_a_socket_had_is_forgotten_with_it() {
     let mut table = table();
-    for _ in 0..3 {
+    for round in 0..4 {
         say(&mut table, Direction::In, Flags::SYN, 0, &[]);
         say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
         say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
         let client = ([10, 0, 0, 1], 4000).into();
+        assert!(table.handed_over.is_empty(), "its next connection is another one");
         table.hand_over(table.find(client).expect("open"));
         assert_eq!(say(&mut table, Direction::In, Flags::ACK, 1001, &[]), Change::Old);
+        if round % 2 == 0 {
+            continue;
+        }
         table.forget_socket(client);
         assert_eq!(
             say(&mut table, Direction::In, Flags::ACK, 1001, &[]),
