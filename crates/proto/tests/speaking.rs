@@ -529,13 +529,25 @@ fn pair() -> Pair {
 
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
-    for (bounds, lease) in [
+    let larger = [
+        (restarted(), Duration::ZERO),
+        (
+            Bounds {
+                crashes: 1,
+                ..restarted()
+            },
+            LEASE,
+        ),
+    ];
+    let usual = [
         (bounds(), LEASE),
         (operated(), LEASE),
         (crashed(), LEASE),
         (crashed(), Duration::ZERO),
         (restarted(), LEASE),
-    ] {
+    ];
+    let larger = larger.into_iter().filter(|_| is_large());
+    for (bounds, lease) in usual.into_iter().chain(larger) {
         let pair = Pair {
             bounds,
             lease,
