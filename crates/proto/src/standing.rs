@@ -374,11 +374,12 @@ impl Standing {
             (Role::Standby, Role::Primary | Role::Claiming) => {
                 (may_serve_it && word.epoch >= self.epoch).then_some(Event::PeerServes)
             }
+            // To what this node said last; or said before it began anew, and has forgotten.
             (Role::Primary | Role::Sole, Role::Returning) => {
-                (same && !word.leaves).then_some(Event::PeerReturns)
+                ((same || later) && !word.leaves).then_some(Event::PeerReturns)
             }
             (Role::Claiming, Role::Returning) => {
-                (same && !word.leaves && !self.has_asked).then_some(Event::PeerReturns)
+                ((same || later) && !word.leaves && !self.has_asked).then_some(Event::PeerReturns)
             }
             // It was given an epoch that it has not used.
             (Role::Primary | Role::Claiming, Role::Backup) if later => Some(Event::PeerBack),

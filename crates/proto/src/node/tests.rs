@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fixture::{self, BEAT};
 use super::*;
 use crate::node::view::{Refusal, Simplex};
-use crate::standing::Verdict;
+use crate::standing::{Standing, StandingConfig, Verdict};
 
 /// Two nodes of one service; the first is the configured primary.
 struct Two {
@@ -335,6 +335,42 @@ fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
         assert!(one.1 >= 3, "{one:?}");
         assert!(two.alarms.iter().all(Vec::is_empty));
     }
+}
+
+/// It returns to what this node said before it lost its power; it was frozen then, and heard that late. (Swarm, seed 1118525.)
+#[test]
+fn who_returns_to_a_life_that_is_forgotten_is_taken() {
+    let mut two = Two::new(Arbiter::Fence);
+    two.pass(SHORT);
+    two.kill(0).pass(LONG);
+    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+    two.start(0);
+    let mut late = None;
+    two.nodes[1].handle_timeout(two.now + BEAT);
+    while let Some(action) = two.nodes[1].poll_action() {
+        if let Action::Send(heartbeat) = action {
+            late = Some(heartbeat);
+        }
+    }
+    let now = two.now;
+    two.nodes[0].handle_heartbeat(now, late.expect("it speaks"));
+    assert_eq!(two.nodes[0].role(0), (Role::Returning, 3));
+    two.start(1); // it has forgotten its epoch
+    two.nodes[1].services[0].standing = Standing::new(
+        StandingConfig {
+            is_primary: false,
+            arbiter: Arbiter::Fence,
+            lease: Duration::from_millis(300),
+        },
+        Some(crate::standing::Found {
+            role: Role::Sole,
+            epoch: 2,
+            is_confirmed: true,
+        }),
+        now,
+    );
+    two.pass(LONG);
+    assert_eq!(two.roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
 
 /// The agent before this one had asked for the next epoch when it died, and was given it.
