@@ -20,18 +20,29 @@ pub struct Servers {
     deaths: Deaths,
     watch: Watch,
     addresses: Vec<SocketAddr>,
+    dead: Vec<Dead>,
+}
+
+/// When it was looked last whether a server is left, and how many deaths there were then.
+struct Dead {
+    found: u32,
     looked: Instant,
 }
 
 impl Servers {
     /// All are alive, as far as is known.
     pub fn new(config: &Config, deaths: Deaths, watch: Watch) -> Self {
+        let looked = Instant::now();
         let addresses = config.services.iter().map(|service| service.application);
         Self {
             deaths,
             watch,
             addresses: addresses.collect(),
-            looked: Instant::now(),
+            dead: config
+                .services
+                .iter()
+                .map(|_| Dead { found: 0, looked })
+                .collect(),
         }
     }
 
@@ -46,7 +57,6 @@ impl Servers {
             tracing::error!(%error, "deaths of server processes are not noticed");
             Vec::new()
         });
-        self.forgive(wire, deaths.iter().any(|death| death.client.is_none()));
         let mut orphans = BTreeMap::<ServiceIndex, Vec<SocketAddr>>::new();
         for Death { service, client } in deaths {
             orphans.entry(service).or_default().extend(client);
@@ -55,7 +65,7 @@ impl Servers {
             node.handle_orphans(linux::clock::now(), service, clients);
         }
         for index in 0..ServiceIndex::try_from(self.addresses.len()).expect("few") {
-            let server = match (wire.server_dead(index), self.watch.is_hung(index)) {
+            let server = match (self.is_dead(wire, index), self.watch.is_hung(index)) {
                 (true, _) => Server::Dead,
                 (false, true) => Server::Hung,
                 (false, false) => Server::Alive,
@@ -64,24 +74,26 @@ impl Servers {
         }
     }
 
-    /// One of several listeners died (SO_REUSEPORT), or the service manager has started the program again.
-    fn forgive(&mut self, wire: &Wire, is_news: bool) {
-        let dead: Vec<_> = (0..)
-            .zip(&self.addresses)
-            .map(|(index, address)| (index, address, wire.server_deaths(index)))
-            .filter(|(_, _, deaths)| *deaths > 0)
-            .collect();
-        if dead.is_empty() || !is_news && self.looked.elapsed() < LOOK {
-            return;
+    /// Whether nobody listens any more since a listener died. One of several may have died (SO_REUSEPORT), or the service manager has
+    /// started the program again; so no death counts before it was looked who is left.
+    fn is_dead(&mut self, wire: &Wire, index: ServiceIndex) -> bool {
+        let deaths = wire.server_deaths(index);
+        let Dead { found, looked } = &mut self.dead[usize::from(index)];
+        if deaths == 0 || deaths == *found && looked.elapsed() < LOOK {
+            return deaths > 0;
         }
-        self.looked = Instant::now();
-        for (index, &address, deaths) in dead {
-            match linux::network::sockets::listeners(address.port()) {
-                Ok(listeners) if listeners.iter().any(|&listener| accepts(listener, address)) => {
-                    wire.forget_server_deaths(index, deaths);
-                }
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "a dead server stays dead"),
+        (*found, *looked) = (deaths, Instant::now());
+        let address = self.addresses[usize::from(index)];
+        match linux::network::sockets::listeners(address.port()) {
+            Ok(listeners) if listeners.iter().any(|&listener| accepts(listener, address)) => {
+                wire.forget_server_deaths(index, deaths);
+                *found = 0; // the next one is news
+                false
+            }
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(%error, "a dead server stays dead");
+                true
             }
         }
     }
