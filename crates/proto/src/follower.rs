@@ -72,7 +72,6 @@ pub struct Replica {
     fed: Offset,
     fed_end: bool,
     feeding: bool,
-    failed: Option<String>,
 }
 
 impl Replica {
@@ -85,7 +84,6 @@ impl Replica {
             fed: Offset::ZERO,
             fed_end: false,
             feeding: false,
-            failed: None,
         }
     }
 
@@ -158,16 +156,17 @@ impl Replica {
 
     /// The replica's connection failed.
     pub fn on_failure(&mut self, reason: String) {
-        self.failed.get_or_insert(reason);
-        self.comparison.stop();
+        self.comparison.fail(reason);
     }
 
     fn protection(&self) -> Result<(), String> {
-        self.failed.clone().map_or(Ok(()), Err)?;
+        self.comparison
+            .protection()
+            .map_err(|reason| reason.to_string())?;
         if self.upgrade.is_some() {
             return Err("its replica has not upgraded yet".into());
         }
-        self.comparison.protection().map_err(|reason| reason.to_string())
+        Ok(())
     }
 }
 
@@ -298,7 +297,7 @@ impl Follower {
     pub fn drains(&self) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.drains(),
-            Self::Replica(replica) => replica.failed.is_none(),
+            Self::Replica(replica) => !replica.comparison.has_failed(),
             Self::GivenUp => false,
         }
     }

@@ -428,7 +428,7 @@ impl Standing {
                 return (serves && (later || same)).then_some(Event::PeerServes);
             }
             Role::Returning | Role::Primary | Role::Claiming => later,
-            Role::Backup => later || same,
+            Role::Backup => later || same, // it may have forgotten its epoch, and have come to the same one
             // Of two that speak in the same epoch the configured primary goes on.
             Role::TakingOver | Role::Sole => later || same && !self.config.is_primary,
         };

@@ -242,22 +242,19 @@ impl Table {
         segment: &Segment<'_>,
         source: Option<OnShelf<'_>>,
     ) -> Change {
-        let over = self.memory > self.config.bytes_max;
-        let connection = self.slots.get_mut(id).expect("found by client");
-        let (before, was_shelved) = (connection.memory(), connection.is_shelved());
-        let effect = match direction {
-            Direction::In => connection.on_client(segment, source),
-            Direction::Out => connection.on_server(now, segment, source),
-        };
-        if connection.is_shelved() && !was_shelved {
+        let changed = self.change_at(id, Some(now), |connection| {
+            let was_shelved = connection.is_shelved();
+            let effect = match direction {
+                Direction::In => connection.on_client(segment, source),
+                Direction::Out => connection.on_server(now, segment, source),
+            };
+            (effect, connection.is_shelved() && !was_shelved)
+        });
+        let (effect, is_shelved_now) = changed.expect("found by client");
+        if is_shelved_now {
             self.shelved.push(id);
         }
-        if over && connection.memory() > before {
-            connection.hold(before);
-        }
-        let client = connection.client();
-        connection.judge_window(Some(now), &mut |word| self.words.push_back((client, word)));
-        self.memory = self.memory + connection.memory() as u64 - before as u64;
+        let connection = self.slots.get_mut(id).expect("it was changed");
         connection.prove(now);
         if let Some(reason) = connection.disproof() {
             self.unlearn(now, id, reason);

@@ -19,12 +19,13 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Servers {
     deaths: Deaths,
     watch: Watch,
-    addresses: Vec<SocketAddr>,
-    dead: Vec<Dead>,
+    applications: Vec<Application>,
 }
 
-/// When it was looked last whether a server is left, and how many deaths there were then.
-struct Dead {
+/// One service's.
+struct Application {
+    address: SocketAddr,
+    /// So many listeners had died when it was looked last, and none was left.
     found: u32,
     looked: Instant,
 }
@@ -33,16 +34,15 @@ impl Servers {
     /// All are alive, as far as is known.
     pub fn new(config: &Config, deaths: Deaths, watch: Watch) -> Self {
         let looked = Instant::now();
-        let addresses = config.services.iter().map(|service| service.application);
+        let applications = config.services.iter().map(|service| Application {
+            address: service.application,
+            found: 0,
+            looked,
+        });
         Self {
             deaths,
             watch,
-            addresses: addresses.collect(),
-            dead: config
-                .services
-                .iter()
-                .map(|_| Dead { found: 0, looked })
-                .collect(),
+            applications: applications.collect(),
         }
     }
 
@@ -64,8 +64,17 @@ impl Servers {
         for (service, clients) in orphans {
             node.handle_orphans(linux::clock::now(), service, clients);
         }
-        for index in 0..ServiceIndex::try_from(self.addresses.len()).expect("few") {
-            let server = match (self.is_dead(wire, index), self.watch.is_hung(index)) {
+        let now = Instant::now();
+        for (index, application) in (0..).zip(&mut self.applications) {
+            let deaths = wire.server_deaths(index);
+            let is_dead = application.is_dead(now, deaths, |address| {
+                let is_left = is_listening(address);
+                if is_left {
+                    wire.forget_server_deaths(index, deaths);
+                }
+                is_left
+            });
+            let server = match (is_dead, self.watch.is_hung(index)) {
                 (true, _) => Server::Dead,
                 (false, true) => Server::Hung,
                 (false, false) => Server::Alive,
@@ -73,28 +82,30 @@ impl Servers {
             node.handle_server(linux::clock::now(), index, server);
         }
     }
+}
 
-    /// Whether nobody listens any more since a listener died. One of several may have died (SO_REUSEPORT), or the service manager has
-    /// started the program again; so no death counts before it was looked who is left.
-    fn is_dead(&mut self, wire: &Wire, index: ServiceIndex) -> bool {
-        let deaths = wire.server_deaths(index);
-        let Dead { found, looked } = &mut self.dead[usize::from(index)];
-        if deaths == 0 || deaths == *found && looked.elapsed() < LOOK {
+impl Application {
+    /// Whether nobody listens any more since `deaths` listeners have died, which is looked at by `is_left`. One of several may have died
+    /// (SO_REUSEPORT), or the service manager has started the program again; so no death counts before it was looked.
+    fn is_dead(&mut self, now: Instant, deaths: u32, is_left: impl FnOnce(SocketAddr) -> bool) -> bool {
+        let is_known = deaths == self.found && now.duration_since(self.looked) < LOOK;
+        if deaths == 0 || is_known {
             return deaths > 0;
         }
-        (*found, *looked) = (deaths, Instant::now());
-        let address = self.addresses[usize::from(index)];
-        match linux::network::sockets::listeners(address.port()) {
-            Ok(listeners) if listeners.iter().any(|&listener| accepts(listener, address)) => {
-                wire.forget_server_deaths(index, deaths);
-                *found = 0; // the next one is news
-                false
-            }
-            Ok(_) => true,
-            Err(error) => {
-                tracing::warn!(%error, "a dead server stays dead");
-                true
-            }
+        let is_left = is_left(self.address);
+        self.found = if is_left { 0 } else { deaths };
+        self.looked = now;
+        !is_left
+    }
+}
+
+/// Whether a listener gets connections to `address`.
+fn is_listening(address: SocketAddr) -> bool {
+    match linux::network::sockets::listeners(address.port()) {
+        Ok(listeners) => listeners.iter().any(|&listener| accepts(listener, address)),
+        Err(error) => {
+            tracing::warn!(%error, "a dead server stays dead");
+            false
         }
     }
 }
@@ -104,4 +115,42 @@ impl Servers {
 pub fn accepts(listener: SocketAddr, address: SocketAddr) -> bool {
     let every = listener.ip().is_unspecified() && (listener.is_ipv6() || address.is_ipv4());
     listener.port() == address.port() && (every || listener.ip() == address.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker's connections die before its listener, and the agent reads of them meanwhile.
+    #[test]
+    fn no_death_counts_before_it_was_looked_who_is_left() {
+        let begin = Instant::now();
+        let mut application = Application {
+            address: ([127, 0, 0, 1], 80).into(),
+            found: 0,
+            looked: begin,
+        };
+        let mut is_dead = |after: Duration, deaths: u32, is_left: Option<bool>| {
+            let mut looked = false;
+            let is_dead = application.is_dead(begin + after, deaths, |_| {
+                looked = true;
+                is_left.expect("it need not be looked")
+            });
+            assert_eq!(looked, is_left.is_some());
+            is_dead
+        };
+        let soon = LOOK / 10;
+        assert!(!is_dead(soon, 0, None));
+        assert!(!is_dead(soon, 1, Some(true)), "another worker");
+        assert!(
+            is_dead(soon * 2, 1, Some(false)),
+            "forgotten, and one more: the last"
+        );
+        assert!(is_dead(soon * 3, 1, None));
+        assert!(
+            is_dead(soon * 4, 2, Some(false)),
+            "one that had come, and has gone"
+        );
+        assert!(!is_dead(soon * 20, 2, Some(true)), "it was started again");
+    }
 }

@@ -69,11 +69,6 @@ impl Wire {
             .load(Ordering::Relaxed)
     }
 
-    /// Whether a process that listens for the service died.
-    pub fn server_dead(&self, index: u16) -> bool {
-        self.server_deaths(index) != 0
-    }
-
     /// How many listeners of the service died since that was forgotten.
     pub fn server_deaths(&self, index: u16) -> u32 {
         // SAFETY: within the mapping, aligned.

@@ -403,6 +403,29 @@ mod tests {
         assert_eq!(server.table.memory(), 0, "nothing of it is needed");
     }
 
+    #[test]
+    fn a_replica_that_has_failed_collects_nothing() {
+        let mut server = Upload::open(TableConfig {
+            policy: Policy::Replica,
+            ..TableConfig::sample()
+        });
+        let say = |server: &mut Upload| {
+            server.say(&[7; 5000]);
+            server.heard = server.said;
+            server.pass(Direction::In, Flags::ACK, &[], None);
+        };
+        say(&mut server);
+        assert!(server.table.memory() >= 5000);
+        let id = server.table.iter().next().expect("open").0;
+        server.table.change(id, |connection| {
+            let replica = connection.follower_mut().replica_mut().expect("a replica");
+            replica.on_failure("it has gone".into());
+        });
+        assert_eq!(server.table.memory(), 0);
+        say(&mut server);
+        assert_eq!(server.table.memory(), 0);
+    }
+
     proptest! {
         /// Whatever comes by a shelf or not, and whenever it is acknowledged: what was spilled is read back byte for byte.
         #[test]

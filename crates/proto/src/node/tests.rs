@@ -316,7 +316,7 @@ fn a_claim_waits_for_a_slow_arbiter_in_peace() {
 /// behind: who is left alone later is not refused.
 #[test]
 fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
-    for dead in [0, 1] {
+    for (dead, lost) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let mut two = Two::new(Arbiter::Witness);
         two.pass(SHORT);
         assert_eq!(two.roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
@@ -334,7 +334,41 @@ fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
         assert_eq!(one.1, other.1);
         assert!(one.1 >= 3, "{one:?}");
         assert!(two.alarms.iter().all(Vec::is_empty));
+        two.kill(lost).pass(LONG);
+        let (role, epoch) = two.nodes[1 - lost].role(0);
+        assert_eq!(role, Role::Sole);
+        assert!(epoch > 3, "{epoch} was given to {dead}");
     }
+}
+
+/// The peer's agent died before it knew, and so did this one. The peer's next one leaves that epoch behind.
+#[test]
+fn an_epoch_that_the_peer_was_given_deposes_nobody() {
+    for dead in [0, 1] {
+        let mut two = Two::new(Arbiter::Witness);
+        two.pass(SHORT);
+        two.verdict = Some(Verdict::Refused {
+            epoch: 3,
+            is_own: false,
+        });
+        two.replace(dead).pass(SHORT);
+        assert_eq!(two.roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
+    }
+}
+
+/// It asks for what it speaks in, not for what is written, and once.
+#[test]
+fn a_new_agent_of_who_speaks_alone_takes_the_first_yes() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(SHORT);
+    two.verdict = None;
+    two.kill(0).pass(LONG);
+    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+    two.asked[1].clear();
+    two.verdict = Some(Verdict::Granted);
+    two.replace(1).pass(LONG);
+    assert_eq!(two.asked[1], [3]);
+    assert_eq!(two.gates[1].1, None);
 }
 
 /// It returns to what this node said before it lost its power; it was frozen then, and heard that late. (Swarm, seed 1118525.)

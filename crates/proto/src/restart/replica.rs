@@ -26,6 +26,9 @@ pub enum Reason {
         /// The bound that was exceeded.
         bytes: usize,
     },
+    /// It does not go on.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Compares the primary's logged output of one connection with the replica's. Either may be ahead.
@@ -34,7 +37,6 @@ pub enum Reason {
 /// [`surplus`](Self::surplus) is large; the primary cannot be slowed, so its surplus is given up beyond `bound`.
 #[derive(Debug)]
 pub struct Comparison {
-    stopped: bool,
     bound: usize,
     equal: Offset,
     ahead: Who,
@@ -54,7 +56,6 @@ impl Comparison {
     /// Both outputs at their start. `bound`: bytes that the replica may be behind.
     pub const fn new(bound: usize) -> Self {
         Self {
-            stopped: false,
             bound,
             equal: Offset::ZERO,
             ahead: Who::Primary,
@@ -65,10 +66,17 @@ impl Comparison {
         }
     }
 
-    /// Nobody wants to know any more.
-    pub fn stop(&mut self) {
-        self.stopped = true;
-        self.surplus = VecDeque::new();
+    /// The replica has failed, whatever was known of it: nothing is compared any more.
+    pub fn fail(&mut self, reason: String) {
+        if !self.has_failed() {
+            self.reason = None;
+            self.give_up(Reason::Failed(reason));
+        }
+    }
+
+    /// Whether it has.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.reason, Some(Reason::Failed(_)))
     }
 
     /// The next bytes of the primary's output, as logged.
@@ -148,7 +156,7 @@ impl Comparison {
     }
 
     fn on_bytes(&mut self, who: Who, bytes: &[u8]) {
-        if self.stopped || self.reason.is_some() {
+        if self.reason.is_some() {
             return;
         }
         if self.ahead != who {

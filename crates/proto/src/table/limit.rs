@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{ConnectionId, Table};
+use crate::Instant;
 use crate::connection::{Connection, Word};
 use crate::stream::Shelf;
 
@@ -16,18 +17,27 @@ impl Table {
 
     /// Changes a connection, which may take other memory afterwards: but not more if all together have too much.
     pub fn change(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
+        self.change_at(id, None, change);
+    }
+
+    /// The same by a packet of `now`, if it is one. `None`: there is no such connection.
+    pub(super) fn change_at<R>(
+        &mut self,
+        id: ConnectionId,
+        now: Option<Instant>,
+        change: impl FnOnce(&mut Connection) -> R,
+    ) -> Option<R> {
         let over = self.memory > self.config.bytes_max;
-        let Some(connection) = self.slots.get_mut(id) else {
-            return;
-        };
+        let connection = self.slots.get_mut(id)?;
         let before = connection.memory();
-        change(connection);
+        let result = change(connection);
         if over && connection.memory() > before {
             connection.hold(before);
         }
         let client = connection.client();
-        connection.judge_window(None, &mut |word| self.words.push_back((client, word)));
+        connection.judge_window(now, &mut |word| self.words.push_back((client, word)));
         self.memory = self.memory + connection.memory() as u64 - before as u64;
+        Some(result)
     }
 
     /// The next thing that is to be done about a client's window.

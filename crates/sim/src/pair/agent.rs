@@ -248,8 +248,7 @@ impl Station {
             self.core.handle_link(now, 0, self.has_carrier);
         }
         if self.wire.check_in(now) > 0 {
-            self.read_log(self.wire.end());
-            self.core.handle_log_gap(now, 0);
+            self.tell_gap(now);
         }
         self.read_log(end);
         while let Some(word) = self.agent.words.pop_front() {
@@ -326,6 +325,12 @@ impl Station {
     }
 
     /// Hands the log to the core, up to `end`, batch by batch, as the agent does.
+    /// Packets passed unlogged: what was logged before is older.
+    pub(super) fn tell_gap(&mut self, now: Instant) {
+        self.read_log(self.wire.end());
+        self.core.handle_log_gap(now, 0);
+    }
+
     pub(super) fn read_log(&mut self, end: End) {
         loop {
             let records: Vec<Record> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();

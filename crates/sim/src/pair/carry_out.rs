@@ -76,6 +76,9 @@ impl Station {
                 let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();
                 if !skips && !self.is(Defect::SkipDrains) {
                     self.read_log(end);
+                    if self.wire.check_in(now) > 0 {
+                        self.tell_gap(now); // it may have been away since it looked last
+                    }
                 }
                 self.core.handle_drained(now, 0);
             }
