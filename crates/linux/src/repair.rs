@@ -26,10 +26,11 @@ use std::time::Duration;
 use libc::{c_int, c_void, socklen_t};
 use proto::connection::Endpoint;
 use proto::takeover::timestamp_at;
-use proto::{Instant, Seq};
+use proto::Seq;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
+use crate::clock;
 use crate::wire::{MARK_RESTORING, MARK_SPEAK};
 
 /// A step of a restoration that the kernel refused.
@@ -110,7 +111,7 @@ pub struct Restored {
 
 impl Restored {
     /// Makes the server's end of a connection, deaf (the wire keeps its packets) and mute (in repair mode), with
-    /// `unacknowledged` loaded as already sent. `now` continues the timestamp clock.
+    /// `unacknowledged` loaded as already sent.
     ///
     /// # Errors
     /// The step that the kernel refused; the socket is gone then, silently.
@@ -118,7 +119,6 @@ impl Restored {
         pool: &mut Pool,
         endpoint: &Endpoint,
         unacknowledged: impl Iterator<Item = &'a [u8]>,
-        now: Instant,
     ) -> Result<Self, RestoreError> {
         let restored = Self {
             socket: pool.take()?,
@@ -135,8 +135,7 @@ impl Restored {
         socket.connect(&endpoint.client.into()).at("connect")?;
         restored.set_options(endpoint)?;
         if let Some(clock) = endpoint.timestamps {
-            let value = timestamp_at(clock.value, clock.at, now);
-            set(socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &value).at("TCP_TIMESTAMP")?;
+            restored.set_clock(|| timestamp_at(clock.value, clock.at, clock::now()))?;
         }
         for slice in unacknowledged {
             restored.load(slice, slice.len(), "loading the send queue")?;
@@ -189,6 +188,18 @@ impl Restored {
             &options,
         )
         .at("TCP_REPAIR_OPTIONS")
+    }
+
+    /// The kernel goes on from when it is told: whoever is interrupted between the look and the call would stay behind for good.
+    fn set_clock(&self, shown: impl Fn() -> u32) -> Result<(), RestoreError> {
+        for _ in 0..CLOCK_TRIES {
+            let value = shown();
+            set(&self.socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &value).at("TCP_TIMESTAMP")?;
+            if shown() == value {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn set_window(&self, endpoint: &Endpoint) -> Result<(), RestoreError> {
@@ -277,6 +288,8 @@ const OPTION_TIMESTAMP: u32 = 8;
 /// The receive queue takes linear buffers: CRIU's experience is that larger ones fail.
 const RECEIVE_PIECE: usize = 32 * 1024;
 const PIECE_MIN: usize = 1024;
+/// Interruptions in a row that setting the clock puts up with.
+const CLOCK_TRIES: usize = 3;
 
 /// What the kernel gives a new socket without asking (`tcp_wmem`, `tcp_rmem`), roughly; more needs to be set, which ends
 /// auto-tuning, so it is set only where it must be.

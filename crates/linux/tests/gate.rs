@@ -260,7 +260,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
         let mut pool = Pool::new(family.vip());
         let restored = lan
             .backup
-            .run(|| Restored::new(&mut pool, &endpoint, std::iter::empty(), clock::now()))
+            .run(|| Restored::new(&mut pool, &endpoint, std::iter::empty()))
             .expect("restore");
 
         // The socket is there, but not ready: the client's repetitions are held as before.
@@ -323,7 +323,7 @@ fn what_came_by_itself_is_not_fed_again() {
     let mut pool = Pool::new(Family::V4.vip());
     let restored = lan
         .backup
-        .run(|| Restored::new(&mut pool, &endpoint, std::iter::empty(), clock::now()))
+        .run(|| Restored::new(&mut pool, &endpoint, std::iter::empty()))
         .expect("restore");
     (&client).write_all(b"first and ").expect("write");
     wire.wait_for(Family::V4, "held_in_takeover", 1);

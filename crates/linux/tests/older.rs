@@ -257,7 +257,7 @@ impl<'a> Late<'a> {
         let connection = self.connection(client).expect("protected");
         let endpoint = connection.endpoint();
         let unacknowledged = connection.output().slices(endpoint.unacknowledged.clone());
-        let restored = Restored::new(&mut pool, &endpoint, unacknowledged, clock::now()).expect("restore");
+        let restored = Restored::new(&mut pool, &endpoint, unacknowledged).expect("restore");
         restored.make_ready().expect("make ready");
         let socket = TcpStream::from(restored.activate(false).expect("activate"));
         let offered = offered_window(&socket).expect("a window");

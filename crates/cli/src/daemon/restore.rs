@@ -64,16 +64,15 @@ impl Executor {
         let Some(connection) = node.table(service).get(id) else {
             return;
         }; // it ended meanwhile
-        let now = linux::clock::now();
         let endpoint = connection.endpoint();
         let output = connection.output().slices(endpoint.unacknowledged.clone());
         let pool = &mut self.services[usize::from(service)].pool;
-        match Restored::new(pool, &endpoint, output, now) {
+        match Restored::new(pool, &endpoint, output) {
             Ok(socket) => {
                 self.restoring
                     .insert((service, id), Restoring { endpoint, socket });
             }
-            Err(error) => node.handle_unrestorable(now, service, id, error.to_string()),
+            Err(error) => node.handle_unrestorable(linux::clock::now(), service, id, error.to_string()),
         }
     }
 

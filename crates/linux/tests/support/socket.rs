@@ -76,6 +76,24 @@ pub fn set_tcp(socket: &impl AsRawFd, option: c_int, value: c_int) {
     assert_eq!(outcome, 0, "TCP option {option}: {}", io::Error::last_os_error());
 }
 
+/// What a socket's timestamp clock shows, or one tick less: bit 0 tells the unit.
+pub fn timestamp_clock(socket: &impl AsRawFd) -> u32 {
+    let mut value = 0_u32;
+    let mut len = socklen_t::try_from(size_of_val(&value)).expect("small");
+    // SAFETY: the kernel writes at most `len` bytes into `value`.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_TIMESTAMP,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    assert_eq!(outcome, 0, "TCP_TIMESTAMP: {}", io::Error::last_os_error());
+    value & !1
+}
+
 /// Sends no faster than `bytes_per_second`.
 pub fn pace(socket: &impl AsRawFd, bytes_per_second: u32) {
     let len = socklen_t::try_from(size_of_val(&bytes_per_second)).expect("small");

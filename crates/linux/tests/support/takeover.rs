@@ -14,6 +14,7 @@ use steadfast_linux::wire::Mode;
 use super::assert_same_stream;
 use super::lan::{Family, Host, patient};
 use super::log::Reading;
+use super::socket::timestamp_clock;
 use super::wire_on::WireOn;
 
 /// A connection that goes on here.
@@ -43,7 +44,7 @@ pub fn take_over(
     let connection = log.connection(client).1;
     let endpoint = connection.endpoint();
     let unacknowledged = connection.output().slices(endpoint.unacknowledged.clone());
-    let restored = Restored::new(&mut pool, &endpoint, unacknowledged, clock::now()).expect("restore");
+    let restored = Restored::new(&mut pool, &endpoint, unacknowledged).expect("restore");
     let at = usize::try_from(endpoint.input_frontier.0).expect("fits memory");
     let input = log.transcript(client).input[..at].to_vec();
     drop(log);
@@ -64,6 +65,11 @@ pub fn take_over(
         wake.iter().for_each(|packet| raw.send(packet).expect("wake"));
     }
     drop(log);
+    if let Some(seen) = endpoint.timestamps {
+        let due = takeover::timestamp_at(seen.value, seen.at, clock::now());
+        let ahead = timestamp_clock(&socket).wrapping_sub(due).cast_signed() + 2; // bit 0 of neither counts
+        assert!(ahead >= 0, "the socket's clock is {} ms behind what wakes the client", -ahead);
+    }
 
     socket.set_nonblocking(false).expect("blocking");
     patient(&socket);
