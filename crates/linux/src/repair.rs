@@ -24,9 +24,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
+use proto::Seq;
 use proto::connection::Endpoint;
 use proto::takeover::timestamp_at;
-use proto::Seq;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 

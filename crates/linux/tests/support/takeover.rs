@@ -68,7 +68,11 @@ pub fn take_over(
     if let Some(seen) = endpoint.timestamps {
         let due = takeover::timestamp_at(seen.value, seen.at, clock::now());
         let ahead = timestamp_clock(&socket).wrapping_sub(due).cast_signed() + 2; // bit 0 of neither counts
-        assert!(ahead >= 0, "the socket's clock is {} ms behind what wakes the client", -ahead);
+        assert!(
+            ahead >= 0,
+            "the socket's clock is {} ms behind what wakes the client",
+            -ahead
+        );
     }
 
     socket.set_nonblocking(false).expect("blocking");
