@@ -3,7 +3,7 @@
 # make test-long  the same with many rounds and under loss, for hours; REPEAT=1 is the least (10 by default)
 # make bench      ratios against plain forwarding; and against ns-2, where it is installed (apt-get install ns2)
 # make lint       formatting and lints only
-# make install    binaries, man pages and the systemd unit under PREFIX (default /usr/local)
+# make install    binaries, man pages, the systemd unit and examples under PREFIX (default /usr/local)
 
 PREFIX ?= /usr/local
 LAB := target/release/steadfast-lab
@@ -37,6 +37,9 @@ install: build
 	install -D -m 755 target/release/steadfast $(DESTDIR)$(PREFIX)/sbin/steadfast
 	install -D -m 755 $(LAB) $(DESTDIR)$(PREFIX)/bin/steadfast-lab
 	target/release/steadfast man --out $(DESTDIR)$(PREFIX)/share/man/man8
-	install -D -m 644 packaging/steadfast.service $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast.service
+	sed 's|/usr/local/|$(PREFIX)/|' packaging/steadfast.service \
+		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast.service
 	install -D -m 644 packaging/pair.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/pair.toml
+	install -D -m 644 crates/cli/steadfast.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/steadfast.toml
+	install -D -m 644 docs/operating.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/operating.md
 	install -D -m 755 packaging/examples/redis-state-sync $(DESTDIR)$(PREFIX)/share/doc/steadfast/examples/redis-state-sync

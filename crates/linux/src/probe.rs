@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -33,7 +33,7 @@ impl Prober {
     /// # Errors
     /// What `socket(2)` says: the right to it is CAP_NET_RAW.
     pub fn open(peer: IpAddr) -> io::Result<Self> {
-        Self::over(socket_for(peer)?, peer)
+        Self::over(socket_for(peer)?, SocketAddr::new(peer, 0))
     }
 
     /// One that asks from `vip` and hears only what comes in by `interface`. The VIP need not be here yet.
@@ -43,12 +43,19 @@ impl Prober {
         let vip = SocketAddr::new(vip, 0);
         set_transparent(&socket, vip)?;
         socket.bind(&vip.into())?;
+        let host = match host {
+            IpAddr::V6(host) if host.is_unicast_link_local() => {
+                let link = nix::net::if_::if_nametoindex(interface)?;
+                SocketAddrV6::new(host, 0, 0, link).into()
+            }
+            host => SocketAddr::new(host, 0),
+        };
         Self::over(socket, host)
     }
 
-    fn over(socket: Socket, peer: IpAddr) -> io::Result<Self> {
+    fn over(socket: Socket, peer: SocketAddr) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        socket.connect(&SocketAddr::new(peer, 0).into())?; // only what comes from there is received
+        socket.connect(&peer.into())?; // only what comes from there is received
         Ok(Self {
             socket,
             is_v4: peer.is_ipv4(),

@@ -103,10 +103,12 @@ pub enum Action {
         /// Of this service.
         service: ServiceIndex,
     },
-    /// The peer speaks alone. Give up the VIP, end what sockets and replicas have it without a word, tell the operator's hook.
+    /// The peer speaks alone. Give up the VIP, end what sockets and replicas have it without a word.
     StandDown {
         /// Of this service.
         service: ServiceIndex,
+        /// This node served: tell the operator's hook.
+        is_deposed: bool,
     },
     /// Read the wire's log to its end, records that are being written too; then call `handle_drained`.
     Drain {

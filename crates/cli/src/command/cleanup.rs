@@ -22,7 +22,11 @@ pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), Failure> {
     }
     let traces = traces().map_err(Failure::failed)?;
     if !all {
+        let is_told = node.config.is_some();
         let node = node.choose(|| traces)?;
+        if !is_told && !node.state_dir.is_dir() {
+            return Err(Failure::Use(is_elsewhere(&node)));
+        }
         return match clean_up_after(&node)? {
             None => Ok(()),
             Some(pid) => Err(Failure::Use(format!(
@@ -32,11 +36,22 @@ pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), Failure> {
         };
     }
     for node in traces.into_iter().map(Node::usual) {
+        if !node.state_dir.is_dir() {
+            eprintln!("{}: left alone", is_elsewhere(&node));
+            continue;
+        }
         if let Some(pid) = clean_up_after(&node)? {
             eprintln!("node {}: alive, process {pid}: left alone", node.name);
         }
     }
     Ok(())
+}
+
+/// Whether it lives its lock tells, and that is with its state.
+fn is_elsewhere(node: &Node) -> String {
+    let Node { name, state_dir } = node;
+    let state_dir = state_dir.display();
+    format!("node {name}: its state is not in {state_dir}, so it may be alive: say where with --config FILE")
 }
 
 /// The names of all nodes that have left a trace.

@@ -42,7 +42,10 @@ enum Command {
     Run {
         #[command(flatten)]
         config: ConfigFile,
-        /// Start although the peer does not answer
+        /// Start although the peer does not answer, and serve alone if it is not heard of
+        ///
+        /// Only the services whose configured `primary` is this node: of the others set `primary` to this node's name first, and in
+        /// the other file before that node returns. Be sure that the other node is off. With [witness] etcd is asked first, and waited for.
         #[arg(long)]
         without_peer: bool,
         /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
@@ -64,8 +67,8 @@ enum Command {
     ///
     /// For each service: the node's state (joining, primary, claiming, returning, backup, taking over, sole, standby), why it is simplex,
     /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease,
-    /// takeovers and counters. The backup is the one that knows the connections. The configuration's [metrics] table gives the
-    /// same to Prometheus.
+    /// takeovers and counters. The backup is the one that knows the connections. The configuration's [metrics] table gives
+    /// most of it to Prometheus; what it leaves out is in docs/operating.md.
     Status {
         #[command(flatten)]
         node: NodeOption,
@@ -90,8 +93,9 @@ enum Command {
     },
     /// Let primary and backup of a service change places, without losing a connection
     ///
-    /// Ask either node. Connections go on through the relay on the other node, as after a failure but without its detection; this
-    /// node comes back as the backup by itself. Returns when the other node serves.
+    /// Ask either node. Connections go on through the relay on the node that was the backup, as after a failure but without its
+    /// detection; the other one comes back as the backup by itself. Returns when the node that is asked serves, or does not any more;
+    /// `status` says when the service is duplex again.
     Handover {
         /// The service's name
         service: String,
@@ -120,6 +124,9 @@ enum Command {
         /// Take part again
         #[arg(long)]
         off: bool,
+        /// The node's configuration, if that names a `state_dir`
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
     /// Remove everything that a dead daemon left behind, and restore the network as it found it
     Cleanup {
@@ -241,7 +248,7 @@ pub fn main(program: &Program) -> ExitCode {
         } => show::restored(&node, json),
         Command::Handover { service, node } => order::handover(&node, service),
         Command::Bypass { service, off, node } => order::bypass(&node, service, off),
-        Command::Drain { name, off } => order::drain(name, off),
+        Command::Drain { name, off, config } => order::drain(name, off, config),
         Command::Cleanup { node, all } => cleanup::cleanup(&node, all),
         Command::Keeper { socket, state_dir } => keeper::keep(socket, &state_dir),
         Command::Man { out } => man::write(&out),

@@ -1,13 +1,13 @@
 //! `steadfast handover`, `bypass` and `drain`: given to the node, then looked at until it is done.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use proto::role::Role;
 
 use super::show::{choose, no_answer};
-use super::{Failure, NodeOption};
+use super::{Config, Failure, NodeOption};
 use crate::control::{self, Order, ServiceStatus};
 
 /// So long a change of roles may take.
@@ -54,12 +54,24 @@ pub(super) fn bypass(node: &NodeOption, service: String, off: bool) -> Result<()
     })
 }
 
-pub(super) fn drain(name: String, off: bool) -> Result<(), Failure> {
-    let node = NodeOption {
-        config: None,
-        node: Some(name),
+pub(super) fn drain(name: String, off: bool, config: Option<PathBuf>) -> Result<(), Failure> {
+    let state_dir = match config {
+        Some(file) => {
+            let node = Config::load(&file)?.node;
+            if node.name != name {
+                let file = file.display();
+                return Err(Failure::Use(format!(
+                    "{file} is of node {}, not of {name}",
+                    node.name
+                )));
+            }
+            node.state_dir
+        }
+        None => choose(&NodeOption {
+            config: None,
+            node: Some(name),
+        })?,
     };
-    let state_dir = choose(&node)?;
     let order = Order::Leave {
         service: None,
         leaves: !off,

@@ -89,8 +89,8 @@ pub struct Detector {
     pub heartbeat: Duration,
     /// `missed`: so many heartbeats in a row must be missing, 2 to 100.
     pub missed: u32,
-    /// `lease_ms`: how long after a backup's death was declared the primary waits before it claims the VIP, 0 to 60,000 ms: so long
-    /// the backup may be taking over. Default 300 ms.
+    /// `lease_ms`: a primary claims the VIP of a silent backup once 17/16 of this have passed since its last word, and its death is
+    /// declared: so long the backup may be taking over. 0 to 60,000 ms. Default 300 ms.
     pub lease: Duration,
 }
 
@@ -153,8 +153,9 @@ pub struct Service {
     /// `application`: where the local application listens, other than the VIP. Default: the loopback address and
     /// the service's port.
     pub application: SocketAddr,
-    /// `volatile_headers`: reply headers that may differ when a request is executed again, in lower case; `http`
-    /// only. Default `["date"]`.
+    /// `volatile_headers`: reply headers that may differ when a request is executed again, in lower case, beside those that always may
+    /// (`age`, `connection`, `date`, `expires`, `keep-alive`, `server-timing`, `set-cookie`, `x-correlation-id`, `x-request-id`,
+    /// `x-response-time`, `x-runtime`); `http` only. Default `["date"]`, which adds nothing.
     pub volatile_headers: Vec<String>,
     /// `reexecute`: which requests are executed again by the survivor though the dead server may have executed them:
     /// `"safe"` methods, `"idempotent"` ones and requests with an `Idempotency-Key`, `"all"`, or a list of methods and
@@ -169,7 +170,8 @@ pub struct Service {
     /// `opaque`: what becomes of connections that do not speak HTTP/1, or change to another protocol: they are `"unprotected"`, or
     /// followed by a `"replica"`; `http` only. Default `"unprotected"`.
     pub opaque: Opaque,
-    /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end.
+    /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end; those of all services of the
+    /// file count for each. Default: none.
     pub crash_exit_codes: Vec<u8>,
     /// `commit`: what must be logged before what is released.
     pub commit: Commit,
@@ -178,7 +180,7 @@ pub struct Service {
     /// `claim_ping`: hosts outside of the pair, of the VIP's family. A primary whose backup is gone speaks alone once they
     /// answer pings from the VIP, under fail-stop for as long as the peer's silence is its death. Default: the gateways on the service interface.
     pub claim_ping: Vec<IpAddr>,
-    /// `on_deposed`: a command and its arguments, run when the peer has taken the service over from this node.
+    /// `on_deposed`: a command and its arguments, run when the peer has taken over from this node what it served.
     pub on_deposed: Vec<String>,
     /// `state_sync` and its bounds; policy `replica` only. Default: none, so a server that has just started is taken to have all the
     /// state that matters.

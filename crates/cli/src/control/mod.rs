@@ -195,7 +195,7 @@ pub struct ServiceStatus {
     pub role: Role,
     /// Whether a failure would be masked.
     pub mode: Mode,
-    /// How often the roles have changed.
+    /// One more whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.
     pub epoch: u64,
     /// Its connections by protection.
     pub connections: ConnectionCounts,
@@ -284,7 +284,7 @@ pub struct Lag {
 /// When a primary may claim the VIP of a wire that is silent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStatus {
-    /// So long after the wire was declared dead, in nanoseconds, as configured.
+    /// As configured, in nanoseconds: once 17/16 of it have passed since the wire's last word, and its death is declared.
     pub configured_ns: u64,
     /// So long from now, in nanoseconds, if the wire says nothing more; nothing on a node that has nothing to claim.
     pub left_ns: Option<u64>,

@@ -51,6 +51,8 @@ pub struct Executor {
     state_syncs: StateSyncs,
     arbiter: Arbiter,
     filters: FilterWatch,
+    /// Interfaces whose filters could not be put back.
+    bare: Vec<u32>,
     verified: Instant,
 }
 
@@ -113,6 +115,7 @@ impl Executor {
             state_syncs,
             arbiter,
             filters,
+            bare: Vec::new(),
             verified: Instant::now(),
         })
     }
@@ -208,13 +211,21 @@ impl Executor {
 
     /// Puts back what others took away: filters at once, the rest now and then.
     pub fn mend(&mut self) {
-        for interface in self.filters.check() {
+        let is_time = self.verified.elapsed() >= VERIFY;
+        let mut concerned = self.filters.check();
+        if is_time {
+            concerned.append(&mut self.bare);
+        }
+        for interface in concerned {
             match self.wire.reattach(interface) {
                 Ok(()) => tracing::warn!(interface, "someone removed the wire's filters: they are back"),
-                Err(error) => tracing::error!(%error, interface, "someone removed the wire's filters"),
+                Err(error) => {
+                    tracing::error!(%error, interface, "someone removed the wire's filters: trying again");
+                    self.bare.push(interface);
+                }
             }
         }
-        if self.verified.elapsed() < VERIFY {
+        if !is_time {
             return;
         }
         self.verified = Instant::now();
@@ -310,7 +321,7 @@ impl Executor {
             Action::Destroy { service, clients } => self.destroy(service, &clients),
             Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
             Action::Announce { service } => self.claims.announce(service),
-            Action::StandDown { service } => self.stand_down(service),
+            Action::StandDown { service, is_deposed } => self.stand_down(service, is_deposed),
             Action::Drain { service } => {
                 // The agent may have been away since it looked last.
                 self.wire.set_agent_seen(linux::clock::now().as_nanos());
@@ -410,7 +421,7 @@ impl Executor {
     }
 
     /// The peer speaks alone. The gate is closed, so what ends here ends without a word.
-    fn stand_down(&mut self, index: ServiceIndex) {
+    fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
         self.restoring.retain(|(service, _), _| *service != index);
         self.relay.drop_live(index);
         self.replicas.close_all(index);
@@ -426,8 +437,10 @@ impl Executor {
         if let Err(error) = self.network.lower_vip(vip.ip()) {
             tracing::error!(%error, %vip, "deposed, but the VIP is still here");
         }
-        let service = &self.services[usize::from(index)];
-        hook::run(&service.name, &service.on_deposed);
+        if is_deposed {
+            let service = &self.services[usize::from(index)];
+            hook::run(&service.name, &service.on_deposed);
+        }
     }
 
     fn set_speak(&self, service: ServiceIndex, may: bool) {

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use linux::wire::{Death, Deaths, Wire};
 use proto::action::{Server, ServiceIndex};
 use proto::node::Node;
+use proto::role::Role;
 
 use super::health::Watch;
 use crate::config::Config;
 
 /// How often a dead server's address is looked at: someone may have started it again.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often that of a server is looked at which does not serve yet: the wire counts no deaths of it.
+const LOOK_AHEAD: Duration = Duration::from_secs(1);
 
 /// The applications of all services.
 pub struct Servers {
@@ -27,6 +30,8 @@ struct Application {
     address: SocketAddr,
     /// So many listeners had died when it was looked last, and none was left.
     found: u32,
+    /// Nobody listened when it was looked last, and it was not serving then.
+    is_absent: bool,
     looked: Instant,
 }
 
@@ -37,6 +42,7 @@ impl Servers {
         let applications = config.services.iter().map(|service| Application {
             address: service.application,
             found: 0,
+            is_absent: false,
             looked,
         });
         Self {
@@ -67,7 +73,8 @@ impl Servers {
         let now = Instant::now();
         for (index, application) in (0..).zip(&mut self.applications) {
             let deaths = wire.server_deaths(index);
-            let is_dead = application.is_dead(now, deaths, |address| {
+            let serves = matches!(node.role(index).0, Role::Joining | Role::Primary | Role::Claiming);
+            let is_dead = application.is_dead(now, deaths, serves, |address| {
                 let is_left = is_listening(address);
                 if is_left {
                     wire.forget_server_deaths(index, deaths);
@@ -87,13 +94,26 @@ impl Servers {
 impl Application {
     /// Whether nobody listens any more since `deaths` listeners have died, which is looked at by `is_left`. One of several may have died
     /// (SO_REUSEPORT), or the service manager has started the program again; so no death counts before it was looked.
-    fn is_dead(&mut self, now: Instant, deaths: u32, is_left: impl FnOnce(SocketAddr) -> bool) -> bool {
-        let is_known = deaths == self.found && now.duration_since(self.looked) < LOOK;
-        if deaths == 0 || is_known {
-            return deaths > 0;
+    ///
+    /// Of an application that `serves`, or begins to, an orderly end is the operator's affair. One that would go on must be there, however
+    /// it ended; and if it was not there it is still dead when its turn comes.
+    fn is_dead(
+        &mut self,
+        now: Instant,
+        deaths: u32,
+        serves: bool,
+        is_left: impl FnOnce(SocketAddr) -> bool,
+    ) -> bool {
+        let was_dead = self.found > 0 || self.is_absent;
+        let concerns = deaths > 0 || self.is_absent || !serves;
+        let often = if was_dead { LOOK } else { LOOK_AHEAD };
+        let is_known = deaths == self.found && now.duration_since(self.looked) < often;
+        if !concerns || is_known {
+            return was_dead;
         }
         let is_left = is_left(self.address);
         self.found = if is_left { 0 } else { deaths };
+        self.is_absent = !is_left && (self.is_absent || !serves);
         self.looked = now;
         !is_left
     }
@@ -128,11 +148,12 @@ mod tests {
         let mut application = Application {
             address: ([127, 0, 0, 1], 80).into(),
             found: 0,
+            is_absent: false,
             looked: begin,
         };
         let mut is_dead = |after: Duration, deaths: u32, is_left: Option<bool>| {
             let mut looked = false;
-            let is_dead = application.is_dead(begin + after, deaths, |_| {
+            let is_dead = application.is_dead(begin + after, deaths, true, |_| {
                 looked = true;
                 is_left.expect("it need not be looked")
             });
@@ -152,5 +173,31 @@ mod tests {
             "one that had come, and has gone"
         );
         assert!(!is_dead(soon * 20, 2, Some(true)), "it was started again");
+    }
+
+    /// It was stopped in order, or never started: no wire counts that.
+    #[test]
+    fn an_application_that_would_go_on_must_be_there() {
+        let begin = Instant::now();
+        let mut application = Application {
+            address: ([127, 0, 0, 1], 80).into(),
+            found: 0,
+            is_absent: false,
+            looked: begin,
+        };
+        let mut is_dead = |after: Duration, serves: bool, is_left: bool| {
+            application.is_dead(begin + after, 0, serves, |_| is_left)
+        };
+        let (soon, later) = (LOOK * 2, LOOK_AHEAD * 2);
+        assert!(!is_dead(later, true, false), "who stops what serves means it");
+        assert!(!is_dead(later, false, true));
+        assert!(is_dead(later * 2, false, false), "and then it is looked");
+        assert!(
+            is_dead(later * 2 + soon, true, false),
+            "nor is it there at the takeover"
+        );
+        assert!(is_dead(later * 2 + soon * 2, true, false));
+        assert!(!is_dead(later * 2 + soon * 3, true, true), "it was started");
+        assert!(!is_dead(later * 3, true, false), "and stopped");
     }
 }

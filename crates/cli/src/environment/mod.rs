@@ -316,6 +316,6 @@ impl Check<'_> {
 fn no_answer(peer: IpAddr, interface: &str) -> String {
     format!(
         "no answer from {peer} on {interface} within {ANSWER_WITHIN:?}; allowed: the peer's address, with the peer \
-         switched on, or the option --without-peer to start alone"
+         switched on, or the option --without-peer to serve alone what this node is the primary of"
     )
 }

@@ -215,7 +215,7 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_service_epoch",
-        "How often the roles have changed.",
+        "One more whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.",
         services,
         |service| Some(number(service.epoch)),
     );
@@ -237,7 +237,7 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_lease_seconds",
-        "So long after a wire was declared dead its VIP may be claimed.",
+        "As configured: a wire's VIP may be claimed once 17/16 of it have passed since its last word, and its death is declared.",
         services,
         |service| Some(seconds(service.lease.configured_ns)),
     );

@@ -94,7 +94,7 @@ fn the_peer_must_answer() {
     let sentence = |address| {
         format!(
             "no answer from {address} on eth0 within 1s; allowed: the peer's address, with the peer switched on, or \
-             the option --without-peer to start alone"
+             the option --without-peer to serve alone what this node is the primary of"
         )
     };
     let lines = [
@@ -158,7 +158,8 @@ fn addresses_must_fit_this_node() {
         &[
             "s.toml:24: service[1].peer_address: 2001:db8::2 is this node's own, on eth0; allowed: the peer's address",
             "s.toml:24: service[1].peer_address: no answer from 2001:db8::2 on eth0 within 1s; allowed: the peer's \
-             address, with the peer switched on, or the option --without-peer to start alone",
+             address, with the peer switched on, or the option --without-peer to serve alone what this node is the \
+             primary of",
         ],
     );
 }
@@ -505,8 +506,13 @@ fn a_node_without_its_journal_is_cleaned_up_after_as_far_as_can_be() {
     let Some(lan) = Lan::new(test) else { return };
     killed(&lan);
     std::fs::remove_dir_all(lan.state_dir()).unwrap();
-    // The guard is what is found by the node's name.
+    // The guard is what is found by the node's name. Whether it lives nobody knows who is not told where its state is.
+    let during = lan.node.dump();
     let outcome = lan.steadfast(&["cleanup", "--node", "sf-test-node"]);
+    assert_eq!(outcome.code, 2);
+    assert!(outcome.errors.contains("it may be alive"), "{}", outcome.errors);
+    assert_eq!(lan.node.dump(), during);
+    let outcome = lan.with_config("cleanup", &lan.config("", ""));
     assert_eq!(
         (outcome.code, outcome.errors.as_str()),
         (0, "node sf-test-node: nothing is left of it\n")

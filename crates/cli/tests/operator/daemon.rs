@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use crate::keeper::listen;
 use crate::lan::{Lan, Namespace, Outcome, PROGRAM, program, steadfast};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -264,7 +265,7 @@ fn metrics_say_what_the_status_says() {
     backup.process.wait().unwrap();
     backup.start_again();
     backup.wait_for(&[
-        "\"mode\":\"duplex\"",
+        "\"peer_state\":\"primary\"",
         "\"connections_complete\":true",
         &format!("\"reasons\":{{\"{SILENT}\":1}}"),
     ]);
@@ -322,8 +323,17 @@ pub fn pair_of<'a>(lan: &'a Lan, dir: &Path, test: &str, kind: &Kind<'_>) -> [Da
     let [one, two] = ["one", "two"].map(|which| format!("sf-test-{test}-{which}"));
     let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one, kind);
     let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one, kind);
-    primary.wait_for(&["\"alive\":true", "\"role\":\"primary\"", "\"mode\":\"duplex\""]);
-    backup.wait_for(&["\"alive\":true", "\"role\":\"backup\"", "\"mode\":\"duplex\""]);
+    // The application may come later: they are whole without.
+    primary.wait_for(&[
+        "\"alive\":true",
+        "\"role\":\"primary\"",
+        "\"peer_state\":\"backup\"",
+    ]);
+    backup.wait_for(&[
+        "\"alive\":true",
+        "\"role\":\"backup\"",
+        "\"peer_state\":\"primary\"",
+    ]);
     [primary, backup]
 }
 
@@ -345,7 +355,7 @@ fn a_deposed_node_runs_its_hook_and_nobody_else_does() {
         assert!(Instant::now() < until, "{:?}: {log}", has_said(&one));
         std::thread::sleep(Duration::from_millis(5));
     }
-    two.wait_for(&["\"mode\":\"duplex\""]);
+    two.wait_for(&["\"peer_state\":\"backup\""]);
     assert_eq!(has_said(&one).unwrap(), "web\n", "once");
     assert!(has_said(&two).is_err());
 }
@@ -370,6 +380,7 @@ fn a_link_may_fail() {
         links,
         ..Kind::default()
     };
+    let _applications = [listen(&lan.node), listen(&lan.peer)];
     let nodes = pair_of(&lan, dir.path(), "links", &kind);
     for node in &nodes {
         node.wait_for(&["\"authenticated\":true"]);

@@ -1,5 +1,6 @@
 //! What an operator types, and what then happens, on a LAN of network namespaces.
 
+mod application;
 mod commands;
 mod daemon;
 mod gap;

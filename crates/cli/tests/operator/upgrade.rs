@@ -86,7 +86,7 @@ fn pair_with_copy<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
     one.signal(Signal::SIGKILL);
     one.process.wait().unwrap();
     one.start_again();
-    one.wait_for(&["\"role\":\"primary\"", "\"mode\":\"duplex\""]);
+    one.wait_for(&["\"role\":\"primary\"", "\"peer_state\":\"backup\""]);
     [one, two]
 }
 
@@ -118,7 +118,7 @@ fn a_program_takes_the_place_of_the_running_one() {
         }
         // Nor one in which the signal would end it.
         one.signal(Signal::SIGUSR2);
-        one.wait_for(&["\"role\":\"primary\"", "\"mode\":\"duplex\""]);
+        one.wait_for(&["\"role\":\"primary\"", "\"peer_state\":\"backup\""]);
         assert!(
             one.process.try_wait().unwrap().is_none(),
             "it is the same process"
@@ -231,6 +231,6 @@ fn what_does_not_fit_is_refused_and_the_service_goes_on() {
     );
     fs::write(&one.config, changed).unwrap();
     one.signal(Signal::SIGUSR2);
-    one.wait_for(&["\"log_limit_bytes\":7340032", "\"mode\":\"duplex\""]);
+    one.wait_for(&["\"log_limit_bytes\":7340032", "\"peer_state\":\"backup\""]);
     assert_eq!(runs(pid), inode(&one.program));
 }

@@ -39,8 +39,7 @@ fn of_v4(line: &str, interface: &str) -> Option<IpAddr> {
     is_one.then(|| Ipv4Addr::from(gateway.to_ne_bytes()).into())
 }
 
-/// Destination, length, source, length, next hop, metric, references, uses, flags, interface. Link-local next hops are left out: a
-/// packet from the VIP cannot name their link.
+/// Destination, length, source, length, next hop, metric, references, uses, flags, interface.
 fn of_v6(line: &str, interface: &str) -> Option<IpAddr> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, _, _, _, gateway, _, _, _, flags, name] = fields[..] else {
@@ -49,7 +48,7 @@ fn of_v6(line: &str, interface: &str) -> Option<IpAddr> {
     let flags = u32::from_str_radix(flags, 16).ok()?;
     let gateway = Ipv6Addr::from(u128::from_str_radix(gateway, 16).ok()?);
     let is_one = name == interface && flags & (UP | GATEWAY) == UP | GATEWAY;
-    (is_one && !gateway.is_unicast_link_local()).then_some(gateway.into())
+    is_one.then_some(gateway.into())
 }
 
 #[cfg(test)]
@@ -69,6 +68,8 @@ mod tests {
             |hop: &str| format!("{zero} 00 {zero} 00 {hop} 00000400 00000001 00000000 00000003     eth0");
         let global = line("20010db8000000000000000000000001");
         assert_eq!(of_v6(&global, "eth0"), Some("2001:db8::1".parse().unwrap()));
-        assert_eq!(of_v6(&line("fe800000000000000000000000000001"), "eth0"), None);
+        let router = line("fe800000000000000000000000000001");
+        assert_eq!(of_v6(&router, "eth0"), Some("fe80::1".parse().unwrap()));
+        assert_eq!(of_v6(&router, "eth1"), None);
     }
 }

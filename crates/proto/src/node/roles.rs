@@ -365,7 +365,7 @@ impl Node {
                     self.actions.push_back(Action::TakeAddress { service: index });
                 }
             }
-            Role::Standby => self.stand_down(index),
+            Role::Standby => self.stand_down(index, from.may_speak()),
             Role::Sole | Role::Joining => {}
         }
         self.tell_role(now, index, from);
@@ -442,7 +442,7 @@ impl Node {
     }
 
     /// The peer speaks alone: whatever was under way here is void.
-    fn stand_down(&mut self, index: ServiceIndex) {
+    fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
         let service = &mut self.services[usize::from(index)];
         service.claim = None;
         service.takeover = None;
@@ -458,6 +458,9 @@ impl Node {
                 | Action::HandOver { service, .. } if *service == index)
         });
         self.set_gate(index, Gate::Mute);
-        self.actions.push_back(Action::StandDown { service: index });
+        self.actions.push_back(Action::StandDown {
+            service: index,
+            is_deposed,
+        });
     }
 }

@@ -455,7 +455,7 @@ fn nothing_is_given_to_an_application_that_does_not_serve() {
         let now = two.now;
         two.nodes[1].handle_server(now, 0, server);
         two.carry_out(1);
-        let refusal = Some(Refusal::Server(server));
+        let refusal = Some(Refusal::Simplex(Simplex::Server(server)));
         assert_eq!(
             [0, 1].map(|node| two.nodes[node].handle_handover(now, 0).err()),
             [refusal; 2]
@@ -876,7 +876,31 @@ fn a_wire_that_is_deposed_gives_up_what_it_was_deciding() {
     two.nodes[1].handle_heartbeat(now, alone);
     assert_eq!(two.nodes[1].role(0).0, Role::Returning, "it stood down first");
     assert!(two.nodes[1].services[0].takeover.is_none());
-    let wanted: Vec<_> = std::iter::from_fn(|| two.nodes[1].poll_action()).collect();
-    let stands_down = |action: &Action| matches!(action, Action::StandDown { .. });
-    assert!(wanted.iter().any(stands_down), "{wanted:?}");
+    assert_eq!(deposed(&mut two.nodes[1]), [false], "it was a wire");
+}
+
+/// Whether each that has stood down had served.
+fn deposed(node: &mut Node) -> Vec<bool> {
+    let wanted = std::iter::from_fn(|| node.poll_action());
+    wanted
+        .filter_map(|action| match action {
+            Action::StandDown { is_deposed, .. } => Some(is_deposed),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn only_who_has_served_is_deposed() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    let (now, mut alone) = (two.now, bereft(&mut two, "10.0.0.1:4000".parse().unwrap()));
+    (alone.sequence, alone.incarnation) = (alone.sequence + 1, alone.incarnation + 1);
+    (alone.services[0].role, alone.services[0].epoch) = (Role::Sole, 3);
+    let mut new = Node::new(two.nodes[1].config().clone(), now);
+    new.handle_heartbeat(now, alone.clone());
+    assert_eq!(deposed(&mut new), [false], "it was off");
+    alone.services[0].configured_primary = false;
+    two.nodes[0].handle_heartbeat(now, alone);
+    assert_eq!(deposed(&mut two.nodes[0]), [true]);
 }

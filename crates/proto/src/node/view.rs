@@ -36,6 +36,8 @@ pub enum Simplex {
     Left,
     /// The peer serves alone, and this node is about to be its wire.
     Returning,
+    /// Both nodes do their part, but on the one that would go on the application does not serve.
+    Server(Server),
 }
 
 /// Why an operator's order is not carried out.
@@ -43,8 +45,6 @@ pub enum Simplex {
 pub enum Refusal {
     /// There is nobody to go on.
     Simplex(Simplex),
-    /// The application on the node that would go on does not serve.
-    Server(Server),
     /// Connections are being taken over at this moment.
     Busy,
 }
@@ -53,8 +53,6 @@ impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Simplex(why) => why.fmt(f),
-            Self::Server(Server::Hung) => f.write_str("the application on the node that would go on is hung"),
-            Self::Server(_) => f.write_str("the application on the node that would go on is dead"),
             Self::Busy => f.write_str("connections are being taken over at this moment; try again"),
         }
     }
@@ -73,9 +71,11 @@ impl std::fmt::Display for Simplex {
             Self::Sole => "this node serves alone",
             Self::Standby => "the peer serves alone",
             Self::Left => {
-                "this node has no part in it until `steadfast drain --off` or `steadfast bypass --off`"
+                "this node has no part in it until `steadfast drain NODE --off` or `steadfast bypass SERVICE --off`"
             }
             Self::Returning => "this node is about to be the peer's wire",
+            Self::Server(Server::Hung) => "the application on the backup is hung",
+            Self::Server(_) => "the application on the backup is dead: nobody listens",
         })
     }
 }
@@ -157,10 +157,17 @@ impl Node {
         if !self.detector.is_alive(now) {
             return Some(Simplex::PeerSilent);
         }
-        match service.peer.as_ref().map(|peer| peer.role) {
-            Some(role) if role == complement => None,
-            Some(role) => Some(Simplex::PeerIs(role)),
-            None => Some(Simplex::NotAgreed),
+        let Some(peer) = &service.peer else {
+            return Some(Simplex::NotAgreed);
+        };
+        let backups = match complement {
+            Role::Backup => peer.server,
+            _ => service.server,
+        };
+        match (peer.role == complement, backups) {
+            (false, _) => Some(Simplex::PeerIs(peer.role)),
+            (true, Server::Alive) => None,
+            (true, server) => Some(Simplex::Server(server)),
         }
     }
 
@@ -170,17 +177,7 @@ impl Node {
         if let Some(why) = self.simplex(now, index) {
             return Some(Refusal::Simplex(why));
         }
-        if service.is_busy() {
-            return Some(Refusal::Busy);
-        }
-        let peer = service.peer.as_ref().map(|peer| peer.server);
-        let of_next = match service.role() {
-            Role::Primary => peer,
-            _ => Some(service.server),
-        };
-        of_next
-            .filter(|server| *server != Server::Alive)
-            .map(Refusal::Server)
+        service.is_busy().then_some(Refusal::Busy)
     }
 
     /// Why nobody would serve if this node had no part in a service any more; nothing if the peer would.

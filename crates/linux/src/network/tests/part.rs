@@ -190,6 +190,12 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
         prober.forget();
         assert!(is_answered(prober, PATIENCE));
     }
+    // Routers are usually known by an address of the link (RFC 4861 §4.2).
+    world.router.ip("addr add fe80::1/64 dev lan nodad");
+    let vip = vips().into_iter().find(IpAddr::is_ipv6).unwrap();
+    let router = ["fe80::1".parse().unwrap()];
+    let router = primary.run(|| OutsideHosts::open(vip, "eth0", &router).unwrap());
+    assert!(is_answered(&router, PATIENCE));
     primary.run(|| network.remove().unwrap());
 }
 

@@ -294,7 +294,8 @@ impl Resumer {
         let prefix = said.body.take();
         to_client.extend_from_slice(&continuation);
         if parsed.status < 200 {
-            self.go_on_for_ever(); // 101: what follows is not HTTP
+            self.again.pop_front(); // 101 is its answer, and what follows is not HTTP
+            self.go_on_for_ever();
             return Ok(());
         }
         self.on_body(parsed.body, prefix, closes, to_client)
