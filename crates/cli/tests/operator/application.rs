@@ -1,7 +1,12 @@
-//! An application that is not there when its turn comes.
+//! An application that ends, or is not there when its turn comes; and the claim of a node whose wire is gone.
 
-use crate::daemon::pair;
-use crate::keeper::listen;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::daemon::{Kind, pair, pair_of};
+use crate::keeper::{PATIENCE, accept, listen};
 use crate::lan::{Lan, Outcome, steadfast};
 
 /// It was never started on the backup: no process died, and no wire counts that.
@@ -46,6 +51,81 @@ fn a_backup_without_its_application_protects_nobody() {
     assert_eq!(order(&["drain", name, "--off"]).code, 0);
     two.wait_for(&["\"mode\":\"duplex\"", "\"role\":\"primary\""]);
     drop(would_go_on); // who serves is stopped: that is the operator's affair
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    std::thread::sleep(Duration::from_millis(1500));
     two.wait_for(&["\"mode\":\"duplex\"", "\"application\":\"alive\""]);
+}
+
+/// Serves one connection at port 80: hears a request, and is gone.
+const EXITS: &str = "import os, socket
+listener = socket.create_server(('', 80))
+server = listener.accept()[0]
+server.recv(100)
+os._exit(7)";
+
+#[test]
+fn an_application_that_exits_with_a_crash_code_has_crashed() {
+    let Some(lan) = Lan::new("an_application_that_exits_with_a_crash_code_has_crashed") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    for crashes in [true, false] {
+        let service = if crashes {
+            "crash_exit_codes = [3, 7]"
+        } else {
+            "crash_exit_codes = [3]"
+        };
+        let kind = Kind {
+            service,
+            ..Kind::default()
+        };
+        let [_one, two] = pair_of(&lan, dir.path(), "exits", &kind);
+        let would_go_on = listen(&lan.peer);
+        let mut python = Command::new("python3");
+        let mut application = lan.node.run(|| python.args(["-c", EXITS]).spawn().unwrap());
+        lan.stranger.ip("route replace 10.0.0.100/32 dev eth0");
+        let until = Instant::now() + PATIENCE;
+        let mut client = loop {
+            match lan.stranger.run(|| TcpStream::connect("10.0.0.100:80")) {
+                Ok(client) => break client,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        two.wait_for(&["\"protected\":1", "\"mode\":\"duplex\""]);
+        client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut heard = Vec::new();
+        let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
+        if crashes {
+            let mut server = accept(&would_go_on);
+            server.read_exact(&mut [0; 16]).unwrap();
+            server.write_all(reply).unwrap();
+            drop(server);
+        }
+        client.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, if crashes { &reply[..] } else { b"" }, "{service}");
+        assert_eq!(application.wait().unwrap().code(), Some(7));
+    }
+}
+
+/// It may be this node that is cut off.
+#[test]
+fn a_vip_is_claimed_when_one_of_several_outside_hosts_answers() {
+    let Some(lan) = Lan::new("a_vip_is_claimed_when_one_of_several_outside_hosts_answers") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let kind = Kind {
+        service: r#"claim_ping = ["10.0.0.77", "10.0.0.78"]"#,
+        ..Kind::default()
+    };
+    let [one, two] = pair_of(&lan, dir.path(), "claim", &kind);
+    lan.peer.ip("link set eth0 down");
+    one.wait_for(&["\"state\":\"claiming\""]);
+    std::thread::sleep(Duration::from_secs(2)); // detection and lease have passed
+    one.wait_for(&["\"state\":\"claiming\""]);
+    lan.stranger.ip("addr add 10.0.0.78/24 dev eth0");
+    one.wait_for(&["\"state\":\"sole\""]);
+    lan.peer.ip("link set eth0 up");
+    two.wait_for(&["\"peer_state\":\"primary\"", "\"state\":\"backup\""]);
 }

@@ -82,9 +82,11 @@ impl<'a> Daemon<'a> {
             policy = "{policy}"
             primary = "{primary}"
             on_deposed = ["sh", "-c", "echo $STEADFAST_SERVICE >> {}"]
+            {}
             "#,
             state_dir.display(),
             dir.join(format!("{name}.deposed")).display(),
+            kind.service,
         );
         std::fs::write(&config, &text).unwrap();
         let log = dir.join(format!("{name}.log"));
@@ -300,6 +302,8 @@ pub struct Kind<'a> {
     pub links: &'a [&'a str],
     /// The primary's, and the backup's.
     pub agent_timeouts_ms: [u32; 2],
+    /// More lines of the service's configuration.
+    pub service: &'a str,
 }
 
 impl Default for Kind<'_> {
@@ -308,6 +312,7 @@ impl Default for Kind<'_> {
             policy: "http",
             links: &["10.0.0"],
             agent_timeouts_ms: [2000; 2],
+            service: "",
         }
     }
 }

@@ -101,6 +101,13 @@ fn a_request_that_fails_a_second_server_is_quarantined() {
         assert_eq!(to_client, [OK, REFUSAL].concat());
         assert_eq!(refused(&second), Some(("PUT /a", Refusal::Quarantined)));
     }
+    // One that was answered with another protocol is done.
+    let upgrade = b"GET /chat HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n";
+    let (mut upgraded, mut to_client) = resumer(upgrade, b"");
+    let switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: chat\r\n\r\nhello";
+    upgraded.on_application(switching, &mut to_client).unwrap();
+    assert!(upgraded.is_over() && !upgraded.on_application_lost(&mut to_client));
+    assert_eq!((refused(&upgraded), &to_client[..]), (None, &switching[..]));
     // What was never executed before is not quarantined.
     let (mut idle, mut to_client) = resumer(GET, OK);
     assert!(!idle.on_application_lost(&mut to_client));
