@@ -122,7 +122,7 @@ fn a_vip_is_claimed_when_one_of_several_outside_hosts_answers() {
     let [one, two] = pair_of(&lan, dir.path(), "claim", &kind);
     lan.peer.ip("link set eth0 down");
     one.wait_for(&["\"state\":\"claiming\""]);
-    std::thread::sleep(Duration::from_secs(2)); // detection and lease have passed
+    std::thread::sleep(Duration::from_secs(4)); // the lease, and once more what declares a death
     one.wait_for(&["\"state\":\"claiming\""]);
     lan.stranger.ip("addr add 10.0.0.78/24 dev eth0");
     one.wait_for(&["\"state\":\"sole\""]);
