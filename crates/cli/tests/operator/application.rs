@@ -45,7 +45,7 @@ fn a_backup_without_its_application_protects_nobody() {
     let name = "sf-test-absent-one";
     let drained = order(&["drain", name]);
     assert_eq!(drained.code, 0, "{}", drained.errors);
-    two.wait_for(&["\"state\":\"sole\""]);
+    two.wait_for(&["\"simplex_reason\":\"this node serves alone\""]);
     let other = order(&["drain", "sf-test-absent-two"]);
     assert_eq!(other.code, 2, "{}", other.errors);
     assert_eq!(order(&["drain", name, "--off"]).code, 0);
@@ -121,11 +121,12 @@ fn a_vip_is_claimed_when_one_of_several_outside_hosts_answers() {
     };
     let [one, two] = pair_of(&lan, dir.path(), "claim", &kind);
     lan.peer.ip("link set eth0 down");
-    one.wait_for(&["\"state\":\"claiming\""]);
-    std::thread::sleep(Duration::from_secs(4)); // the lease, and once more what declares a death
-    one.wait_for(&["\"state\":\"claiming\""]);
+    let claims = "\"simplex_reason\":\"the backup is gone; this node claims the VIP\"";
+    one.wait_for(&[claims]);
+    std::thread::sleep(Duration::from_secs(6)); // the time of a restart, the lease, and once more what declares a death
+    one.wait_for(&[claims]);
     lan.stranger.ip("addr add 10.0.0.78/24 dev eth0");
-    one.wait_for(&["\"state\":\"sole\""]);
+    one.wait_for(&["\"simplex_reason\":\"this node serves alone\""]);
     lan.peer.ip("link set eth0 up");
-    two.wait_for(&["\"peer_state\":\"primary\"", "\"state\":\"backup\""]);
+    two.wait_for(&["\"peer_state\":\"primary\"", "\"role\":\"backup\""]);
 }
