@@ -214,18 +214,23 @@ impl Course {
             Fault::PowerOff => self.come_back(stage, 0, options.returning),
             Fault::LinkDown => self.plug(stage, 0),
             Fault::CutBackup => self.plug(stage, 1),
-            Fault::KillServer => {
+            Fault::KillServer | Fault::HangServer => {
+                // It is the wire by itself, but has nobody to go on with.
+                let is_bereft = |status: &Status| status.is_wire() && !status.is_duplex();
+                self.wait_for_role(
+                    stage,
+                    0,
+                    is_bereft,
+                    "become the wire, and say that its server does not serve",
+                )?;
+                let second_at = monotonic();
+                if options.fault == Fault::KillServer {
+                    stage.start_server(0)?;
+                } else {
+                    stage.servers[0].signal(Signal::SIGCONT)?;
+                }
                 self.rejoin(stage, 0, self.fault_at)?;
-                self.second_at = Some(monotonic());
-                stage.start_server(0)?;
-                std::thread::sleep(ACT);
-                Ok(())
-            }
-            Fault::HangServer => {
-                self.rejoin(stage, 0, self.fault_at)?;
-                self.second_at = Some(monotonic());
-                stage.servers[0].signal(Signal::SIGCONT)?;
-                std::thread::sleep(ACT);
+                self.second_at = Some(second_at);
                 Ok(())
             }
             Fault::KillAgentAfterTakeover | Fault::UpgradeAfterTakeover => {

@@ -128,6 +128,12 @@ impl Status {
         self.services.iter().all(|service| service.mode == "duplex")
     }
 
+    /// Whether the node is the wire of every service.
+    #[must_use]
+    pub fn is_wire(&self) -> bool {
+        self.services.iter().all(|service| service.state == "backup")
+    }
+
     /// Whether no service's replica lacks the primary's state.
     #[must_use]
     pub fn is_synced(&self) -> bool {
