@@ -1,9 +1,9 @@
-//! The keepers of a node: the one that gets new connections, and those of earlier programs, which relay what they have until it
-//! ends.
+//! The keepers of a node: the one that gets new connections, and those of earlier programs, or without room for more, which relay
+//! what they have until it ends.
 //!
 //! ```text
 //!  keeper.sock       keeper.lock         serves
-//!  keeper-PID.sock   keeper-PID.lock     retired: another program, or another version of its messages
+//!  keeper-PID.sock   keeper-PID.lock     retired: another program, or another version of its messages; or full
 //! ```
 //!
 //! A keeper that does not run the agent's own program is retired by renaming its files. A retired one that has nothing to relay and no
@@ -41,11 +41,16 @@ const DIES_WITHIN: Duration = Duration::from_millis(200);
 /// So long keepers that were told to end have, before they are killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
+/// Descriptors that a keeper needs besides two for each connection: for input in files, and for itself.
+const DESCRIPTORS: usize = 500;
+
 /// An agent's way to the keepers of its node.
 pub struct Keepers {
     state_dir: PathBuf,
     /// It gets the connections.
     current: Client,
+    /// So many connections a keeper can have.
+    connections_max: u64,
     /// What it told last, in sums.
     told: Status,
     /// Connections that it was given since, by service.
@@ -56,7 +61,7 @@ pub struct Keepers {
     past: Status,
 }
 
-/// A keeper of an earlier program.
+/// A keeper that gets no more connections.
 struct Retired {
     pid: Pid,
     client: Client,
@@ -82,6 +87,7 @@ impl Keepers {
         Ok(Self {
             state_dir: state_dir.to_owned(),
             current,
+            connections_max: connections_max().context("asking for the limit of open files")?,
             told: Status::default(),
             given: BTreeMap::new(),
             retired: None,
@@ -100,6 +106,10 @@ impl Keepers {
         replica: Option<BorrowedFd<'_>>,
         input: &Input<'_>,
     ) -> anyhow::Result<()> {
+        if self.live() >= self.connections_max {
+            self.put_aside()
+                .unwrap_or_else(|error| tracing::error!(error = format!("{error:#}"), "the keeper is full"));
+        }
         let mut is_new = false;
         loop {
             match self.current.adopt(adoption, client, replica, input) {
@@ -138,6 +148,33 @@ impl Keepers {
                 _ => return self.replace(&error),
             }
         }
+        Ok(())
+    }
+
+    /// Connections that the current keeper has, as far as is known.
+    fn live(&self) -> u64 {
+        let told = self.told.services.values().map(|sums| sums.live);
+        told.chain(self.given.values().copied()).sum()
+    }
+
+    /// Puts another keeper beside the current one, which is full.
+    fn put_aside(&mut self) -> anyhow::Result<()> {
+        self.settle()?;
+        let pid = self.current.pid()?;
+        // Those that are there, before this one is called as they are.
+        let retired = self.retired.get_or_insert_with(|| find_retired(&self.state_dir));
+        retire(&self.state_dir, pid)?;
+        let next = start(&self.state_dir)?;
+        let mut told = std::mem::take(&mut self.told);
+        for (service, count) in std::mem::take(&mut self.given) {
+            told.add_unseen(&service, count);
+        }
+        tracing::info!(%pid, connections = self.connections_max, "a keeper is full: another one gets the connections to come");
+        retired.push(Retired {
+            pid,
+            client: std::mem::replace(&mut self.current, next),
+            told,
+        });
         Ok(())
     }
 
@@ -193,7 +230,7 @@ impl Keepers {
         let retired = self.retired.get_or_insert_with(|| find_retired(&self.state_dir));
         retired.retain_mut(|keeper| match keeper.client.status() {
             Ok(told) if told.connections.is_empty() => {
-                tracing::info!(pid = %keeper.pid, "the earlier program's keeper has no connection left");
+                tracing::info!(pid = %keeper.pid, "a retired keeper has no connection left");
                 past.add(told);
                 false
             }
@@ -205,7 +242,7 @@ impl Keepers {
             Err(error) => {
                 let told = std::mem::take(&mut keeper.told);
                 let connections = told.connections.len();
-                tracing::error!(%error, pid = %keeper.pid, connections, "the earlier program's keeper is lost, and with it what it relayed");
+                tracing::error!(%error, pid = %keeper.pid, connections, "a retired keeper is lost, and with it what it relayed");
                 past.add(told.of_the_past());
                 false
             }
@@ -227,6 +264,12 @@ impl Keepers {
         }
         end_all(&self.state_dir)
     }
+}
+
+/// Connections for which a keeper has descriptors: its limit is this process's.
+fn connections_max() -> io::Result<u64> {
+    let room = linux::process::file_limit()?.saturating_sub(DESCRIPTORS) / 2;
+    Ok(u64::try_from(room.max(1)).unwrap_or(u64::MAX))
 }
 
 /// The keeper behind `client`, if it runs this program; else it is retired.

@@ -1,7 +1,9 @@
 //! The keeper of a node dies, and the node says so and goes on with another one.
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -110,4 +112,65 @@ fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
         .write_all(ASK.as_bytes())
         .and_then(|()| client.read(&mut [0; 1]));
     assert!(matches!(lost, Ok(0) | Err(_)), "{lost:?}");
+}
+
+/// Each connection takes two descriptors, of which a process may have so many only.
+#[test]
+fn a_full_keeper_gets_another_one_beside_it() {
+    const CLIENTS: usize = 70;
+    let Some(lan) = Lan::new("a_full_keeper_gets_another_one_beside_it") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [mut one, mut two] = pair(&lan, dir.path(), "full");
+    // Room for fifty.
+    let limited = format!(
+        "#!/bin/sh\nexec setpriv --bounding-set -sys_resource prlimit --nofile=600:600 {} \"$@\"\n",
+        two.program.display()
+    );
+    two.program = dir.path().join("limited");
+    std::fs::write(&two.program, limited).unwrap();
+    std::fs::set_permissions(&two.program, Permissions::from_mode(0o755)).unwrap();
+    two.signal(Signal::SIGTERM);
+    two.process.wait().unwrap();
+    two.start_again();
+    let sockets = || {
+        let entries = std::fs::read_dir(&two.state_dir).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names
+            .filter(|name| name.starts_with("keeper") && name.ends_with(".sock"))
+            .count()
+    };
+    let listeners = [listen(&lan.node), listen(&lan.peer)];
+    for node in [&one, &two] {
+        node.wait_for(&["\"mode\":\"duplex\""]);
+    }
+    lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
+    let mut clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut server = accept(&listeners[0]);
+            ask(&mut client, &mut server);
+            (client, server)
+        })
+        .collect();
+    two.wait_for(&[&format!("\"protected\":{CLIENTS}")]);
+    assert_eq!(sockets(), 1);
+    one.signal(Signal::SIGKILL);
+    one.process.wait().unwrap();
+    two.wait_for(&[&format!("\"relayed\":{CLIENTS}")]);
+    assert_eq!(sockets(), 2);
+    for (client, server) in &mut clients {
+        client.write_all(ASK.as_bytes()).unwrap();
+        *server = accept(&listeners[1]);
+        hear(client, server);
+    }
+    let kept = format!("\"relayed_adopted\":{CLIENTS}");
+    two.wait_for(&[&format!("\"relayed\":{CLIENTS}"), &kept]);
+    drop(clients);
+    two.wait_for(&["\"relayed\":0", &kept]);
+    // Nobody talks to the first one any more, so it ends.
+    let said = std::fs::read_to_string(&two.log).unwrap();
+    assert!(said.contains("a retired keeper has no connection left"), "{said}");
 }

@@ -106,12 +106,6 @@ fn raise_descriptors(least: u64) -> Result<Option<String>> {
             "open files: {least} are needed and {hard} allowed (ulimit -Hn {least}, or fewer --connections)"
         )));
     }
-    if hard < 2 * least {
-        let relayed = (hard - DESCRIPTORS.min(hard)) / 2;
-        tracing::warn!(
-            "open files: {hard} allowed; of connections that talk again after a takeover {relayed} can be relayed"
-        );
-    }
     if soft < least {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")?;
     }
