@@ -90,7 +90,7 @@ pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
     client.order(Order::Wake)?;
     let finished = AtomicBool::new(false);
     let (report, talking) = std::thread::scope(|scope| {
-        let peak = scope.spawn(|| peak_of_keeper(scene, &finished));
+        let peak = scope.spawn(|| peak_of_keepers(scene, &finished));
         let report = client.finish(REPORT_LIMIT + READY_LIMIT);
         finished.store(true, Ordering::Relaxed);
         (report, peak.join().expect("it does not panic"))
@@ -145,41 +145,42 @@ impl Memory {
         let agent = |index| Ok::<_, anyhow::Error>(anonymous_memory(scene.agent(index)?.pid())?);
         Ok(Self {
             agents: [agent(0)?, agent(1)?],
-            keeper: keeper_memory(scene)?,
+            keeper: memory_of(&keepers(scene)?)?,
         })
     }
 
-    /// Node b's agent and keeper, when node a is gone.
+    /// Node b's agent and keepers, when node a is gone.
     fn after(scene: &Scene) -> Result<(u64, u64)> {
-        Ok((anonymous_memory(scene.agent(1)?.pid())?, keeper_memory(scene)?))
+        Ok((
+            anonymous_memory(scene.agent(1)?.pid())?,
+            memory_of(&keepers(scene)?)?,
+        ))
     }
 }
 
-/// The most that node b's keeper has until `finished`.
-fn peak_of_keeper(scene: &Scene, finished: &AtomicBool) -> Result<u64> {
-    let Some(keeper) = keeper(scene)? else {
-        return Ok(0);
-    };
+/// The most that node b's keepers have until `finished`.
+fn peak_of_keepers(scene: &Scene, finished: &AtomicBool) -> Result<u64> {
+    let keepers = keepers(scene)?;
     let mut peak = 0;
     while !finished.load(Ordering::Relaxed) {
-        peak = peak.max(anonymous_memory(keeper)?);
+        peak = peak.max(memory_of(&keepers)?);
         std::thread::sleep(SAMPLE);
     }
     Ok(peak)
 }
 
-/// What node b's keeper has; nothing, if there is none yet.
-fn keeper_memory(scene: &Scene) -> Result<u64> {
-    Ok(keeper(scene)?.map_or(Ok(0), anonymous_memory)?)
+fn memory_of(processes: &[Pid]) -> Result<u64> {
+    processes.iter().map(|&pid| Ok(anonymous_memory(pid)?)).sum()
 }
 
-fn keeper(scene: &Scene) -> Result<Option<Pid>> {
+/// Node b's; a full one is not the only one.
+fn keepers(scene: &Scene) -> Result<Vec<Pid>> {
     let is_keeper = |&pid: &Pid| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.split(|&byte| byte == 0).nth(1) == Some(b"keeper")
     };
     let processes = process::inside(&[scene.network.nodes[1].inode()])?;
-    Ok(processes.into_iter().find(is_keeper))
+    Ok(processes.into_iter().filter(is_keeper).collect())
 }
 
 #[cfg(test)]

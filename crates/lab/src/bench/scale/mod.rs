@@ -51,7 +51,7 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
     /// Idle connections.
-    #[arg(long, default_value_t = 9_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     connections: u32,
     /// SYNs of the flood, per second.
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
