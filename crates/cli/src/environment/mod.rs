@@ -75,6 +75,7 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error
         check.own_addresses(index, service, &own);
         check.listeners(index, service, &listeners);
         if let Some(interface) = check.interface(index, service, &interfaces)? {
+            check.outside_hosts(index, service)?;
             neighbours.push((index, service, interface));
         }
     }
@@ -231,6 +232,25 @@ impl Check<'_> {
             );
         }
         Ok(Some(interface))
+    }
+
+    /// Of whom a primary asks whether it is reached when its backup is gone.
+    fn outside_hosts(&mut self, index: usize, service: &Service) -> Result<(), network::Error> {
+        let name = &service.interface;
+        let gateways = network::gateways(name).map_err(|answer| network::Error {
+            step: "list",
+            object: format!("gateways on {name}"),
+            answer,
+        })?;
+        let mut hosts = service.claim_ping.iter().chain(&gateways);
+        if !hosts.any(|host| host.is_ipv4() == service.address.is_ipv4()) {
+            let what = format!(
+                "is missing, and no route through {name} has a gateway: if the backup fails, the VIP is claimed without asking \
+                 anyone whether this node is cut off"
+            );
+            self.warning(index, "claim_ping", what);
+        }
+        Ok(())
     }
 
     fn own_addresses(&mut self, index: usize, service: &Service, own: &OwnAddresses) {

@@ -30,11 +30,18 @@ fn assert_refused(lan: &Lan, old: &str, new: &str, lines: &[&str]) {
     assert!(!lan.state_dir().exists(), "nothing is written");
 }
 
+/// Somebody who can be asked whether a claimed VIP has come to the node.
+fn add_gateways(lan: &Lan) {
+    lan.node.ip("route add default via 10.0.0.4 dev eth0");
+    lan.node.ip("-6 route add default via fe80::1 dev eth0");
+}
+
 #[test]
 fn a_good_configuration_is_all_right() {
     let Some(lan) = Lan::new("a_good_configuration_is_all_right") else {
         return;
     };
+    add_gateways(&lan);
     // The peer may have the VIP, and answers for it.
     lan.peer.ip("addr add 10.0.0.100/32 dev eth0");
     lan.peer.ip("addr add 2001:db8::100/128 dev eth0 nodad");
@@ -206,6 +213,7 @@ fn a_fence_and_a_witness_are_looked_for() {
     let Some(lan) = Lan::new("a_fence_and_a_witness_are_looked_for") else {
         return;
     };
+    add_gateways(&lan);
     let _listener = lan.node.run(|| TcpListener::bind("[::]:80").unwrap());
     let with = |table: &str| lan.config("[node]", &format!("{table}[node]"));
     let outcome = lan.with_config(
@@ -302,6 +310,25 @@ fn a_listener_on_the_vip_only_is_refused() {
             .errors
             .contains("warning: nothing listens on 10.0.0.100:80 yet; new connections")
     );
+}
+
+#[test]
+fn without_an_outside_host_it_says_so() {
+    let Some(lan) = Lan::new("without_an_outside_host_it_says_so") else {
+        return;
+    };
+    let warning =
+        "s.toml:9: service[0].claim_ping: warning: is missing, and no route through eth0 has a gateway";
+    let warns = || {
+        let outcome = lan.with_config("check-config", &lan.config("", ""));
+        assert_eq!(outcome.code, 0, "{}", outcome.errors);
+        outcome.errors.contains(warning)
+    };
+    assert!(warns());
+    add_gateways(&lan);
+    assert!(!warns());
+    lan.node.ip("route del default");
+    assert!(warns(), "what is left is of the other family");
 }
 
 #[test]

@@ -219,7 +219,7 @@ fn what_does_not_fit_is_refused_and_the_service_goes_on() {
     });
     assert_eq!((runs(pid), keeper(&one)), (ran, keeper_before));
     let after = service(&one);
-    for field in ["state", "mode", "epoch"] {
+    for field in ["state", "peer_state", "epoch"] {
         assert_eq!(after[field], before[field], "{field}");
     }
     // What may change, is changed.
