@@ -13,7 +13,7 @@ const ALLOWANCE_MS: f64 = 20.0;
 pub struct BusyStall {
     /// 99th percentile of the stall less the detection of its run.
     pub beyond_detection_p99_ms: f64,
-    /// 99th percentile of the longest waits in the fault-free second before the fault.
+    /// 99th percentile of the longest waits without a fault: from when all were connected until 100 ms before it.
     pub fault_free_gap_p99_ms: f64,
     /// The emulated round trip; 0 without one, for that of the cables is some 0.1 ms.
     pub rtt_ms: f64,

@@ -51,7 +51,8 @@ pub struct NodeConfig {
     pub without_peer: bool,
     /// When the peer counts as dead; also the rhythm of our own heartbeats.
     pub detector: DetectorConfig,
-    /// So long after the backup was heard it may take over without having asked: only then may the VIP be claimed.
+    /// So long after the backup was heard, and a sixteenth more for clocks that differ, it may take over without having asked: only
+    /// then may the VIP be claimed.
     pub lease: Duration,
     /// Whom a node asks that speaks alone ([`Action::Confirm`]).
     pub arbiter: Arbiter,
