@@ -85,6 +85,14 @@ impl Filter {
             Self::Replica(_) | Self::Transparent => false,
         }
     }
+
+    /// The same if there is none to connect to.
+    pub fn on_application_unreachable(&mut self, to_client: &mut Vec<u8>) -> bool {
+        match self {
+            Self::Http(resumer) => resumer.on_application_unreachable(to_client),
+            Self::Replica(_) | Self::Transparent => false,
+        }
+    }
 }
 
 #[allow(clippy::needless_pass_by_value)] // for map_err

@@ -98,6 +98,10 @@ impl Keeper {
                 sums.refused += 1;
                 tracing::warn!(service, %client, request, "answered 503: it may have been executed");
             }
+            Refusal::Unreachable => {
+                sums.refused += 1;
+                tracing::warn!(service, %client, request, "answered 503: the application cannot be connected to");
+            }
             Refusal::Quarantined => {
                 sums.quarantined += 1;
                 tracing::warn!(service, %client, request, "quarantined: the application failed on it again");

@@ -103,7 +103,7 @@ impl Relay {
         if self.output == OutputEnd::FinSent {
             shut_down(&self.client).map_err(client_lost)?;
         }
-        let Some((mut filter, first)) = self.filter() else {
+        let Some((mut filter, mut first)) = self.filter() else {
             return Box::pin(self.drain()).await;
         };
         filter.settle();
@@ -119,7 +119,13 @@ impl Relay {
                 ));
             }
             None if !self.wait_for_input().await? => return Box::pin(self.drain()).await,
-            None => Box::pin(self.connect()).await?,
+            None => match Box::pin(self.connect()).await {
+                Ok(application) => application,
+                Err(_) if filter.on_application_unreachable(&mut first) => {
+                    return Box::pin(self.say_last(&filter, first)).await;
+                }
+                Err(cut) => return Err(cut),
+            },
         };
         match Box::pin(self.relay(&application, filter, first)).await {
             Ok(Down::Closed) => Ok(()),

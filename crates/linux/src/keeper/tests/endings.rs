@@ -111,6 +111,21 @@ fn an_application_that_resets_who_writes_to_it_resets_the_client() {
 }
 
 #[test]
+fn an_application_that_is_not_there_is_a_refusal_where_nothing_was_said() {
+    let mut lab = Lab::with(|options| options.connect_timeout = Duration::from_millis(50));
+    let connection = connection();
+    let adoption = adoption(1, &connection, nobody(), http(GET.as_bytes(), b""));
+    let mut client = lab.adopt(adoption, connection, &[GET.as_bytes()]);
+    let seen = read_to_end(&mut client).expect("it ends well");
+    assert!(
+        seen.starts_with(b"HTTP/1.1 503 ") && seen.windows(11).any(|it| it == b"Retry-After"),
+        "{seen:?}"
+    );
+    drop(client);
+    assert_eq!(lab.ended(1).ending, Ending::Closed);
+}
+
+#[test]
 fn an_application_that_is_not_there_is_a_reset() {
     let mut lab = Lab::with(|options| options.connect_timeout = Duration::from_millis(50));
     let connection = connection();

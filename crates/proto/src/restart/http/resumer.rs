@@ -67,6 +67,8 @@ pub enum Refusal {
     NotRepeatable,
     /// A second server failed while it executed it: it is not executed a third time.
     Quarantined,
+    /// There is no second server.
+    Unreachable,
 }
 
 /// Turns regenerated replies into the continuation of a logged stream, then gets out of the way.
@@ -218,10 +220,19 @@ impl Resumer {
     /// The application's connection failed. True if the output ends well all the same, since a refusal takes the place of
     /// the reply that it owes; else the connection must be reset.
     pub fn on_application_lost(&mut self, to_client: &mut Vec<u8>) -> bool {
+        self.on_failure(Refusal::Quarantined, to_client)
+    }
+
+    /// The same if there is none to connect to.
+    pub fn on_application_unreachable(&mut self, to_client: &mut Vec<u8>) -> bool {
+        self.on_failure(Refusal::Unreachable, to_client)
+    }
+
+    fn on_failure(&mut self, why: Refusal, to_client: &mut Vec<u8>) -> bool {
         let is_silent = matches!(&self.state, State::Head { said, .. } if said.head.is_empty());
         match self.again.pop_front() {
-            Some(request) if is_silent => self.refuse(request, Refusal::Quarantined, to_client),
-            Some(request) => self.refusal = Some((request, Refusal::Quarantined)),
+            Some(request) if is_silent => self.refuse(request, why, to_client),
+            Some(request) => self.refusal = Some((request, why)),
             None => {}
         }
         self.is_finished()
