@@ -106,9 +106,14 @@ impl Keepers {
         replica: Option<BorrowedFd<'_>>,
         input: &Input<'_>,
     ) -> anyhow::Result<()> {
-        if self.live() >= self.connections_max {
-            self.put_aside()
-                .unwrap_or_else(|error| tracing::error!(error = format!("{error:#}"), "the keeper is full"));
+        if self.live() >= self.connections_max
+            && let Err(error) = self.put_aside()
+        {
+            tracing::error!(
+                error = format!("{error:#}"),
+                "the keeper is full, and there is no other one: it gets all"
+            );
+            self.connections_max = u64::MAX; // to try takes time in which clients wait
         }
         let mut is_new = false;
         loop {
@@ -160,6 +165,9 @@ impl Keepers {
     /// Puts another keeper beside the current one, which is full.
     fn put_aside(&mut self) -> anyhow::Result<()> {
         self.settle()?;
+        if self.live() < self.connections_max {
+            return Ok(()); // it did not answer, and another one has its place
+        }
         let pid = self.current.pid()?;
         // Those that are there, before this one is called as they are.
         let retired = self.retired.get_or_insert_with(|| find_retired(&self.state_dir));

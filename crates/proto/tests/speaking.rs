@@ -504,7 +504,6 @@ fn crashed() -> Bounds {
     Bounds {
         ticks: if is_large() { 3 } else { 2 },
         crashes: 1,
-        epochs: if is_large() { 5 } else { 3 },
         ..bounds()
     }
 }

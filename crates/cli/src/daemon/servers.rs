@@ -39,12 +39,8 @@ impl Servers {
     /// All are alive, as far as is known.
     pub fn new(config: &Config, deaths: Deaths, watch: Watch) -> Self {
         let looked = Instant::now();
-        let applications = config.services.iter().map(|service| Application {
-            address: service.application,
-            found: 0,
-            is_absent: false,
-            looked,
-        });
+        let services = config.services.iter();
+        let applications = services.map(|service| Application::new(service.application, looked));
         Self {
             deaths,
             watch,
@@ -92,6 +88,16 @@ impl Servers {
 }
 
 impl Application {
+    /// It is there, as far as is known.
+    fn new(address: SocketAddr, looked: Instant) -> Self {
+        Self {
+            address,
+            found: 0,
+            is_absent: false,
+            looked,
+        }
+    }
+
     /// Whether nobody listens any more since `deaths` listeners have died, which is looked at by `is_left`. One of several may have died
     /// (SO_REUSEPORT), or the service manager has started the program again; so no death counts before it was looked.
     ///
@@ -104,12 +110,11 @@ impl Application {
         serves: bool,
         is_left: impl FnOnce(SocketAddr) -> bool,
     ) -> bool {
-        let was_dead = self.found > 0 || self.is_absent;
-        let concerns = deaths > 0 || self.is_absent || !serves;
-        let often = if was_dead { LOOK } else { LOOK_AHEAD };
+        let is_suspect = deaths > 0 || self.is_absent;
+        let often = if is_suspect { LOOK } else { LOOK_AHEAD };
         let is_known = deaths == self.found && now.duration_since(self.looked) < often;
-        if !concerns || is_known {
-            return was_dead;
+        if is_known || serves && !is_suspect {
+            return is_suspect;
         }
         let is_left = is_left(self.address);
         self.found = if is_left { 0 } else { deaths };
@@ -145,12 +150,7 @@ mod tests {
     #[test]
     fn no_death_counts_before_it_was_looked_who_is_left() {
         let begin = Instant::now();
-        let mut application = Application {
-            address: ([127, 0, 0, 1], 80).into(),
-            found: 0,
-            is_absent: false,
-            looked: begin,
-        };
+        let mut application = Application::new(([127, 0, 0, 1], 80).into(), begin);
         let mut is_dead = |after: Duration, deaths: u32, is_left: Option<bool>| {
             let mut looked = false;
             let is_dead = application.is_dead(begin + after, deaths, true, |_| {
@@ -179,12 +179,7 @@ mod tests {
     #[test]
     fn an_application_that_would_go_on_must_be_there() {
         let begin = Instant::now();
-        let mut application = Application {
-            address: ([127, 0, 0, 1], 80).into(),
-            found: 0,
-            is_absent: false,
-            looked: begin,
-        };
+        let mut application = Application::new(([127, 0, 0, 1], 80).into(), begin);
         let mut is_dead = |after: Duration, serves: bool, is_left: bool| {
             application.is_dead(begin + after, 0, serves, |_| is_left)
         };

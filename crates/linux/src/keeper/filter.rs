@@ -79,17 +79,9 @@ impl Filter {
     }
 
     /// Whether the output can end well without the application.
-    pub fn on_application_lost(&mut self, to_client: &mut Vec<u8>) -> bool {
+    pub fn on_application_lost(&mut self, why: http::Refusal, to_client: &mut Vec<u8>) -> bool {
         match self {
-            Self::Http(resumer) => resumer.on_application_lost(to_client),
-            Self::Replica(_) | Self::Transparent => false,
-        }
-    }
-
-    /// The same if there is none to connect to.
-    pub fn on_application_unreachable(&mut self, to_client: &mut Vec<u8>) -> bool {
-        match self {
-            Self::Http(resumer) => resumer.on_application_unreachable(to_client),
+            Self::Http(resumer) => resumer.on_application_lost(why, to_client),
             Self::Replica(_) | Self::Transparent => false,
         }
     }

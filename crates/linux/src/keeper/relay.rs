@@ -121,7 +121,7 @@ impl Relay {
             None if !self.wait_for_input().await? => return Box::pin(self.drain()).await,
             None => match Box::pin(self.connect()).await {
                 Ok(application) => application,
-                Err(_) if filter.on_application_unreachable(&mut first) => {
+                Err(_) if filter.on_application_lost(http::Refusal::Unreachable, &mut first) => {
                     return Box::pin(self.say_last(&filter, first)).await;
                 }
                 Err(cut) => return Err(cut),
@@ -413,7 +413,10 @@ async fn pass_down(
                 passed(outgoing.room().len());
             }
             Err(error) => {
-                if !filter.borrow_mut().on_application_lost(outgoing.room()) {
+                if !filter
+                    .borrow_mut()
+                    .on_application_lost(http::Refusal::Quarantined, outgoing.room())
+                {
                     return Err(Cut(Ending::ApplicationLost, error.to_string()));
                 }
                 passed(outgoing.room().len());

@@ -324,13 +324,13 @@ impl Station {
         self.agent.due = due.max(now + LEAST).max(self.agent.paused_until);
     }
 
-    /// Hands the log to the core, up to `end`, batch by batch, as the agent does.
     /// Packets passed unlogged: what was logged before is older.
     pub(super) fn tell_gap(&mut self, now: Instant) {
         self.read_log(self.wire.end());
         self.core.handle_log_gap(now, 0);
     }
 
+    /// Hands the log to the core, up to `end`, batch by batch, as the agent does.
     pub(super) fn read_log(&mut self, end: End) {
         loop {
             let records: Vec<Record> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();

@@ -211,24 +211,15 @@ impl Resumer {
             State::Head { .. } => Mismatch::EndedEarly,
             State::Body { continued, .. } => continued.ended_early(),
         };
-        if self.on_application_lost(to_client) {
+        if self.on_application_lost(Refusal::Quarantined, to_client) {
             return Ok(());
         }
         Err(self.fail(mismatch))
     }
 
-    /// The application's connection failed. True if the output ends well all the same, since a refusal takes the place of
-    /// the reply that it owes; else the connection must be reset.
-    pub fn on_application_lost(&mut self, to_client: &mut Vec<u8>) -> bool {
-        self.on_failure(Refusal::Quarantined, to_client)
-    }
-
-    /// The same if there is none to connect to.
-    pub fn on_application_unreachable(&mut self, to_client: &mut Vec<u8>) -> bool {
-        self.on_failure(Refusal::Unreachable, to_client)
-    }
-
-    fn on_failure(&mut self, why: Refusal, to_client: &mut Vec<u8>) -> bool {
+    /// The application's connection failed, or there is none. True if the output ends well all the same, since a refusal, which is
+    /// for the reason `why`, takes the place of the reply that it owes; else the connection must be reset.
+    pub fn on_application_lost(&mut self, why: Refusal, to_client: &mut Vec<u8>) -> bool {
         let is_silent = matches!(&self.state, State::Head { said, .. } if said.head.is_empty());
         match self.again.pop_front() {
             Some(request) if is_silent => self.refuse(request, why, to_client),

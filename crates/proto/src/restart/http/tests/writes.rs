@@ -77,7 +77,7 @@ fn a_request_that_fails_a_second_server_is_quarantined() {
     for lost in [true, false] {
         let fail = |resumer: &mut Resumer, to_client: &mut Vec<u8>| {
             if lost {
-                resumer.on_application_lost(to_client)
+                resumer.on_application_lost(Refusal::Quarantined, to_client)
             } else {
                 resumer.on_application_end(to_client).is_ok()
             }
@@ -106,11 +106,11 @@ fn a_request_that_fails_a_second_server_is_quarantined() {
     let (mut upgraded, mut to_client) = resumer(upgrade, b"");
     let switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: chat\r\n\r\nhello";
     upgraded.on_application(switching, &mut to_client).unwrap();
-    assert!(upgraded.is_over() && !upgraded.on_application_lost(&mut to_client));
+    assert!(upgraded.is_over() && !upgraded.on_application_lost(Refusal::Quarantined, &mut to_client));
     assert_eq!((refused(&upgraded), &to_client[..]), (None, &switching[..]));
     // What was never executed before is not quarantined.
     let (mut idle, mut to_client) = resumer(GET, OK);
-    assert!(!idle.on_application_lost(&mut to_client));
+    assert!(!idle.on_application_lost(Refusal::Quarantined, &mut to_client));
     assert_eq!((refused(&idle), to_client.len()), (None, 0));
 }
 
