@@ -672,6 +672,25 @@ fn asking_again_for_acknowledged_bytes_is_noticed() {
 }
 
 #[test]
+fn what_is_overtaken_behind_the_router_is_not_the_services_fault() {
+    let old = Say { ack: 2, ..SAY };
+    let mut run = Run::new();
+    run.open();
+    run.client(Say {
+        data: b"hello",
+        ..SAY
+    });
+    run.say(true, &FROM_PRIMARY[..4], old);
+    run.primary(Say { ack: 5, ..SAY });
+    run.fault();
+    run.say(true, &FROM_PRIMARY[4..], old);
+    assert_eq!(run.broken(&run.expected(None)), []);
+    // Who does not know what passed the router takes the client's word.
+    run.dropped[Point::Router as usize] = 1;
+    assert_eq!(run.broken(&run.expected(None)), [Rule::KeepsAcknowledged]);
+}
+
+#[test]
 fn a_keepalive_probe_before_any_data_is_no_other_sequence() {
     let mut run = Run::new();
     run.open();

@@ -110,6 +110,16 @@ pub enum Rule {
     KeepsWindow,
 }
 
+impl Rule {
+    /// Whether segments that overtake each other on their way break it.
+    pub(super) fn concerns_order(self) -> bool {
+        matches!(
+            self,
+            Self::KeepsAcknowledged | Self::KeepsTime | Self::KeepsWindow
+        )
+    }
+}
+
 /// Something that a rule does not allow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
