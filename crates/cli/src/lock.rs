@@ -1,22 +1,30 @@
 //! Who is alive: a process that is one of its kind holds a lock with its number in it.
 //!
 //! The kernel releases the lock when its holder dies, whatever it dies of, so a number in a file that nobody holds is
-//! of a dead process, and a number in one that is held is not of somebody else.
+//! of a dead process, and a number in one that is held is not of somebody else. But for a moment: a child that its holder was about to
+//! start holds it as well until it becomes another program, and so does who looks whether it is held.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use linux::own_file::OwnFile;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 
 /// The lock of the daemon, in its state directory.
 pub const DAEMON: &str = "lock";
 
 /// The lock of the keeper, there too.
 pub const KEEPER: &str = "keeper.lock";
+
+/// For so long a lock may be held though its holder is dead.
+const PASSES: Duration = Duration::from_secs(1);
+const LOOKS_AGAIN: Duration = Duration::from_millis(5);
 
 /// A lock that this process holds until it is dropped.
 #[derive(Debug)]
@@ -65,6 +73,7 @@ impl Lock {
             let path = path.clone();
             move |source: io::Error| LockError::Io { step, path, source }
         };
+        let until = Instant::now() + PASSES;
         loop {
             let file = File::options()
                 .read(true)
@@ -75,10 +84,12 @@ impl Lock {
             let file = match Flock::lock(file.map_err(failed("open"))?, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => file,
                 Err((_, Errno::EAGAIN)) => {
-                    return Err(LockError::Held {
-                        pid: number(&path),
-                        path,
-                    });
+                    let pid = number(&path);
+                    if is_dead(&pid) && Instant::now() < until {
+                        std::thread::sleep(LOOKS_AGAIN);
+                        continue;
+                    }
+                    return Err(LockError::Held { path, pid });
                 }
                 Err((_, errno)) => return Err(failed("lock")(errno.into())),
             };
@@ -161,9 +172,32 @@ fn number(path: &Path) -> String {
     }
 }
 
+/// Whether `number` is a process's that is no more.
+fn is_dead(number: &str) -> bool {
+    let pid = number.parse().map(Pid::from_raw);
+    pid.is_ok_and(|pid| kill(pid, None) == Err(Errno::ESRCH))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_of_a_dead_holder_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DAEMON);
+        let mut died = std::process::Command::new("true").spawn().unwrap();
+        std::fs::write(&path, format!("{}\n", died.id())).unwrap();
+        died.wait().unwrap();
+        let child = Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusive).unwrap();
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| Lock::take(dir.path(), DAEMON));
+            std::thread::sleep(10 * LOOKS_AGAIN);
+            assert!(!taken.is_finished());
+            drop(child);
+            assert!(taken.join().unwrap().is_ok());
+        });
+    }
 
     #[test]
     fn a_lock_has_one_holder_and_names_it() {
