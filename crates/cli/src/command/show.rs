@@ -13,8 +13,8 @@ use super::text::{Align, Table, bytes, milliseconds};
 use super::{Failure, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control::{
-    self, ArbiterKind, ClientError, Connections, LinkStatus, Mode, OwnerStatus, PeerStatus, Protection,
-    Restored, RingStatus, ServiceStatus, StateSince, StateSyncStatus, Status, WitnessStatus,
+    self, ArbiterKind, ClientError, Connections, LeaseStatus, LinkStatus, Mode, OwnerStatus, PeerStatus,
+    Protection, Restored, RingStatus, ServiceStatus, StateSince, StateSyncStatus, Status, WitnessStatus,
 };
 
 /// States that are shown of a node's history.
@@ -255,12 +255,8 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         "lag",
         format!("{unfollowed} not followed, {unacknowledged} of input not acknowledged by the primary"),
     );
-    if let Some(left) = service.lease.left_ns {
-        let (left, lease) = (milliseconds(left), milliseconds(service.lease.configured_ns));
-        line(
-            "lease",
-            format!("the VIP may be claimed in {left} if the wire is silent (lease {lease})"),
-        );
+    for text in lease_texts(&service.lease) {
+        line("lease", text);
     }
     if let Some(sync) = &service.state_sync {
         line("replica", state_sync_text(sync));
@@ -277,6 +273,22 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         line("not protected", format!("{count}: {reason}"));
     }
     text
+}
+
+fn lease_texts(lease: &LeaseStatus) -> impl Iterator<Item = String> {
+    let configured = milliseconds(lease.configured_ns);
+    let claim = lease
+        .left_ns
+        .map(milliseconds)
+        .map(|left| format!("the VIP may be claimed in {left} if the wire is silent (lease {configured})"));
+    let right = lease.right_left_ns.map(|left| match left {
+        0 => "over: this node speaks only if the arbiter lets it".to_owned(),
+        _ => {
+            let left = milliseconds(left);
+            format!("this node may speak for {left} if it hears nothing more (lease {configured})")
+        }
+    });
+    claim.into_iter().chain(right)
 }
 
 /// The last states that a node had for a service, the present one first.

@@ -64,6 +64,7 @@ fn survivor() -> ServiceStatus {
         lease: LeaseStatus {
             configured_ns: 300_000_000,
             left_ns: Some(380_000_000),
+            right_left_ns: Some(250_000_000),
         },
         state_sync: Some(StateSyncStatus {
             synced: false,
@@ -123,6 +124,7 @@ in files       300.0 MiB of 8.0 GiB
 slowed         3 clients, whose logs are nearly full
 lag            0 B not followed, 1.4 KiB of input not acknowledged by the primary
 lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease 300.00 ms)
+lease          this node may speak for 250.00 ms if it hears nothing more (lease 300.00 ms)
 replica        its state is NOT the primary's (resting); finish failed: exit status: 3: no
 relayed        1 connection
 not protected  others, perhaps: the primary has not told yet who is connected

@@ -281,13 +281,16 @@ pub struct Lag {
     pub unacknowledged_bytes: u64,
 }
 
-/// When a primary may claim the VIP of a wire that is silent.
+/// When a primary may claim the VIP of a wire that is silent, and for how long this node may speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStatus {
     /// As configured, in nanoseconds: once 17/16 of it have passed since the wire's last word, and its death is declared.
     pub configured_ns: u64,
     /// So long from now, in nanoseconds, if the wire says nothing more; nothing on a node that has nothing to claim.
     pub left_ns: Option<u64>,
+    /// So long from now this node may speak, in nanoseconds, if it hears nothing more: a wire for what it takes over, a survivor until the
+    /// arbiter has confirmed it. 0: it has to ask first. Nothing on other nodes, and if the right has no end.
+    pub right_left_ns: Option<u64>,
 }
 
 /// Connections by protection.

@@ -247,6 +247,12 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
         services,
         |service| service.lease.left_ns.map(seconds),
     );
+    page.each(
+        "steadfast_right_left_seconds",
+        "So long from now this node may speak if it hears nothing more, 0 if it has to ask first; absent where there is no such end.",
+        services,
+        |service| service.lease.right_left_ns.map(seconds),
+    );
 }
 
 fn connections(page: &Page, services: &[ServiceStatus]) {

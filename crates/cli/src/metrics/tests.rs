@@ -53,6 +53,7 @@ fn a_status() -> Status {
         lease: LeaseStatus {
             configured_ns: 300_000_000,
             left_ns: None,
+            right_left_ns: Some(250_000_000),
         },
         state_sync: Some(StateSyncStatus {
             synced: true,
@@ -109,6 +110,7 @@ fn a_status_becomes_samples() {
         "steadfast_service_simplex{reason=\"a \\\"quoted\\\" reason\",service=\"web\"} 1",
         "steadfast_application_state{service=\"web\",state=\"hung\"} 1",
         "steadfast_lease_seconds{service=\"web\"} 0.3",
+        "steadfast_right_left_seconds{service=\"web\"} 0.25",
         "steadfast_connections{protection=\"protected\",service=\"web\"} 20",
         "steadfast_connections{protection=\"ambiguous\",service=\"web\"} 1",
         "steadfast_connections{protection=\"unprotected\",service=\"web\"} 2",

@@ -780,6 +780,10 @@ fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
         two.pass(LONG);
         let (gate, until) = two.gates[1];
         assert_eq!((gate, until.is_some()), (Gate::Wire, ends));
+        assert_eq!(
+            two.nodes.each_ref().map(|node| node.right_ends_at(0)),
+            [None, until]
+        );
         assert!(until.is_none_or(|until| two.now < until && until <= two.now + lease));
         let cut_at = two.now;
         two.hears = false;

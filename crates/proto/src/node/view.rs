@@ -211,6 +211,12 @@ impl Node {
         }
     }
 
+    /// When this node's right to speak for a service ends, unless its peer or the arbiter prolongs it: a wire's, which speaks for what it
+    /// takes over, by its lease; a survivor's that the arbiter has not confirmed yet. Nothing if it has none, or one without an end.
+    pub fn right_ends_at(&self, index: ServiceIndex) -> Option<Instant> {
+        self.service(index).standing.until()
+    }
+
     /// Whether this node, being a service's wire, knows of every connection, protected or not; a node that is no wire shows none.
     pub fn knows_all(&self, index: ServiceIndex) -> bool {
         let service = self.service(index);
