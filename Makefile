@@ -21,7 +21,10 @@ test-long: lint build
 
 bench: build
 	@! command -v ns >/dev/null || $(LAB) bench sim
-	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1 && exit $$pair
+	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1; scale=$$?; \
+		for way in "" "--rtt 20"; do \
+			$(LAB) crash --measure --connections 10500 --workload request --repeat 3 $$way || scale=$$?; \
+		done; exit $$((pair | scale))
 
 lint: deps
 	cargo fmt --all --check

@@ -133,6 +133,14 @@ impl Scene {
         status.services.into_iter().next().context("no service")
     }
 
+    /// Whether both nodes do their part.
+    ///
+    /// # Errors
+    /// If a daemon does not answer.
+    pub fn is_duplex(&self) -> Result<bool> {
+        Ok(self.status(0)?.mode == "duplex" && self.status(1)?.mode == "duplex")
+    }
+
     /// Limits the way between client and router to `mbit` Mbit/s in both directions; `None`: no limit.
     ///
     /// # Errors

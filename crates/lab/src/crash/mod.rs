@@ -112,6 +112,10 @@ pub struct Options {
     /// Runs, each with a network of its own and the next seed.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: u32,
+    /// A benchmark: also expect that connections at work wait no longer than is promised (`busy_stall`), over all runs. On a machine that does
+    /// something else as well this may fail.
+    #[arg(long)]
+    measure: bool,
     /// Decides the data, the losses and the moment of the fault; default: another one each time.
     #[arg(long)]
     seed: Option<u64>,
@@ -157,6 +161,7 @@ impl Options {
             way: Way::default(),
             ipv6: false,
             repeat: 1,
+            measure: false,
             seed: Some(seed),
             json: true,
             baseline: false,

@@ -31,6 +31,8 @@ const FAULT_LIMIT: Duration = Duration::from_secs(40);
 /// How long a log has to reach its limit after that, and how often it is looked at.
 const LIMIT_PATIENCE: Duration = Duration::from_secs(10);
 const LIMIT_POLL: Duration = Duration::from_millis(10);
+/// What the reason says of a connection that is unprotected since its log is full.
+const AT_LIMIT: &str = "the log reached its limit";
 /// Waits that begin later after an event are not its doing.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
 /// The time before the fault in which a wait may already be the fault's.
@@ -96,6 +98,8 @@ pub struct LogAtFault {
     pub slowed: u64,
     /// Connections by how well they are protected.
     pub connections: BTreeMap<String, u64>,
+    /// Why those that are not protected are not, and how many.
+    pub reasons: BTreeMap<String, u64>,
 }
 
 impl LogAtFault {
@@ -118,7 +122,7 @@ impl LogAtFault {
         match at_limit {
             AtLimit::Spill => self.spilled_bytes > 0,
             AtLimit::Slow => self.slowed > 0,
-            AtLimit::Unprotect => self.connections.get("unprotected") > Some(&0),
+            AtLimit::Unprotect => self.reasons.keys().any(|reason| reason.contains(AT_LIMIT)),
         }
     }
 
@@ -134,6 +138,7 @@ impl LogAtFault {
             spilled_bytes: service.spilled_bytes,
             slowed: service.slowed,
             connections: service.connections,
+            reasons: service.reasons,
         })
     }
 }

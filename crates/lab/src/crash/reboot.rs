@@ -14,11 +14,14 @@ use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, batch};
 /// How long the router's neighbour entry for the VIP is wrong.
 const MISLED: Duration = Duration::from_millis(100);
 /// Kernel settings that a daemon may have changed, as a kernel starts with them: below `/proc/sys/net`.
-const SETTINGS: [(&str, &str); 4] = [
+const SETTINGS: [(&str, &str); 7] = [
     ("ipv4/conf/all/arp_ignore", "0"),
     ("ipv4/conf/all/arp_announce", "0"),
     ("ipv4/conf/eth0/arp_ignore", "0"),
     ("ipv4/conf/eth0/arp_announce", "0"),
+    ("ipv4/tcp_fastopen", "1"),
+    ("ipv4/tcp_fwmark_accept", "0"),
+    ("ipv4/tcp_migrate_req", "0"),
 ];
 
 /// Makes node `index`, whose power is off, what its kernel would be after a boot: no sockets, filters, rules, eBPF or

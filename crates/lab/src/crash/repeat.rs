@@ -74,9 +74,10 @@ pub fn run(options: &Options) -> Result<Outcome> {
         });
     }
     narrator.end();
-    let summary = summary.expect("there is at least one run");
+    let mut summary = summary.expect("there is at least one run");
+    summary.report.ok &= !options.measure || summary.report.keeps_stall();
     print(options, &summary)?;
-    Ok(if summary.runs_failed == 0 {
+    Ok(if summary.report.ok && summary.runs_failed == 0 {
         Outcome::Held
     } else {
         Outcome::DidNotHold

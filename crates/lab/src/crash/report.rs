@@ -343,6 +343,11 @@ impl Report {
         text
     }
 
+    /// Whether connections at work waited no longer than is promised; what was not measured was not kept.
+    pub fn keeps_stall(&self) -> bool {
+        self.busy_stall.is_some_and(|busy| busy.kept)
+    }
+
     fn add_violations(&mut self, more: Vec<Finding>) {
         self.violations_more += append(&mut self.violations, more);
     }

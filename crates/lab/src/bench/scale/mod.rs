@@ -181,6 +181,7 @@ fn take_rounds(
     for scene in &scenes {
         flood::swallow_answers(&scene.network.router)?;
     }
+    let became = last_changes(&scenes[1])?;
     for round in 0..options.common.rounds {
         for turn in 0..2 {
             let index = (turn + round as usize) % 2;
@@ -209,9 +210,17 @@ fn take_rounds(
                 rounds.link_syns.push(syns);
                 rounds.link_flooded.push(flooded);
             }
+            found.is_whole &= scenes[1].is_duplex()?;
         }
     }
+    found.is_whole &= last_changes(&scenes[1])? == became;
     Ok(())
+}
+
+/// When each node became what it is.
+fn last_changes(scene: &Scene) -> Result<[Option<u64>; 2]> {
+    let [a, b] = [scene.status(0)?, scene.status(1)?];
+    Ok([a, b].map(|service| service.history.last().map(|since| since.at_ns)))
 }
 
 /// SYNs per second, and what a download beside them reached, in 10⁹ bytes per second.

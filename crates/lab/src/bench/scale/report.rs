@@ -10,16 +10,29 @@ use crate::bench::calibration::Calibration;
 use crate::bench::promise::{self, Bound, Promise, median};
 
 /// What was measured; what was not asked for is missing.
-#[derive(Default)]
 pub struct Found {
     /// Forwarding, then steadfast.
     pub rounds: [Rounds; 2],
+    /// The pair protected all the time in those.
+    pub is_whole: bool,
     /// Idle connections and their takeover.
     pub idle: Option<Idle>,
     /// Connections that come and go.
     pub churn: Option<Churn>,
     /// Saturated CPUs.
     pub saturated: Option<Saturated>,
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        Self {
+            rounds: Default::default(),
+            is_whole: true,
+            idle: None,
+            churn: None,
+            saturated: None,
+        }
+    }
 }
 
 /// One variant's rounds.
@@ -58,6 +71,8 @@ pub struct Report {
     new_connections_failed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     new_connections: Option<[New; 2]>,
+    /// The pair protected all the time beside the flood and the new connections.
+    is_whole: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_bytes_per_idle_connection: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,6 +129,7 @@ impl Report {
             new_connections_per_s: new.as_ref().map(|[_, wire]| wire.per_s),
             new_connections_failed: new.as_ref().map(|[_, wire]| wire.failed),
             new_connections: new,
+            is_whole: found.is_whole,
             memory_bytes_per_idle_connection: found.idle.map(|idle| idle.agent_bytes_each),
             first_live_ms: found.idle.map(|idle| idle.first_live_ms),
             restore_us_per_connection: found.idle.map(|idle| idle.restore_us_each),
@@ -145,6 +161,10 @@ impl Report {
         if let Some([_, wire]) = &self.new_connections {
             promise("new connections, 1/s", wire.per_s, AtLeast(2_950.0));
             promise("failed ones", wire.failed as f64, AtMost(0.0));
+        }
+        if self.flood.is_some() || self.new_connections.is_some() {
+            let is_whole = f64::from(u8::from(self.is_whole));
+            promise("beside them both nodes did their part", is_whole, AtLeast(1.0));
         }
         if let Some(idle) = &self.idle {
             let lost = idle.connections - idle.survived.min(idle.connections);
@@ -299,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weaker_flood_and_a_failed_connection_are_misses() {
+    fn a_weaker_flood_a_failed_connection_and_a_pair_that_broke_are_misses() {
         let mut found = Found::default();
         for (rounds, syns) in found.rounds.iter_mut().zip([50_000.0, 30_000.0]) {
             rounds.flooded = vec![1.0];
@@ -313,8 +333,9 @@ mod tests {
                 ..Shorts::default()
             }];
         }
+        found.is_whole = false;
         let report = Report::of(1, calibration(), found);
         assert_eq!(report.flood_ratio, Some(1.0));
-        assert_eq!(report.missed.len(), 2, "{:?}", report.missed);
+        assert_eq!(report.missed.len(), 3, "{:?}", report.missed);
     }
 }
