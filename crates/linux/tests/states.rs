@@ -212,6 +212,44 @@ fn input_out_of_order_is_said_again() {
     }
 }
 
+/// A segment of the server has overtaken a lost one: the client holds it, has said so to nobody who lives, and gets both again.
+#[test]
+fn output_that_the_client_holds_out_of_order_is_completed() {
+    for family in Family::BOTH {
+        let test = "output_that_the_client_holds_out_of_order_is_completed";
+        let Some((scene, talk)) = opened(test, family) else {
+            return;
+        };
+        let via = family.address(2);
+        let patient = format!("route replace default via {via} dev eth0 table 100 rto_min 60s");
+        match family {
+            Family::V4 => scene.lan.primary.ip(&patient),
+            Family::V6 => scene.lan.primary.ip6(&patient),
+        }
+        let says = |at: usize| {
+            let output = &talk.output[talk.client_read + at..][..1000];
+            (&scene.server).write_all(output).expect("write");
+            eventually("it is logged", || {
+                let log = scene.reading.now();
+                let unacknowledged = log.connection(scene.address()).1.endpoint().unacknowledged;
+                (unacknowledged.end.since(unacknowledged.start) == at as u64 + 1000).then_some(())
+            });
+        };
+        scene.gag_client();
+        scene.deliver(false);
+        says(0);
+        scene.deliver(true);
+        says(1000);
+        eventually("the client holds what came behind it", || {
+            (tcp_info(&scene.client).tcpi_rcv_ooopack > 0).then_some(())
+        });
+        scene.power_off();
+        scene.ungag_client();
+        let taken = scene.take_over_in(&[&IN_FLIGHT]);
+        talk.carry_to_the_end(&scene.client, &taken);
+    }
+}
+
 /// CLOSING: both have closed at the same time, and the server's FIN is not acknowledged.
 #[test]
 fn both_have_closed_at_once() {

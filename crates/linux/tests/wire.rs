@@ -13,6 +13,8 @@ use steadfast_linux::wire::{Mode, PIN_ROOT, Record, Wire, WireOptions, WireServi
 use support::frame::Tap;
 use support::lan::{Family, Host, Lan, is_root};
 use support::log::Reading;
+use support::scene::say;
+use support::socket::tcp_info;
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
@@ -292,4 +294,40 @@ fn a_full_ring_drops_and_nothing_is_lost() {
             .iter()
             .all(|&(reason, _)| reason == "dropped_ring_full")
     );
+}
+
+/// As `ring_fill_bytes` says it.
+#[test]
+fn a_ring_is_as_full_as_what_nobody_has_read() {
+    /// The kernel's header of a record and the padding behind it.
+    const AROUND: u64 = 8 + 8;
+    let Some(lan) = Lan::new("a_ring_is_as_full_as_what_nobody_has_read") else {
+        return;
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let reading = Reading::of(&wire);
+    let listener = lan.primary.listen(Family::V4.vip());
+    let (client, server) = lan.client.connect_pair(&listener);
+    let read = || {
+        let log = reading.now();
+        (log.records.iter().sum::<u64>(), log.bytes)
+    };
+    let said = stream(1, 60_000);
+    let before = read();
+    reading.pause();
+    for part in said.chunks(1000) {
+        say(&client, &server, part);
+    }
+    let acknowledged = || (tcp_info(&client).tcpi_unacked == 0).then_some(());
+    eventually("all is acknowledged", acknowledged);
+    let unread = reading.unread();
+    let after = read();
+    let (records, bytes) = (after.0 - before.0, after.1 - before.1);
+    assert!(bytes > said.len() as u64, "{bytes} bytes in {records} records");
+    let most = bytes + records * (size_of::<Record>() as u64 + AROUND);
+    assert!(
+        (bytes..=most).contains(&unread),
+        "{unread} of {bytes} in {records}"
+    );
+    assert_eq!(reading.unread(), 0);
 }

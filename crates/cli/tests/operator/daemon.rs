@@ -72,6 +72,7 @@ impl<'a> Daemon<'a> {
             missed = 40
             [log]
             ring_mb = 1
+            {}
             [metrics]
             listen = "127.0.0.1:9464"
             [[service]]
@@ -85,6 +86,7 @@ impl<'a> Daemon<'a> {
             {}
             "#,
             state_dir.display(),
+            kind.log,
             dir.join(format!("{name}.deposed")).display(),
             kind.service,
         );
@@ -161,7 +163,10 @@ impl Drop for Daemon<'_> {
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::write(&self.config, &self.text); // the test may have made it unfit
-        self.run_command("cleanup");
+        let cleaned_up = self.run_command("cleanup");
+        if cleaned_up.code != 0 {
+            eprintln!("{}", cleaned_up.errors);
+        }
     }
 }
 
@@ -302,7 +307,9 @@ pub struct Kind<'a> {
     pub links: &'a [&'a str],
     /// The primary's, and the backup's.
     pub agent_timeouts_ms: [u32; 2],
-    /// More lines of the service's configuration.
+    /// More lines of the logs' configuration.
+    pub log: &'a str,
+    /// More lines of the service's.
     pub service: &'a str,
 }
 
@@ -312,6 +319,7 @@ impl Default for Kind<'_> {
             policy: "http",
             links: &["10.0.0"],
             agent_timeouts_ms: [2000; 2],
+            log: "",
             service: "",
         }
     }

@@ -1,4 +1,5 @@
-//! One side has closed, the other one has not, and the primary loses its power: its replica goes on where it was.
+//! Connections with a replica. One side has closed, the other one has not, and the primary loses its power: its replica goes on where it was.
+//! And one that is behind: what the status says, and what becomes of its log.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::daemon::{Daemon, Kind, pair_of};
 use crate::keeper::{PATIENCE, accept, listen};
@@ -22,8 +24,14 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn new(lan: &'a Lan, dir: &std::path::Path, test: &str) -> Self {
+        Self::of(lan, dir, test, "")
+    }
+
+    /// The same with these lines about logs in the configuration.
+    fn of(lan: &'a Lan, dir: &std::path::Path, test: &str, log: &str) -> Self {
         let kind = Kind {
             policy: "replica",
+            log,
             ..Kind::default()
         };
         let pair = pair_of(lan, dir, test, &kind);
@@ -163,4 +171,114 @@ fn a_client_that_has_closed_first_gets_the_whole_reply() {
     scene.servers[1].shutdown(Shutdown::Both).unwrap();
     scene.hear_the_end();
     scene.wait_for_client(&["TIME-WAIT", "gone"]);
+}
+
+#[test]
+fn the_lag_is_what_one_server_lacks_of_the_other() {
+    let Some(lan) = Lan::new("the_lag_is_what_one_server_lacks_of_the_other") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut scene = Scene::new(&lan, dir.path(), "lag");
+    let lag = |unfollowed: u32, unacknowledged: u32| {
+        format!("\"lag\":{{\"unfollowed_bytes\":{unfollowed},\"unacknowledged_bytes\":{unacknowledged}}}")
+    };
+    scene.ask(b"PING\r\n");
+    scene.servers[0].write_all(&[b'x'; 700]).unwrap();
+    scene.hear(&[b'x'; 700]);
+    scene.pair[1].wait_for(&[&lag(700, 0)]);
+    scene.servers[1].write_all(&[b'x'; 300]).unwrap();
+    scene.pair[1].wait_for(&[&lag(400, 0)]);
+    scene.servers[1].write_all(&[b'x'; 400]).unwrap();
+    scene.pair[1].wait_for(&[&lag(0, 0), "\"protected\":1"]);
+    // What the primary does not get it does not acknowledge, until it is declared dead.
+    lan.stranger.ip("link set port2 down");
+    scene.client.write_all(&[b'y'; 200]).unwrap();
+    scene.pair[1].wait_for(&[&lag(0, 200)]);
+}
+
+/// Bytes of an upload to a slow replica: several times what its log may hold and buffers take.
+const UPLOAD: usize = 24 << 20;
+
+fn upload() -> Vec<u8> {
+    (0..UPLOAD).map(|i| (i % 251) as u8 ^ (i >> 13) as u8).collect()
+}
+
+/// Reads the whole upload, with a `pause` after each piece, and says that it has; nothing if its connection ends before.
+fn receive(server: &mut TcpStream, pause: Duration) -> Option<Vec<u8>> {
+    let mut received = vec![0; UPLOAD];
+    for piece in received.chunks_mut(256 << 10) {
+        server.read_exact(piece).ok()?;
+        std::thread::sleep(pause);
+    }
+    server.write_all(b"+OK\r\n").ok()?;
+    Some(received)
+}
+
+/// The replica reads more slowly than the client writes and the primary reads. What becomes of the log is as configured; and what is
+/// protected meanwhile goes on with the slow one.
+fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> bool, is_protected: bool) {
+    let Some(lan) = Lan::new(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let log = format!("per_connection_mb = 1\nat_limit = {at_limit:?}");
+    let mut scene = Scene::of(&lan, dir.path(), &format!("slow-{at_limit}"), &log);
+    let [mut fast, mut slow] = scene.servers.each_ref().map(|server| server.try_clone().unwrap());
+    let mut client = scene.client.try_clone().unwrap();
+    let [fast, slow, reply] = std::thread::scope(|scope| {
+        let fast = scope.spawn(move || receive(&mut fast, Duration::ZERO));
+        let slow = scope.spawn(move || receive(&mut slow, Duration::from_millis(40)));
+        let client = scope.spawn(move || {
+            // As fast as a link of some gigabits a second: in memory all of it would pass before anybody could slow it.
+            for piece in upload().chunks(256 << 10) {
+                client.write_all(piece).ok()?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let mut reply = vec![0; 5];
+            client.read_exact(&mut reply).ok().map(|()| reply)
+        });
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let status: Value = serde_json::from_str(&scene.pair[1].ask("status").output).unwrap();
+            if shows(&status["services"][0]) {
+                break;
+            }
+            assert!(Instant::now() < until, "{status}");
+        }
+        if is_protected {
+            scene.power_off();
+            scene.servers[0].shutdown(Shutdown::Both).unwrap();
+        }
+        [fast, slow, client].map(|thread| thread.join().unwrap())
+    });
+    let serves = if is_protected { slow } else { fast };
+    assert!(serves.is_some_and(|received| received == upload()), "{at_limit}");
+    assert_eq!(reply.as_deref(), Some(&b"+OK\r\n"[..]), "{at_limit}");
+}
+
+#[test]
+fn the_client_of_a_slow_replica_is_slowed() {
+    let slowed = |service: &Value| service["slowed"] == 1 && service["connections"]["protected"] == 1;
+    upload_to_a_slow_replica("the_client_of_a_slow_replica_is_slowed", "slow", slowed, true);
+}
+
+#[test]
+fn what_a_slow_replica_has_not_read_goes_to_a_file() {
+    let spilled = |service: &Value| {
+        let bytes = service["spilled_bytes"].as_u64().unwrap();
+        bytes > 4 << 20 && service["connections"]["protected"] == 1
+    };
+    let test = "what_a_slow_replica_has_not_read_goes_to_a_file";
+    upload_to_a_slow_replica(test, "spill", spilled, true);
+}
+
+#[test]
+fn a_replica_that_is_too_slow_protects_nobody() {
+    let given_up = |service: &Value| {
+        let reasons = service["reasons"].as_object().unwrap();
+        reasons
+            .keys()
+            .any(|reason| reason.contains("the log reached its limit"))
+    };
+    let test = "a_replica_that_is_too_slow_protects_nobody";
+    upload_to_a_slow_replica(test, "unprotect", given_up, false);
 }

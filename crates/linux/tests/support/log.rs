@@ -267,6 +267,11 @@ impl Reading {
         log
     }
 
+    /// Bytes in the rings that nobody has read.
+    pub fn unread(&self) -> u64 {
+        self.log.lock().expect("no reader panicked").rings.fill()
+    }
+
     /// Stops reading until [`resume`](Self::resume).
     pub fn pause(&self) {
         self.paused.store(true, Ordering::SeqCst);
