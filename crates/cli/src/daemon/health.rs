@@ -109,6 +109,7 @@ fn ask(application: SocketAddr, health: &Health) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::sync::atomic::AtomicU32;
 
     use super::*;
 
@@ -123,11 +124,20 @@ mod tests {
     }
 
     fn server(answer: &'static [u8]) -> SocketAddr {
+        server_of(std::iter::repeat(answer), Arc::default())
+    }
+
+    /// Gives these answers, one after the other, and counts who asked.
+    fn server_of(
+        answers: impl Iterator<Item = &'static [u8]> + Send + 'static,
+        asked: Arc<AtomicU32>,
+    ) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                asked.fetch_add(1, Ordering::SeqCst);
                 let mut question = [0; 6];
                 stream.read_exact(&mut question).unwrap();
                 assert_eq!(&question, b"PING\r\n");
@@ -160,5 +170,25 @@ mod tests {
             matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
             "{error}"
         );
+    }
+
+    #[test]
+    fn so_many_failures_in_a_row_are_a_death_and_one_answer_ends_it() {
+        const GOOD: &[u8] = b"+PONG\r\n";
+        const BAD: &[u8] = b"-ERR";
+        let asked = Arc::new(AtomicU32::new(0));
+        let answers = [GOOD, BAD, GOOD, BAD, BAD, BAD, GOOD].into_iter();
+        let address = server_of(answers.chain(std::iter::repeat(GOOD)), Arc::clone(&asked));
+        let state = Arc::new(AtomicBool::new(false));
+        let (told, (news, heard)) = (Arc::downgrade(&state), std::sync::mpsc::channel());
+        let wake = move || drop(news.send(asked.load(Ordering::SeqCst)));
+        let watching = std::thread::spawn(move || watch("web", address, &health(), &told, &wake));
+        let patience = Duration::from_secs(20);
+        // What was asked when there was news: two failures were the last two answers, and then one was none.
+        assert_eq!(heard.recv_timeout(patience), Ok(5));
+        assert_eq!(heard.recv_timeout(patience), Ok(7));
+        assert!(!state.load(Ordering::SeqCst));
+        drop(state);
+        watching.join().unwrap();
     }
 }
