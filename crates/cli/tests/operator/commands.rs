@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::lan::{Lan, Outcome, steadfast};
+use crate::lan::{Lan, Outcome, POLL, steadfast};
 use linux::network::{self, Network, Part, Plan};
 use steadfast::control::{ArbiterKind, Call, Connections, PeerStatus, Restored, RingsStatus, Server, Status};
 use steadfast::lock::{self, Lock};
@@ -506,7 +506,7 @@ fn a_dead_node_is_cleaned_up_after() {
         .spawn()
         .unwrap();
     while Lock::holder(&lan.state_dir(), lock::KEEPER).unwrap().is_none() {
-        std::thread::yield_now();
+        std::thread::sleep(POLL);
     }
     std::fs::write(&lock, format!("{}\n", keeper.id())).unwrap();
 

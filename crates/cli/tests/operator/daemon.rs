@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use crate::keeper::listen;
-use crate::lan::{Lan, Namespace, Outcome, PROGRAM, program, steadfast};
+use crate::lan::{Lan, Namespace, Outcome, POLL, PROGRAM, program, steadfast};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -135,7 +135,7 @@ impl<'a> Daemon<'a> {
                 "{words:?} are not in: {output}{errors}{}",
                 log()
             );
-            std::thread::yield_now();
+            std::thread::sleep(POLL);
         }
     }
 
@@ -239,7 +239,7 @@ fn assert_agree(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
             return found;
         }
         assert!(Instant::now() < until, "{expected:?}\nis not in\n{found:?}");
-        std::thread::yield_now();
+        std::thread::sleep(POLL);
     }
 }
 

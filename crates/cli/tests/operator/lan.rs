@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
@@ -179,6 +180,9 @@ peer_address = "2001:db8::3"
 pub fn steadfast(arguments: &[&str]) -> Command {
     program(PROGRAM.as_ref(), arguments)
 }
+
+/// Between two questions: asking takes the CPU from what is waited for.
+pub const POLL: Duration = Duration::from_millis(20);
 
 /// Where the program under test is.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_steadfast");

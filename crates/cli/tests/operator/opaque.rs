@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::daemon::pair;
-use crate::lan::{Lan, Namespace, Outcome};
+use crate::lan::{Lan, Namespace, Outcome, POLL};
 
 /// RFC 6455 section 1.2.
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -74,7 +74,7 @@ fn what_is_not_http_is_shown_with_its_reason() {
     let until = Instant::now() + Duration::from_secs(20);
     while lan.node.run(|| TcpStream::connect("127.0.0.1:80").is_err()) {
         assert!(Instant::now() < until, "openssl s_server does not listen");
-        std::thread::yield_now();
+        std::thread::sleep(POLL);
     }
     let _client = Openssl::start(
         &lan.stranger,

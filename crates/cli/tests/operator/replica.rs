@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, Kind, pair_of};
 use crate::keeper::{PATIENCE, accept, listen};
-use crate::lan::{Lan, Outcome};
+use crate::lan::{Lan, Outcome, POLL};
 
 /// A client of a replicated service, connected, and what serves it on each node.
 struct Scene<'a> {
@@ -243,6 +243,7 @@ fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> boo
                 break;
             }
             assert!(Instant::now() < until, "{status}");
+            std::thread::sleep(POLL);
         }
         if is_protected {
             scene.power_off();
