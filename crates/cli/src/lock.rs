@@ -2,7 +2,8 @@
 //!
 //! The kernel releases the lock when its holder dies, whatever it dies of, so a number in a file that nobody holds is
 //! of a dead process, and a number in one that is held is not of somebody else. But for a moment: a child that its holder was about to
-//! start holds it as well until it becomes another program, and so does who looks whether it is held.
+//! start holds it as well until it becomes another program, and so does who looks whether it is held. So a lock whose file names a dead
+//! process, or nobody yet, is looked at again for a while.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
@@ -22,9 +23,9 @@ pub const DAEMON: &str = "lock";
 /// The lock of the keeper, there too.
 pub const KEEPER: &str = "keeper.lock";
 
-/// For so long a lock may be held though its holder is dead.
-const PASSES: Duration = Duration::from_secs(1);
-const LOOKS_AGAIN: Duration = Duration::from_millis(5);
+/// For so long a lock may be held by nobody who lives.
+const PASSES_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A lock that this process holds until it is dropped.
 #[derive(Debug)]
@@ -73,7 +74,7 @@ impl Lock {
             let path = path.clone();
             move |source: io::Error| LockError::Io { step, path, source }
         };
-        let until = Instant::now() + PASSES;
+        let until = Instant::now() + PASSES_WITHIN;
         loop {
             let file = File::options()
                 .read(true)
@@ -83,14 +84,10 @@ impl Lock {
                 .open(&path);
             let file = match Flock::lock(file.map_err(failed("open"))?, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => file,
-                Err((_, Errno::EAGAIN)) => {
-                    let pid = number(&path);
-                    if is_dead(&pid) && Instant::now() < until {
-                        std::thread::sleep(LOOKS_AGAIN);
-                        continue;
-                    }
-                    return Err(LockError::Held { path, pid });
-                }
+                Err((_, Errno::EAGAIN)) => match living_holder(&path, until) {
+                    None => continue,
+                    Some(pid) => return Err(LockError::Held { path, pid }),
+                },
                 Err((_, errno)) => return Err(failed("lock")(errno.into())),
             };
             // Its last holder may have removed it in between.
@@ -142,15 +139,22 @@ impl Lock {
             path: path.clone(),
             source,
         };
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
-        match Flock::lock(file, FlockArg::LockSharedNonblock) {
-            Ok(_) => Ok(None),
-            Err((_, Errno::EAGAIN)) => Ok(Some(number(&path))),
-            Err((_, errno)) => Err(failed(errno.into())),
+        let until = Instant::now() + PASSES_WITHIN;
+        loop {
+            let file = match File::open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(failed(error)),
+            };
+            match Flock::lock(file, FlockArg::LockSharedNonblock) {
+                Ok(_) => return Ok(None),
+                Err((_, Errno::EAGAIN)) => {
+                    if let Some(pid) = living_holder(&path, until) {
+                        return Ok(Some(pid));
+                    }
+                }
+                Err((_, errno)) => return Err(failed(errno.into())),
+            }
         }
     }
 }
@@ -165,17 +169,18 @@ impl Drop for Lock {
     }
 }
 
-fn number(path: &Path) -> String {
-    match std::fs::read_to_string(path) {
-        Ok(text) if !text.trim().is_empty() => text.trim().to_owned(),
-        _ => "(unknown)".to_owned(),
+/// The number of the process that holds the lock at `path`, or what stands in its place. Nothing, after a moment, if none that lives is named
+/// there and `until` has not come.
+fn living_holder(path: &Path, until: Instant) -> Option<String> {
+    let number = std::fs::read_to_string(path).unwrap_or_default();
+    let number = number.trim();
+    let is_dead = |number: i32| kill(Pid::from_raw(number), None) == Err(Errno::ESRCH);
+    let may_pass = number.is_empty() || number.parse().is_ok_and(is_dead);
+    if may_pass && Instant::now() < until {
+        std::thread::sleep(LOOK_AGAIN);
+        return None;
     }
-}
-
-/// Whether `number` is a process's that is no more.
-fn is_dead(number: &str) -> bool {
-    let pid = number.parse().map(Pid::from_raw);
-    pid.is_ok_and(|pid| kill(pid, None) == Err(Errno::ESRCH))
+    Some(if number.is_empty() { "(unknown)" } else { number }.to_owned())
 }
 
 #[cfg(test)]
@@ -191,12 +196,28 @@ mod tests {
         died.wait().unwrap();
         let child = Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusive).unwrap();
         std::thread::scope(|scope| {
+            let held = scope.spawn(|| Lock::holder(dir.path(), DAEMON));
             let taken = scope.spawn(|| Lock::take(dir.path(), DAEMON));
-            std::thread::sleep(10 * LOOKS_AGAIN);
-            assert!(!taken.is_finished());
+            std::thread::sleep(10 * LOOK_AGAIN);
+            assert!(!held.is_finished() && !taken.is_finished());
             drop(child);
+            let own = std::process::id().to_string();
+            assert!(held.join().unwrap().unwrap().is_none_or(|pid| pid == own));
             assert!(taken.join().unwrap().is_ok());
         });
+    }
+
+    #[test]
+    fn a_lock_that_names_nobody_is_held_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DAEMON);
+        std::fs::write(&path, "").unwrap();
+        let _other = Flock::lock(File::open(&path).unwrap(), FlockArg::LockExclusive).unwrap();
+        assert_eq!(
+            Lock::holder(dir.path(), DAEMON).unwrap().as_deref(),
+            Some("(unknown)")
+        );
+        assert!(Lock::take(dir.path(), DAEMON).is_err());
     }
 
     #[test]
