@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use proto::action::Server;
+use proto::role::Role;
 use serde::Serialize;
 
 use super::node::folders;
@@ -255,7 +256,7 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         "lag",
         format!("{unfollowed} not followed, {unacknowledged} of input not acknowledged by the primary"),
     );
-    for text in lease_texts(&service.lease) {
+    if let Some(text) = lease_text(&service.lease, service.state) {
         line("lease", text);
     }
     if let Some(sync) = &service.state_sync {
@@ -275,20 +276,27 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     text
 }
 
-fn lease_texts(lease: &LeaseStatus) -> impl Iterator<Item = String> {
+/// What the lease lets this node do: a primary claims, a backup takes over, a survivor speaks.
+pub(super) fn lease_text(lease: &LeaseStatus, state: Role) -> Option<String> {
     let configured = milliseconds(lease.configured_ns);
-    let claim = lease
-        .left_ns
-        .map(milliseconds)
-        .map(|left| format!("the VIP may be claimed in {left} if the wire is silent (lease {configured})"));
-    let right = lease.right_left_ns.map(|left| match left {
-        0 => "over: this node speaks only if the arbiter lets it".to_owned(),
-        _ => {
-            let left = milliseconds(left);
-            format!("this node may speak for {left} if it hears nothing more (lease {configured})")
+    if let Some(left) = lease.left_ns.map(milliseconds) {
+        return Some(format!(
+            "the VIP may be claimed in {left} if the wire is silent (lease {configured})"
+        ));
+    }
+    let left = lease.may_speak_ns?;
+    let is_over = left == 0;
+    let left = milliseconds(left);
+    Some(match (state, is_over) {
+        (Role::Backup, true) => "over: a takeover has to ask the arbiter first".to_owned(),
+        (Role::Backup, false) => {
+            format!("a takeover may begin unasked for {left} if nothing more is heard (lease {configured})")
         }
-    });
-    claim.into_iter().chain(right)
+        (_, true) => "over: silent until the arbiter answers".to_owned(),
+        (_, false) => {
+            format!("this node may speak for {left} until the arbiter answers (lease {configured})")
+        }
+    })
 }
 
 /// The last states that a node had for a service, the present one first.

@@ -1,8 +1,10 @@
 use std::collections::BTreeSet;
 
 use clap::CommandFactory;
+use proto::role::Role as State;
 
 use super::node::Node;
+use super::show::lease_text;
 use super::*;
 use crate::config::Role;
 use crate::control::{
@@ -64,7 +66,7 @@ fn survivor() -> ServiceStatus {
         lease: LeaseStatus {
             configured_ns: 300_000_000,
             left_ns: Some(380_000_000),
-            right_left_ns: Some(250_000_000),
+            may_speak_ns: None,
         },
         state_sync: Some(StateSyncStatus {
             synced: false,
@@ -124,7 +126,6 @@ in files       300.0 MiB of 8.0 GiB
 slowed         3 clients, whose logs are nearly full
 lag            0 B not followed, 1.4 KiB of input not acknowledged by the primary
 lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease 300.00 ms)
-lease          this node may speak for 250.00 ms if it hears nothing more (lease 300.00 ms)
 replica        its state is NOT the primary's (resting); finish failed: exit status: 3: no
 relayed        1 connection
 not protected  others, perhaps: the primary has not told yet who is connected
@@ -223,4 +224,33 @@ fn the_only_node_need_not_be_named() {
     for odd in ["", "..", "a/b", "a b"] {
         assert_eq!(chosen(Some(odd), &[]).unwrap_err().exit_code(), 2, "{odd:?}");
     }
+}
+
+#[test]
+fn the_lease_is_told_as_what_the_node_may_do() {
+    let text = |state, left_ns, may_speak_ns| {
+        let lease = LeaseStatus {
+            configured_ns: 300_000_000,
+            left_ns,
+            may_speak_ns,
+        };
+        lease_text(&lease, state).unwrap_or_default()
+    };
+    let said = [
+        text(State::Primary, None, None),
+        text(State::Primary, Some(20_000_000), None),
+        text(State::Backup, None, Some(250_000_000)),
+        text(State::Backup, None, Some(0)),
+        text(State::Sole, None, Some(10_000)),
+        text(State::Sole, None, Some(0)),
+    ];
+    let expected = [
+        "",
+        "the VIP may be claimed in 20.00 ms if the wire is silent (lease 300.00 ms)",
+        "a takeover may begin unasked for 250.00 ms if nothing more is heard (lease 300.00 ms)",
+        "over: a takeover has to ask the arbiter first",
+        "this node may speak for 0.01 ms until the arbiter answers (lease 300.00 ms)",
+        "over: silent until the arbiter answers",
+    ];
+    assert_eq!(said, expected);
 }

@@ -860,3 +860,14 @@ fn the_example_shows_every_key_that_is_known() {
         }
     }
 }
+
+#[test]
+fn what_is_packaged_is_fit() {
+    for text in [
+        include_str!("../../../../packaging/pair.toml"),
+        include_str!("../../../../packaging/redis.toml"),
+    ] {
+        let config = parse(text).unwrap();
+        assert_eq!(config.services.len(), 1);
+    }
+}

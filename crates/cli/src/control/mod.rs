@@ -288,9 +288,9 @@ pub struct LeaseStatus {
     pub configured_ns: u64,
     /// So long from now, in nanoseconds, if the wire says nothing more; nothing on a node that has nothing to claim.
     pub left_ns: Option<u64>,
-    /// So long from now this node may speak, in nanoseconds, if it hears nothing more: a wire for what it takes over, a survivor until the
+    /// So long from now this node may speak unasked, in nanoseconds, if it hears nothing more: a wire for what it takes over, a survivor until the
     /// arbiter has confirmed it. 0: it has to ask first. Nothing on other nodes, and if the right has no end.
-    pub right_left_ns: Option<u64>,
+    pub may_speak_ns: Option<u64>,
 }
 
 /// Connections by protection.

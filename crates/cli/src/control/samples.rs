@@ -95,7 +95,7 @@ pub fn service() -> ServiceStatus {
         lease: LeaseStatus {
             configured_ns: 300,
             left_ns: None,
-            right_left_ns: None,
+            may_speak_ns: None,
         },
         state_sync: None,
     }

@@ -181,9 +181,15 @@ mod tests {
         let address = server_of(answers.chain(std::iter::repeat(GOOD)), Arc::clone(&asked));
         let state = Arc::new(AtomicBool::new(false));
         let (told, (news, heard)) = (Arc::downgrade(&state), std::sync::mpsc::channel());
-        let wake = move || drop(news.send(asked.load(Ordering::SeqCst)));
-        let watching = std::thread::spawn(move || watch("web", address, &health(), &told, &wake));
+        let wake = move || {
+            let _ = news.send(asked.load(Ordering::SeqCst));
+        };
         let patience = Duration::from_secs(20);
+        let patient = Health {
+            timeout: patience,
+            ..health()
+        };
+        let watching = std::thread::spawn(move || watch("web", address, &patient, &told, &wake));
         // What was asked when there was news: two failures were the last two answers, and then one was none.
         assert_eq!(heard.recv_timeout(patience), Ok(5));
         assert_eq!(heard.recv_timeout(patience), Ok(7));

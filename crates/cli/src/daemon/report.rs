@@ -119,7 +119,7 @@ fn service(
         lease: LeaseStatus {
             configured_ns: nanos(node.config().lease),
             left_ns: node.may_claim_at(index).map(|at| nanos(at.since(now))),
-            right_left_ns: node.right_ends_at(index).map(|at| nanos(at.since(now))),
+            may_speak_ns: node.right_ends_at(index).map(|at| nanos(at.since(now))),
         },
         state_sync: state_sync(node, index),
     }

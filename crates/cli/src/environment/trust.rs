@@ -1,4 +1,4 @@
-//! Whether the secrets, the witness and the fence that the configuration names are there.
+//! Whether the secrets, the witness and the programs that the configuration names are there.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,14 +24,10 @@ pub(super) fn check(config: &Config, findings: &mut Findings) {
             "is missing: whoever can write to the network between the nodes can speak as the peer",
         )),
     }
+    hooks(config, findings);
     match &config.arbiter {
         Arbiter::FailStop => {}
-        Arbiter::Fence(fence) => {
-            if find_program(&fence.command[0]).is_none() {
-                let what = format!("there is no program {}", fence.command[0]);
-                findings.problems.push(config.problem("fence.command", what));
-            }
-        }
+        Arbiter::Fence(fence) => program(config, "fence.command", &fence.command, findings),
         Arbiter::Witness(witness) => {
             let before = findings.problems.len();
             certificates(config, witness, findings);
@@ -39,6 +35,27 @@ pub(super) fn check(config: &Config, findings: &mut Findings) {
                 reach(config, witness, findings);
             }
         }
+    }
+}
+
+/// The commands that a service names.
+fn hooks(config: &Config, findings: &mut Findings) {
+    for (index, service) in config.services.iter().enumerate() {
+        let sync = service.state_sync.iter().map(|sync| &sync.command);
+        for (key, command) in [("on_deposed", &service.on_deposed)]
+            .into_iter()
+            .chain(sync.map(|command| ("state_sync", command)))
+        {
+            program(config, &format!("service[{index}].{key}"), command, findings);
+        }
+    }
+}
+
+/// Notes that the first word of `command`, if there is one, is no program.
+fn program(config: &Config, field: &str, command: &[String], findings: &mut Findings) {
+    if let Some(name) = command.first().filter(|name| find_program(name).is_none()) {
+        let what = format!("there is no program {name}");
+        findings.problems.push(config.problem(field, what));
     }
 }
 

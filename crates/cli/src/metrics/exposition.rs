@@ -1,5 +1,7 @@
 //! From a [`Status`] to Prometheus' text exposition format 0.0.4. What each metric means is in docs/operating.md.
 
+use std::collections::BTreeMap;
+
 use prometheus::{CounterVec, GaugeVec, Opts, Registry, TextEncoder};
 use proto::action::Server as Application;
 use proto::role::Role as State;
@@ -142,11 +144,11 @@ fn peer(page: &Page, peer: &PeerStatus) {
         .collect();
     page.gauge(
         "steadfast_peer_link_age_seconds",
-        "Time since the peer was heard over the link; absent before the first time.",
+        "Time since the peer was heard over the link; infinite before the first time.",
         &["address"],
         links
             .iter()
-            .filter_map(|(address, age)| Some((vec![address.as_str()], seconds((*age)?)))),
+            .map(|(address, age)| (vec![address.as_str()], age.map_or(f64::INFINITY, seconds))),
     );
     page.counter(
         "steadfast_peer_refused_total",
@@ -248,11 +250,25 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
         |service| service.lease.left_ns.map(seconds),
     );
     page.each(
-        "steadfast_right_left_seconds",
+        "steadfast_may_speak_seconds",
         "So long from now this node may speak if it hears nothing more, 0 if it has to ask first; absent where there is no such end.",
         services,
-        |service| service.lease.right_left_ns.map(seconds),
+        |service| service.lease.may_speak_ns.map(seconds),
     );
+}
+
+/// Reasons whose numbers are left out, so that there are not more and more of them.
+fn by_kind(reasons: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let mut kinds = BTreeMap::new();
+    for (reason, count) in reasons {
+        let is_number = |word: &str| word.starts_with(|first: char| first.is_ascii_digit());
+        let words: Vec<_> = reason
+            .split(' ')
+            .map(|word| if is_number(word) { "N" } else { word })
+            .collect();
+        *kinds.entry(words.join(" ")).or_default() += count;
+    }
+    kinds
 }
 
 fn connections(page: &Page, services: &[ServiceStatus]) {
@@ -276,13 +292,15 @@ fn connections(page: &Page, services: &[ServiceStatus]) {
         services,
         |service| Some(yes(service.connections_complete)),
     );
+    let reasons: Vec<_> = services.iter().map(|service| by_kind(&service.reasons)).collect();
     page.gauge(
         "steadfast_connections_not_protected",
-        "Connections that are ambiguous or unprotected, by reason.",
+        "Connections that are ambiguous or unprotected, by reason; N stands for a number in it.",
         &["service", "reason"],
-        services.iter().flat_map(|service| {
-            let reasons = service.reasons.iter();
-            reasons.map(|(reason, &count)| (vec![service.name.as_str(), reason.as_str()], number(count)))
+        services.iter().zip(&reasons).flat_map(|(service, reasons)| {
+            reasons
+                .iter()
+                .map(|(reason, &count)| (vec![service.name.as_str(), reason.as_str()], number(count)))
         }),
     );
     page.each(

@@ -17,6 +17,13 @@ const SUMS: TakeoverSums = TakeoverSums {
     reset: 1,
 };
 
+fn link(last: u8, heard_age_ns: Option<u64>) -> LinkStatus {
+    LinkStatus {
+        address: [192, 0, 2, last].into(),
+        heard_age_ns,
+    }
+}
+
 /// A node that takes over, and whose application is hung.
 fn a_status() -> Status {
     let sample = samples::service();
@@ -48,12 +55,16 @@ fn a_status() -> Status {
         simplex_reason: Some("a \"quoted\" reason".to_owned()),
         application: proto::action::Server::Hung,
         peer_application: None,
-        reasons: BTreeMap::from([("relayed; no backup".to_owned(), 1)]),
+        reasons: BTreeMap::from([
+            ("relayed; no backup".to_owned(), 1),
+            ("the replica's output differs from byte 17 on".to_owned(), 1),
+            ("the replica's output differs from byte 4711 on".to_owned(), 2),
+        ]),
         relayed: 1,
         lease: LeaseStatus {
             configured_ns: 300_000_000,
             left_ns: None,
-            right_left_ns: Some(250_000_000),
+            may_speak_ns: Some(250_000_000),
         },
         state_sync: Some(StateSyncStatus {
             synced: true,
@@ -71,13 +82,9 @@ fn a_status() -> Status {
         fill_bytes: 0,
         size_bytes: 16,
     };
-    let link = LinkStatus {
-        address: "192.0.2.3".parse().unwrap(),
-        heard_age_ns: Some(20_000_000),
-    };
     Status {
         peer: PeerStatus {
-            links: vec![link],
+            links: vec![link(3, Some(20_000_000)), link(4, None)],
             ..samples::peer()
         },
         services: vec![service],
@@ -98,6 +105,7 @@ fn a_status_becomes_samples() {
         "steadfast_peer_alive 1",
         "steadfast_peer_heartbeat_age_seconds 0.02",
         "steadfast_peer_link_age_seconds{address=\"192.0.2.3\"} 0.02",
+        "steadfast_peer_link_age_seconds{address=\"192.0.2.4\"} inf",
         "steadfast_peer_refused_total{reason=\"a copy\"} 4",
         "steadfast_witness_reachable 1",
         "steadfast_witness_answer_age_seconds 1.5",
@@ -110,12 +118,13 @@ fn a_status_becomes_samples() {
         "steadfast_service_simplex{reason=\"a \\\"quoted\\\" reason\",service=\"web\"} 1",
         "steadfast_application_state{service=\"web\",state=\"hung\"} 1",
         "steadfast_lease_seconds{service=\"web\"} 0.3",
-        "steadfast_right_left_seconds{service=\"web\"} 0.25",
+        "steadfast_may_speak_seconds{service=\"web\"} 0.25",
         "steadfast_connections{protection=\"protected\",service=\"web\"} 20",
         "steadfast_connections{protection=\"ambiguous\",service=\"web\"} 1",
         "steadfast_connections{protection=\"unprotected\",service=\"web\"} 2",
         "steadfast_connections_complete{service=\"web\"} 1",
         "steadfast_connections_not_protected{reason=\"relayed; no backup\",service=\"web\"} 1",
+        "steadfast_connections_not_protected{reason=\"the replica's output differs from byte N on\",service=\"web\"} 3",
         "steadfast_relayed_connections{service=\"web\"} 1",
         "steadfast_handshakes{service=\"web\"} 5",
         "# TYPE steadfast_events_total counter",

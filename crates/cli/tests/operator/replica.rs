@@ -191,8 +191,16 @@ fn the_lag_is_what_one_server_lacks_of_the_other() {
     scene.pair[1].wait_for(&[&lag(400, 0)]);
     scene.servers[1].write_all(&[b'x'; 400]).unwrap();
     scene.pair[1].wait_for(&[&lag(0, 0), "\"protected\":1"]);
-    // What the primary does not get it does not acknowledge, until it is declared dead.
-    lan.stranger.ip("link set port2 down");
+    // What the primary does not get it does not acknowledge.
+    for rule in [
+        "add table ip deaf",
+        "add chain ip deaf input { type filter hook input priority -10; }",
+        "add rule ip deaf input tcp dport 80 drop",
+    ] {
+        let mut nft = Command::new("nft");
+        let done = lan.node.run(|| Outcome::of(nft.args(rule.split(' '))));
+        assert_eq!(done.code, 0, "{}", done.errors);
+    }
     scene.client.write_all(&[b'y'; 200]).unwrap();
     scene.pair[1].wait_for(&[&lag(0, 200)]);
 }
@@ -228,8 +236,9 @@ fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> boo
         let fast = scope.spawn(move || receive(&mut fast, Duration::ZERO));
         let slow = scope.spawn(move || receive(&mut slow, Duration::from_millis(40)));
         let client = scope.spawn(move || {
-            // As fast as a link of some gigabits a second: in memory all of it would pass before anybody could slow it.
-            for piece in upload().chunks(256 << 10) {
+            client.set_write_timeout(Some(PATIENCE)).ok()?;
+            // As fast as a link of half a gigabit a second: in memory all of it would pass before anybody could slow it.
+            for piece in upload().chunks(64 << 10) {
                 client.write_all(piece).ok()?;
                 std::thread::sleep(Duration::from_millis(1));
             }

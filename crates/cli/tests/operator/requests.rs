@@ -223,7 +223,7 @@ fn nginx(namespace: &Namespace, dir: &Path, node: &str) -> Application {
     let text = format!(
         "user root; daemon off; master_process off; pid {0}/pid; error_log {0}/log;
         events {{}}
-        http {{ access_log off; server {{ listen 80; root {1}; }} }}",
+        http {{ access_log {0}/asked; server {{ listen 80; root {1}; }} }}",
         notes.display(),
         dir.join("www").display()
     );
@@ -234,7 +234,7 @@ fn nginx(namespace: &Namespace, dir: &Path, node: &str) -> Application {
     Application { process, notes }
 }
 
-/// Six requests in one write; the third reply is under way when the primary loses its power.
+/// Six requests in one write; the third reply is under way when the primary loses its power, and the client has room for little of it.
 #[test]
 fn pipelined_requests_are_answered_in_order_by_two_nginx() {
     const LENGTH: usize = 1_500_000;
@@ -253,7 +253,10 @@ fn pipelined_requests_are_answered_in_order_by_two_nginx() {
         fs::write(www.join(number.to_string()), content(number)).unwrap();
     }
     let mut pair = pair_of(&lan, dir.path(), "pipe", &Kind::default());
-    let _servers = [
+    let buffers = "4096 65536 65536";
+    lan.stranger
+        .run(|| fs::write("/proc/sys/net/ipv4/tcp_rmem", buffers).unwrap());
+    let servers = [
         nginx(&lan.node, dir.path(), "one"),
         nginx(&lan.peer, dir.path(), "two"),
     ];
@@ -284,4 +287,6 @@ fn pipelined_requests_are_answered_in_order_by_two_nginx() {
         assert!(body == content(number), "{number}");
     }
     pair[1].wait_for(&["\"relayed\":1"]);
+    let asked = servers[1].asked();
+    assert!(asked.contains("\"GET /6 HTTP/1.1\" 200"), "{asked}");
 }
