@@ -1,40 +1,43 @@
 # make demo       the main job on this machine, seen by a person in under a minute after the build
 # make test       everything that must hold: formatting, lints, unit, simulation and kernel tests, real failures
 # make test-long  the same with many rounds and under loss, for hours; REPEAT=1 is the least (10 by default)
-# make bench      ratios against plain forwarding; and against ns-2, where it is installed (apt-get install ns2)
+# make bench      ratios against plain forwarding, many connections and their stalls; and ns-2, where it is installed (apt-get install ns2)
 # make lint       formatting and lints only
-# make install    binaries, man pages, the systemd unit and examples under PREFIX (default /usr/local)
+# make install    binaries, man pages, the systemd unit and examples under PREFIX (default /usr/local); needs less than the others
 
 PREFIX ?= /usr/local
 LAB := target/release/steadfast-lab
 
-.PHONY: demo test test-long bench lint build install deps
+.PHONY: demo test test-long bench lint build install deps deps-build
 
-demo: build
+demo: deps build
 	@$(LAB) demo --out out/demo
 
-test: lint build
+test: deps lint build
 	@scripts/test quick
 
-test-long: lint build
+test-long: deps lint build
 	@scripts/test long
 
-bench: build
+bench: deps build
 	@! command -v ns >/dev/null || $(LAB) bench sim
 	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1; scale=$$?; \
 		for way in "" "--rtt 20"; do \
 			$(LAB) crash --measure --connections 10500 --workload request --repeat 3 $$way || scale=$$?; \
 		done; exit $$((pair | scale))
 
-lint: deps
+lint: deps-build
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 
-build: deps
+build: deps-build
 	cargo build --quiet --release --workspace --bins
 
 deps:
-	@scripts/deps
+	@scripts/deps all
+
+deps-build:
+	@scripts/deps build
 
 install: build
 	install -D -m 755 target/release/steadfast $(DESTDIR)$(PREFIX)/sbin/steadfast
@@ -43,6 +46,7 @@ install: build
 	sed 's|/usr/local/|$(PREFIX)/|' packaging/steadfast.service \
 		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast.service
 	install -D -m 644 packaging/pair.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/pair.toml
+	install -D -m 644 packaging/redis.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/redis.toml
 	install -D -m 644 crates/cli/steadfast.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/steadfast.toml
 	install -D -m 644 docs/operating.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/operating.md
 	install -D -m 755 packaging/examples/redis-state-sync $(DESTDIR)$(PREFIX)/share/doc/steadfast/examples/redis-state-sync

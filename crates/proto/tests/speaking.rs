@@ -478,8 +478,18 @@ fn is_whole(state: &State, primary: usize) -> bool {
     one.role() == Role::Primary && other.role() == Role::Backup && one.epoch() == other.epoch()
 }
 
+/// More than usual, and within larger bounds.
+fn wanted() -> (bool, bool) {
+    match std::env::var(BOUNDS).as_deref() {
+        Err(_) => (false, false),
+        Ok("more") => (true, false),
+        Ok("large") => (true, true),
+        Ok(other) => panic!("{BOUNDS} is {other:?}, and may be more or large"),
+    }
+}
+
 fn is_large() -> bool {
-    std::env::var(BOUNDS).is_ok_and(|bounds| bounds == "large")
+    wanted().1
 }
 
 fn bounds() -> Bounds {
@@ -546,10 +556,11 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     let usual = [
         (bounds(), LEASE),
         (operated(), LEASE),
+        (operated(), Duration::ZERO),
         (crashed(), LEASE),
         (restarted(), LEASE),
     ];
-    let further = further.into_iter().filter(|_| std::env::var_os(BOUNDS).is_some());
+    let further = further.into_iter().filter(|_| wanted().0);
     for (bounds, lease) in usual.into_iter().chain(further) {
         let pair = Pair {
             bounds,

@@ -203,6 +203,9 @@ impl Options {
         if self.baseline && sequel != Sequel::Takeover {
             return wrong("--baseline needs a fault after which the address moves, such as power-off");
         }
+        if self.measure && sequel != Sequel::Takeover && !self.then_power_off {
+            return wrong("--measure needs a fault after which the other node takes over, such as power-off");
+        }
         if self.rounds.is_some() {
             self.check_rounds()?;
         }

@@ -343,9 +343,13 @@ impl Report {
         text
     }
 
-    /// Whether connections at work waited no longer than is promised; what was not measured was not kept.
-    pub fn keeps_stall(&self) -> bool {
-        self.busy_stall.is_some_and(|busy| busy.kept)
+    /// That connections at work waited longer than is promised is a problem, and so is that it was not measured.
+    pub fn expect_short_stall(&mut self) {
+        if self.busy_stall.is_none_or(|busy| !busy.kept) {
+            let problem = "connections at work waited longer than is promised, or nobody was taken over: see busy_stall";
+            self.problems.push(problem.to_owned());
+            self.ok = false;
+        }
     }
 
     fn add_violations(&mut self, more: Vec<Finding>) {

@@ -182,6 +182,7 @@ fn take_rounds(
         flood::swallow_answers(&scene.network.router)?;
     }
     let became = last_changes(&scenes[1])?;
+    let mut is_whole = true;
     for round in 0..options.common.rounds {
         for turn in 0..2 {
             let index = (turn + round as usize) % 2;
@@ -210,10 +211,10 @@ fn take_rounds(
                 rounds.link_syns.push(syns);
                 rounds.link_flooded.push(flooded);
             }
-            found.is_whole &= scenes[1].is_duplex()?;
+            is_whole &= scenes[1].is_duplex()?;
         }
     }
-    found.is_whole &= last_changes(&scenes[1])? == became;
+    found.is_whole = Some(is_whole && last_changes(&scenes[1])? == became);
     Ok(())
 }
 

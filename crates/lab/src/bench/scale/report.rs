@@ -10,29 +10,18 @@ use crate::bench::calibration::Calibration;
 use crate::bench::promise::{self, Bound, Promise, median};
 
 /// What was measured; what was not asked for is missing.
+#[derive(Default)]
 pub struct Found {
     /// Forwarding, then steadfast.
     pub rounds: [Rounds; 2],
-    /// The pair protected all the time in those.
-    pub is_whole: bool,
+    /// After each turn of the pair both its nodes did their part, and neither had become anything else since the first.
+    pub is_whole: Option<bool>,
     /// Idle connections and their takeover.
     pub idle: Option<Idle>,
     /// Connections that come and go.
     pub churn: Option<Churn>,
     /// Saturated CPUs.
     pub saturated: Option<Saturated>,
-}
-
-impl Default for Found {
-    fn default() -> Self {
-        Self {
-            rounds: Default::default(),
-            is_whole: true,
-            idle: None,
-            churn: None,
-            saturated: None,
-        }
-    }
 }
 
 /// One variant's rounds.
@@ -71,8 +60,9 @@ pub struct Report {
     new_connections_failed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     new_connections: Option<[New; 2]>,
-    /// The pair protected all the time beside the flood and the new connections.
-    is_whole: bool,
+    /// Beside the flood and the new connections both nodes did their part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    is_whole: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_bytes_per_idle_connection: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,8 +152,7 @@ impl Report {
             promise("new connections, 1/s", wire.per_s, AtLeast(2_950.0));
             promise("failed ones", wire.failed as f64, AtMost(0.0));
         }
-        if self.flood.is_some() || self.new_connections.is_some() {
-            let is_whole = f64::from(u8::from(self.is_whole));
+        if let Some(is_whole) = self.is_whole.map(u8::from).map(f64::from) {
             promise("beside them both nodes did their part", is_whole, AtLeast(1.0));
         }
         if let Some(idle) = &self.idle {
@@ -333,7 +322,7 @@ mod tests {
                 ..Shorts::default()
             }];
         }
-        found.is_whole = false;
+        found.is_whole = Some(false);
         let report = Report::of(1, calibration(), found);
         assert_eq!(report.flood_ratio, Some(1.0));
         assert_eq!(report.missed.len(), 3, "{:?}", report.missed);
