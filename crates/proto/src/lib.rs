@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod action;
+pub mod application;
 pub mod census;
 mod claim;
 mod client;

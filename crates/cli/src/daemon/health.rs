@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use proto::action::ServiceIndex;
+use proto::application::Answers;
 
 use crate::config::{Config, Health};
 
@@ -51,16 +52,11 @@ impl Watch {
 
 /// Asks until nobody wants to know any more.
 fn watch(name: &str, application: SocketAddr, health: &Health, told: &Weak<AtomicBool>, wake: &impl Fn()) {
-    let mut failures = 0_u32;
+    let mut answers = Answers::default();
     loop {
         let begun = Instant::now();
         let outcome = ask(application, health);
-        failures = if outcome.is_ok() {
-            0
-        } else {
-            failures.saturating_add(1)
-        };
-        let is_hung = failures >= health.failures;
+        let is_hung = answers.hangs_after(outcome.is_ok(), health.failures);
         let Some(hung) = told.upgrade() else { return };
         if hung.swap(is_hung, Ordering::Relaxed) != is_hung {
             match outcome {

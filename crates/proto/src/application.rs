@@ -1,0 +1,145 @@
+//! How a service's application on this node is: what its listeners' deaths, looks at its address and its answers to the health probe
+//! come to.
+//!
+//! ```text
+//!   alive ── listeners have died, and nobody is left ──▶ dead ── somebody listens again ──▶ alive
+//!     └───── not serving, and nobody listens ──────────▶ dead
+//!     └───── so many answers in a row are missing ─────▶ hung ── one answer ──▶ alive
+//! ```
+
+use std::time::Duration;
+
+use crate::Instant;
+
+/// How often a dead one's address is looked at: someone may have started it again.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often that of one is looked at which does not serve yet: the wire counts no deaths of it.
+const LOOK_AHEAD: Duration = Duration::from_secs(1);
+
+/// Whether anybody listens.
+#[derive(Clone, Debug)]
+pub struct Presence {
+    /// So many listeners had died when it was looked last, and none was left.
+    found: u32,
+    /// Nobody listened when it was looked last, and it was not serving then.
+    is_absent: bool,
+    looked: Instant,
+}
+
+impl Presence {
+    /// It is there, as far as is known.
+    pub const fn new(now: Instant) -> Self {
+        Self {
+            found: 0,
+            is_absent: false,
+            looked: now,
+        }
+    }
+
+    /// Whether nobody listens any more since `deaths` listeners have died, which is looked at by `is_left`. One of several may have died
+    /// (SO_REUSEPORT), or the service manager has started the program again; so no death counts before it was looked.
+    ///
+    /// Of an application that `serves`, or begins to, an orderly end is the operator's affair. One that would go on must be there, however
+    /// it ended; and if it was not there it is still dead when its turn comes.
+    pub fn is_dead(
+        &mut self,
+        now: Instant,
+        deaths: u32,
+        serves: bool,
+        is_left: impl FnOnce() -> bool,
+    ) -> bool {
+        let is_suspect = deaths > 0 || self.is_absent;
+        let often = if is_suspect { LOOK } else { LOOK_AHEAD };
+        let is_known = deaths == self.found && now.since(self.looked) < often;
+        if is_known || serves && !is_suspect {
+            return is_suspect;
+        }
+        let is_left = is_left();
+        self.found = if is_left { 0 } else { deaths };
+        self.is_absent = !is_left && (self.is_absent || !serves);
+        self.looked = now;
+        !is_left
+    }
+}
+
+/// Answers to the health probe.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answers {
+    /// So many were missing, or wrong, since the last good one.
+    missing: u32,
+}
+
+impl Answers {
+    /// One was as it should be, or not; whether the application hangs, of which `failures` in a row are the sign.
+    pub fn hangs_after(&mut self, is_good: bool, failures: u32) -> bool {
+        self.missing = if is_good {
+            0
+        } else {
+            self.missing.saturating_add(1)
+        };
+        self.missing >= failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
+
+    /// A worker's connections die before its listener, and the agent reads of them meanwhile.
+    #[test]
+    fn no_death_counts_before_it_was_looked_who_is_left() {
+        let mut presence = Presence::new(BEGIN);
+        let mut is_dead = |after: Duration, deaths: u32, is_left: Option<bool>| {
+            let mut looked = false;
+            let is_dead = presence.is_dead(BEGIN + after, deaths, true, || {
+                looked = true;
+                is_left.expect("it need not be looked")
+            });
+            assert_eq!(looked, is_left.is_some());
+            is_dead
+        };
+        let soon = LOOK / 10;
+        assert!(!is_dead(soon, 0, None));
+        assert!(!is_dead(soon, 1, Some(true)), "another worker");
+        assert!(
+            is_dead(soon * 2, 1, Some(false)),
+            "forgotten, and one more: the last"
+        );
+        assert!(is_dead(soon * 3, 1, None));
+        assert!(
+            is_dead(soon * 4, 2, Some(false)),
+            "one that had come, and has gone"
+        );
+        assert!(!is_dead(soon * 20, 2, Some(true)), "it was started again");
+    }
+
+    /// It was stopped in order, or never started: no wire counts that.
+    #[test]
+    fn an_application_that_would_go_on_must_be_there() {
+        let mut presence = Presence::new(BEGIN);
+        let mut is_dead = |after: Duration, serves: bool, is_left: bool| {
+            presence.is_dead(BEGIN + after, 0, serves, || is_left)
+        };
+        let (soon, later) = (LOOK * 2, LOOK_AHEAD * 2);
+        assert!(!is_dead(later, true, false), "who stops what serves means it");
+        assert!(!is_dead(later, false, true));
+        assert!(is_dead(later * 2, false, false), "and then it is looked");
+        assert!(
+            is_dead(later * 2 + soon, true, false),
+            "nor is it there at the takeover"
+        );
+        assert!(is_dead(later * 2 + soon * 2, true, false));
+        assert!(!is_dead(later * 2 + soon * 3, true, true), "it was started");
+        assert!(!is_dead(later * 3, true, false), "and stopped");
+    }
+
+    #[test]
+    fn only_failures_in_a_row_count() {
+        let mut answers = Answers::default();
+        let hangs = [true, false, true, false, false, false, true, false]
+            .map(|is_good| answers.hangs_after(is_good, 2));
+        assert_eq!(hangs, [false, false, false, false, true, true, false, false]);
+    }
+}
