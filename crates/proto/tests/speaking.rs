@@ -544,6 +544,7 @@ fn pair() -> Pair {
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     let further = [
         (crashed(), Duration::ZERO),
+        (restarted(), LEASE),
         (restarted(), Duration::ZERO),
         (
             Bounds {
@@ -558,7 +559,6 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
         (operated(), LEASE),
         (operated(), Duration::ZERO),
         (crashed(), LEASE),
-        (restarted(), LEASE),
     ];
     let further = further.into_iter().filter(|_| wanted().0);
     for (bounds, lease) in usual.into_iter().chain(further) {
