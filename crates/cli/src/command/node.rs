@@ -55,7 +55,8 @@ impl NodeOption {
                 )))
             }
             (None, _) => Err(Failure::Missing(vec![format!(
-                "a node of steadfast (none is in {STATE_ROOT}: no agent runs here, and its log, journalctl -u steadfast, may say why; for one with its state elsewhere use --config FILE)"
+                "a node of steadfast (none is in {STATE_ROOT}: no agent runs here, and its log, journalctl -u steadfast, may say why; \
+                 for one with its state elsewhere use --config FILE)"
             )])),
         }
     }

@@ -41,12 +41,12 @@ pub(super) fn check(config: &Config, findings: &mut Findings) {
 /// The commands that a service names.
 fn hooks(config: &Config, findings: &mut Findings) {
     for (index, service) in config.services.iter().enumerate() {
-        let sync = service.state_sync.iter().map(|sync| &sync.command);
-        for (key, command) in [("on_deposed", &service.on_deposed)]
-            .into_iter()
-            .chain(sync.map(|command| ("state_sync", command)))
-        {
+        let mut check = |key: &str, command: &[String]| {
             program(config, &format!("service[{index}].{key}"), command, findings);
+        };
+        check("on_deposed", &service.on_deposed);
+        if let Some(sync) = &service.state_sync {
+            check("state_sync", &sync.command);
         }
     }
 }

@@ -209,8 +209,8 @@ fn a_network_without_a_key_is_warned_of() {
 }
 
 #[test]
-fn a_fence_and_a_witness_are_looked_for() {
-    let Some(lan) = Lan::new("a_fence_and_a_witness_are_looked_for") else {
+fn a_fence_a_hook_and_a_witness_are_looked_for() {
+    let Some(lan) = Lan::new("a_fence_a_hook_and_a_witness_are_looked_for") else {
         return;
     };
     add_gateways(&lan);
@@ -224,6 +224,11 @@ fn a_fence_and_a_witness_are_looked_for() {
         outcome.errors,
         "s.toml:2: fence.command: there is no program no-such-fence\n"
     );
+    assert_eq!(outcome.code, 2);
+    let hook = "policy = \"http\"\non_deposed = [\"no-such-hook\"]";
+    let outcome = lan.with_config("check-config", &lan.config("policy = \"http\"", hook));
+    let problem = "service[0].on_deposed: there is no program no-such-hook\n";
+    assert!(outcome.errors.contains(problem), "{}", outcome.errors);
     assert_eq!(outcome.code, 2);
 
     let witness = |scheme: &str, more: &str| {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -179,6 +179,16 @@ peer_address = "2001:db8::3"
 /// `steadfast` with `arguments`, to be run.
 pub fn steadfast(arguments: &[&str]) -> Command {
     program(PROGRAM.as_ref(), arguments)
+}
+
+/// A process that ends with this value.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Between two questions: asking takes the CPU from what is waited for.

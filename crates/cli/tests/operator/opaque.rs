@@ -3,11 +3,11 @@
 use std::io::{BufRead, BufReader, ErrorKind, Lines, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::daemon::pair;
-use crate::lan::{Lan, Namespace, Outcome, POLL};
+use crate::lan::{Lan, Namespace, Outcome, POLL, Process};
 
 /// RFC 6455 section 1.2.
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -17,26 +17,15 @@ const UPGRADED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r
 const ONLY_ONE: &str = "\"connections\":{\"protected\":0,\"unprotected\":1,\"ambiguous\":0}";
 
 /// openssl; it is killed if the test ends before it does.
-struct Openssl(Child);
-
-impl Openssl {
-    fn start(namespace: &Namespace, dir: &Path, arguments: &str) -> Self {
-        let mut command = Command::new("openssl");
-        command
-            .args(arguments.split_ascii_whitespace())
-            .current_dir(dir)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        Self(namespace.run(|| command.spawn().unwrap()))
-    }
-}
-
-impl Drop for Openssl {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn openssl(namespace: &Namespace, dir: &Path, arguments: &str) -> Process {
+    let mut command = Command::new("openssl");
+    command
+        .args(arguments.split_ascii_whitespace())
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    Process(namespace.run(|| command.spawn().unwrap()))
 }
 
 #[test]
@@ -66,7 +55,7 @@ fn what_is_not_http_is_shown_with_its_reason() {
     certificate.args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=a -keyout key.pem -out cert.pem".split(' '));
     let made = Outcome::of(certificate.current_dir(dir.path()));
     assert_eq!(made.code, 0, "{}", made.errors);
-    let _server = Openssl::start(
+    let _server = openssl(
         &lan.node,
         dir.path(),
         "s_server -accept 80 -cert cert.pem -key key.pem",
@@ -76,7 +65,7 @@ fn what_is_not_http_is_shown_with_its_reason() {
         assert!(Instant::now() < until, "openssl s_server does not listen");
         std::thread::sleep(POLL);
     }
-    let _client = Openssl::start(
+    let _client = openssl(
         &lan.stranger,
         dir.path(),
         "s_client -connect 10.0.0.100:80 -brief",
@@ -102,9 +91,9 @@ while True:
     stream.sendall(sys.argv[1].encode() if b'Upgrade' in asked else b'HTTP/1.1 204 No Content\r\n\r\n')
 ";
 
-/// Such a process; it is killed if the test ends before it does.
+/// Such a process.
 struct Worker {
-    process: Child,
+    process: Process,
     says: Lines<BufReader<ChildStdout>>,
 }
 
@@ -112,17 +101,10 @@ impl Worker {
     fn start(namespace: &Namespace) -> Self {
         let mut command = Command::new("python3");
         command.args(["-c", WORKER, UPGRADED]).stdout(Stdio::piped());
-        let mut process = namespace.run(|| command.spawn().unwrap());
-        let mut says = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut process = Process(namespace.run(|| command.spawn().unwrap()));
+        let mut says = BufReader::new(process.0.stdout.take().unwrap()).lines();
         assert_eq!(says.next().unwrap().unwrap(), "ready");
         Self { process, says }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -147,7 +129,7 @@ fn what_cannot_be_gone_on_with_ends_with_its_worker() {
     plain.read_exact(&mut [0; 4]).unwrap();
     backup.wait_for(&["\"protected\":1,\"unprotected\":1"]);
     let _other = Worker::start(&lan.node);
-    one.process.kill().unwrap();
+    one.process.0.kill().unwrap();
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let end = client.read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(end, Err(ErrorKind::ConnectionReset));

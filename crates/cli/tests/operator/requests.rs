@@ -5,21 +5,21 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::daemon::{Daemon, Kind, pair_of};
 use crate::keeper::PATIENCE;
-use crate::lan::{Lan, Namespace, Outcome};
+use crate::lan::{Lan, Namespace, Outcome, Process};
 
 /// One process for each connection; killed with its listener.
 const SERVER: &str = include_str!("server.py");
 
-/// A server that ends with this value, and the folder of what it notes.
+/// A server, and the folder of what it notes.
 struct Application {
-    process: Child,
+    _process: Process,
     notes: PathBuf,
 }
 
@@ -31,8 +31,8 @@ impl Application {
         let log = fs::File::create(notes.join("log")).unwrap();
         let mut python = Command::new("python3");
         python.args(["-c", SERVER]).arg(&notes).stderr(log);
-        let process = namespace.run(|| python.spawn().unwrap());
-        Self { process, notes }
+        let _process = Process(namespace.run(|| python.spawn().unwrap()));
+        Self { _process, notes }
     }
 
     fn on_both(lan: &Lan, dir: &Path) -> [Self; 2] {
@@ -45,13 +45,6 @@ impl Application {
     /// Method, path and mark of each request that it has begun with.
     fn asked(&self) -> String {
         fs::read_to_string(self.notes.join("asked")).unwrap_or_default()
-    }
-}
-
-impl Drop for Application {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -230,8 +223,8 @@ fn nginx(namespace: &Namespace, dir: &Path, node: &str) -> Application {
     fs::write(&config, text).unwrap();
     let mut command = Command::new("nginx");
     command.arg("-c").arg(&config).stderr(Stdio::null());
-    let process = namespace.run(|| command.spawn().unwrap());
-    Application { process, notes }
+    let _process = Process(namespace.run(|| command.spawn().unwrap()));
+    Application { _process, notes }
 }
 
 /// Six requests in one write; the third reply is under way when the primary loses its power, and the client has room for little of it.
