@@ -5,6 +5,7 @@
  *   wire   tc ingress of the service interface: on the backup, log each packet of a service, then release it.
  *   guard  tc egress of the same interface: nobody speaks for a VIP without the right to.
  *   death  cgroup/sock_release: marks the sockets of dying processes, so that guard can drop their FIN and RST.
+ *   loopback, connect4, connect6: wire and guard of clients on this node itself (own.h).
  *
  * The wire holds no per-flow state: the connection table lives with the reader of the ring.
  */
@@ -16,6 +17,7 @@
 #include "local.h"
 #include "log.h"
 #include "cap.h"
+#include "own.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -37,8 +39,10 @@ static __always_inline int release_to_peer(struct __sk_buff *skb, struct service
 	return bpf_redirect(state->ifindex, 0);
 }
 
-/* Send on to the client by this node's routes and neighbours. */
-static __always_inline int release_to_client(struct __sk_buff *skb, struct service_state *state) {
+/* Send on to the client by this node's routes and neighbours, unless it is on this node. */
+static __always_inline int release_to_client(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (same_address(packet->ip.destination, state->own_address))
+		return deliver_here(skb);
 	skb->mark = MARK_RELEASED;
 	return bpf_redirect_neigh(state->ifindex, NULL, 0, 0);
 }
@@ -46,7 +50,7 @@ static __always_inline int release_to_client(struct __sk_buff *skb, struct servi
 static __always_inline int release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (packet->direction == DIRECTION_IN)
 		return release_to_peer(skb, state);
-	return release_to_client(skb, state);
+	return release_to_client(skb, packet, state);
 }
 
 static __always_inline _Bool same_mac(const __u8 *a, const __u8 *b) {
@@ -254,6 +258,39 @@ static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packe
 	return release_to_peer(skb, state);
 }
 
+/* A segment in any mode but that of the primary, which is behind the wire. */
+static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
+	switch (mode) {
+	case MODE_WIRE:
+		return log_and_release(skb, packet, state);
+	case MODE_FORWARD:
+		return release(skb, packet, state);
+	case MODE_TAKEOVER:
+		if (packet->direction == DIRECTION_OUT)
+			return dropped(packet->service, REASON_GATE_CLOSED);
+		return packet->tcp.syn ? take_syn(skb, packet, state) : take(skb, packet);
+	case MODE_SOLE:
+		return packet->direction == DIRECTION_OUT ? dropped(packet->service, REASON_GATE_CLOSED) : TC_ACT_OK;
+	default: /* MODE_MUTE */
+		return dropped(packet->service, REASON_EGRESS_MUTE);
+	}
+}
+
+/* A segment that reaches the primary. */
+static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	_Bool is_from_wire = from_peer(skb, state);
+	if (packet->direction == DIRECTION_OUT) {
+		if (is_from_wire && same_address(packet->ip.destination, state->own_address))
+			return deliver_here(skb);
+		return dropped(packet->service, REASON_FOREIGN_VOICE);
+	}
+	if (is_from_wire)
+		return same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : TC_ACT_OK;
+	/* Of a neighbour that has not heard yet where the wire is. What the wire does not know must not be accepted. */
+	count(packet->service, REASON_LED_TO_WIRE);
+	return release_to_peer(skb, state);
+}
+
 SEC("tc")
 int wire(struct __sk_buff *skb) {
 	struct parsed packet = {};
@@ -270,30 +307,8 @@ int wire(struct __sk_buff *skb) {
 		return dropped(service, REASON_FRAGMENT);
 	if (verdict == PARSE_MALFORMED)
 		return dropped(service, REASON_MALFORMED);
-	switch (mode_now(state)) {
-	case MODE_WIRE:
-		return log_and_release(skb, &packet, state);
-	case MODE_FORWARD:
-		return release(skb, &packet, state);
-	case MODE_TAKEOVER:
-		if (packet.direction == DIRECTION_OUT)
-			return dropped(service, REASON_GATE_CLOSED);
-		return packet.tcp.syn ? take_syn(skb, &packet, state) : take(skb, &packet);
-	case MODE_SOLE:
-		if (packet.direction == DIRECTION_OUT)
-			return dropped(service, REASON_GATE_CLOSED);
-		return TC_ACT_OK;
-	case MODE_MUTE:
-		return dropped(service, REASON_EGRESS_MUTE);
-	default: /* MODE_PRIMARY */
-		if (packet.direction == DIRECTION_OUT)
-			return dropped(service, REASON_FOREIGN_VOICE);
-		if (from_peer(skb, state))
-			return TC_ACT_OK;
-		/* Of a neighbour that has not heard yet where the wire is. What the wire does not know must not be accepted. */
-		count(service, REASON_LED_TO_WIRE);
-		return release_to_peer(skb, state);
-	}
+	__u32 mode = mode_now(state);
+	return mode == MODE_PRIMARY ? reach_primary(skb, &packet, state) : carry(skb, &packet, state, mode);
 }
 
 /*
@@ -335,6 +350,34 @@ static __always_inline _Bool may_speak(struct service_state *state) {
 	return !until || bpf_ktime_get_ns() < until;
 }
 
+/* Whether this node's own stack may say this for the VIP now; by which way is not asked. */
+static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
+	__u32 service = packet->service;
+	if (packet->tcp.syn) { /* a new connection of that client, whoever died before */
+		struct client_key client = client_of(packet);
+		bpf_map_delete_elem(&dying, &client);
+	}
+	switch (mode) {
+	case MODE_WIRE:
+		if (!held_as(packet, state)) {
+			if (is_update(skb, packet, state) && !withhold(skb, packet))
+				return TC_ACT_OK;
+			return dropped(service, REASON_EGRESS_MUTE);
+		}
+		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
+	case MODE_FORWARD:
+	case MODE_MUTE:
+		return dropped(service, REASON_EGRESS_MUTE);
+	case MODE_PRIMARY:
+		return silence_death(skb, packet, state);
+	case MODE_TAKEOVER:
+	case MODE_SOLE:
+		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
+	default: /* MODE_OFF */
+		return TC_ACT_OK;
+	}
+}
+
 SEC("tc")
 int guard(struct __sk_buff *skb) {
 	struct parsed packet = {};
@@ -344,37 +387,17 @@ int guard(struct __sk_buff *skb) {
 		return TC_ACT_OK;
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
+	__u8 destination[6];
 	if (!state)
 		return TC_ACT_OK;
-	if (packet.tcp.syn) { /* a new connection of that client, whoever died before */
-		struct client_key client = client_of(&packet);
-		bpf_map_delete_elem(&dying, &client);
-	}
-	__u8 destination[6];
-	switch (mode_now(state)) {
-	case MODE_WIRE:
-		if (!held_as(&packet, state)) {
-			if (is_update(skb, &packet, state) && !withhold(skb, &packet))
-				return TC_ACT_OK;
-			return dropped(service, REASON_EGRESS_MUTE);
-		}
-		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
-	case MODE_FORWARD:
-		return dropped(service, REASON_EGRESS_MUTE);
-	case MODE_PRIMARY:
-		if (load(skb, 0, destination, sizeof(destination)) ||
-		    !same_mac(destination, state->peer_mac))
-			return dropped(service, REASON_EGRESS_UNGUARDED);
-		return silence_death(skb, &packet, state);
-	case MODE_MUTE:
-		return dropped(service, REASON_EGRESS_MUTE);
-	case MODE_TAKEOVER:
-	case MODE_SOLE:
-		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
-	default: /* MODE_OFF */
-		return TC_ACT_OK;
-	}
+	__u32 mode = mode_now(state);
+	if (mode == MODE_PRIMARY &&
+	    (load(skb, 0, destination, sizeof(destination)) || !same_mac(destination, state->peer_mac)))
+		return dropped(service, REASON_EGRESS_UNGUARDED);
+	return may_leave(skb, &packet, state, mode);
 }
+
+#include "loopback.h"
 
 /* Death by signal other than an orderly SIGTERM, SIGINT or SIGHUP, or by an exit code that counts as a crash. */
 static __always_inline _Bool is_crash(int exit_code, struct node_state *state) {

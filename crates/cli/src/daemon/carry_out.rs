@@ -9,7 +9,7 @@ use anyhow::Context;
 use linux::network::{Interface, Network, Part};
 use linux::raw::RawSender;
 use linux::repair::Pool;
-use linux::wire::{FilterWatch, Mode, Rings, Wire};
+use linux::wire::{self, FilterWatch, Mode, Rings, Wire};
 use proto::action::{Action, Gate, Report, ServiceIndex};
 use proto::census::{Page, PageQuery};
 use proto::learn::{QUESTION_MAX, Told};
@@ -23,6 +23,7 @@ use super::claim::Claims;
 use super::held::Held;
 use super::hook;
 use super::peer::Peer;
+use super::refusals::Refusals;
 use super::relay::Relay;
 use super::replicas::Replicas;
 use super::restore::{Restoring, pool_max};
@@ -38,7 +39,7 @@ const VERIFY: Duration = Duration::from_secs(2);
 /// Everything that the node's actions act on.
 pub struct Executor {
     pub(super) wire: Wire,
-    network: Network,
+    pub(super) network: Network,
     pub(super) raw: RawSender,
     pub(super) services: Vec<Service>,
     /// Sockets kept ready, per service.
@@ -54,6 +55,7 @@ pub struct Executor {
     /// Interfaces whose filters could not be put back.
     bare: Vec<u32>,
     verified: Instant,
+    pub(super) refusals: Refusals,
 }
 
 pub(super) struct Service {
@@ -99,7 +101,8 @@ impl Executor {
                 capped: HashSet::new(),
             });
         }
-        let interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
+        let mut interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
+        interfaces.push(wire::LOOPBACK);
         let filters = FilterWatch::open(&interfaces)?;
         Ok(Self {
             pool_max: pool_max(services.len())?,
@@ -117,6 +120,7 @@ impl Executor {
             filters,
             bare: Vec::new(),
             verified: Instant::now(),
+            refusals: Refusals::default(),
         })
     }
 
@@ -229,6 +233,7 @@ impl Executor {
             return;
         }
         self.verified = Instant::now();
+        self.tell_refusals();
         match self.network.verify() {
             Ok(missing) if missing.is_empty() => {}
             Ok(_) => match self.network.repair() {

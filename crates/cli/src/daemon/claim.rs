@@ -20,6 +20,8 @@ struct Service {
     interface: Interface,
     /// As configured.
     hosts: Vec<IpAddr>,
+    /// Nobody to be asked: `/proc` also lists the way through its wire, of IPv6.
+    peer: IpAddr,
     /// Open all the time: closing it takes 10 ms.
     announcer: Announcer,
     is_begun: bool,
@@ -41,6 +43,7 @@ impl Claims {
                 announcer: Announcer::open(&interface)?,
                 interface,
                 hosts: service.claim_ping.clone(),
+                peer: service.peer_address,
                 is_begun: false,
                 outside: None,
             })
@@ -60,7 +63,9 @@ impl Claims {
             .assume(vip, Part::Alone)
             .with_context(|| format!("claiming {vip}"))?;
         let hosts = if service.hosts.is_empty() {
-            network::gateways(&service.interface.name).context("looking for gateways")?
+            let gateways = network::gateways(&service.interface.name).context("looking for gateways")?;
+            let is_peer = |host: &IpAddr| *host == service.peer;
+            gateways.into_iter().filter(|host| !is_peer(host)).collect()
         } else {
             service.hosts.clone()
         };

@@ -15,6 +15,7 @@ mod limit;
 mod news;
 mod orders;
 mod peer;
+mod refusals;
 mod relay;
 mod replicas;
 mod report;

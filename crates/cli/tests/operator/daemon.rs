@@ -88,7 +88,7 @@ impl<'a> Daemon<'a> {
             state_dir.display(),
             kind.log,
             dir.join(format!("{name}.deposed")).display(),
-            kind.service,
+            kind.service.replace("PEER", &peer.to_string()),
         );
         std::fs::write(&config, &text).unwrap();
         let log = dir.join(format!("{name}.log"));
@@ -309,7 +309,7 @@ pub struct Kind<'a> {
     pub agent_timeouts_ms: [u32; 2],
     /// More lines of the logs' configuration.
     pub log: &'a str,
-    /// More lines of the service's.
+    /// More lines of the service's, or more services; PEER is the last byte of the peer's addresses.
     pub service: &'a str,
 }
 

@@ -6,6 +6,7 @@ mod daemon;
 mod gap;
 mod keeper;
 mod lan;
+mod local;
 mod opaque;
 mod replica;
 mod requests;

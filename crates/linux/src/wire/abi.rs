@@ -33,7 +33,7 @@ impl ServiceKey {
 }
 
 /// As the programs compare addresses: IPv4 as `::ffff:a.b.c.d`.
-fn mapped(address: IpAddr) -> [u8; 16] {
+pub(super) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
@@ -60,6 +60,9 @@ pub(super) struct ServiceState {
     pub hold_until_ns: u64,
     pub caps: u32,
     pub consented: u32,
+    pub own_address: [u8; 16],
+    pub own_mss: u32,
+    pub zero_end: u32,
 }
 
 /// `struct client_key`: a connection, by its client.
@@ -189,8 +192,11 @@ pub const MARK_SPEAK: u32 = 0x5f00_0004;
 /// `MARK_END`: the word that ends a connection for which this node has the right to speak.
 pub const MARK_END: u32 = 0x5f00_0005;
 
+/// `MARK_LOCAL`: a segment of a client on this node that the wire has let pass.
+pub const MARK_LOCAL: u32 = 0x5f00_0006;
+
 /// Names of the counters, in the order of `enum reason`.
-pub const REASONS: [&str; 21] = [
+pub const REASONS: [&str; 22] = [
     "logged_in_packets",
     "logged_out_packets",
     "logged_in_bytes",
@@ -212,11 +218,15 @@ pub const REASONS: [&str; 21] = [
     "dropped_right_expired",
     "led_to_wire",
     "dropped_input_held",
+    "refused_local_clients",
 ];
+
+/// `REASON_LOCAL_REFUSED`.
+pub(super) const REFUSED_LOCAL: usize = 21;
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<ServiceKey>() == 20);
-const _: () = assert!(size_of::<ServiceState>() == 88);
+const _: () = assert!(size_of::<ServiceState>() == 112);
 const _: () = assert!(size_of::<ClientKey>() == 20);
 const _: () = assert!(size_of::<NodeState>() == 64);
 const _: () = assert!(size_of::<Record>() == 24);

@@ -25,8 +25,10 @@ use memmap2::{MmapOptions, MmapRaw};
 use proto::packet::Checksum;
 use thiserror::Error;
 
-pub use abi::{Death, MARK_DYING, MARK_END, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
-pub use attach::{detach, mount_bpffs};
+pub use abi::{
+    Death, MARK_DYING, MARK_END, MARK_LOCAL, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX,
+};
+pub use attach::{LOOPBACK, detach, detach_loopback, mount_bpffs};
 pub use deaths::Deaths;
 use held::Undecided;
 pub use held::held_entries;
@@ -166,6 +168,17 @@ pub struct WireService {
     pub ifindex: u32,
     /// This node's MAC address there.
     pub own_mac: [u8; 6],
+    /// What this node's own programs are as clients of the service; nothing: their connections to it are refused.
+    pub own: Option<OwnClient>,
+}
+
+/// What a program on this node is as a client of a service.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnClient {
+    /// Its address: this node's on the service interface, of the VIP's family, and no VIP.
+    pub address: IpAddr,
+    /// Bytes of a segment that fits the service interface, without its headers.
+    pub mss: u32,
 }
 
 /// The loaded, attached and pinned programs with their maps.
@@ -299,9 +312,13 @@ impl Wire {
             hold_until_ns: 0,
             caps: 0,
             consented: 0,
+            own_address: [0; 16],
+            own_mss: 0,
+            zero_end: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };
+        self.set_own_client(index, service.own);
         // port 0 stands for the VIP itself (fragments carry no port)
         for port in [0, service.port] {
             let key = ServiceKey::new(service.address, port).to_bytes();
@@ -330,14 +347,21 @@ impl Wire {
         for &interface in &self.interfaces {
             attach::attach_interface(&self.object, interface)?;
         }
+        attach::attach_loopback(&self.object, self.node_name())?;
         let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
         self.set_netns_cookie(cookie);
-        match attach::attach_death(&mut self.object, &self.pin_dir.join("death")) {
-            Ok(()) => Ok(None),
-            Err(error) => Ok(Some(format!(
-                "deaths of server processes are not noticed: {error}"
-            ))),
+        for (program, without) in attach::OF_CGROUP {
+            if let Err(error) = attach::attach_cgroup(&mut self.object, program, &self.pin_dir.join(program))
+            {
+                return Ok(Some(format!("{without}: {error}")));
+            }
         }
+        Ok(None)
+    }
+
+    fn node_name(&self) -> &str {
+        let name = self.pin_dir.file_name().and_then(OsStr::to_str);
+        name.expect("it was made from the name")
     }
 
     /// Attaches the programs to a service interface again, from which someone may have removed them: what passed meanwhile
@@ -346,6 +370,9 @@ impl Wire {
     /// # Errors
     /// Names the step that failed: the interface may be gone.
     pub fn reattach(&self, interface: u32) -> Result<(), WireError> {
+        if interface == LOOPBACK {
+            return attach::attach_loopback(&self.object, self.node_name());
+        }
         attach::attach_interface(&self.object, interface)
     }
 
@@ -383,6 +410,15 @@ impl Wire {
         Ok(sums)
     }
 
+    /// How many connections of programs on this node to a service were refused.
+    ///
+    /// # Errors
+    /// As [`Wire::counters`].
+    pub fn refused_local_clients(&self, index: u16) -> Result<u64, WireError> {
+        let counters = self.counters(index)?;
+        Ok(counters[abi::REFUSED_LOCAL])
+    }
+
     /// Detaches the programs and removes the pins.
     ///
     /// # Errors
@@ -392,6 +428,7 @@ impl Wire {
         for &interface in &self.interfaces {
             outcome = outcome.and(detach(interface));
         }
+        outcome = outcome.and(detach_loopback(self.node_name()));
         outcome.and(remove_pins(&self.pin_dir))
     }
 }

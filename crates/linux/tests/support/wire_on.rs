@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steadfast_linux::wire::{Mode, REASONS, Wire, WireOptions, WireService};
+use steadfast_linux::wire::{Mode, OwnClient, REASONS, Wire, WireOptions, WireService};
 
 use super::eventually;
 use super::lan::{Family, Host};
@@ -32,6 +32,10 @@ pub fn services(host: &Host) -> [WireService; 2] {
         port: family.vip().port(),
         ifindex,
         own_mac: host.mac(),
+        own: Some(OwnClient {
+            address: host.address(family),
+            mss: 1400,
+        }),
     })
 }
 
