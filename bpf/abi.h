@@ -63,6 +63,9 @@ enum holds {
 /* Binary logarithm of the bits in the map `undecided`: with ten thousand clients in it, 12 of 10,000 strangers seem to be, too. */
 #define UNDECIDED_LOG2 23
 
+/* Binary logarithm of the bits in each generation of the map `known`: with 100,000 clients, one stranger in 40 seems to be known. */
+#define KNOWN_LOG2 22
+
 /* A connection, by its client. */
 struct client_key {
 	__u8 address[16];
@@ -97,7 +100,7 @@ struct death_record {
 struct node_state {
 	__u32 agent_asleep;  /* the agent waits for a wake-up; else it polls and none is sent */
 	__u32 crash_codes[8]; /* bit n: exit code n counts as a crash */
-	__u32 zero;
+	__u32 known_generation; /* bit 0: which half of the map `known` is the younger generation; stored by the agent alone */
 	__u64 netns_cookie;  /* processes of other network namespaces are not ours */
 	__u64 agent_seen_ns; /* when the agent last looked at the rings, CLOCK_MONOTONIC */
 	__u64 agent_timeout_ns; /* away for longer than this, it does not keep packets from passing */

@@ -17,6 +17,7 @@
 #include "local.h"
 #include "log.h"
 #include "cap.h"
+#include "known.h"
 #include "own.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -112,6 +113,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
 		return dropped(packet->service, REASON_RING_FULL);
 	}
+	publish_before_looking();
 	local = find_local(skb, packet);
 	if (local) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
@@ -126,9 +128,9 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 }
 
 /*
- * Log, then release. Reserving takes the ring's lock, so of a closing gate (or a hold) and this program one sees the other: either
- * the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is its
- * entry in `held`.
+ * Log, then release. A record is published before the gate is looked at, so of a closing gate (or a hold) and this program one sees the
+ * other: either the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is
+ * its entry in `held`.
  */
 #define LOG_INTO(ring_name, other_position)                                                                                            \
 	static __always_inline int log_into_##ring_name(struct __sk_buff *skb, struct parsed *packet,                  \
@@ -140,6 +142,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_RING_FULL;                                                                       \
 		}                                                                                                      \
+		publish_before_looking();                                                                              \
 		if (mode_now(state) != MODE_WIRE || held_as(packet, state)) {                                          \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_GATE_CLOSED;                                                                     \
@@ -160,23 +163,16 @@ LOG_INTO(ring_overflow, bpf_ringbuf_query(&ring, BPF_RB_PROD_POS))
 LOG_INTO(ring_open, 0)
 
 static __always_inline int log_segment(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (packet->tcp.syn)
+	if (packet->tcp.syn || !is_known(packet))
 		return log_into_ring_open(skb, packet, state);
 	int outcome = log_into_ring(skb, packet, state);
 	return outcome == REASON_RING_FULL ? log_into_ring_overflow(skb, packet, state) : outcome;
 }
 
-/* Whether the connection of a packet's client is, or may be, being decided. The hash is multiplicative (Knuth, TAOCP 3, 6.4). */
+/* Whether the connection of a packet's client is, or may be, being decided. */
 static __always_inline _Bool is_undecided(struct parsed *packet) {
 	struct client_key client = client_of(packet);
-	__u64 words[3] = {};
-	__builtin_memcpy(words, &client, sizeof(client));
-	__u64 hash = 0;
-	for (int i = 0; i < 3; i++) {
-		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ULL;
-		hash ^= hash >> 32;
-	}
-	__u32 bit = hash >> (64 - UNDECIDED_LOG2), word = bit / 64;
+	__u32 bit = hash_of(&client) >> (64 - UNDECIDED_LOG2), word = bit / 64;
 	volatile __u64 *bits = bpf_map_lookup_elem(&undecided, &word);
 	return !bits || *bits >> bit % 64 & 1;
 }

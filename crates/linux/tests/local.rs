@@ -21,11 +21,11 @@ const MUCH: usize = 300_000;
 
 /// A wire on each node, and a listener of each family on the primary.
 struct Scene {
-    lan: Lan,
     backup: WireOn,
     primary: WireOn,
     reading: Reading,
     listeners: [TcpListener; 2],
+    lan: Lan,
 }
 
 impl Scene {

@@ -11,6 +11,7 @@ mod frame;
 mod health;
 mod held;
 mod hook;
+mod known;
 mod limit;
 mod news;
 mod orders;
@@ -49,6 +50,7 @@ use crate::control::{self, Call};
 use crate::lock::Lock;
 use crate::metrics;
 use carry_out::Executor;
+use known::Known;
 use peer::{About, Message, Peer};
 pub use servers::accepts;
 pub use set_up::could_go_on;
@@ -101,6 +103,7 @@ struct Agent<'a> {
     /// It is to stop, by then at the latest.
     leaves_by: Option<proto::Instant>,
     peer_addresses: Vec<std::net::IpAddr>,
+    known: Known,
 }
 
 /// Reads the log for the node.
@@ -187,6 +190,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         peer_status,
         leaves_by: None,
         peer_addresses: config.peer.addresses.clone(),
+        known: Known::new(),
     };
     let away = found.map(|Found { seen, .. }| linux::clock::now().since(seen));
     tracing::info!(node = config.node.name, peer = config.peer.name, ?away, "ready");
@@ -215,6 +219,7 @@ impl Agent<'_> {
             }
             self.executor.watch(&mut self.node);
             self.executor.mend();
+            self.known.renew(&self.executor, &self.node);
             let now = linux::clock::now();
             for (service, syn_ack) in self.executor.relay().unheard() {
                 self.node.handle_unheard(now, service, syn_ack);

@@ -100,19 +100,30 @@ impl ClientKey {
 
     /// The bit of the map `undecided` that stands for this client, and others: as `is_undecided` computes it.
     pub(super) fn undecided_bit(self) -> usize {
+        usize::try_from(self.hash() >> (64 - UNDECIDED_LOG2)).expect("a few bits")
+    }
+
+    /// The bit of a generation of the map `known` that stands for this client, and others: as `is_known` computes it.
+    pub(super) fn known_bit(self) -> usize {
+        usize::try_from(self.hash() >> (64 - KNOWN_LOG2)).expect("a few bits")
+    }
+
+    /// As `hash_of` computes it.
+    fn hash(self) -> u64 {
         let mut bytes = [0; 24];
         bytes[..20].copy_from_slice(&self.to_bytes());
-        let hash = bytes.chunks_exact(8).fold(0_u64, |hash, word| {
+        bytes.chunks_exact(8).fold(0_u64, |hash, word| {
             let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
             let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             hash ^ hash >> 32
-        });
-        usize::try_from(hash >> (64 - UNDECIDED_LOG2)).expect("a few bits")
+        })
     }
 }
 
 /// `UNDECIDED_LOG2`.
 pub(super) const UNDECIDED_LOG2: u32 = 23;
+/// `KNOWN_LOG2`.
+pub(super) const KNOWN_LOG2: u32 = 22;
 
 /// `HELD_UNDECIDED`.
 pub(super) const HELD_UNDECIDED: u32 = 1;
@@ -151,7 +162,7 @@ impl Death {
 pub(super) struct NodeState {
     pub agent_asleep: u32,
     pub crash_codes: [u32; 8],
-    pub zero: u32,
+    pub known_generation: u32,
     pub netns_cookie: u64,
     pub agent_seen_ns: u64,
     pub agent_timeout_ns: u64,

@@ -9,6 +9,7 @@ mod attach;
 mod caps;
 mod deaths;
 mod held;
+mod known;
 mod ring;
 mod watch;
 mod words;
@@ -32,6 +33,7 @@ pub use attach::{LOOPBACK, detach, detach_loopback, mount_bpffs};
 pub use deaths::Deaths;
 use held::Undecided;
 pub use held::held_entries;
+use known::Known;
 pub use ring::{Log, Reader, Ring, Rings};
 pub use watch::FilterWatch;
 
@@ -188,6 +190,7 @@ pub struct Wire {
     states: MmapRaw,
     node: MmapRaw,
     undecided: Undecided,
+    known: Known,
     /// The services of which something may be in the map `held`, as bits.
     told: AtomicU64,
     interfaces: Vec<u32>,
@@ -256,12 +259,14 @@ impl Wire {
         let states = map_memory(&object, "states", size_of::<ServiceState>() * SERVICES_MAX)?;
         let node = map_memory(&object, "node", size_of::<NodeState>())?;
         let undecided = Undecided::new(map_memory(&object, "undecided", Undecided::BYTES)?);
+        let known = Known::new(map_memory(&object, "known", Known::BYTES)?);
         Ok(Self {
             object,
             pin_dir,
             states,
             node,
             undecided,
+            known,
             told: AtomicU64::new(0),
             interfaces: Vec::new(),
         })
