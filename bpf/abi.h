@@ -143,6 +143,7 @@ enum reason {
 	REASON_LED_TO_WIRE,       /* came past the wire: sent there, to be logged */
 	REASON_INPUT_HELD,        /* the primary's state stands still while it is copied; dropped, TCP repeats it */
 	REASON_LOCAL_REFUSED,     /* a program on this node would not have been a client like any other: its connect(2) failed */
+	REASON_CAME_BACK,         /* has been sent to the peer before, which is no primary either; dropped */
 	REASON_COUNT,
 };
 

@@ -19,54 +19,11 @@
 #include "cap.h"
 #include "known.h"
 #include "own.h"
+#include "release.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 static __always_inline __u32 mode_now(struct service_state *state) { return *(volatile __u32 *)&state->mode; }
-
-static __always_inline int dropped(__u32 service, enum reason reason) {
-	count(service, reason);
-	return TC_ACT_SHOT;
-}
-
-/* Send on to the other node: same interface, other MAC addresses. */
-static __always_inline int release_to_peer(struct __sk_buff *skb, struct service_state *state) {
-	__u8 macs[12];
-	__builtin_memcpy(macs, state->peer_mac, 6);
-	__builtin_memcpy(macs + 6, state->own_mac, 6);
-	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
-		return TC_ACT_SHOT;
-	skb->mark = MARK_RELEASED;
-	return bpf_redirect(state->ifindex, 0);
-}
-
-/* Send on to the client by this node's routes and neighbours, unless it is on this node. */
-static __always_inline int release_to_client(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (same_address(packet->ip.destination, state->own_address))
-		return deliver_here(skb);
-	skb->mark = MARK_RELEASED;
-	return bpf_redirect_neigh(state->ifindex, NULL, 0, 0);
-}
-
-static __always_inline int release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (packet->direction == DIRECTION_IN)
-		return release_to_peer(skb, state);
-	return release_to_client(skb, packet, state);
-}
-
-static __always_inline _Bool same_mac(const __u8 *a, const __u8 *b) {
-	__u8 difference = 0;
-	for (int i = 0; i < ETH_ALEN; i++)
-		difference |= a[i] ^ b[i];
-	return !difference;
-}
-
-static __always_inline _Bool from_peer(struct __sk_buff *skb, struct service_state *state) {
-	__u8 source[6];
-	if (load(skb, ETH_ALEN, source, sizeof(source)))
-		return 0;
-	return same_mac(source, state->peer_mac);
-}
 
 /* To the local stack. A new connection takes over the mark, and so does what answers it (tcp_fwmark_accept). */
 static __always_inline int pass_local(struct __sk_buff *skb, struct parsed *packet, _Bool is_new) {

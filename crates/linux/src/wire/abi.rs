@@ -207,7 +207,7 @@ pub const MARK_END: u32 = 0x5f00_0005;
 pub const MARK_LOCAL: u32 = 0x5f00_0006;
 
 /// Names of the counters, in the order of `enum reason`.
-pub const REASONS: [&str; 22] = [
+pub const REASONS: [&str; 23] = [
     "logged_in_packets",
     "logged_out_packets",
     "logged_in_bytes",
@@ -230,6 +230,7 @@ pub const REASONS: [&str; 22] = [
     "led_to_wire",
     "dropped_input_held",
     "refused_local_clients",
+    "dropped_came_back",
 ];
 
 /// `REASON_LOCAL_REFUSED`.
