@@ -132,9 +132,10 @@ fn everything_is_logged_before_it_arrives(test: &str, family: Family, chunks_onl
         "no large GSO packet passed: {}",
         log.longest
     );
-    assert_eq!(
-        log.records[1], 2,
-        "one SYN, one SYN-ACK, nothing else in the ring of SYNs"
+    let strangers = log.records[1];
+    assert!(
+        (2..=32).contains(&strangers),
+        "{strangers}: SYN, SYN-ACK, and what the client said before its server had"
     );
     assert_eq!(log.malformed, []);
     assert_eq!(wire.drops(family), []);
