@@ -97,6 +97,9 @@ fn loopback_handle(node: &str) -> u32 {
 /// # Errors
 /// As [`detach`].
 pub fn detach_loopback(node: &str) -> Result<(), WireError> {
+    if !has_filters("lo", TC_EGRESS) {
+        return Ok(()); // libbpf would tell the operator that there is none
+    }
     take_away(LOOPBACK, &[TC_EGRESS], loopback_handle(node))
 }
 
