@@ -42,7 +42,7 @@ struct service_state {
 	__u32 holds;         /* enum holds, stored by the agent alone */
 	__u32 server_dead;   /* so many listeners' processes died: its kernel's RSTs are not speech; cleared by the agent */
 	__u64 deaths;        /* sockets of this service released by dying processes */
-	__u64 peer_seen_ns;  /* last packet that came through from the primary, CLOCK_MONOTONIC */
+	__u64 peer_seen_ns;  /* last packet of the service that the other node sent here, CLOCK_MONOTONIC */
 	__u64 epoch;         /* of the mode; for the agent that goes on from here */
 	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long */
 	__u64 until_ns;      /* the right to speak alone ends then, CLOCK_MONOTONIC; 0: it does not end */

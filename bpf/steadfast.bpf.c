@@ -288,8 +288,10 @@ int wire(struct __sk_buff *skb) {
 	default: /* MODE_PRIMARY */
 		if (packet.direction == DIRECTION_OUT)
 			return dropped(service, REASON_FOREIGN_VOICE);
-		if (from_peer(skb, state))
+		if (from_peer(skb, state)) {
+			state->peer_seen_ns = bpf_ktime_get_ns();
 			return TC_ACT_OK;
+		}
 		/* Of a neighbour that has not heard yet where the wire is. What the wire does not know must not be accepted. */
 		count(service, REASON_LED_TO_WIRE);
 		return release_to_peer(skb, state);

@@ -9,6 +9,7 @@ use crate::Instant;
 use crate::census::PageQuery;
 use crate::connection::Cap;
 use crate::orphans::Orphans;
+use crate::path::PathWord;
 use crate::role::Role;
 use crate::state_sync::Phase;
 use crate::table::ConnectionId;
@@ -102,6 +103,14 @@ pub enum Action {
     Announce {
         /// Of this service.
         service: ServiceIndex,
+    },
+    /// Ask outside hosts through the service's interface, from this node's own address; each time one answers, call
+    /// `handle_outside`.
+    AskOutside {
+        /// For this service.
+        service: ServiceIndex,
+        /// Answers to questions that were asked before are to be ignored.
+        anew: bool,
     },
     /// The peer speaks alone. Give up the VIP, end what sockets and replicas have it without a word.
     StandDown {
@@ -332,6 +341,9 @@ pub struct ServiceBeat {
     pub orphans: Orphans,
     /// Of the receiver's orphans the sender has taken so many.
     pub adopted: u64,
+    /// The sender's side of the service's path. `None`: its program does not know of paths.
+    #[serde(default)]
+    pub path: Option<PathWord>,
 }
 
 /// How an application is.

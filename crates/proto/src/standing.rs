@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use crate::Instant;
+use crate::path::Fitness;
 use crate::role::{Event, Role};
 
 /// Between two questions to an arbiter that has not answered.
@@ -83,6 +84,8 @@ pub struct StandingConfig {
     pub arbiter: Arbiter,
     /// For so long the backup may speak without having asked.
     pub lease: Duration,
+    /// Time that this node waits before it has a silent peer fenced, so that of two living nodes the other one is faster.
+    pub fence_delay: Duration,
 }
 
 /// What an agent that is gone left of a standing.
@@ -120,6 +123,10 @@ pub struct Standing {
     /// That epoch is this node's, which does not know any more what it has said in it.
     has_forgotten: bool,
     leaves: bool,
+    /// What this node's path allows it to begin.
+    fitness: Fitness,
+    /// Clients reach this node, as far as it knows: else it asks no arbiter and takes nobody for dead, since the fault may be its own.
+    is_reached: bool,
 }
 
 impl Standing {
@@ -140,6 +147,8 @@ impl Standing {
             knows: config.arbiter != Arbiter::Witness,
             has_forgotten: false,
             leaves: false,
+            fitness: Fitness::WHOLE,
+            is_reached: true,
         };
         standing.grant(now); // what the agent before has granted is not known
         standing
@@ -160,7 +169,22 @@ impl Standing {
         self.leaves
     }
 
-    /// The operator wants this node to have no part in the service, or to have one again.
+    /// Whether this node tells its peer not to count on it.
+    pub const fn says_that_it_leaves(&self) -> bool {
+        let is_mute = matches!(self.role, Role::Joining | Role::Returning | Role::Standby);
+        self.leaves || is_mute && self.fitness.is_out
+    }
+
+    /// What this node's path allows it to begin, and whether clients reach it.
+    pub fn set_path(&mut self, now: Instant, fitness: Fitness, is_reached: bool) -> Option<Change> {
+        (self.fitness, self.is_reached) = (fitness, is_reached);
+        match self.role {
+            Role::Returning if !fitness.returns => self.change(now, Event::Withdrawn, 0),
+            _ => None,
+        }
+    }
+
+    /// This node is to have no part in the service, or to have one again: the operator wants it, or its path is broken.
     pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
         let left = std::mem::replace(&mut self.leaves, leaves);
         match self.role {
@@ -217,6 +241,13 @@ impl Standing {
         }
     }
 
+    fn fence_delay(&self) -> Duration {
+        match self.config.arbiter {
+            Arbiter::Fence => self.config.fence_delay,
+            Arbiter::FailStop | Arbiter::Witness => Duration::ZERO,
+        }
+    }
+
     fn has_lease(&self, now: Instant) -> bool {
         self.lease_until.is_some_and(|until| now < until)
     }
@@ -245,8 +276,11 @@ impl Standing {
         match self.role {
             _ if self.wanted() == Some(0) => Some(self.ask_at),
             Role::TakingOver | Role::Sole => Some(self.ask_at),
-            Role::Claiming => Some(self.ask_at.max(self.granted_until.unwrap_or(self.ask_at))),
-            Role::Backup => self.is_wanted.then_some(self.ask_at),
+            Role::Claiming => {
+                let at = self.ask_at.max(self.granted_until.unwrap_or(self.ask_at));
+                self.is_reached.then_some(at)
+            }
+            Role::Backup => (self.is_wanted && self.is_reached).then_some(self.ask_at),
             Role::Joining | Role::Primary | Role::Returning | Role::Standby => None,
         }
     }
@@ -357,11 +391,19 @@ impl Standing {
             return self.event_of_voice(word);
         }
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
-        let may_serve_it = !word.leaves && !self.leaves;
+        let may_serve_it = !word.leaves && !self.leaves && self.fitness.returns;
+        let Fitness { serves, begins, .. } = self.fitness;
         match (self.role, word.role) {
-            (Role::Joining, Role::Joining) => (self.knows && self.config.is_primary).then_some(Event::Begins),
+            (Role::Joining, Role::Joining) => {
+                let is_first = self.config.is_primary && serves || begins;
+                (self.knows && is_first).then_some(Event::Begins)
+            }
             // It is mute for this node, which has forgotten why: nobody serves.
-            (Role::Joining, Role::Standby | Role::Returning) => self.knows.then_some(Event::Begins),
+            (Role::Joining, Role::Standby | Role::Returning) => {
+                (self.knows && serves).then_some(Event::Begins)
+            }
+            // The same, but that node's clients do not reach it.
+            (Role::Standby, Role::Joining) => (begins && !self.leaves).then_some(Event::Begins),
             // It has not heard what this node has said alone since: its connections are not what the clients know.
             (Role::Joining, Role::Primary | Role::Claiming)
                 if word.epoch < self.epoch && self.has_forgotten =>
@@ -388,11 +430,11 @@ impl Standing {
             }
             (Role::Returning, Role::Primary) => later.then_some(Event::Consented),
             // It was refused the right to serve, or has forgotten that it served, so nobody does; and it is mute.
-            (Role::Returning, Role::Standby) => Some(Event::Begins),
+            (Role::Returning, Role::Standby) => serves.then_some(Event::Begins),
             // Both are mute: the right was given to a node that had left meanwhile, or that has forgotten it. One begins, after both.
             (Role::Standby, Role::Standby) | (Role::Returning, Role::Returning) => {
                 let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
-                (is_first && !self.leaves).then_some(Event::Begins)
+                (is_first && !self.leaves && serves).then_some(Event::Begins)
             }
             // It was given one that its last agent did not use. It could be followed, for the log has no gap; but to return is the one way
             // that is known to be right whatever has brought it there.
@@ -424,7 +466,8 @@ impl Standing {
         let yields = match self.role {
             Role::Joining => true,
             Role::Standby => {
-                let serves = word.role == Role::Sole && !word.leaves && !self.leaves;
+                let may_return = !self.leaves && self.fitness.returns;
+                let serves = word.role == Role::Sole && !word.leaves && may_return;
                 return (serves && (later || same)).then_some(Event::PeerServes);
             }
             Role::Returning | Role::Primary | Role::Claiming => later,
@@ -441,8 +484,13 @@ impl Standing {
             if self.leaves {
                 return None; // it has promised not to
             }
+            if event == Event::PeerSilent && !self.is_reached {
+                return None; // the silence may be this node's fault
+            }
             if self.config.arbiter != Arbiter::FailStop && !self.has_lease(now) && !self.is_confirmed() {
-                self.is_wanted = true;
+                if !std::mem::replace(&mut self.is_wanted, true) {
+                    self.ask_at = self.ask_at.max(now + self.fence_delay());
+                }
                 return None;
             }
         }
@@ -462,6 +510,13 @@ impl Standing {
         };
         let is_fence = self.config.arbiter == Arbiter::Fence;
         match event {
+            Event::PeerSilent if from == Role::Backup => {
+                self.ask_at = self.ask_at.max(now + self.fence_delay());
+            }
+            Event::PeerSilent => {
+                let free = self.granted_until.map_or(now, |free| free.max(now));
+                self.ask_at = free + self.fence_delay();
+            }
             Event::PeerLeaves => {
                 self.granted_until = Some(now); // it has promised to take nothing over
                 self.confirmed = is_fence.then_some(self.epoch + 1);

@@ -11,6 +11,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use proto::Instant;
+use proto::path::{Outside, fitness};
 use proto::role::{Event, Role};
 use proto::standing::{Arbiter, Change, Found, Standing, StandingConfig, Verdict, Word};
 use stateright::{Checker, Model, Property};
@@ -36,6 +37,8 @@ struct Bounds {
     restarts: u8,
     /// Orders of the operator.
     orders: u8,
+    /// Changes of paths.
+    paths: u8,
     epochs: u64,
 }
 
@@ -72,6 +75,7 @@ struct State {
     crashes: u8,
     restarts: u8,
     orders: u8,
+    paths: u8,
     /// Someone went on from a log that did not know what the other has said alone.
     is_contradicted: bool,
 }
@@ -108,10 +112,42 @@ enum Action {
     Decided(usize),
     /// The operator takes a node out, or in again.
     Leave(usize, bool),
+    /// What a node knows of its path is this from now on.
+    Path(usize, Knows),
+    /// A wire takes over from a primary that it hears but cannot reach; it may be wrong.
+    TakeOver(usize),
+    /// A wire that is cut off gives way to its primary; it may be wrong.
+    GiveWay(usize),
     /// A node's power fails and comes back: its connections are gone.
     Crash(usize),
     /// A node's agent dies, and another one goes on from what the kernel has. What was asked is decided, and nobody hears the answer.
     Restart(usize),
+}
+
+/// What a node may know of its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Knows {
+    /// Everything works.
+    Whole,
+    /// The peer is reached through another link only.
+    Apart,
+    /// Clients do not reach this node.
+    CutOff,
+    /// Clients reach this node, and not the peer.
+    Chosen,
+}
+
+impl Knows {
+    const ALL: [Self; 4] = [Self::Whole, Self::Apart, Self::CutOff, Self::Chosen];
+
+    fn sides(self) -> (bool, Outside, Outside) {
+        match self {
+            Self::Whole => (true, Outside::Reached, Outside::Reached),
+            Self::Apart => (false, Outside::Reached, Outside::Reached),
+            Self::CutOff => (false, Outside::Lost, Outside::Reached),
+            Self::Chosen => (false, Outside::Reached, Outside::Lost),
+        }
+    }
 }
 
 impl Pair {
@@ -120,6 +156,7 @@ impl Pair {
             is_primary: node == 0,
             arbiter: self.arbiter,
             lease: self.lease,
+            fence_delay: Duration::ZERO,
         }
     }
 
@@ -219,10 +256,25 @@ impl Pair {
         state.restarts += 1;
     }
 
+    /// The same when all paths work, and both nodes know it.
+    fn mended(&self, last: &State) -> State {
+        let mut state = last.clone();
+        if self.bounds.paths > 0 {
+            for node in 0..2 {
+                let gave_way = state.nodes[node].standing.leaves();
+                self.play(&mut state, &[Action::Path(node, Knows::Whole)]);
+                if gave_way {
+                    self.play(&mut state, &[Action::Leave(node, false)]);
+                }
+            }
+        }
+        state
+    }
+
     /// Whether the service lives a while after everything works again: words arrive, the arbiter answers, outside hosts too. (One
     /// that lives, and is about to be deposed, is deposed in a state that is looked at as well.)
     fn someone_serves_in_the_end(&self, last: &State) -> bool {
-        let mut state = last.clone();
+        let mut state = self.mended(last);
         (0..ROUNDS).any(|_| {
             for node in 0..2 {
                 self.work(&mut state, node);
@@ -237,7 +289,7 @@ impl Pair {
 
     /// Whether either node of a pair that is whole for a while serves when the other one is gone for good.
     fn who_is_left_serves(&self, last: &State) -> bool {
-        let mut state = last.clone();
+        let mut state = self.mended(last);
         for _ in 0..ROUNDS {
             for node in 0..2 {
                 self.work(&mut state, node);
@@ -323,6 +375,7 @@ impl Model for Pair {
             crashes: 0,
             restarts: 0,
             orders: 0,
+            paths: 0,
             is_contradicted: false,
         }]
     }
@@ -351,6 +404,10 @@ impl Model for Pair {
                 let leaves = state.nodes[node].standing.leaves();
                 actions.push(Action::Leave(node, !leaves));
             }
+            if state.paths < self.bounds.paths {
+                actions.extend(Knows::ALL.map(|knows| Action::Path(node, knows)));
+                actions.extend([Action::TakeOver(node), Action::GiveWay(node)]);
+            }
             if state.crashes < self.bounds.crashes {
                 actions.push(Action::Crash(node));
             }
@@ -376,8 +433,8 @@ impl Model for Pair {
                 let word = Word {
                     role: standing.role(),
                     epoch: standing.epoch(),
-                    leaves: standing.leaves(),
-                    yields: standing.leaves(),
+                    leaves: standing.says_that_it_leaves(),
+                    yields: standing.says_that_it_leaves(),
                     echo: heard.map(at),
                 };
                 state.words[1 - node].push((state.now, word));
@@ -412,6 +469,25 @@ impl Model for Pair {
             Action::Leave(node, leaves) => {
                 state.orders += 1;
                 changed(&mut state, node, &mut |standing| standing.set_leaves(now, leaves));
+            }
+            Action::Path(node, knows) => {
+                state.paths += 1;
+                let (meet, own, peer) = knows.sides();
+                let (fitness, is_reached) = (fitness(meet, own, peer), own != Outside::Lost);
+                changed(&mut state, node, &mut |standing| {
+                    standing.set_path(now, fitness, is_reached)
+                });
+            }
+            Action::TakeOver(node) => {
+                state.paths += 1;
+                changed(&mut state, node, &mut |standing| standing.on_handover(now));
+            }
+            Action::GiveWay(node) => {
+                state.paths += 1;
+                let is_wire = state.nodes[node].standing.role() == Role::Backup;
+                changed(&mut state, node, &mut |standing| {
+                    is_wire.then(|| standing.set_leaves(now, true)).flatten()
+                });
             }
             Action::Crash(node) => {
                 self.crash(&mut state, node);
@@ -499,6 +575,7 @@ fn bounds() -> Bounds {
         crashes: 0,
         restarts: 0,
         orders: 0,
+        paths: 0,
         epochs: if is_large() { 5 } else { 4 },
     }
 }
@@ -508,6 +585,16 @@ fn operated() -> Bounds {
     Bounds {
         ticks: if is_large() { 3 } else { 2 },
         orders: if is_large() { 2 } else { 1 },
+        ..bounds()
+    }
+}
+
+/// Less time, but paths that break, and are taken to be broken.
+fn cut() -> Bounds {
+    Bounds {
+        ticks: if wanted().0 { 2 } else { 1 },
+        epochs: if wanted().0 { 4 } else { 3 },
+        paths: if is_large() { 2 } else { 1 },
         ..bounds()
     }
 }
@@ -543,6 +630,7 @@ fn pair() -> Pair {
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     let further = [
+        (cut(), Duration::ZERO),
         (crashed(), Duration::ZERO),
         (restarted(), LEASE),
         (restarted(), Duration::ZERO),
@@ -559,6 +647,7 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
         (operated(), LEASE),
         (operated(), Duration::ZERO),
         (crashed(), LEASE),
+        (cut(), LEASE),
     ];
     let further = further.into_iter().filter(|_| wanted().0);
     for (bounds, lease) in usual.into_iter().chain(further) {

@@ -121,6 +121,7 @@ web in detail
 simplex        this node serves alone
 history        sole 11 s ago, before that taking over 12 s ago, before that backup 62 s ago
 peer           primary; its application: DEAD
+path           works (outside reached, the peer's unknown; no link to the peer here)
 log            5.1 MiB of 2.0 GiB; the largest 2.0 KiB of 64.0 MiB
 in files       300.0 MiB of 8.0 GiB
 slowed         3 clients, whose logs are nearly full

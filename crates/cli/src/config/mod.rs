@@ -292,6 +292,17 @@ impl Service {
 }
 
 impl Config {
+    /// The peer's addresses that heartbeats go to: those of `[peer]`, and the one on each service's interface.
+    pub fn links(&self) -> Vec<IpAddr> {
+        let mut links = self.peer.addresses.clone();
+        for service in &self.services {
+            if !links.contains(&service.peer_address) {
+                links.push(service.peer_address);
+            }
+        }
+        links
+    }
+
     /// Reads and checks the file `path`.
     ///
     /// # Errors

@@ -292,6 +292,7 @@ fn one_arbiter_at_most() {
     let expected = Fence {
         command: vec!["ipmi-off".to_owned(), "beta".to_owned()],
         timeout: Duration::from_secs(10),
+        delay: Duration::ZERO,
     };
     assert_eq!(before(fence).unwrap().arbiter, Arbiter::Fence(expected));
     let witness = "[witness]\nkind = \"etcd\"\nendpoints = [\"http://127.0.0.1:2379\"]\n";

@@ -98,6 +98,11 @@ pub fn service() -> ServiceStatus {
             may_speak_ns: None,
         },
         state_sync: None,
+        path: PathStatus {
+            carrier: true,
+            outside: Outside::Reached,
+            ..PathStatus::default()
+        },
     }
 }
 

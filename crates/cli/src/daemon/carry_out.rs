@@ -22,6 +22,7 @@ use super::census::Listing;
 use super::claim::Claims;
 use super::held::Held;
 use super::hook;
+use super::outside::Outside;
 use super::peer::Peer;
 use super::relay::Relay;
 use super::replicas::Replicas;
@@ -47,6 +48,7 @@ pub struct Executor {
     pub(super) relay: Relay,
     pub(super) replicas: Replicas,
     claims: Claims,
+    outside: Outside,
     servers: Servers,
     state_syncs: StateSyncs,
     arbiter: Arbiter,
@@ -111,6 +113,7 @@ impl Executor {
             relay: Relay::new(config)?,
             replicas: Replicas::new(config)?,
             claims: Claims::new(config)?,
+            outside: Outside::new(config),
             servers,
             state_syncs,
             arbiter,
@@ -207,10 +210,37 @@ impl Executor {
         }
         self.servers.watch(&self.wire, node);
         self.claims.look(linux::clock::now(), node);
+        self.outside.look(node);
     }
 
-    /// Puts back what others took away: filters at once, the rest now and then.
-    pub fn mend(&mut self) {
+    /// A datagram of the peer's agent came in by this interface.
+    pub fn note_arrival(&self, node: &mut Node, interface: u32) {
+        for (index, service) in (0..).zip(&self.services) {
+            if service.interface.index == interface {
+                node.handle_link_of(index, true);
+                node.handle_sign(linux::clock::now(), index);
+            }
+        }
+    }
+
+    /// Tells the node which services' interfaces have a link to the peer.
+    pub fn look_for_links(&self, node: &mut Node, peer: &Peer) {
+        let Ok(addresses) = linux::network::addresses() else {
+            return; // the next look comes soon
+        };
+        let here = peer.own_addresses();
+        for (index, service) in (0..).zip(&self.services) {
+            let is_here = |(name, address): &(String, IpAddr)| {
+                *name == service.interface.name && here.contains(address)
+            };
+            if addresses.iter().any(is_here) {
+                node.handle_link_of(index, true);
+            }
+        }
+    }
+
+    /// Puts back what others took away: filters at once, the rest now and then. Returns whether it has looked at everything.
+    pub fn mend(&mut self) -> bool {
         let is_time = self.verified.elapsed() >= VERIFY;
         let mut concerned = self.filters.check();
         if is_time {
@@ -226,7 +256,7 @@ impl Executor {
             }
         }
         if !is_time {
-            return;
+            return false;
         }
         self.verified = Instant::now();
         match self.network.verify() {
@@ -237,6 +267,7 @@ impl Executor {
             },
             Err(error) => tracing::debug!(%error, "the network cannot be looked at"),
         }
+        true
     }
 
     /// Readable when someone has changed filters.
@@ -256,8 +287,12 @@ impl Executor {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let now = linux::clock::now();
             if node.wants_link(now) {
-                let has_link = self.services[usize::from(index)].interface.has_link();
-                is_back |= node.handle_link(now, index, has_link);
+                let has_carrier = self.services[usize::from(index)].interface.has_link();
+                is_back |= node.handle_carrier(now, index, has_carrier);
+            }
+            let seen = self.wire.peer_seen_ns(index);
+            if seen > 0 {
+                node.handle_sign(proto::Instant::from_nanos(seen), index);
             }
             let packets = self.wire.take_unlogged(index);
             if packets > 0 {
@@ -321,6 +356,11 @@ impl Executor {
             Action::Destroy { service, clients } => self.destroy(service, &clients),
             Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
             Action::Announce { service } => self.claims.announce(service),
+            Action::AskOutside { service, anew } => {
+                if !self.outside.ask(service, anew) {
+                    node.handle_no_outside(service);
+                }
+            }
             Action::StandDown { service, is_deposed } => self.stand_down(service, is_deposed),
             Action::Drain { service } => {
                 // The agent may have been away since it looked last.

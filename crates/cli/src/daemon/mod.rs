@@ -14,6 +14,7 @@ mod hook;
 mod limit;
 mod news;
 mod orders;
+mod outside;
 mod peer;
 mod relay;
 mod replicas;
@@ -185,7 +186,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         yields: false,
         peer_status,
         leaves_by: None,
-        peer_addresses: config.peer.addresses.clone(),
+        peer_addresses: config.links(),
     };
     let away = found.map(|Found { seen, .. }| linux::clock::now().since(seen));
     tracing::info!(node = config.node.name, peer = config.peer.name, ?away, "ready");
@@ -205,15 +206,20 @@ impl Agent<'_> {
             let nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
             let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
             self.carry_out()?;
-            for message in self.peer.receive() {
-                self.hear(message);
+            for arrival in self.peer.receive() {
+                self.executor.note_arrival(&mut self.node, arrival.interface);
+                if let Some(message) = arrival.message {
+                    self.hear(message);
+                }
                 self.carry_out()?;
             }
             if self.peer.is_answered() {
                 self.node.handle_answer(linux::clock::now());
             }
             self.executor.watch(&mut self.node);
-            self.executor.mend();
+            if self.executor.mend() {
+                self.executor.look_for_links(&mut self.node, &self.peer);
+            }
             let now = linux::clock::now();
             for (service, syn_ack) in self.executor.relay().unheard() {
                 self.node.handle_unheard(now, service, syn_ack);

@@ -256,6 +256,10 @@ pub(super) fn node_config(
             config::Arbiter::Fence(_) => proto::standing::Arbiter::Fence,
             config::Arbiter::Witness(_) => proto::standing::Arbiter::Witness,
         },
+        fence_delay: match &config.arbiter {
+            config::Arbiter::Fence(fence) => fence.delay,
+            config::Arbiter::FailStop | config::Arbiter::Witness(_) => std::time::Duration::ZERO,
+        },
         services,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use prometheus::{CounterVec, GaugeVec, Opts, Registry, TextEncoder};
 use proto::action::Server as Application;
+use proto::path::Outside;
 use proto::role::Role as State;
 
 use crate::control::{Mode, PeerStatus, RingStatus, ServiceStatus, Status, TakeoverReport, WitnessStatus};
@@ -18,6 +19,7 @@ pub fn exposition(status: &Status) -> String {
     peer(&page, &status.peer);
     witness(&page, status.witness.as_ref());
     roles(&page, &status.services);
+    paths(&page, &status.services);
     connections(&page, &status.services);
     logs(&page, &status.services);
     takeovers(&page, &status.services);
@@ -269,6 +271,39 @@ fn by_kind(reasons: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
         *kinds.entry(words.join(" ")).or_default() += count;
     }
     kinds
+}
+
+fn paths(page: &Page, services: &[ServiceStatus]) {
+    page.each(
+        "steadfast_service_path_works",
+        "Whether nothing is known to be broken on the service's path: 1 or 0.",
+        services,
+        |service| Some(yes(service.path.fault.is_none())),
+    );
+    let reached = |outside| match outside {
+        Outside::Unknown => None,
+        Outside::Reached | Outside::Doubted => Some(1.0),
+        Outside::Lost => Some(0.0),
+    };
+    let samples = services.iter().flat_map(|service| {
+        let nodes = [("own", service.path.outside), ("peer", service.path.peer_outside)];
+        nodes.map(|(node, outside)| Some((vec![service.name.as_str(), node], reached(outside)?)))
+    });
+    page.gauge(
+        "steadfast_service_outside_reached",
+        "Whether outside hosts answer a node through the service's interface: 1 or 0; absent if none has ever answered.",
+        &["service", "node"],
+        samples.flatten(),
+    );
+    let losses = services
+        .iter()
+        .map(|service| (name_of(service), number(service.path.losses)));
+    page.counter(
+        "steadfast_service_path_losses_total",
+        "Number of times that the service's path broke since the agent's start.",
+        &["service"],
+        losses,
+    );
 }
 
 fn connections(page: &Page, services: &[ServiceStatus]) {

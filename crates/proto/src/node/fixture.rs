@@ -48,6 +48,7 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
         },
         lease: Duration::from_millis(300),
         arbiter: Arbiter::FailStop,
+        fence_delay: Duration::ZERO,
         services: vec![ServiceConfig {
             table,
             is_primary,

@@ -11,6 +11,7 @@ mod found;
 mod limit;
 mod older;
 mod orphans;
+mod path;
 mod roles;
 mod sync;
 #[cfg(test)]
@@ -25,12 +26,14 @@ use std::time::Duration;
 use rustc_hash::FxSeededState;
 
 pub use self::found::Found;
+pub use self::view::{PathFault, PathView};
 use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::follow_replica;
 use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
+use crate::path::{Path, PathWord};
 use crate::role::Role;
 use crate::standing::{Arbiter, Standing, StandingConfig};
 use crate::state_sync::{Event, StateSync};
@@ -56,6 +59,8 @@ pub struct NodeConfig {
     pub lease: Duration,
     /// Whom a node asks that speaks alone ([`Action::Confirm`]).
     pub arbiter: Arbiter,
+    /// Time that this node waits before it has a silent peer fenced.
+    pub fence_delay: Duration,
     /// The services; an index into this list names one.
     pub services: Vec<ServiceConfig>,
 }
@@ -110,8 +115,13 @@ pub(crate) struct Service {
     pub(crate) reports: Reports,
     repeats: Repeats,
     claim: Option<Claim>,
-    /// This node's own cable carries a signal.
-    has_link: bool,
+    path: Path,
+    /// What the peer was told of the path last.
+    path_told: PathWord,
+    /// This node is a wire with a broken path: the primary is to go on without it.
+    gives_way: bool,
+    /// The operator wants this node to have no part in the service.
+    is_withdrawn: bool,
     peer: Option<ServiceBeat>,
     server: Server,
     telling: Telling,
@@ -128,13 +138,15 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    fn new(config: &ServiceConfig, standing: StandingConfig, now: Instant) -> Self {
+    fn new(config: &ServiceConfig, standing: StandingConfig, detector: DetectorConfig, now: Instant) -> Self {
         let found = config.found.as_ref();
         let mut taken = HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed));
         taken.extend(found.into_iter().flat_map(|found| &found.taken));
+        let standing = Standing::new(standing, found.map(found::behind), now);
+        let has_peer = matches!(standing.role(), Role::Primary | Role::Backup);
         Self {
             config: config.clone(),
-            standing: Standing::new(standing, found.map(found::behind), now),
+            standing,
             roles: VecDeque::new(),
             gate: found.map_or(Gate::Off, |found| found.gate),
             table: Table::new(config.table.clone()),
@@ -142,7 +154,10 @@ impl Service {
             reports: Reports::default(),
             repeats: Repeats::default(),
             claim: None,
-            has_link: true,
+            path: Path::new(detector, has_peer, now),
+            path_told: PathWord::default(),
+            gives_way: false,
+            is_withdrawn: false,
             peer: None,
             server: Server::Alive,
             telling: Telling::default(),
@@ -220,8 +235,9 @@ impl Node {
                 is_primary: service.is_primary,
                 arbiter: config.arbiter,
                 lease: config.lease,
+                fence_delay: config.fence_delay,
             };
-            Service::new(service, standing, now)
+            Service::new(service, standing, config.detector, now)
         };
         let services: Vec<_> = config.services.iter().map(service).collect();
         let detector = if services.iter().any(Service::expects_peer) {

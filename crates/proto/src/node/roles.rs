@@ -7,6 +7,7 @@ use super::{Node, ROLES_MAX, RoleSince, Unfollowed};
 use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
+use crate::path::Outside;
 use crate::role::{Event, Role};
 use crate::standing::{Arbiter, Change, Verdict, Word};
 use crate::state_sync;
@@ -21,6 +22,9 @@ impl Node {
             return; // overtaken on its way
         }
         self.detector.on_heartbeat(now);
+        for service in &mut self.services {
+            service.path.on_heartbeat();
+        }
         self.heard = heartbeat.sequence;
         let sent = heartbeat.sent;
         self.echo = Some(Echo { incarnation, sent });
@@ -63,7 +67,9 @@ impl Node {
                 yields: (beat.leaves || beat.hands_over || is_worse) && !service.is_busy(),
                 echo,
             };
+            let path = beat.path;
             service.peer = Some(beat);
+            self.hear_of_path(now, index, path);
             if matches!(word.role, Role::Backup | Role::Returning) {
                 self.claim_beside_mute(now, index);
             }
@@ -183,9 +189,8 @@ impl Node {
 
     /// The operator wants this node to have no part in a service, or to have one again.
     pub fn handle_leave(&mut self, now: Instant, index: ServiceIndex, leaves: bool) {
-        let change = self.services[usize::from(index)].standing.set_leaves(now, leaves);
-        self.follow(now, index, change);
-        self.send_heartbeat(now);
+        self.services[usize::from(index)].is_withdrawn = leaves;
+        self.tell_part(now, index);
     }
 
     /// Time has passed: heartbeats are sent and missed.
@@ -201,6 +206,7 @@ impl Node {
         }
         self.expire_syncs(now);
         for index in self.indices() {
+            self.look_at_path(now, index);
             let service = &mut self.services[usize::from(index)];
             service.repeats.on_timeout(now, &mut self.actions);
             if let Some(takeover) = &mut service.takeover {
@@ -228,7 +234,7 @@ impl Node {
         for index in self.indices() {
             let service = &mut self.services[usize::from(index)];
             let may_miss = has_heard || service.expects_peer();
-            let change = if is_silent && may_miss && service.has_link && !service.is_busy() {
+            let change = if is_silent && may_miss && service.path.has_carrier() && !service.is_busy() {
                 service.standing.on_silent(now)
             } else if is_alone && service.config.is_primary {
                 service.standing.on_alone(now)
@@ -252,23 +258,6 @@ impl Node {
         self.config.without_peer
             && !self.detector.has_heard()
             && now.since(self.since) >= self.config.detector.patience() + self.config.lease
-    }
-
-    /// Whether this node's cables should be looked at now: the peer's silence may be theirs.
-    pub fn wants_link(&self, now: Instant) -> bool {
-        self.detector.is_late(now) || self.services.iter().any(|service| !service.has_link)
-    }
-
-    /// Whether this node's cable for a service carries a signal. Without one it hears nobody, and that is not the others' fault:
-    /// it declares nobody dead until it has had the time to hear of them again. Returns whether it has just come back.
-    pub fn handle_link(&mut self, now: Instant, index: ServiceIndex, has_link: bool) -> bool {
-        let service = &mut self.services[usize::from(index)];
-        let had_link = std::mem::replace(&mut service.has_link, has_link);
-        let is_back = has_link && !had_link;
-        if is_back {
-            self.detector.excuse(now);
-        }
-        is_back
     }
 
     /// How the application on this node is now.
@@ -308,10 +297,11 @@ impl Node {
                 configured_primary: service.config.is_primary,
                 mac: service.config.mac,
                 server: service.server,
-                leaves: service.standing.leaves(),
+                leaves: service.standing.says_that_it_leaves(),
                 hands_over: service.hands_over,
                 orphans: service.telling.told(),
                 adopted: service.hearing.adopted(),
+                path: Some(service.path_told),
             })
             .collect();
         let heartbeat = Heartbeat {
@@ -431,7 +421,12 @@ impl Node {
 
     /// The wire is gone, or never was. Its lease may still run: it may be deciding connections at this moment.
     fn claim(&mut self, now: Instant, index: ServiceIndex, change: Change) {
+        let peer = self.service(index).path.peer();
         let claim = match change.event {
+            // It passes nothing on, so nothing is won by waiting; and outside hosts can be asked at once.
+            Event::PeerLeaves if peer.outside == Outside::Lost || peer.hears == Some(false) => {
+                Claim::of_lost(now)
+            }
             Event::PeerLeaves => Claim::of_given(now),
             _ => Claim::new(now),
         };

@@ -1,5 +1,7 @@
 //! Two nodes that hear each other, and what becomes of them.
 
+mod paths;
+
 use std::time::Duration;
 
 use super::fixture::{self, BEAT};
@@ -15,8 +17,9 @@ struct Two {
     runs: [bool; 2],
     /// Whether they hear each other.
     hears: bool,
-    /// Whether outside hosts answer.
+    /// Whether outside hosts answer a node that claims.
     outside: bool,
+    paths: paths::Paths,
     /// What the arbiter says, where it is asked.
     verdict: Option<Verdict>,
     gates: [(Gate, Option<Instant>); 2],
@@ -38,6 +41,7 @@ impl Two {
             runs: [true; 2],
             hears: true,
             outside: true,
+            paths: paths::Paths::default(),
             verdict: Some(Verdict::Granted),
             gates: [(Gate::Off, None); 2],
             network: [Vec::new(), Vec::new()],
@@ -104,7 +108,9 @@ impl Two {
                         self.nodes[index].handle_verdict(now, service, epoch, verdict);
                     }
                 }
+                Action::AskOutside { .. } => self.ask_outside(index),
                 Action::Send(heartbeat) if self.hears && self.runs[1 - index] => {
+                    self.show(index);
                     self.nodes[1 - index].handle_heartbeat(now, heartbeat);
                     self.carry_out(1 - index);
                 }
@@ -395,6 +401,7 @@ fn who_returns_to_a_life_that_is_forgotten_is_taken() {
             is_primary: false,
             arbiter: Arbiter::Fence,
             lease: Duration::from_millis(300),
+            fence_delay: Duration::ZERO,
         },
         Some(crate::standing::Found {
             role: Role::Sole,

@@ -7,6 +7,7 @@ use crate::Instant;
 use crate::action::{Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
 use crate::connection::Cause;
+use crate::path::{Outside, PathWord};
 use crate::role::Role;
 use crate::state_sync::StateSync;
 use crate::takeover::{TakeoverReport, TakeoverSums};
@@ -38,6 +39,50 @@ pub enum Simplex {
     Returning,
     /// Both nodes do their part, but on the one that would go on the application does not serve.
     Server(Server),
+    /// Both nodes do their part, but a path is broken.
+    Path(PathFault),
+}
+
+/// What is broken on a service's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PathFault {
+    /// The service's interface on this node has no carrier.
+    NoCarrier,
+    /// The nodes do not reach each other through the service's interfaces.
+    Apart,
+    /// This node does not reach outside hosts.
+    Own,
+    /// The peer does not reach outside hosts.
+    Peer,
+    /// Neither does.
+    Both,
+}
+
+/// A service's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathView {
+    /// What is broken; nothing if all works.
+    pub fault: Option<PathFault>,
+    /// This node's side.
+    pub own: PathWord,
+    /// The peer's side, as it said last.
+    pub peer: PathWord,
+    /// Whether the cable of the service's interface carries a signal.
+    pub has_carrier: bool,
+    /// Number of times that the path broke since the agent began.
+    pub losses: u64,
+}
+
+impl std::fmt::Display for PathFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::NoCarrier => "the service's interface on this node has no carrier",
+            Self::Apart => "the nodes do not reach each other through the service's interfaces",
+            Self::Own => "this node does not reach outside hosts through the service's interface",
+            Self::Peer => "the peer does not reach outside hosts through its service's interface",
+            Self::Both => "neither node reaches outside hosts through the service's interface",
+        })
+    }
 }
 
 /// Why an operator's order is not carried out.
@@ -74,6 +119,7 @@ impl std::fmt::Display for Simplex {
                 "this node has no part in it until `steadfast drain NODE --off` or `steadfast bypass SERVICE --off`"
             }
             Self::Returning => "this node is about to be the peer's wire",
+            Self::Path(fault) => return fault.fmt(f),
             Self::Server(Server::Hung) => "the application on the backup is hung",
             Self::Server(_) => "the application on the backup is dead: nobody listens",
         })
@@ -148,7 +194,7 @@ impl Node {
             Role::Claiming => return Some(Simplex::Claiming),
             Role::TakingOver => return Some(Simplex::TakingOver),
             Role::Sole => return Some(Simplex::Sole),
-            Role::Standby if service.standing.leaves() => return Some(Simplex::Left),
+            Role::Standby if service.is_withdrawn => return Some(Simplex::Left),
             Role::Standby => return Some(Simplex::Standby),
             Role::Returning => return Some(Simplex::Returning),
             Role::Primary => Role::Backup,
@@ -166,8 +212,28 @@ impl Node {
         };
         match (peer.role == complement, backups) {
             (false, _) => Some(Simplex::PeerIs(peer.role)),
-            (true, Server::Alive) => None,
+            (true, Server::Alive) => self.path(now, index).fault.map(Simplex::Path),
             (true, server) => Some(Simplex::Server(server)),
+        }
+    }
+
+    /// How a service's path is.
+    pub fn path(&self, now: Instant, index: ServiceIndex) -> PathView {
+        let path = &self.service(index).path;
+        let (own, peer) = (path.word(now), path.peer());
+        let fault = match (own.outside == Outside::Lost, peer.outside == Outside::Lost) {
+            _ if !path.has_carrier() => Some(PathFault::NoCarrier),
+            (true, true) => Some(PathFault::Both),
+            (true, false) => Some(PathFault::Own),
+            (false, true) => Some(PathFault::Peer),
+            (false, false) => (!path.meets(now)).then_some(PathFault::Apart),
+        };
+        PathView {
+            fault,
+            own,
+            peer,
+            has_carrier: path.has_carrier(),
+            losses: path.losses(),
         }
     }
 
@@ -260,6 +326,7 @@ mod tests {
             hands_over: false,
             orphans: Orphans::default(),
             adopted: 0,
+            path: None,
         };
         let heartbeat = Heartbeat {
             node: "beta".to_owned(),

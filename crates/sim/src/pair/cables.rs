@@ -16,6 +16,7 @@ impl Station {
             AGENTS => self.on_agents(now, &packet),
             CLIENTS if is_ip => self.on_packet(now, Side::Clients, packet),
             CLIENTS => self.on_neighbour(&packet),
+            _ if !is_ip => self.on_agents_here(now, &packet),
             _ => self.on_packet(now, Side::Peer, packet),
         }
     }

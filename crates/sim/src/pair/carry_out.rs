@@ -71,6 +71,7 @@ impl Station {
                 self.is_claiming = true;
             }
             Action::Announce { .. } => self.tell_neighbours(),
+            Action::AskOutside { anew, .. } => self.ask_outside(anew),
             Action::StandDown { .. } => self.stand_down(),
             Action::Drain { .. } => {
                 let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();
@@ -155,11 +156,11 @@ impl Station {
         let node = self.config.number;
         let question = Question { node, epoch };
         let at = self.clock.when(now);
-        let answer = if self.has_carrier {
-            arbiter.borrow_mut().ask(at, question)
-        } else {
+        let answer = if self.is_cut_off {
             let verdict = Verdict::Failed;
             Some(Answer { at, epoch, verdict })
+        } else {
+            arbiter.borrow_mut().ask(at, question)
         };
         if let Some(answer) = answer {
             self.expect_verdict(answer);

@@ -31,6 +31,12 @@ pub enum Kind {
     Drift,
     /// A node's cables are cut, and it sees that.
     Cut,
+    /// The cables of a node's service interface are cut, and it may see that or not; the agents hear each other.
+    Path,
+    /// The same, of what the node sends or of what is sent to it only.
+    PathOneWay,
+    /// A node does not reach clients and outside hosts; the nodes reach each other.
+    Router,
     /// The two nodes do not hear each other; clients and outside hosts hear both.
     Between,
     /// One direction of one cable is cut.
@@ -55,7 +61,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
@@ -73,7 +79,13 @@ impl Kind {
         Self::Arbiter,
         Self::Handover,
         Self::Drain,
+        Self::Path,
+        Self::PathOneWay,
+        Self::Router,
     ];
+
+    /// Those of paths.
+    pub const PATHS: [Self; 3] = [Self::Path, Self::PathOneWay, Self::Router];
 
     /// Its name, as in a scenario.
     pub const fn name(self) -> &'static str {
@@ -85,6 +97,9 @@ impl Kind {
             Self::Late => "late",
             Self::Drift => "drift",
             Self::Cut => "cut",
+            Self::Path => "path",
+            Self::PathOneWay => "path-one-way",
+            Self::Router => "router",
             Self::Between => "between",
             Self::OneWay => "one-way",
             Self::Loss => "loss",
@@ -105,6 +120,9 @@ impl Kind {
             | Self::Freeze
             | Self::Late
             | Self::Cut
+            | Self::Path
+            | Self::PathOneWay
+            | Self::Router
             | Self::Between
             | Self::OneWay
             | Self::Loss => true,
@@ -155,6 +173,7 @@ pub struct Fault {
 pub(super) enum Mend {
     Boot(NodeId),
     Carrier(NodeId),
+    CutOff(NodeId),
     Cable(CableId),
     Link(CableId),
     Server(NodeId),
@@ -185,15 +204,19 @@ impl Fault {
                 with(scene, id, |station, now| station.set_drift(now, drift))
             }
             Kind::Cut => {
-                with(scene, id, |station, _| station.set_carrier(false));
+                with(scene, id, |station, _| {
+                    station.set_carrier(false);
+                    station.set_cut_off(true);
+                });
                 let cables = scene.cables_of(id);
                 cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
                 cables
                     .map(Mend::Cable)
                     .into_iter()
-                    .chain([Mend::Carrier(id)])
+                    .chain([Mend::Carrier(id), Mend::CutOff(id)])
                     .collect()
             }
+            Kind::Path | Kind::PathOneWay | Kind::Router => self.break_path(scene, id),
             Kind::Between => {
                 let cables = [scene.lan, scene.heartbeats];
                 cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
@@ -237,6 +260,31 @@ impl Fault {
                 vec![Mend::Drain(id)]
             }
         }
+    }
+
+    fn break_path(&self, scene: &mut Scene, id: NodeId) -> Vec<Mend> {
+        let [path, lan, _] = scene.cables_of(id);
+        let cables = if self.kind == Kind::Router {
+            vec![path]
+        } else {
+            vec![path, lan]
+        };
+        let is_odd = self.detail & 1 == 1;
+        let mut mends: Vec<_> = cables.iter().map(|cable| Mend::Cable(*cable)).collect();
+        if self.kind == Kind::Path && is_odd {
+            with(scene, id, |station, _| station.set_carrier(false));
+            mends.push(Mend::Carrier(id));
+        }
+        for cable in cables {
+            if self.kind == Kind::PathOneWay {
+                let from = usize::from(scene.is_second_end(cable, id));
+                let direction = if is_odd { from } else { 1 - from };
+                scene.world.set_link_up(cable, direction, false);
+            } else {
+                scene.world.set_up(cable, false);
+            }
+        }
+        mends
     }
 
     fn target(&self, scene: &Scene) -> NodeId {
@@ -291,6 +339,9 @@ impl Mend {
             Self::Boot(id) => scene.boot(id),
             Self::Carrier(id) => {
                 with(scene, id, |station, _| station.set_carrier(true));
+            }
+            Self::CutOff(id) => {
+                with(scene, id, |station, _| station.set_cut_off(false));
             }
             Self::Cable(cable) => scene.world.set_up(cable, true),
             Self::Link(cable) => {

@@ -43,6 +43,12 @@ pub struct Scenario {
     pub connections: Vec<Connection>,
     /// What fails, one after the other.
     pub faults: Vec<Fault>,
+    /// The agents hear each other through the service's network, too.
+    #[serde(default)]
+    pub service_link: bool,
+    /// An outside host answers what nodes ask from their own addresses.
+    #[serde(default)]
+    pub outside: bool,
 }
 
 /// The cables.
@@ -171,12 +177,29 @@ impl Scenario {
             server: Endpoint::draw(&mut draw),
             connections,
             faults,
+            service_link: false,
+            outside: false,
         };
         if scenario.arbiter.is_some() && draw.chance(0.2) {
             scenario.lease_us = 0;
         }
         scenario.opaque = scenario.policy == Policy::Replica && draw.chance(0.4);
+        scenario.draw_paths(&mut draw);
         scenario
+    }
+
+    /// In half of the runs nodes judge their paths, and some of the faults are those of paths.
+    fn draw_paths(&mut self, draw: &mut Draw) {
+        self.outside = draw.chance(0.5);
+        self.service_link = draw.chance(0.5);
+        if !self.outside {
+            return;
+        }
+        for fault in &mut self.faults {
+            if draw.chance(0.3) {
+                fault.kind = draw.pick(&Kind::PATHS);
+            }
+        }
     }
 
     /// The same with as few peculiarities as can be.
@@ -250,6 +273,8 @@ impl Scenario {
             arbiter: self.arbiter.map(|kind| (kind, micros(self.arbiter_delay_us))),
             defect: self.defect,
             opaque: self.opaque,
+            service_link: self.service_link,
+            outside: self.outside,
             ..SceneConfig::quiet(self.seed, self.policy)
         }
     }
@@ -392,7 +417,7 @@ fn fault(draw: &mut Draw, during: Option<Phase>) -> Fault {
     Fault {
         during,
         after_us: draw.below(200_000),
-        kind: draw.pick(&Kind::ALL),
+        kind: draw.pick(&Kind::ALL[..Kind::ALL.len() - Kind::PATHS.len()]),
         target: draw.pick(&[Target::Speaker, Target::Other]),
         length_us: draw.pick(&[20_000, 120_000, 400_000, 900_000]) + draw.below(100_000),
         detail: draw.below(1 << 32),
