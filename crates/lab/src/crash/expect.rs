@@ -37,7 +37,12 @@ pub fn changes(
     detection: Duration,
 ) -> Vec<Change> {
     let fault_ns = clock.realtime_ns(course.fault_at);
-    let lost = (options.fault.sequel(target) == Sequel::Claim).then(|| Change::Lost {
+    let may_claim = match options.sequel(target) {
+        Sequel::Claim => true,
+        Sequel::AtMostOne => target == Target::Backup,
+        Sequel::Takeover | Sequel::TakeoverOfSome | Sequel::Nothing => false,
+    };
+    let lost = may_claim.then(|| Change::Lost {
         node: BACKUP,
         at_ns: lost_at(options.fault, fault_ns, detection),
     });
@@ -48,8 +53,8 @@ pub fn changes(
 /// From when on nothing need go through a wire that `fault` has hit.
 pub fn lost_at(fault: Fault, fault_ns: u64, detection: Duration) -> u64 {
     match fault {
-        // It has said that it leaves.
-        Fault::Stop | Fault::Drain => fault_ns,
+        // It has said that it leaves, or that it is not reached.
+        Fault::Stop | Fault::Drain | Fault::CutServicePath => fault_ns,
         // Until the primary may declare it dead, nothing goes past it, and what it has sent is on its way.
         _ => fault_ns + detection.as_nanos() as u64 / 2,
     }

@@ -478,7 +478,7 @@ impl Operator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::AtLimit;
+    use crate::node::{AtLimit, Fence};
 
     fn pair() -> Pair {
         Pair {
@@ -541,7 +541,10 @@ mod tests {
                 expect: "HTTP/1.",
             }),
             state_sync: Some("/x/sync".into()),
-            arbiter: Arbiter::Fence([vec!["off".to_owned()], Vec::new()]),
+            arbiter: Arbiter::Fence(["off", "on"].map(|program| Fence {
+                command: vec![program.to_owned()],
+                delay_ms: None,
+            })),
             log: Log {
                 log_mb: Some(1),
                 at_limit: Some(AtLimit::Spill),
