@@ -12,6 +12,7 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
+const MULTIPATH: u8 = 30;
 
 /// Timestamps option (RFC 7323 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Options {
     pub timestamps: Option<Timestamps>,
     /// Selective acknowledgement blocks `[left, right)`.
     pub sack: [Option<(Seq, Seq)>; 4],
+    /// Anything of Multipath TCP (RFC 8684). It is read only, never written.
+    pub multipath: bool,
 }
 
 impl Options {
@@ -77,6 +80,7 @@ impl Options {
                 let block = |index: usize| (Seq(word(8 * index)), Seq(word(8 * index + 4)));
                 self.sack = std::array::from_fn(|index| (8 * index < blocks.len()).then(|| block(index)));
             }
+            (MULTIPATH, _) => self.multipath = true,
             _ => {}
         }
     }
@@ -124,14 +128,8 @@ mod tests {
 
     #[test]
     fn unknown_options_are_skipped_by_their_length() {
-        // Nothing, an experiment (RFC 6994), accurate ECN in both orders, multipath TCP.
-        for unknown in [
-            &[][..],
-            &[254, 4, 0, 0],
-            &[172, 5, 0, 0, 1],
-            &[174, 2],
-            &[30, 4, 1, 0],
-        ] {
+        // Nothing, an experiment (RFC 6994), accurate ECN in both orders.
+        for unknown in [&[][..], &[254, 4, 0, 0], &[172, 5, 0, 0, 1], &[174, 2]] {
             assert_known(&[unknown, &KNOWN].concat());
             assert_known(&[&KNOWN, unknown].concat());
         }
@@ -165,6 +163,14 @@ mod tests {
     fn the_last_of_several_counts_and_a_segment_size_of_zero_is_none() {
         assert_known(&[&[2, 4, 2, 0, 3, 3, 1], &KNOWN[..]].concat());
         assert_known(&[&KNOWN[..], &[2, 4, 0, 0]].concat());
+    }
+
+    #[test]
+    fn several_paths_are_recognised() {
+        let list = [&[30, 4, 1, 0], &KNOWN[..]].concat();
+        let options = Options::parse(&list);
+        assert!(options.multipath);
+        assert_eq!(options.window_scale, Some(7));
     }
 
     #[test]
