@@ -1,5 +1,5 @@
-//! Keeps a path that flickers from moving a service to and fro: after a loss it must work for a while, longer each time (RFC 2439's
-//! purpose, with a timer that doubles instead of a figure of merit).
+//! Keeps a path that flickers from moving a service to and fro: after a loss it must work for a while without a break, and longer if it
+//! is lost again soon after that (RFC 2439's purpose, with a timer that doubles instead of a figure of merit).
 
 use std::time::Duration;
 
@@ -30,16 +30,17 @@ impl Damping {
         if is_good && (self.is_bad || !self.was_good) {
             (self.is_bad, self.was_good, self.good_since) = (false, true, Some(now));
         } else if !is_good && is_known && !self.is_bad {
+            let was_steady = self.is_steady(now);
             self.is_bad = true;
             if !self.was_good {
                 return;
             }
-            let is_again = self.lost_at.is_some_and(|at| now.since(at) < CALM);
-            self.hold = if is_again {
-                (self.hold * 2).min(HOLD_MAX)
-            } else {
-                HOLD
-            };
+            // A break before the path is trusted again belongs to the same loss.
+            if was_steady {
+                let is_again = self.lost_at.is_some_and(|at| now.since(at) < CALM);
+                self.hold = if is_again { self.hold * 2 } else { HOLD };
+                self.hold = self.hold.min(HOLD_MAX);
+            }
             self.lost_at = Some(now);
             self.losses += 1;
         }
@@ -73,19 +74,24 @@ mod tests {
         let mut holds = Vec::new();
         let mut now = 0;
         for _ in 0..8 {
-            now += 100;
-            damping.on_look(at(now), false, true);
-            assert!(!damping.is_steady(at(now)));
-            now += 100;
-            damping.on_look(at(now), true, true);
+            for _ in 0..3 {
+                now += 100;
+                damping.on_look(at(now), false, true);
+                assert!(!damping.is_steady(at(now)));
+                now += 100;
+                damping.on_look(at(now), true, true);
+            }
             let steady = (now..).step_by(500).find(|&later| damping.is_steady(at(later)));
-            holds.push(steady.expect("it is steady in the end") - now);
+            let steady = steady.expect("it is steady in the end");
+            holds.push(steady - now);
+            now = steady;
         }
         assert_eq!(holds, [1000, 2000, 4000, 8000, 16_000, 32_000, 32_000, 32_000]);
-        damping.on_look(at(100_000), false, true);
-        damping.on_look(at(100_001), true, true);
-        assert!(!damping.is_steady(at(101_000)) && damping.is_steady(at(101_001)));
-        assert_eq!(damping.losses(), 9);
+        now += 60_000;
+        damping.on_look(at(now), false, true);
+        damping.on_look(at(now + 1), true, true);
+        assert!(!damping.is_steady(at(now + 1000)) && damping.is_steady(at(now + 1001)));
+        assert_eq!(damping.losses(), 25);
     }
 
     #[test]
