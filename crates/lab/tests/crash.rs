@@ -207,7 +207,16 @@ fn wrong_use_is_told_from_what_is_missing() {
         &["--server", "redis"],
         &["--how", "uplink"],
         &["--first-link", "other"],
-        &["--fault", "cut-service-path", "--how", "flicker", "--rounds", "2", "--workload", "request"],
+        &[
+            "--fault",
+            "cut-service-path",
+            "--how",
+            "flicker",
+            "--rounds",
+            "2",
+            "--workload",
+            "request",
+        ],
     ] {
         assert_eq!(crash(options).status.code(), Some(2), "{options:?}");
     }
