@@ -250,18 +250,14 @@ fn plan(options: &Options) -> Plan {
     }
 }
 
-/// The addresses of node `index`, one for each link, in the order in which its peer is told of them.
-fn links(options: &Options, network: &Topology, index: usize) -> Vec<IpAddr> {
+/// The addresses of node `index`, one for each of its networks, the service's first.
+fn addresses(options: &Options, network: &Topology, index: usize) -> Vec<IpAddr> {
     let address = |node: Endpoint| match options.ipv6 {
         true => IpAddr::V6(node.v6),
         false => IpAddr::V4(node.v4),
     };
     let interfaces = network.interfaces(index).into_iter();
-    let mut links: Vec<_> = interfaces.map(|(_, endpoint)| address(endpoint)).collect();
-    if options.first_link == FirstLink::Other {
-        links.reverse();
-    }
-    links
+    interfaces.map(|(_, endpoint)| address(endpoint)).collect()
 }
 
 fn pair(
@@ -275,11 +271,18 @@ fn pair(
         true => [ROUTER_LAN.v6, CLIENT.v6].map(IpAddr::V6),
         false => [ROUTER_LAN.v4, CLIENT.v4].map(IpAddr::V4),
     };
+    let mut addresses = [0, 1].map(|index| addresses(options, network, index));
+    let mut on_service = None;
+    if options.first_link == FirstLink::Other {
+        on_service = Some([addresses[0][0], addresses[1][0]]);
+        addresses.iter_mut().for_each(|links| links.reverse());
+    }
     let is_probed = options.fault == Fault::HangServer;
     Ok(Pair {
         binary: preflight::daemon(options)?,
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
-        addresses: [0, 1].map(|index| links(options, network, index)),
+        addresses,
+        on_service,
         service: service(options),
         service_name: "lab".to_owned(),
         interface: INTERFACE.to_owned(),
