@@ -7,6 +7,7 @@ use super::{Node, ROLES_MAX, RoleSince, Unfollowed};
 use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
+use crate::orphans;
 use crate::role::{Event, Role};
 use crate::standing::{Arbiter, Change, Verdict, Word};
 use crate::state_sync;
@@ -298,10 +299,12 @@ impl Node {
 
     pub(super) fn send_heartbeat(&mut self, now: Instant) {
         self.beat_sequence += 1;
+        let orphans = orphans::share(self.services.iter().map(|service| &service.telling));
         let services = self
             .services
             .iter()
-            .map(|service| ServiceBeat {
+            .zip(orphans)
+            .map(|(service, orphans)| ServiceBeat {
                 vip: service.table.config().vip,
                 role: service.role(),
                 epoch: service.standing.epoch(),
@@ -310,7 +313,7 @@ impl Node {
                 server: service.server,
                 leaves: service.standing.leaves(),
                 hands_over: service.hands_over,
-                orphans: service.telling.told(),
+                orphans,
                 adopted: service.hearing.adopted(),
             })
             .collect();
