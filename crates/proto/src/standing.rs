@@ -10,6 +10,8 @@
 //! The lease only covers the first words. To go on, or to begin without it, a node asks the arbiter (a witness, or a fence), which
 //! gives each epoch to one node. Without an arbiter silence counts as death (`fail-stop`), and everyone is confirmed.
 
+mod leaving;
+
 use std::time::Duration;
 
 use crate::Instant;
@@ -120,6 +122,8 @@ pub struct Standing {
     /// That epoch is this node's, which does not know any more what it has said in it.
     has_forgotten: bool,
     leaves: bool,
+    /// A step that its role needed failed, and could not be made good yet.
+    has_failed: bool,
 }
 
 impl Standing {
@@ -140,6 +144,7 @@ impl Standing {
             knows: config.arbiter != Arbiter::Witness,
             has_forgotten: false,
             leaves: false,
+            has_failed: false,
         };
         standing.grant(now); // what the agent before has granted is not known
         standing
@@ -153,22 +158,6 @@ impl Standing {
     /// The epoch of the role.
     pub const fn epoch(&self) -> u64 {
         self.epoch
-    }
-
-    /// Whether this node gives up its part.
-    pub const fn leaves(&self) -> bool {
-        self.leaves
-    }
-
-    /// The operator wants this node to have no part in the service, or to have one again.
-    pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
-        let left = std::mem::replace(&mut self.leaves, leaves);
-        match self.role {
-            Role::Returning if leaves => self.change(now, Event::Withdrawn, 0),
-            // The primary may have gone on without it on its word: what it has logged counts no more.
-            Role::Backup if left && !leaves => self.change(now, Event::Withdrawn, 0),
-            _ => None,
-        }
     }
 
     /// When the right to speak ends: of a node that speaks alone, or of a wire that speaks for connections that it has taken over.
@@ -357,7 +346,7 @@ impl Standing {
             return self.event_of_voice(word);
         }
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
-        let may_serve_it = !word.leaves && !self.leaves;
+        let may_serve_it = !word.leaves && !self.leaves();
         match (self.role, word.role) {
             (Role::Joining, Role::Joining) => (self.knows && self.config.is_primary).then_some(Event::Begins),
             // It is mute for this node, which has forgotten why: nobody serves.
@@ -392,7 +381,7 @@ impl Standing {
             // Both are mute: the right was given to a node that had left meanwhile, or that has forgotten it. One begins, after both.
             (Role::Standby, Role::Standby) | (Role::Returning, Role::Returning) => {
                 let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
-                (is_first && !self.leaves).then_some(Event::Begins)
+                (is_first && !self.leaves()).then_some(Event::Begins)
             }
             // It was given one that its last agent did not use. It could be followed, for the log has no gap; but to return is the one way
             // that is known to be right whatever has brought it there.
@@ -407,7 +396,7 @@ impl Standing {
             // It does not return to a node that is taken out, nor if it is itself. This node's consent to an earlier return may still be
             // under way.
             (Role::Primary, Role::Standby | Role::Joining) => {
-                (word.leaves || self.leaves).then_some(Event::PeerSilent)
+                (word.leaves || self.leaves()).then_some(Event::PeerSilent)
             }
             (Role::Backup, Role::Primary) => (same && word.yields).then_some(Event::PeerYields),
             // It was the primary of this epoch, and has begun anew: its connections are here only.
@@ -424,7 +413,7 @@ impl Standing {
         let yields = match self.role {
             Role::Joining => true,
             Role::Standby => {
-                let serves = word.role == Role::Sole && !word.leaves && !self.leaves;
+                let serves = word.role == Role::Sole && !word.leaves && !self.leaves();
                 return (serves && (later || same)).then_some(Event::PeerServes);
             }
             Role::Returning | Role::Primary | Role::Claiming => later,
@@ -438,7 +427,7 @@ impl Standing {
     /// The change that `event` brings, if this node has the right to it.
     fn change_if_allowed(&mut self, now: Instant, event: Event, epoch: u64) -> Option<Change> {
         if self.role.after(event) == Some(Role::TakingOver) {
-            if self.leaves {
+            if self.leaves() {
                 return None; // it has promised not to
             }
             if self.config.arbiter != Arbiter::FailStop && !self.has_lease(now) && !self.is_confirmed() {

@@ -108,6 +108,8 @@ enum Action {
     Decided(usize),
     /// The operator takes a node out, or in again.
     Leave(usize, bool),
+    /// A step that a node's role needs fails, or is made good.
+    Fail(usize, bool),
     /// A node's power fails and comes back: its connections are gone.
     Crash(usize),
     /// A node's agent dies, and another one goes on from what the kernel has. What was asked is decided, and nobody hears the answer.
@@ -349,7 +351,8 @@ impl Model for Pair {
             actions.extend([Action::Reach(node), Action::Decided(node)]);
             if state.orders < self.bounds.orders {
                 let leaves = state.nodes[node].standing.leaves();
-                actions.push(Action::Leave(node, !leaves));
+                let has_failed = state.nodes[node].standing.has_failed();
+                actions.extend([Action::Leave(node, !leaves), Action::Fail(node, !has_failed)]);
             }
             if state.crashes < self.bounds.crashes {
                 actions.push(Action::Crash(node));
@@ -412,6 +415,12 @@ impl Model for Pair {
             Action::Leave(node, leaves) => {
                 state.orders += 1;
                 changed(&mut state, node, &mut |standing| standing.set_leaves(now, leaves));
+            }
+            Action::Fail(node, has_failed) => {
+                state.orders += 1;
+                changed(&mut state, node, &mut |standing| {
+                    standing.set_failed(now, has_failed)
+                });
             }
             Action::Crash(node) => {
                 self.crash(&mut state, node);

@@ -349,6 +349,23 @@ impl Wire {
         attach::attach_interface(&self.object, interface)
     }
 
+    /// A service's interface was made anew: from here on the programs hang at the one with this index, which has this MAC address.
+    ///
+    /// # Errors
+    /// Names the step that failed: that interface may be gone, too.
+    pub fn move_service(&mut self, index: u16, ifindex: u32, own_mac: [u8; 6]) -> Result<(), WireError> {
+        attach::attach_interface(&self.object, ifindex)?;
+        let old = self.state(index).ifindex;
+        self.set_interface(index, ifindex, own_mac);
+        let services = 0..u16::try_from(SERVICES_MAX).expect("few");
+        let is_used = services
+            .map(|index| self.state(index).ifindex)
+            .any(|used| used == old);
+        self.interfaces.retain(|interface| *interface != old || is_used);
+        self.remember_interface(ifindex);
+        Ok(())
+    }
+
     /// Packets from and to other ports are none of any service.
     fn mark_port(&self, port: u16) -> libbpf_rs::Result<()> {
         let port = port.to_be(); // as the programs read it from the packet

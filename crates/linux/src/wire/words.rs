@@ -62,6 +62,16 @@ impl Wire {
         unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
     }
 
+    /// Where the service's packets are sent, and from which MAC address. One that is sent meanwhile may get lost.
+    pub(super) fn set_interface(&self, index: u16, ifindex: u32, own_mac: [u8; 6]) {
+        let state = self.state_pointer(index);
+        // SAFETY: within the mapping; what a program reads in between leads to no interface, or to one that drops it.
+        unsafe {
+            (&raw mut (*state).own_mac).write_volatile(own_mac);
+            (&raw mut (*state).ifindex).write_volatile(ifindex);
+        }
+    }
+
     /// When the last packet of the primary came through: nanoseconds of the monotonic clock, 0 for never.
     pub fn peer_seen_ns(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.

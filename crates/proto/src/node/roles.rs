@@ -207,6 +207,7 @@ impl Node {
             if let Some(takeover) = &mut service.takeover {
                 takeover.on_timeout(now);
             }
+            service.failure.on_timeout(now, index, &mut self.actions);
             self.confirm(now, index);
             let service = &mut self.services[usize::from(index)];
             let may_claim = service.standing.may_claim(now);
@@ -406,7 +407,7 @@ impl Node {
     }
 
     /// The network first, then the gate.
-    fn assume(&mut self, index: ServiceIndex, gate: Gate) {
+    pub(super) fn assume(&mut self, index: ServiceIndex, gate: Gate) {
         let peer = self.service(index).peer.as_ref();
         let peer_mac = peer.map_or([0; 6], |peer| peer.mac);
         self.actions.push_back(Action::Assume {

@@ -136,6 +136,7 @@ impl Node {
                 service.given_at(),
                 service.standing.asks_at(),
                 service.sync.as_ref().and_then(StateSync::poll_timeout),
+                service.failure.poll_timeout(),
             ]
         };
         let services = self.services.iter().flat_map(of_service).flatten();
