@@ -178,12 +178,18 @@ impl Wire {
         word.store(u32::from(asleep), Ordering::SeqCst);
     }
 
-    pub(super) fn set_crash_codes(&self, codes: &[u8]) {
-        let mut words = [0_u32; 8];
-        for &code in codes {
-            words[usize::from(code / 32)] |= 1 << (code % 32);
-        }
+    pub(super) fn set_crash_codes(&self, index: u16, codes: &[u8]) {
+        let state = self.state_pointer(index);
         // SAFETY: within the mapping, aligned.
-        unsafe { (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).crash_codes).write_volatile(words) };
+        unsafe { (&raw mut (*state).crash_codes).write_volatile(crash_codes(codes)) };
     }
+}
+
+/// A bit for each exit code.
+pub(super) fn crash_codes(codes: &[u8]) -> [u32; 8] {
+    let mut words = [0_u32; 8];
+    for &code in codes {
+        words[usize::from(code / 32)] |= 1 << (code % 32);
+    }
+    words
 }
