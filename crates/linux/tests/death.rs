@@ -12,7 +12,7 @@ use nix::sys::signal::{SigHandler, Signal, kill, raise, signal};
 use nix::unistd::Pid;
 use socket2::{Domain, SockRef, Socket, Type};
 use steadfast_linux::network::sockets;
-use steadfast_linux::wire::{Mode, WireOptions};
+use steadfast_linux::wire::Mode;
 
 use support::frame::Tap;
 use support::lan::{Family, Host, Lan};
@@ -21,7 +21,6 @@ use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
 const ADDRESS: &str = "STEADFAST_TEST_SERVER";
-const CRASH_CODE: u8 = 3;
 
 /// The server, when this binary runs as one: obeys the lines of its standard input, each after the one before.
 #[test]
@@ -178,12 +177,8 @@ struct Scene {
 impl Scene {
     /// The server listens at `bound`.
     fn at(lan: &Lan, family: Family, bound: IpAddr) -> Self {
-        let guarding = WireOptions {
-            crash_exit_codes: vec![CRASH_CODE, 255],
-            ..options()
-        };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let guard = WireOn::new(&lan.primary, &lan.backup, &guarding, Mode::Primary);
+        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
         let reading = Reading::of(&wire);
         let mut server = Server::start(&lan.primary, (bound, family.vip().port()).into());
         let client = lan.client.connect(family.vip());
@@ -339,6 +334,8 @@ fn an_ordinary_end_is_heard() {
         End::Order("close"),
         End::Order("exit 0"),
         End::Order("exit 1"),
+        End::Order("exit 3"),   // of the IPv4 service it would be a crash
+        End::Order("exit 255"), // and this one of the IPv6 service
         End::Signal(Signal::SIGTERM),
         End::Signal(Signal::SIGINT),
         End::Signal(Signal::SIGHUP),

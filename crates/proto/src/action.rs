@@ -38,7 +38,7 @@ pub enum Gate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Sets up the network for what a gate lets pass, before it opens: addresses, routes, guards. Of a node that speaks already
-    /// nothing is lost meanwhile. Not on a takeover's way.
+    /// nothing is lost meanwhile. Not on a takeover's way. If it fails, call `handle_failed` before the next action.
     Assume {
         /// For this service.
         service: ServiceIndex,
@@ -94,9 +94,16 @@ pub enum Action {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// Bring the VIP to the service interface and let what it sends go out there: the wire is gone.
+    /// Bring the VIP to the service interface and let what it sends go out there: the wire is gone. If it fails, call
+    /// `handle_failed` before the next action.
     TakeAddress {
         /// Of this service.
+        service: ServiceIndex,
+    },
+    /// A step for the service has failed (`handle_failed`). Look whether its interface is there, and put the network back; then call
+    /// `handle_mended`, or `handle_failed` again.
+    Mend {
+        /// For this service.
         service: ServiceIndex,
     },
     /// Tell the neighbours that the VIP is here, and ask outside hosts from it; each time one answers, call `handle_reached`.
@@ -250,6 +257,18 @@ pub enum Report {
     },
     /// A takeover is complete: its report is in [`Node::takeovers`](crate::node::Node::takeovers).
     TakenOver {
+        /// The service.
+        service: ServiceIndex,
+    },
+    /// A step for the service failed on this node.
+    Failed {
+        /// The service.
+        service: ServiceIndex,
+        /// Which one, and why.
+        why: String,
+    },
+    /// It was made good.
+    Mended {
         /// The service.
         service: ServiceIndex,
     },

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// So many are told in one heartbeat: it stays far below the size of a datagram.
-const TOLD_MAX: usize = 256;
+/// Orphans in one heartbeat, of all services together. With 64 services it still fits into the 32 KiB that a node receives
+/// (`the_largest_heartbeat_fits` in the agent).
+pub const TOLD_MAX: usize = 128;
 /// So many wait to be told: more than a worker has connections.
 const WAITING_MAX: usize = 1 << 20;
 
@@ -37,11 +38,11 @@ impl Telling {
         fits
     }
 
-    /// What the next heartbeat tells.
-    pub(crate) fn told(&self) -> Orphans {
+    /// What the next heartbeat tells: the first `count` that wait.
+    fn told(&self, count: usize) -> Orphans {
         Orphans {
             first: self.first,
-            clients: self.waiting.iter().take(TOLD_MAX).copied().collect(),
+            clients: self.waiting.iter().take(count).copied().collect(),
         }
     }
 
@@ -63,6 +64,21 @@ impl Telling {
         self.first += self.waiting.len() as u64;
         self.waiting.drain(..).collect()
     }
+}
+
+/// What one heartbeat tells of several services' orphans: at most [`TOLD_MAX`], shared fairly. The others come in the next ones.
+pub(crate) fn share<'a>(tellings: impl Iterator<Item = &'a Telling>) -> Vec<Orphans> {
+    let tellings: Vec<_> = tellings.collect();
+    let mut waiting_least: Vec<_> = (0..tellings.len()).collect();
+    waiting_least.sort_by_key(|&index| tellings[index].waiting.len());
+    let mut shares = vec![Orphans::default(); tellings.len()];
+    let mut room = TOLD_MAX;
+    for (served, index) in waiting_least.into_iter().enumerate() {
+        // Whoever needs less than an equal share leaves the rest to the others, which come later.
+        shares[index] = tellings[index].told(room / (tellings.len() - served));
+        room -= shares[index].clients.len();
+    }
+    shares
 }
 
 /// The backup's side.
@@ -109,23 +125,45 @@ mod tests {
         #[test]
         fn each_is_taken_once(count in 1..600_u16, fates in prop::collection::vec((0..3_u8, 0..3_u8), 50)) {
             let (mut telling, mut hearing) = (Telling::default(), Hearing::default());
+            let told = |telling: &Telling| share(std::iter::once(telling)).remove(0);
             let mut taken = Vec::new();
             (0..count).for_each(|number| assert!(telling.add(client(number))));
-            let sure = std::iter::repeat_n((1, 1), 4);
-            let mut old = telling.told();
+            let sure = std::iter::repeat_n((1, 1), 5);
+            let mut old = told(&telling);
             for (there, back) in fates.into_iter().chain(sure) {
-                let told = telling.told();
+                let new = told(&telling);
                 for _ in 0..there {
-                    taken.extend(hearing.take(&told));
+                    taken.extend(hearing.take(&new));
                     taken.extend(hearing.take(&old));
                 }
                 for _ in 0..back {
                     telling.on_adopted(hearing.adopted());
                 }
-                old = told;
+                old = new;
             }
             prop_assert_eq!(taken, (0..count).map(client).collect::<Vec<_>>());
-            prop_assert!(telling.told().clients.is_empty());
+            prop_assert!(told(&telling).clients.is_empty());
+        }
+    }
+
+    proptest! {
+        /// However many wait for which services: all that fits is told, nobody who waits gets less than an equal share, and who gets more
+        /// takes it from nobody.
+        #[test]
+        fn a_heartbeat_is_shared_fairly(waiting in prop::collection::vec(0..300_usize, 1..64)) {
+            let telling = |count: usize| {
+                let mut telling = Telling::default();
+                (0..count).for_each(|_| assert!(telling.add(client(1))));
+                telling
+            };
+            let tellings: Vec<_> = waiting.iter().copied().map(telling).collect();
+            let told: Vec<_> = share(tellings.iter()).iter().map(|orphans| orphans.clients.len()).collect();
+            let sum: usize = told.iter().sum();
+            prop_assert_eq!(sum, TOLD_MAX.min(waiting.iter().sum()));
+            let most = told.iter().max().copied().unwrap_or_default();
+            for (told, waiting) in told.iter().zip(&waiting) {
+                prop_assert!(*told == *waiting || *told >= TOLD_MAX / tellings.len() && told + 1 >= most);
+            }
         }
     }
 

@@ -10,6 +10,8 @@
 //! The lease only covers the first words. To go on, or to begin without it, a node asks the arbiter (a witness, or a fence), which
 //! gives each epoch to one node. Without an arbiter silence counts as death (`fail-stop`), and everyone is confirmed.
 
+mod leaving;
+
 use std::time::Duration;
 
 use crate::Instant;
@@ -127,6 +129,8 @@ pub struct Standing {
     fitness: Fitness,
     /// Clients reach this node, as far as it knows: else it asks no arbiter and takes nobody for dead, since the fault may be its own.
     is_reached: bool,
+    /// A step that its role needed failed, and could not be made good yet.
+    has_failed: bool,
 }
 
 impl Standing {
@@ -149,6 +153,7 @@ impl Standing {
             leaves: false,
             fitness: Fitness::WHOLE,
             is_reached: true,
+            has_failed: false,
         };
         standing.grant(now); // what the agent before has granted is not known
         standing
@@ -162,37 +167,6 @@ impl Standing {
     /// The epoch of the role.
     pub const fn epoch(&self) -> u64 {
         self.epoch
-    }
-
-    /// Whether this node gives up its part.
-    pub const fn leaves(&self) -> bool {
-        self.leaves
-    }
-
-    /// Whether this node tells its peer not to count on it.
-    pub const fn says_that_it_leaves(&self) -> bool {
-        let is_mute = matches!(self.role, Role::Joining | Role::Returning | Role::Standby);
-        self.leaves || is_mute && self.fitness.is_out
-    }
-
-    /// What this node's path allows it to begin, and whether clients reach it.
-    pub fn set_path(&mut self, now: Instant, fitness: Fitness, is_reached: bool) -> Option<Change> {
-        (self.fitness, self.is_reached) = (fitness, is_reached);
-        match self.role {
-            Role::Returning if !fitness.returns => self.change(now, Event::Withdrawn, 0),
-            _ => None,
-        }
-    }
-
-    /// This node is to have no part in the service, or to have one again: the operator wants it, or its path is broken.
-    pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
-        let left = std::mem::replace(&mut self.leaves, leaves);
-        match self.role {
-            Role::Returning if leaves => self.change(now, Event::Withdrawn, 0),
-            // The primary may have gone on without it on its word: what it has logged counts no more.
-            Role::Backup if left && !leaves => self.change(now, Event::Withdrawn, 0),
-            _ => None,
-        }
     }
 
     /// When the right to speak ends: of a node that speaks alone, or of a wire that speaks for connections that it has taken over.
@@ -391,7 +365,7 @@ impl Standing {
             return self.event_of_voice(word);
         }
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
-        let may_serve_it = !word.leaves && !self.leaves && self.fitness.returns;
+        let may_serve_it = !word.leaves && !self.leaves() && self.fitness.returns;
         let Fitness { serves, begins, .. } = self.fitness;
         match (self.role, word.role) {
             (Role::Joining, Role::Joining) => {
@@ -403,7 +377,7 @@ impl Standing {
                 (self.knows && serves).then_some(Event::Begins)
             }
             // The same, but that node's clients do not reach it.
-            (Role::Standby, Role::Joining) => (begins && !self.leaves).then_some(Event::Begins),
+            (Role::Standby, Role::Joining) => (begins && !self.leaves()).then_some(Event::Begins),
             // It has not heard what this node has said alone since: its connections are not what the clients know.
             (Role::Joining, Role::Primary | Role::Claiming)
                 if word.epoch < self.epoch && self.has_forgotten =>
@@ -434,7 +408,7 @@ impl Standing {
             // Both are mute: the right was given to a node that had left meanwhile, or that has forgotten it. One begins, after both.
             (Role::Standby, Role::Standby) | (Role::Returning, Role::Returning) => {
                 let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
-                (is_first && !self.leaves && serves).then_some(Event::Begins)
+                (is_first && !self.leaves() && serves).then_some(Event::Begins)
             }
             // It was given one that its last agent did not use. It could be followed, for the log has no gap; but to return is the one way
             // that is known to be right whatever has brought it there.
@@ -449,7 +423,7 @@ impl Standing {
             // It does not return to a node that is taken out, nor if it is itself. This node's consent to an earlier return may still be
             // under way.
             (Role::Primary, Role::Standby | Role::Joining) => {
-                (word.leaves || self.leaves).then_some(Event::PeerSilent)
+                (word.leaves || self.leaves()).then_some(Event::PeerSilent)
             }
             (Role::Backup, Role::Primary) => (same && word.yields).then_some(Event::PeerYields),
             // It was the primary of this epoch, and has begun anew: its connections are here only.
@@ -466,7 +440,7 @@ impl Standing {
         let yields = match self.role {
             Role::Joining => true,
             Role::Standby => {
-                let may_return = !self.leaves && self.fitness.returns;
+                let may_return = !self.leaves() && self.fitness.returns;
                 let serves = word.role == Role::Sole && !word.leaves && may_return;
                 return (serves && (later || same)).then_some(Event::PeerServes);
             }
@@ -481,7 +455,7 @@ impl Standing {
     /// The change that `event` brings, if this node has the right to it.
     fn change_if_allowed(&mut self, now: Instant, event: Event, epoch: u64) -> Option<Change> {
         if self.role.after(event) == Some(Role::TakingOver) {
-            if self.leaves {
+            if self.leaves() {
                 return None; // it has promised not to
             }
             if event == Event::PeerSilent && !self.is_reached {

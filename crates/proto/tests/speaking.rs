@@ -118,6 +118,8 @@ enum Action {
     TakeOver(usize),
     /// A wire that is cut off gives way to its primary; it may be wrong.
     GiveWay(usize),
+    /// A step that a node's role needs fails, or is made good.
+    Fail(usize, bool),
     /// A node's power fails and comes back: its connections are gone.
     Crash(usize),
     /// A node's agent dies, and another one goes on from what the kernel has. What was asked is decided, and nobody hears the answer.
@@ -402,7 +404,8 @@ impl Model for Pair {
             actions.extend([Action::Reach(node), Action::Decided(node)]);
             if state.orders < self.bounds.orders {
                 let leaves = state.nodes[node].standing.leaves();
-                actions.push(Action::Leave(node, !leaves));
+                let has_failed = state.nodes[node].standing.has_failed();
+                actions.extend([Action::Leave(node, !leaves), Action::Fail(node, !has_failed)]);
             }
             if state.paths < self.bounds.paths {
                 actions.extend(Knows::ALL.map(|knows| Action::Path(node, knows)));
@@ -487,6 +490,12 @@ impl Model for Pair {
                 let is_wire = state.nodes[node].standing.role() == Role::Backup;
                 changed(&mut state, node, &mut |standing| {
                     is_wire.then(|| standing.set_leaves(now, true)).flatten()
+                });
+            }
+            Action::Fail(node, has_failed) => {
+                state.orders += 1;
+                changed(&mut state, node, &mut |standing| {
+                    standing.set_failed(now, has_failed)
                 });
             }
             Action::Crash(node) => {

@@ -223,6 +223,9 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     if let Some(reason) = &service.simplex_reason {
         line("simplex", reason.clone());
     }
+    if let Some(why) = &service.failure {
+        line("FAILED", why.clone());
+    }
     if !service.history.is_empty() {
         line("history", history_text(&service.history, now_ns));
     }

@@ -54,6 +54,13 @@ pub struct Fence {
     pub delay: Duration,
 }
 
+impl Witness {
+    /// Whether what is said to its members is encrypted. They are alike in that.
+    pub fn is_private(&self) -> bool {
+        self.endpoints.iter().all(|url| url.starts_with(HTTPS))
+    }
+}
+
 impl std::fmt::Debug for Witness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Witness")

@@ -221,6 +221,8 @@ pub struct ServiceStatus {
     pub peer_state: Option<State>,
     /// Why it is simplex; nothing if it is duplex.
     pub simplex_reason: Option<String>,
+    /// The step that failed in this node's network, so that the service is mute here; nothing if none did.
+    pub failure: Option<String>,
     /// How its application on this node is.
     pub application: Application,
     /// How its application on the peer is, as the peer said last.

@@ -20,6 +20,7 @@ use proto::table::ConnectionId;
 use super::Reader;
 use super::census::Listing;
 use super::claim::Claims;
+use super::failure::note;
 use super::held::Held;
 use super::hook;
 use super::outside::Outside;
@@ -39,7 +40,7 @@ const VERIFY: Duration = Duration::from_secs(2);
 /// Everything that the node's actions act on.
 pub struct Executor {
     pub(super) wire: Wire,
-    network: Network,
+    pub(super) network: Network,
     pub(super) raw: RawSender,
     pub(super) services: Vec<Service>,
     /// Sockets kept ready, per service.
@@ -47,22 +48,22 @@ pub struct Executor {
     pub(super) restoring: HashMap<(ServiceIndex, ConnectionId), Restoring>,
     pub(super) relay: Relay,
     pub(super) replicas: Replicas,
-    claims: Claims,
+    pub(super) claims: Claims,
     outside: Outside,
     servers: Servers,
     state_syncs: StateSyncs,
     arbiter: Arbiter,
-    filters: FilterWatch,
+    pub(super) filters: FilterWatch,
     /// Interfaces whose filters could not be put back.
-    bare: Vec<u32>,
+    pub(super) bare: Vec<u32>,
     verified: Instant,
 }
 
 pub(super) struct Service {
     pub(super) name: String,
     pub(super) vip: SocketAddr,
-    interface: Interface,
-    mac: [u8; 6],
+    pub(super) interface: Interface,
+    pub(super) mac: [u8; 6],
     pub(super) pool: Pool,
     on_deposed: Vec<String>,
     listing: Listing,
@@ -240,7 +241,7 @@ impl Executor {
     }
 
     /// Puts back what others took away: filters at once, the rest now and then. Returns whether it has looked at everything.
-    pub fn mend(&mut self) -> bool {
+    pub fn mend(&mut self, node: &mut Node) -> bool {
         let is_time = self.verified.elapsed() >= VERIFY;
         let mut concerned = self.filters.check();
         if is_time {
@@ -259,6 +260,7 @@ impl Executor {
             return false;
         }
         self.verified = Instant::now();
+        self.follow_interfaces(node);
         match self.network.verify() {
             Ok(missing) if missing.is_empty() => {}
             Ok(_) => match self.network.repair() {
@@ -321,23 +323,17 @@ impl Executor {
         }
     }
 
-    /// Does one thing.
-    ///
-    /// # Errors
-    /// If setting up the network for a role fails. What fails for one connection is that connection's matter.
-    pub fn carry_out(
-        &mut self,
-        action: Action,
-        node: &mut Node,
-        rings: &mut Rings,
-        peer: &Peer,
-    ) -> anyhow::Result<()> {
+    /// Does one thing. What fails for one connection is that connection's matter, and what fails for one service that service's.
+    pub fn carry_out(&mut self, action: Action, node: &mut Node, rings: &mut Rings, peer: &Peer) {
         match action {
             Action::Assume {
                 service,
                 gate,
                 peer_mac,
-            } => return self.assume(service, gate, peer_mac),
+            } => {
+                let outcome = self.assume(service, gate, peer_mac);
+                note(node, service, outcome);
+            }
             Action::SetGate {
                 service,
                 gate,
@@ -354,7 +350,11 @@ impl Executor {
             Action::Settle { service } => self.settle(service),
             Action::CapWindow { service, client, cap } => self.cap_window(service, client, cap),
             Action::Destroy { service, clients } => self.destroy(service, &clients),
-            Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
+            Action::TakeAddress { service } => {
+                let outcome = self.claims.begin(service, &mut self.network);
+                note(node, service, outcome);
+            }
+            Action::Mend { service } => self.mend_service(node, service),
             Action::Announce { service } => self.claims.announce(service),
             Action::AskOutside { service, anew } => {
                 if !self.outside.ask(service, anew) {
@@ -406,7 +406,6 @@ impl Executor {
             Action::HoldInput { service, until } => self.hold_input(service, until),
             Action::Report(report) => self.hear(node, &report),
         }
-        Ok(())
     }
 
     /// What the operator is told, and the next agent.
@@ -420,6 +419,7 @@ impl Executor {
     /// Makes the network what the gate needs, which is set next. Of a node that has no part yet it is closed meanwhile; one that
     /// speaks goes on.
     fn assume(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> anyhow::Result<()> {
+        self.look_for_interface(service)?;
         if self.wire.gate(service).0 == Mode::Off {
             self.wire.set_mode(service, Mode::Mute);
         }

@@ -49,6 +49,17 @@ impl Claims {
         Ok(Self { services })
     }
 
+    /// A service's interface was made anew.
+    ///
+    /// # Errors
+    /// If it is gone again.
+    pub fn move_to(&mut self, index: ServiceIndex, interface: &Interface) -> anyhow::Result<()> {
+        let service = &mut self.services[usize::from(index)];
+        service.announcer = Announcer::open(interface)?;
+        service.interface = interface.clone();
+        Ok(())
+    }
+
     /// Brings the VIP to the service interface.
     ///
     /// # Errors

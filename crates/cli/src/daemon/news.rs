@@ -17,6 +17,19 @@ impl Executor {
             } => {
                 tracing::info!(service = self.service_name(*service), ?from, ?to, epoch, "role");
             }
+            Report::Failed { service, why } => {
+                tracing::error!(
+                    service = self.service_name(*service),
+                    why,
+                    "the service has failed on this node: it is mute here until this succeeds; others go on"
+                );
+            }
+            Report::Mended { service } => {
+                tracing::info!(
+                    service = self.service_name(*service),
+                    "the service's network is whole again on this node"
+                );
+            }
             Report::TakenOver { service } => {
                 let Some(taken) = node.takeovers(*service).last() else {
                     return;

@@ -29,7 +29,7 @@ use super::frame::{self, Kind, Opener, Refused, Sealer};
 use crate::config::{Config, Key};
 use crate::control::{LinkStatus, PeerStatus};
 
-/// Larger than any heartbeat of 64 services.
+/// Larger than any datagram of the peer's: a heartbeat of 64 services that tells as many orphans as one may.
 const DATAGRAM_MAX: usize = 32 * 1024;
 /// Datagrams taken at a time and link: a flood of them must not keep the agent from its work.
 const RECEIVE_MAX: usize = 64;
@@ -507,9 +507,57 @@ impl Drop for Peer {
 
 #[cfg(test)]
 mod tests {
-    use proto::action::Echo;
+    use proto::action::{Echo, Server};
+    use proto::orphans::{Orphans, TOLD_MAX};
+    use proto::role::Role;
 
     use super::*;
+
+    /// Every service, every field as long as it gets, and as many orphans as one heartbeat tells.
+    #[test]
+    fn the_largest_heartbeat_fits() {
+        let longest = SocketAddr::from(([0xffff_u16; 8], u16::MAX));
+        let beat = ServiceBeat {
+            vip: longest,
+            role: Role::TakingOver,
+            epoch: u64::MAX,
+            configured_primary: false,
+            mac: [u8::MAX; 6],
+            server: Server::Alive,
+            leaves: false,
+            hands_over: false,
+            orphans: Orphans {
+                first: u64::MAX,
+                clients: vec![longest; TOLD_MAX],
+            },
+            adopted: u64::MAX,
+            path: Some(proto::path::PathWord {
+                outside: proto::path::Outside::Unknown,
+                hears: Some(false),
+            }),
+        };
+        let mut services = vec![beat; linux::wire::SERVICES_MAX];
+        for service in &mut services[1..] {
+            service.orphans.clients.clear();
+        }
+        let heartbeat = Heartbeat {
+            node: "n".repeat(32),
+            incarnation: u64::MAX,
+            sequence: u64::MAX,
+            sent: u64::MAX,
+            echo: Some(Echo {
+                incarnation: u64::MAX,
+                sent: u64::MAX,
+            }),
+            services,
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "5".repeat(64)).unwrap();
+        let key = Key::read(file.path()).unwrap();
+        let (mut sealer, _) = frame::open(("alpha", "beta"), Some(&key), frame::VERSIONS, draw);
+        let datagram = sealer.seal(Kind::Heartbeat, &to_json(&heartbeat));
+        assert!(datagram.len() < DATAGRAM_MAX, "{} bytes", datagram.len());
+    }
 
     #[test]
     fn news_go_out_at_once_and_the_rest_in_its_rhythm() {

@@ -106,6 +106,7 @@ fn service(
         history: node.roles(index).map(state_since).collect(),
         peer_state: peer.map(|beat| beat.role),
         simplex_reason: simplex.map(|reason| reason.to_string()),
+        failure: node.failure(index).map(str::to_owned),
         application: node.server(index),
         peer_application: peer.map(|beat| beat.server),
         reasons: sums.reasons,

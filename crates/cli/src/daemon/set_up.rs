@@ -159,16 +159,10 @@ fn begin(
 }
 
 fn wire_options(config: &Config) -> WireOptions {
-    let services = config.services.iter();
-    let mut crash_exit_codes: Vec<u8> = services
-        .flat_map(|service| service.crash_exit_codes.iter().copied())
-        .collect();
-    crash_exit_codes.dedup();
     WireOptions {
         ring_cached_bytes: RING_CACHED_BYTES,
         ring_bytes: config.log.ring_bytes,
         ring_open_bytes: config.log.syn_ring_bytes,
-        crash_exit_codes,
         agent_timeout: config.node.agent_timeout,
         chunks_only: false,
     }
@@ -184,6 +178,7 @@ fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
             port: service.port,
             ifindex: interface.index,
             own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
+            crash_exit_codes: service.crash_exit_codes.clone(),
         })
     };
     config.services.iter().map(of).collect()

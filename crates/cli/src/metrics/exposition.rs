@@ -218,6 +218,12 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
         }),
     );
     page.each(
+        "steadfast_service_failed",
+        "Whether a step failed in this node's network, so that the service is mute here.",
+        services,
+        |service| Some(yes(service.failure.is_some())),
+    );
+    page.each(
         "steadfast_service_epoch",
         "One more whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.",
         services,

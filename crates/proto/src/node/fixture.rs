@@ -34,7 +34,6 @@ impl Found {
 pub(super) fn config(is_primary: bool) -> NodeConfig {
     let table = TableConfig {
         connection_bytes_max: 1000,
-        bytes_max: 10_000,
         ..TableConfig::sample()
     };
     NodeConfig {

@@ -5,6 +5,7 @@
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. It is due at once
 //! when a takeover has more to do, but everything else should be looked at first.
 
+mod failure;
 #[cfg(test)]
 mod fixture;
 mod found;
@@ -41,6 +42,7 @@ use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, HandedOver, Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
+use failure::Failure;
 use turn::Turn;
 
 /// What a node is told at its start.
@@ -132,6 +134,8 @@ pub(crate) struct Service {
     taken: HashSet<SocketAddr, FxSeededState>,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
+    /// What failed in this node's network for it.
+    failure: Failure,
     hands_over: bool,
     is_contradicted: bool,
     is_alarmed: bool,
@@ -166,6 +170,7 @@ impl Service {
             taken,
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
+            failure: Failure::default(),
             hands_over: false,
             is_contradicted: false,
             is_alarmed: false,

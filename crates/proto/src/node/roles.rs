@@ -7,6 +7,7 @@ use super::{Node, ROLES_MAX, RoleSince, Unfollowed};
 use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
+use crate::orphans;
 use crate::path::Outside;
 use crate::role::{Event, Role};
 use crate::standing::{Arbiter, Change, Verdict, Word};
@@ -212,6 +213,7 @@ impl Node {
             if let Some(takeover) = &mut service.takeover {
                 takeover.on_timeout(now);
             }
+            service.failure.on_timeout(now, index, &mut self.actions);
             self.confirm(now, index);
             let service = &mut self.services[usize::from(index)];
             let may_claim = service.standing.may_claim(now);
@@ -287,10 +289,12 @@ impl Node {
 
     pub(super) fn send_heartbeat(&mut self, now: Instant) {
         self.beat_sequence += 1;
+        let orphans = orphans::share(self.services.iter().map(|service| &service.telling));
         let services = self
             .services
             .iter()
-            .map(|service| ServiceBeat {
+            .zip(orphans)
+            .map(|(service, orphans)| ServiceBeat {
                 vip: service.table.config().vip,
                 role: service.role(),
                 epoch: service.standing.epoch(),
@@ -299,7 +303,7 @@ impl Node {
                 server: service.server,
                 leaves: service.standing.says_that_it_leaves(),
                 hands_over: service.hands_over,
-                orphans: service.telling.told(),
+                orphans,
                 adopted: service.hearing.adopted(),
                 path: Some(service.path_told),
             })
@@ -393,7 +397,7 @@ impl Node {
     }
 
     /// The network first, then the gate.
-    fn assume(&mut self, index: ServiceIndex, gate: Gate) {
+    pub(super) fn assume(&mut self, index: ServiceIndex, gate: Gate) {
         let peer = self.service(index).peer.as_ref();
         let peer_mac = peer.map_or([0; 6], |peer| peer.mac);
         self.actions.push_back(Action::Assume {

@@ -137,6 +137,7 @@ impl Node {
                 service.standing.asks_at(),
                 service.sync.as_ref().and_then(StateSync::poll_timeout),
                 Some(service.path.asks_at()),
+                service.failure.poll_timeout(),
             ]
         };
         let services = self.services.iter().flat_map(of_service).flatten();

@@ -33,6 +33,8 @@ pub enum Simplex {
     Sole,
     /// The peer serves alone.
     Standby,
+    /// A step for the service failed in this node's network.
+    Failed,
     /// The operator wants this node to have no part in the service.
     Left,
     /// The peer serves alone, and this node is about to be its wire.
@@ -115,6 +117,7 @@ impl std::fmt::Display for Simplex {
             Self::Claiming => "the backup is gone; this node claims the VIP",
             Self::Sole => "this node serves alone",
             Self::Standby => "the peer serves alone",
+            Self::Failed => "this node's network for it could not be set up; tried again until it can",
             Self::Left => {
                 "this node has no part in it until `steadfast drain NODE --off` or `steadfast bypass SERVICE --off`"
             }
@@ -187,6 +190,9 @@ impl Node {
     /// Why not both nodes do their part for a service; nothing if they do.
     pub fn simplex(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
         let service = self.service(index);
+        if service.failure.why().is_some() {
+            return Some(Simplex::Failed);
+        }
         let complement = match service.role() {
             Role::Joining if service.is_contradicted => return Some(Simplex::Contradiction),
             Role::Joining if !self.detector.has_heard() => return Some(Simplex::NotHeard),
@@ -244,6 +250,11 @@ impl Node {
             return Some(Refusal::Simplex(why));
         }
         service.is_busy().then_some(Refusal::Busy)
+    }
+
+    /// What failed in this node's network for a service, and is not made good yet.
+    pub fn failure(&self, index: ServiceIndex) -> Option<&str> {
+        self.service(index).failure.why()
     }
 
     /// Why nobody would serve if this node had no part in a service any more; nothing if the peer would.
