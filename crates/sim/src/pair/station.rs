@@ -296,7 +296,7 @@ impl Station {
             }
             Gate::Primary if !self.is(Defect::BypassWire) => return None,
             Gate::Wire | Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
-                self.judge.borrow_mut().on_muttered(&packet);
+                self.judge.borrow_mut().on_muttered(self.config.number, &packet);
                 return None;
             }
             // It is becoming a primary again: the wire is there, and hears this.
