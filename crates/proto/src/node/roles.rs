@@ -15,6 +15,7 @@ use crate::takeover::Takeover;
 impl Node {
     /// The peer's sign of life.
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
+        self.look_at_absence(now);
         let incarnation = heartbeat.incarnation;
         let is_known = self.echo.is_some_and(|last| last.incarnation == incarnation);
         if is_known && heartbeat.sequence < self.heard {
@@ -64,6 +65,7 @@ impl Node {
                 echo,
             };
             service.peer = Some(beat);
+            self.hear_confirmation(index, &word);
             if matches!(word.role, Role::Backup | Role::Returning) {
                 self.claim_beside_mute(now, index);
             }
@@ -183,7 +185,13 @@ impl Node {
 
     /// The operator wants this node to have no part in a service, or to have one again.
     pub fn handle_leave(&mut self, now: Instant, index: ServiceIndex, leaves: bool) {
-        let change = self.services[usize::from(index)].standing.set_leaves(now, leaves);
+        let standing = &mut self.services[usize::from(index)].standing;
+        let change = standing.set_leaves(now, leaves);
+        if standing.role() == Role::Backup {
+            // It is silent before the primary hears that it leaves, and goes on alone.
+            let (service, until) = (index, standing.until());
+            self.actions.push_back(Action::SetUntil { service, until });
+        }
         self.follow(now, index, change);
         self.send_heartbeat(now);
     }
@@ -191,6 +199,7 @@ impl Node {
     /// Time has passed: heartbeats are sent and missed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.turn.renew(now);
+        self.look_at_absence(now);
         if now >= self.beat_due {
             self.beat_due = now + self.config.detector.interval;
             self.send_heartbeat(now);
@@ -329,6 +338,7 @@ impl Node {
     pub(super) fn follow(&mut self, now: Instant, index: ServiceIndex, change: Option<Change>) {
         let Some(change) = change else { return };
         let Change { from, to, .. } = change;
+        let begins_anew = self.end_doubted(index, to) || from == Role::Joining;
         let service = &mut self.services[usize::from(index)];
         service.hands_over = false;
         if matches!(change.event, Event::Reached | Event::PeerReturns) {
@@ -348,7 +358,12 @@ impl Node {
                 self.begin_census(now, index);
                 self.sync(now, index, state_sync::Event::Begin);
             }
-            Role::Claiming => self.claim(now, index, change),
+            Role::Claiming => {
+                self.claim(now, index, change);
+                if begins_anew {
+                    self.assume(index, Gate::Primary);
+                }
+            }
             Role::TakingOver => {
                 service.taken.clear(); // from now on it answers for all
                 self.set_gate(index, Gate::Takeover);
@@ -390,7 +405,7 @@ impl Node {
         self.send_heartbeat(now); // the peer should know at once
     }
 
-    fn set_gate(&mut self, index: ServiceIndex, gate: Gate) {
+    pub(super) fn set_gate(&mut self, index: ServiceIndex, gate: Gate) {
         let service = &mut self.services[usize::from(index)];
         service.gate = gate;
         let (epoch, until) = (service.standing.epoch(), service.standing.until());
@@ -436,13 +451,10 @@ impl Node {
             _ => Claim::new(now),
         };
         self.services[usize::from(index)].claim = Some(claim);
-        if change.from == Role::Joining {
-            self.assume(index, Gate::Primary);
-        }
     }
 
     /// The peer speaks alone: whatever was under way here is void.
-    fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
+    pub(super) fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
         let service = &mut self.services[usize::from(index)];
         service.claim = None;
         service.takeover = None;
