@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, Kind, Target};
 use super::phase::Phase;
+use super::story;
 use crate::link::LinkConfig;
 use crate::pair::draw::Draw;
 use crate::pair::{ArbiterKind, Costs, Defect, SceneConfig};
@@ -176,6 +177,9 @@ impl Scenario {
             scenario.lease_us = 0;
         }
         scenario.opaque = scenario.policy == Policy::Replica && draw.chance(0.4);
+        if let Some(faults) = story::of(seed) {
+            scenario.faults = faults;
+        }
         scenario
     }
 
@@ -388,7 +392,7 @@ const fn dwell_us(phase: Phase, nodes: &Nodes) -> u64 {
     }
 }
 
-fn fault(draw: &mut Draw, during: Option<Phase>) -> Fault {
+pub(super) fn fault(draw: &mut Draw, during: Option<Phase>) -> Fault {
     Fault {
         during,
         after_us: draw.below(200_000),
