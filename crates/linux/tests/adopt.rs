@@ -202,7 +202,7 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
         |service| service.own_mac[5] ^= 1,
     ];
     for change in changes {
-        let mut other = same;
+        let mut other = same.clone();
         change(&mut other[1]);
         refused(&options(), &other, "its service 1 is not");
     }

@@ -460,6 +460,42 @@ fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
     }
 }
 
+/// An agent may die before anybody goes on with the connection: the next one must know of it, whether there is a socket left (FIN) or
+/// none (RST, for unread input).
+#[test]
+fn a_dead_processs_connection_outlives_the_agent() {
+    for (family, is_read) in Family::BOTH
+        .into_iter()
+        .flat_map(|family| [(family, true), (family, false)])
+    {
+        let Some(lan) = Lan::new("a_dead_processs_connection_outlives_the_agent") else {
+            return;
+        };
+        let mut scene = Scene::new(&lan, family);
+        let client = scene.client.local_addr().expect("connected");
+        assert_eq!(scene.guard.dying(family.service()), [], "its process lives");
+        if !is_read {
+            scene.leave_unread();
+        }
+        scene.end(End::Signal(Signal::SIGKILL));
+        scene.server.wait_for_end();
+        scene.guard.wait_for(family, "dropped_dying_process", 1);
+        let guard = scene.guard.succeeded(&options());
+        assert_eq!(guard.dying(family.service()), [client], "all read: {is_read}");
+        for other in Family::BOTH.into_iter().filter(|other| *other != family) {
+            assert_eq!(guard.dying(other.service()), [], "of another service");
+        }
+        let forget = || {
+            guard
+                .forget_dying(family.service(), &[client])
+                .expect("it is there")
+        };
+        forget();
+        assert_eq!(guard.dying(family.service()), []);
+        forget(); // twice is once
+    }
+}
+
 /// What the process had said is still said by its kernel; the end that is glued to it is not.
 #[test]
 fn a_fin_glued_to_data_loses_the_bit_and_nothing_else() {

@@ -1,7 +1,8 @@
 //! Connections that have lost their process while the service lives: one worker of several died. The primary tells the backup, by
-//! heartbeats, which may be lost or come twice: each is numbered and told again until the backup has said that it took it.
+//! heartbeats, which may be lost or come twice: each is numbered and told again until the backup has said that it took it. Until then the
+//! primary's kernel remembers each, too, for an agent that begins anew ([`Found::orphans`](crate::node::Found::orphans)).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -25,17 +26,19 @@ pub struct Orphans {
 #[derive(Debug, Default)]
 pub(crate) struct Telling {
     waiting: VecDeque<SocketAddr>,
+    /// The same, to be found: a new agent may hear of an orphan both from its kernel's memory and from the ring of deaths.
+    known: BTreeSet<SocketAddr>,
     first: u64,
 }
 
 impl Telling {
-    /// A connection has lost its process. False if there is no room to tell it.
+    /// A connection has lost its process. False if it is waiting already, or there is no room for it.
     pub(crate) fn add(&mut self, client: SocketAddr) -> bool {
-        let fits = self.waiting.len() < WAITING_MAX;
-        if fits {
+        let is_new = self.waiting.len() < WAITING_MAX && self.known.insert(client);
+        if is_new {
             self.waiting.push_back(client);
         }
-        fits
+        is_new
     }
 
     /// What the next heartbeat tells: the first `count` that wait.
@@ -50,8 +53,17 @@ impl Telling {
     pub(crate) fn on_adopted(&mut self, adopted: u64) -> Vec<SocketAddr> {
         let new = adopted.saturating_sub(self.first);
         let new = usize::try_from(new).map_or(self.waiting.len(), |new| new.min(self.waiting.len()));
-        self.first += new as u64;
-        self.waiting.drain(..new).collect()
+        self.take(new)
+    }
+
+    /// The first `count` need not be told any more.
+    fn take(&mut self, count: usize) -> Vec<SocketAddr> {
+        self.first += count as u64;
+        let taken: Vec<_> = self.waiting.drain(..count).collect();
+        for client in &taken {
+            self.known.remove(client);
+        }
+        taken
     }
 
     /// Whether there is more to be told.
@@ -61,8 +73,7 @@ impl Telling {
 
     /// The backup is gone. It may have taken any of these, and have spoken for them.
     pub(crate) fn give_up(&mut self) -> Vec<SocketAddr> {
-        self.first += self.waiting.len() as u64;
-        self.waiting.drain(..).collect()
+        self.take(self.waiting.len())
     }
 }
 
@@ -153,7 +164,7 @@ mod tests {
         fn a_heartbeat_is_shared_fairly(waiting in prop::collection::vec(0..300_usize, 1..64)) {
             let telling = |count: usize| {
                 let mut telling = Telling::default();
-                (0..count).for_each(|_| assert!(telling.add(client(1))));
+                (0_u16..).take(count).for_each(|port| assert!(telling.add(client(port))));
                 telling
             };
             let tellings: Vec<_> = waiting.iter().copied().map(telling).collect();
@@ -185,7 +196,23 @@ mod tests {
     #[test]
     fn there_is_a_bound() {
         let mut telling = Telling::default();
-        let told = (0..WAITING_MAX + 10).filter(|_| telling.add(client(1))).count();
+        let clients =
+            (0..=16).flat_map(|host| (0..=u16::MAX).map(move |port| ([10, 0, 1, host], port).into()));
+        let told = clients
+            .take(WAITING_MAX + 10)
+            .filter(|&client| telling.add(client))
+            .count();
         assert_eq!(told, WAITING_MAX);
+    }
+
+    #[test]
+    fn an_orphan_waits_once() {
+        let mut telling = Telling::default();
+        assert!(telling.add(client(1)));
+        assert!(!telling.add(client(1)), "it waits already");
+        assert_eq!(telling.on_adopted(1), [client(1)]);
+        assert!(telling.add(client(1)), "its next connection is another orphan");
+        assert_eq!(telling.give_up(), [client(1)]);
+        assert!(telling.add(client(1)));
     }
 }

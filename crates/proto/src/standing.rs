@@ -173,7 +173,7 @@ impl Standing {
     /// Nothing if it does not end.
     pub fn until(&self) -> Option<Instant> {
         let ends = match self.role {
-            Role::Backup => self.config.arbiter != Arbiter::FailStop,
+            Role::Backup => self.config.arbiter != Arbiter::FailStop || self.leaves(),
             role => role.speaks_alone() && !self.is_confirmed(),
         };
         ends.then(|| self.lease_until.unwrap_or(Instant::ZERO))
@@ -182,6 +182,13 @@ impl Standing {
     /// Until when a backup may take over unasked.
     pub const fn lease_until(&self) -> Option<Instant> {
         self.lease_until
+    }
+
+    /// Whether this node is the wire of a primary that counts on it: then it may speak for connections that it has taken over, as soon
+    /// as that primary has answered this agent, and for as long as it goes on answering.
+    pub fn is_counted_on(&self, now: Instant) -> bool {
+        let has_lease = |until: Instant| now < until || self.config.lease.is_zero();
+        self.role == Role::Backup && self.lease_until.is_some_and(has_lease)
     }
 
     /// When a primary may claim, if the wire is silent from now on: the lease that it granted has ended.
@@ -308,7 +315,7 @@ impl Standing {
         let change = self
             .event_of(word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
-        if self.is_wire_of(word) {
+        if self.is_wire_of(word) && !self.leaves() {
             let until = word.echo.map(|sent| sent + self.config.lease);
             self.lease_until = self.lease_until.max(until);
         }

@@ -206,7 +206,10 @@ impl Table {
         }
         let completed = match direction {
             Direction::In => self.take_completed(client, segment),
-            Direction::Out => None,
+            Direction::Out => {
+                self.on_established(client, segment);
+                None
+            }
         };
         if let Some(handshake) = completed {
             let id = self.open(client, handshake);

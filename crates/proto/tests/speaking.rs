@@ -39,6 +39,8 @@ struct Bounds {
     orders: u8,
     /// Changes of paths.
     paths: u8,
+    /// Steps that fail, or are made good.
+    failures: u8,
     epochs: u64,
 }
 
@@ -76,6 +78,7 @@ struct State {
     restarts: u8,
     orders: u8,
     paths: u8,
+    failures: u8,
     /// Someone went on from a log that did not know what the other has said alone.
     is_contradicted: bool,
 }
@@ -378,6 +381,7 @@ impl Model for Pair {
             restarts: 0,
             orders: 0,
             paths: 0,
+            failures: 0,
             is_contradicted: false,
         }]
     }
@@ -404,8 +408,11 @@ impl Model for Pair {
             actions.extend([Action::Reach(node), Action::Decided(node)]);
             if state.orders < self.bounds.orders {
                 let leaves = state.nodes[node].standing.leaves();
+                actions.push(Action::Leave(node, !leaves));
+            }
+            if state.failures < self.bounds.failures {
                 let has_failed = state.nodes[node].standing.has_failed();
-                actions.extend([Action::Leave(node, !leaves), Action::Fail(node, !has_failed)]);
+                actions.push(Action::Fail(node, !has_failed));
             }
             if state.paths < self.bounds.paths {
                 actions.extend(Knows::ALL.map(|knows| Action::Path(node, knows)));
@@ -493,7 +500,7 @@ impl Model for Pair {
                 });
             }
             Action::Fail(node, has_failed) => {
-                state.orders += 1;
+                state.failures += 1;
                 changed(&mut state, node, &mut |standing| {
                     standing.set_failed(now, has_failed)
                 });
@@ -585,6 +592,7 @@ fn bounds() -> Bounds {
         restarts: 0,
         orders: 0,
         paths: 0,
+        failures: 0,
         epochs: if is_large() { 5 } else { 4 },
     }
 }
@@ -604,6 +612,16 @@ fn cut() -> Bounds {
         ticks: if wanted().0 { 2 } else { 1 },
         epochs: if wanted().0 { 4 } else { 3 },
         paths: if is_large() { 2 } else { 1 },
+        ..bounds()
+    }
+}
+
+/// Less time, but steps that fail.
+fn failed() -> Bounds {
+    Bounds {
+        ticks: if wanted().0 { 2 } else { 1 },
+        failures: if wanted().0 { 2 } else { 1 },
+        epochs: if wanted().0 { 4 } else { 3 },
         ..bounds()
     }
 }
@@ -640,6 +658,7 @@ fn pair() -> Pair {
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     let further = [
         (cut(), Duration::ZERO),
+        (failed(), Duration::ZERO),
         (crashed(), Duration::ZERO),
         (restarted(), LEASE),
         (restarted(), Duration::ZERO),
@@ -657,6 +676,7 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
         (operated(), Duration::ZERO),
         (crashed(), LEASE),
         (cut(), LEASE),
+        (failed(), LEASE),
     ];
     let further = further.into_iter().filter(|_| wanted().0);
     for (bounds, lease) in usual.into_iter().chain(further) {

@@ -451,12 +451,19 @@ impl Executor {
         self.wire.hold_input(service, until);
     }
 
-    /// Sockets of processes that died. The death guard lets no RST out.
+    /// Sockets of processes that died. The death guard lets no RST out; after that no agent needs to hear of them any more.
     fn destroy(&self, index: ServiceIndex, clients: &[SocketAddr]) {
         let vip = self.services[usize::from(index)].vip;
         match linux::network::sockets::destroy_dying(vip, clients) {
             Ok(sockets) => tracing::debug!(%vip, sockets, "sockets of dead processes ended silently"),
             Err(error) => tracing::error!(%error, %vip, "sockets of dead processes are left"),
+        }
+        self.forget_dying(index, clients);
+    }
+
+    fn forget_dying(&self, index: ServiceIndex, clients: &[SocketAddr]) {
+        if let Err(error) = self.wire.forget_dying(index, clients) {
+            tracing::warn!(%error, "the next agent will tell the peer again of connections that it took over");
         }
     }
 
@@ -473,6 +480,7 @@ impl Executor {
             Ok(sockets) => tracing::info!(%vip, sockets, "deposed: connections ended silently"),
             Err(error) => tracing::error!(%error, %vip, "deposed, but connections are left; they are mute"),
         }
+        self.forget_dying(index, &self.wire.dying(index));
         self.claims.end(index);
         if let Err(error) = self.network.lower_vip(vip.ip()) {
             tracing::error!(%error, %vip, "deposed, but the VIP is still here");

@@ -107,7 +107,9 @@ fn found_of(wire: &Wire, index: ServiceIndex) -> proto::node::Found {
         epoch,
         is_consented: wire.is_consented(index),
         is_confirmed: wire.until(index) == 0,
+        seen: Instant::from_nanos(wire.agent_seen()),
         taken: wire.held(index),
+        orphans: wire.dying(index),
     }
 }
 

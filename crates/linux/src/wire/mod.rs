@@ -8,6 +8,7 @@ mod adopt;
 mod attach;
 mod caps;
 mod deaths;
+mod dying;
 mod held;
 mod ring;
 mod watch;

@@ -25,7 +25,9 @@ impl Found {
             epoch,
             is_consented: true,
             is_confirmed: true,
+            seen: Instant::ZERO,
             taken: Vec::new(),
+            orphans: Vec::new(),
         }
     }
 }
@@ -55,5 +57,20 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
             found: None,
             state_sync: None,
         }],
+    }
+}
+
+impl super::Node {
+    /// What it was told, with what was found of each service.
+    pub(super) fn config_as_found(&self) -> NodeConfig {
+        let services = self
+            .services
+            .iter()
+            .map(|service| service.config.clone())
+            .collect();
+        NodeConfig {
+            services,
+            ..self.config.clone()
+        }
     }
 }

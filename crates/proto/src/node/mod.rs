@@ -5,6 +5,7 @@
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. It is due at once
 //! when a takeover has more to do, but everything else should be looked at first.
 
+mod doubt;
 mod failure;
 #[cfg(test)]
 mod fixture;
@@ -136,6 +137,8 @@ pub(crate) struct Service {
     sync: Option<StateSync>,
     /// What failed in this node's network for it.
     failure: Failure,
+    /// Since then a primary does not know whether it was taken over while its agent was away.
+    doubted: Option<Instant>,
     hands_over: bool,
     is_contradicted: bool,
     is_alarmed: bool,
@@ -150,6 +153,7 @@ impl Service {
         let has_peer = matches!(standing.role(), Role::Primary | Role::Backup);
         Self {
             config: config.clone(),
+            telling: found.map_or_else(Telling::default, |found| found.telling(standing.role())),
             standing,
             roles: VecDeque::new(),
             gate: found.map_or(Gate::Off, |found| found.gate),
@@ -164,13 +168,13 @@ impl Service {
             is_withdrawn: false,
             peer: None,
             server: Server::Alive,
-            telling: Telling::default(),
             hearing: Hearing::default(),
             orphans: Vec::new(),
             taken,
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             failure: Failure::default(),
+            doubted: None,
             hands_over: false,
             is_contradicted: false,
             is_alarmed: false,
@@ -209,11 +213,6 @@ impl Service {
             takeover.hurry(connection);
         }
     }
-
-    /// Whether it is for this node to answer a segment of no connection.
-    fn answers(&self, direction: Direction, segment: &Segment<'_>) -> bool {
-        direction == Direction::In && (self.role().speaks_alone() || self.taken.contains(&segment.source))
-    }
 }
 
 /// One node of a pair.
@@ -221,6 +220,8 @@ pub struct Node {
     config: NodeConfig,
     detector: Detector,
     since: Instant,
+    /// When it was told of the time, or of the peer, last.
+    ran: Instant,
     beat_due: Instant,
     beat_sequence: u64,
     /// The peer's last heartbeat, to be named to it.
@@ -254,6 +255,7 @@ impl Node {
             config,
             detector,
             since: now,
+            ran: now,
             beat_due: now,
             beat_sequence: 0,
             echo: None,
@@ -265,6 +267,7 @@ impl Node {
         node.speak_as_found();
         node.sync_what_was_found(now);
         node.count_what_was_found(now);
+        node.doubt_what_was_found(now);
         node
     }
 
@@ -328,13 +331,13 @@ impl Node {
         match change {
             Change::Unknown => {
                 service.unfollowed.unknown += 1;
-                if service.answers(direction, &segment) {
+                if service.answers(now, direction, &segment) {
                     self.actions
                         .extend(takeover::refuse(&segment).map(|reset| Action::Transmit(reset.emit())));
                 }
                 self.ask_about_older(now, index);
             }
-            Change::Old if service.answers(direction, &segment) => {
+            Change::Old if service.answers(now, direction, &segment) => {
                 let answer = service.table.answer_to_old(now, &segment);
                 self.actions
                     .extend(answer.map(|answer| Action::Transmit(answer.emit())));

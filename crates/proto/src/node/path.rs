@@ -135,7 +135,13 @@ impl Node {
     pub(super) fn tell_part(&mut self, now: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         let leaves = service.is_withdrawn || service.gives_way;
-        let change = service.standing.set_leaves(now, leaves);
+        let standing = &mut service.standing;
+        let change = standing.set_leaves(now, leaves);
+        if standing.role() == Role::Backup {
+            // It is silent before the primary hears that it leaves, and goes on alone.
+            let (service, until) = (index, standing.until());
+            self.actions.push_back(Action::SetUntil { service, until });
+        }
         self.follow(now, index, change);
         self.send_heartbeat(now);
     }

@@ -17,6 +17,7 @@ use crate::takeover::Takeover;
 impl Node {
     /// The peer's sign of life.
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
+        self.look_at_absence(now);
         let incarnation = heartbeat.incarnation;
         let is_known = self.echo.is_some_and(|last| last.incarnation == incarnation);
         if is_known && heartbeat.sequence < self.heard {
@@ -71,6 +72,7 @@ impl Node {
             let path = beat.path;
             service.peer = Some(beat);
             self.hear_of_path(now, index, path);
+            self.hear_confirmation(index, &word);
             if matches!(word.role, Role::Backup | Role::Returning) {
                 self.claim_beside_mute(now, index);
             }
@@ -197,6 +199,7 @@ impl Node {
     /// Time has passed: heartbeats are sent and missed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.turn.renew(now);
+        self.look_at_absence(now);
         if now >= self.beat_due {
             self.beat_due = now + self.config.detector.interval;
             self.send_heartbeat(now);
@@ -323,6 +326,7 @@ impl Node {
     pub(super) fn follow(&mut self, now: Instant, index: ServiceIndex, change: Option<Change>) {
         let Some(change) = change else { return };
         let Change { from, to, .. } = change;
+        let begins_anew = self.end_doubted(index, to) || from == Role::Joining;
         let service = &mut self.services[usize::from(index)];
         service.hands_over = false;
         if matches!(change.event, Event::Reached | Event::PeerReturns) {
@@ -342,7 +346,12 @@ impl Node {
                 self.begin_census(now, index);
                 self.sync(now, index, state_sync::Event::Begin);
             }
-            Role::Claiming => self.claim(now, index, change),
+            Role::Claiming => {
+                self.claim(now, index, change);
+                if begins_anew {
+                    self.assume(index, Gate::Primary);
+                }
+            }
             Role::TakingOver => {
                 service.taken.clear(); // from now on it answers for all
                 self.set_gate(index, Gate::Takeover);
@@ -384,7 +393,7 @@ impl Node {
         self.send_heartbeat(now); // the peer should know at once
     }
 
-    fn set_gate(&mut self, index: ServiceIndex, gate: Gate) {
+    pub(super) fn set_gate(&mut self, index: ServiceIndex, gate: Gate) {
         let service = &mut self.services[usize::from(index)];
         service.gate = gate;
         let (epoch, until) = (service.standing.epoch(), service.standing.until());
@@ -435,13 +444,10 @@ impl Node {
             _ => Claim::new(now),
         };
         self.services[usize::from(index)].claim = Some(claim);
-        if change.from == Role::Joining {
-            self.assume(index, Gate::Primary);
-        }
     }
 
     /// The peer speaks alone: whatever was under way here is void.
-    fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
+    pub(super) fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
         let service = &mut self.services[usize::from(index)];
         service.claim = None;
         service.takeover = None;

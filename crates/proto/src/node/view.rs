@@ -183,7 +183,8 @@ impl Node {
                 Role::Claiming | Role::Returning | Role::TakingOver => true,
                 Role::Joining | Role::Primary | Role::Backup | Role::Sole | Role::Standby => false,
             };
-            is_turning || service.takeover.is_some() || !service.orphans.is_empty()
+            let has_orphans = !service.orphans.is_empty() || service.telling.has_more();
+            is_turning || service.takeover.is_some() || has_orphans
         })
     }
 

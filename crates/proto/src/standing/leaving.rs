@@ -36,6 +36,9 @@ impl Standing {
     /// It gives up its part, or has one again; before that it had given it up (`left`) or not.
     fn on_leaving(&mut self, now: Instant, left: bool) -> Option<Change> {
         let leaves = self.leaves();
+        if leaves && self.role == Role::Backup {
+            self.lease_until = None; // what it speaks for ends here, and the primary need not wait
+        }
         match self.role {
             Role::Returning if leaves => self.change(now, Event::Withdrawn, 0),
             // The primary may have gone on without it on its word: what it has logged counts no more.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use proto::Instant;
-use proto::action::{Action, Heartbeat};
+use proto::action::{Action, Gate, Heartbeat};
 use proto::census::{Page, PageQuery};
 use proto::learn::Told;
 use proto::node::Found;
@@ -231,12 +231,21 @@ impl Station {
             epoch,
             is_consented: self.is_consented,
             is_confirmed: self.until.is_none(),
+            seen: if self.is(Defect::TrustGate) {
+                now
+            } else {
+                self.wire.agent_seen()
+            },
             taken: self.wire.held(),
+            orphans: self.remembered_orphans(),
         });
         self.wire.forget_caps();
         self.wire.settle_for_the_dead();
         self.agent = Agent::new(now, number);
         self.core = core_of(&self.config, config, now);
+        if self.is(Defect::TrustLease) && gate == Gate::Wire {
+            self.forge_echo(now);
+        }
     }
 
     /// The relay tells a new agent whose client has said nothing yet.
@@ -373,6 +382,18 @@ impl Station {
         self.core.handle_log_gap(now, 0);
     }
 
+    /// Tells the core of a record.
+    pub(super) fn tell(&mut self, record: &Record, source: Option<OnShelf<'_>>) {
+        let Record {
+            at,
+            direction,
+            packet,
+        } = record;
+        let checksum = Checksum::Trusted;
+        self.core
+            .handle_packet(*at, 0, *direction, packet, checksum, source);
+    }
+
     /// Hands the log to the core, up to `end`, batch by batch, as the agent does.
     pub(super) fn read_log(&mut self, end: End) {
         loop {
@@ -386,14 +407,10 @@ impl Station {
                     shelf: &batch,
                     place: index << 32,
                 };
-                self.core.handle_packet(
-                    record.at,
-                    0,
-                    record.direction,
-                    &record.packet,
-                    Checksum::Trusted,
-                    Some(source),
-                );
+                self.tell(record, Some(source));
+                if self.is(Defect::TrustSyn) {
+                    self.repeat_handshake(record);
+                }
             }
             self.core.keep(&batch);
         }

@@ -1,7 +1,7 @@
 //! Carrying out what the core wants, in the simulated world: the daemon's `carry_out` and `relay`, step for step.
 
 use proto::Instant;
-use proto::action::{Action, Gate, Heartbeat, Report};
+use proto::action::{Action, Gate, Report};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
 use proto::role::Role;
@@ -128,6 +128,10 @@ impl Station {
     }
 
     fn set_until(&mut self, until: Option<Instant>) {
+        let is_earlier = until.is_some_and(|until| Some(until) < self.until);
+        if is_earlier && self.wire.gate().0 == Gate::Wire && self.is(Defect::LeaveLate) {
+            return;
+        }
         self.until = until.filter(|_| !self.is(Defect::SpeakOn));
     }
 
@@ -174,28 +178,6 @@ impl Station {
             let epoch = self.core.role(0).1;
             self.set_gate(Gate::Takeover, epoch);
         }
-    }
-
-    /// What a node with a defect makes of its peer's words.
-    pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
-        let (role, epoch) = self.core.role(0);
-        if self.is(Defect::WithoutConsent) && role == Role::Returning {
-            // It hears what it wants to hear.
-            for beat in &mut heartbeat.services {
-                (beat.role, beat.epoch) = (Role::Primary, epoch + 1);
-            }
-        }
-        if self.is(Defect::LeaseFromHearing)
-            && let Some(echo) = &mut heartbeat.echo
-        {
-            echo.sent = now.as_nanos();
-        }
-        for beat in &mut heartbeat.services {
-            if self.is(Defect::IgnoreEpoch) && role.may_speak() {
-                beat.epoch = beat.epoch.min(epoch.saturating_sub(1));
-            }
-        }
-        heartbeat
     }
 
     fn open_replica(&mut self, connection: ConnectionId, client: SocketAddr) {

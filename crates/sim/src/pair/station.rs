@@ -22,7 +22,7 @@ use super::clock::Clock;
 use super::defect::Defect;
 use super::judge::Judge;
 use super::neighbours::{ANNOUNCE, KNOCK, KNOCKED, PING, PONG, WHO};
-use super::wire::{Fate, Side, Wire};
+use super::wire::{Fate, Record, Side, Wire};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp;
 use crate::world::{Node as _, Output, Port};
@@ -102,7 +102,7 @@ pub struct Station {
     /// Outside hosts have answered what was asked from the VIP, since the agent looked last; they are asked at all.
     pub(super) is_reached: bool,
     pub(super) is_claiming: bool,
-    /// Clients whose connections have lost their process: FIN and RST of these are not speech.
+    /// Clients whose connections have lost their process and are not known to be adopted: FIN and RST of these are not speech.
     pub(super) dying: BTreeSet<SocketAddr>,
     /// Connections whose process died, of which no agent knows yet.
     pub(super) deaths: Vec<SocketAddr>,
@@ -131,6 +131,8 @@ pub struct Station {
     /// The whole machine stands still until then; what comes in meanwhile waits.
     pub(super) frozen_until: Instant,
     pub(super) backlog: Vec<(Port, Vec<u8>)>,
+    /// SYNs, and SYN-ACKs, whose clients have not answered, for [`Defect::TrustSyn`].
+    pub(super) handshakes: BTreeMap<SocketAddr, Vec<Record>>,
     seed: u64,
 }
 
@@ -194,6 +196,7 @@ impl Station {
             is_cut_off: false,
             frozen_until: now,
             backlog: Vec::new(),
+            handshakes: BTreeMap::new(),
             seed,
         }
     }
@@ -308,7 +311,7 @@ impl Station {
             }
             Gate::Primary if !self.is(Defect::BypassWire) => return None,
             Gate::Wire | Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
-                self.judge.borrow_mut().on_muttered(&packet);
+                self.judge.borrow_mut().on_muttered(self.config.number, &packet);
                 return None;
             }
             // It is becoming a primary again: the wire is there, and hears this.

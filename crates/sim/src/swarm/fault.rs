@@ -113,12 +113,11 @@ impl Kind {
         }
     }
 
-    /// Whether a node may be silent after it and yet be alive: not what `assume = "fail-stop"` assumes.
+    /// Whether a node may be silent after it and yet be alive: not what `assume = "fail-stop"` assumes. An agent alone may be silent,
+    /// however: it is there again, and notices.
     pub const fn is_no_fail_stop(self) -> bool {
         match self {
-            Self::Pause
-            | Self::Freeze
-            | Self::Late
+            Self::Freeze
             | Self::Cut
             | Self::Path
             | Self::PathOneWay
@@ -128,6 +127,8 @@ impl Kind {
             | Self::Loss => true,
             Self::Crash
             | Self::Agent
+            | Self::Pause
+            | Self::Late
             | Self::Drift
             | Self::Reorder
             | Self::Duplicate

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, Kind, Target};
 use super::phase::Phase;
+use super::story;
 use crate::link::LinkConfig;
 use crate::pair::draw::Draw;
 use crate::pair::{ArbiterKind, Costs, Defect, SceneConfig};
@@ -185,6 +186,9 @@ impl Scenario {
         }
         scenario.opaque = scenario.policy == Policy::Replica && draw.chance(0.4);
         scenario.draw_paths(&mut draw);
+        if let Some(faults) = story::of(seed) {
+            scenario.faults = faults;
+        }
         scenario
     }
 
@@ -413,7 +417,7 @@ const fn dwell_us(phase: Phase, nodes: &Nodes) -> u64 {
     }
 }
 
-fn fault(draw: &mut Draw, during: Option<Phase>) -> Fault {
+pub(super) fn fault(draw: &mut Draw, during: Option<Phase>) -> Fault {
     Fault {
         during,
         after_us: draw.below(200_000),
