@@ -222,10 +222,10 @@ impl Standing {
         }
     }
 
-    fn fence_delay(&self) -> Duration {
-        match self.config.arbiter {
-            Arbiter::Fence => self.config.fence_delay,
-            Arbiter::FailStop | Arbiter::Witness => Duration::ZERO,
+    /// The peer is not fenced before `from` and this node's delay.
+    fn delay_fence(&mut self, from: Instant) {
+        if self.config.arbiter == Arbiter::Fence {
+            self.ask_at = self.ask_at.max(from + self.config.fence_delay);
         }
     }
 
@@ -470,7 +470,7 @@ impl Standing {
             }
             if self.config.arbiter != Arbiter::FailStop && !self.has_lease(now) && !self.is_confirmed() {
                 if !std::mem::replace(&mut self.is_wanted, true) {
-                    self.ask_at = self.ask_at.max(now + self.fence_delay());
+                    self.delay_fence(now);
                 }
                 return None;
             }
@@ -491,13 +491,8 @@ impl Standing {
         };
         let is_fence = self.config.arbiter == Arbiter::Fence;
         match event {
-            Event::PeerSilent if from == Role::Backup => {
-                self.ask_at = self.ask_at.max(now + self.fence_delay());
-            }
-            Event::PeerSilent => {
-                let free = self.granted_until.map_or(now, |free| free.max(now));
-                self.ask_at = free + self.fence_delay();
-            }
+            Event::PeerSilent if from == Role::Backup => self.delay_fence(now),
+            Event::PeerSilent => self.delay_fence(self.granted_until.map_or(now, |free| free.max(now))),
             Event::PeerLeaves => {
                 self.granted_until = Some(now); // it has promised to take nothing over
                 self.confirmed = is_fence.then_some(self.epoch + 1);
