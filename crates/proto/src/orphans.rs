@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::action::in_reach;
+
 /// So many are told in one heartbeat: it stays far below the size of a datagram.
 const TOLD_MAX: usize = 256;
 /// So many wait to be told: more than a worker has connections.
@@ -15,6 +17,7 @@ const WAITING_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphans {
     /// The number of the first one; they count up from 0.
+    #[serde(deserialize_with = "in_reach")]
     pub first: u64,
     /// Their clients.
     pub clients: Vec<SocketAddr>,
