@@ -443,6 +443,10 @@ impl Drop for Peer {
 }
 
 #[cfg(test)]
+#[path = "peer_fuzz.rs"]
+mod fuzzed;
+
+#[cfg(test)]
 mod tests {
     use proto::action::Echo;
 
