@@ -1,7 +1,7 @@
 //! What a [`Node`](crate::node::Node) wants done: one queue, to be carried out strictly in order. "Logged, then
 //! released" and "gate closed, then restored" are orders of this queue.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -328,6 +328,16 @@ pub struct Heartbeat {
     pub services: Vec<ServiceBeat>,
 }
 
+/// A number that nodes count up from 0, one by one. A number that none can have reached is not read: the next one may not fit.
+pub(crate) fn in_reach<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    const REACH: u64 = u64::MAX / 2;
+    let number = u64::deserialize(deserializer)?;
+    match number {
+        0..=REACH => Ok(number),
+        _ => Err(de::Error::custom("a count that no node can have reached")),
+    }
+}
+
 /// Names a heartbeat to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Echo {
@@ -345,6 +355,7 @@ pub struct ServiceBeat {
     /// The sender's role.
     pub role: Role,
     /// The epoch of that role.
+    #[serde(deserialize_with = "in_reach")]
     pub epoch: u64,
     /// The sender is the primary by configuration.
     pub configured_primary: bool,

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::action::in_reach;
+
 /// Orphans in one heartbeat, of all services together. With 64 services it still fits into the 32 KiB that a node receives
 /// (`the_largest_heartbeat_fits` in the agent).
 pub const TOLD_MAX: usize = 128;
@@ -17,6 +19,7 @@ const WAITING_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphans {
     /// The number of the first one; they count up from 0.
+    #[serde(deserialize_with = "in_reach")]
     pub first: u64,
     /// Their clients.
     pub clients: Vec<SocketAddr>,

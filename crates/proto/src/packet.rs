@@ -118,7 +118,7 @@ impl<'a> Segment<'a> {
     /// Says what is wrong with the bytes; never panics.
     pub fn parse(packet: &'a [u8], checksum: Checksum) -> Result<Self, Malformed> {
         let ip = IpSlice::from_slice(packet).map_err(|_| Malformed::Ip)?;
-        if !header_checksum_holds(&ip) {
+        if !header_checksum_holds(&ip) || is_jumbogram(&ip) {
             return Err(Malformed::Ip);
         }
         if ip.is_fragmenting_payload() {
@@ -204,6 +204,11 @@ fn header_checksum_holds(ip: &IpSlice<'_>) -> bool {
         IpSlice::Ipv4(v4) => fold(sum_pairs(v4.header().slice())) == u16::MAX,
         IpSlice::Ipv6(_) => true, // has none
     }
+}
+
+/// RFC 2675. A kernel takes no TCP from a packet that says a payload length of 0, while etherparse would take all that is there.
+fn is_jumbogram(ip: &IpSlice<'_>) -> bool {
+    matches!(ip, IpSlice::Ipv6(v6) if v6.header().payload_length() == 0)
 }
 
 fn checksum_holds(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
@@ -317,6 +322,18 @@ mod tests {
     fn a_wrong_checksum_of_the_ip_header_is_noticed_always() {
         let mut packet = segment(b"hello").emit();
         packet[8] -= 1; // the hop limit
+        assert_eq!(Segment::parse(&packet, Checksum::Trusted), Err(Malformed::Ip));
+    }
+
+    #[test]
+    fn a_payload_length_of_zero_is_no_tcp() {
+        let v6 = Segment {
+            source: "[fd00::2]:40000".parse().unwrap(),
+            destination: "[fd01::100]:80".parse().unwrap(),
+            ..segment(b"hello")
+        };
+        let mut packet = v6.emit();
+        packet[4..6].fill(0);
         assert_eq!(Segment::parse(&packet, Checksum::Trusted), Err(Malformed::Ip));
     }
 

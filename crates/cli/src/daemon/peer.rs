@@ -506,6 +506,10 @@ impl Drop for Peer {
 }
 
 #[cfg(test)]
+#[path = "peer_fuzz.rs"]
+mod fuzzed;
+
+#[cfg(test)]
 mod tests {
     use proto::action::{Echo, Server};
     use proto::orphans::{Orphans, TOLD_MAX};
