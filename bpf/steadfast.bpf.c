@@ -108,6 +108,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
 		return dropped(packet->service, REASON_RING_FULL);
 	}
+	publish_before_looking();
 	local = find_local(skb, packet);
 	if (local) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
@@ -122,9 +123,9 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 }
 
 /*
- * Log, then release. Reserving takes the ring's lock, so of a closing gate (or a hold) and this program one sees the other: either
- * the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is its
- * entry in `held`.
+ * Log, then release. A record is published before the gate is looked at, so of a closing gate (or a hold) and this program one sees the
+ * other: either the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is
+ * its entry in `held`.
  */
 #define LOG_INTO(ring_name, other_position)                                                                                            \
 	static __always_inline int log_into_##ring_name(struct __sk_buff *skb, struct parsed *packet,                  \
@@ -136,6 +137,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_RING_FULL;                                                                       \
 		}                                                                                                      \
+		publish_before_looking();                                                                              \
 		if (mode_now(state) != MODE_WIRE || held_as(packet, state)) {                                          \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_GATE_CLOSED;                                                                     \
