@@ -29,6 +29,8 @@ struct Route {
     is_v4: bool,
     /// As configured; none: the gateways.
     configured: Vec<IpAddr>,
+    /// Not to be asked: for IPv6 `/proc` also lists the way through the peer's wire.
+    peer: IpAddr,
     services: Vec<ServiceIndex>,
     /// `None`: nobody can be asked.
     hosts: Option<OutsideHosts>,
@@ -46,6 +48,7 @@ impl Outside {
                 route.interface == service.interface
                     && route.is_v4 == is_v4
                     && route.configured == service.claim_ping
+                    && route.peer == service.peer_address
             };
             match routes.iter_mut().find(is_same) {
                 Some(route) => route.services.push(index),
@@ -53,6 +56,7 @@ impl Outside {
                     interface: service.interface.clone(),
                     is_v4,
                     configured: service.claim_ping.clone(),
+                    peer: service.peer_address,
                     services: vec![index],
                     hosts: None,
                     looked: None,
@@ -117,6 +121,7 @@ impl Route {
         let mut hosts = self.configured.clone();
         if hosts.is_empty() {
             hosts = network::gateways(&self.interface)?;
+            hosts.retain(|host| *host != self.peer);
         }
         hosts.retain(|host| host.is_ipv4() == self.is_v4);
         if hosts.is_empty() {
