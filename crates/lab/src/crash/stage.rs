@@ -31,8 +31,8 @@ const HEARTBEAT_MS: u32 = 20;
 const MISSED: u32 = 4;
 /// What is seen of an agent that comes back must not depend on how long a busy machine takes to start it.
 const AGENT_TIMEOUT_MS: u32 = 5_000;
-/// How long each node waits before it fences the other one, in milliseconds; `None`: not configured.
-const FENCE_DELAY_MS: [Option<u32>; 2] = [None, None];
+/// Node a waits for so much longer than a slow fence takes before it fences node b, in milliseconds.
+const FENCE_MARGIN_MS: u128 = 500;
 /// Where a server has workers, two, so that one can die.
 const WORKERS: u32 = 2;
 
@@ -225,7 +225,8 @@ fn arbiter(
                 let ports = network.ports(peer);
                 Ok(Fence {
                     command: fence::command(&network.switch, &ports, &network.nodes[peer], takes)?,
-                    delay_ms: FENCE_DELAY_MS[node],
+                    delay_ms: (node == 0 && !takes.is_zero())
+                        .then(|| u32::try_from(takes.as_millis() + FENCE_MARGIN_MS).expect("seconds")),
                 })
             };
             Ok((Arbiter::Fence([of(0)?, of(1)?]), None))
