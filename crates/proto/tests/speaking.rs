@@ -234,6 +234,19 @@ impl Pair {
         state.crashes += 1;
     }
 
+    /// Who speaks alone now has said something.
+    fn note_voices(&self, state: &mut State) {
+        for node in 0..2 {
+            if self.speaks_alone(state, node) {
+                let one = &mut state.nodes[node];
+                one.spoke = Some(one.standing.epoch());
+                if one.standing.until().is_none() {
+                    one.given = one.spoke;
+                }
+            }
+        }
+    }
+
     /// What the kernel has of a node whose agent is gone.
     fn found(&self, state: &State, node: usize) -> Option<Found> {
         let standing = &state.nodes[node].standing;
@@ -480,45 +493,21 @@ impl Model for Pair {
                 state.orders += 1;
                 changed(&mut state, node, &mut |standing| standing.set_leaves(now, leaves));
             }
-            Action::Path(node, knows) => {
-                state.paths += 1;
-                let (meet, own, peer) = knows.sides();
-                let (fitness, is_reached) = (fitness(meet, own, peer), own != Outside::Lost);
-                changed(&mut state, node, &mut |standing| {
-                    standing.set_path(now, fitness, is_reached)
-                });
-            }
-            Action::TakeOver(node) => {
-                state.paths += 1;
-                changed(&mut state, node, &mut |standing| standing.on_handover(now));
-            }
-            Action::GiveWay(node) => {
-                state.paths += 1;
-                let is_wire = state.nodes[node].standing.role() == Role::Backup;
-                changed(&mut state, node, &mut |standing| {
-                    is_wire.then(|| standing.set_leaves(now, true)).flatten()
-                });
-            }
-            Action::Fail(node, has_failed) => {
-                state.failures += 1;
-                changed(&mut state, node, &mut |standing| {
-                    standing.set_failed(now, has_failed)
-                });
+            Action::Path(node, _)
+            | Action::TakeOver(node)
+            | Action::GiveWay(node)
+            | Action::Fail(node, _) => {
+                changed(&mut state, node, &mut |standing| disturb(standing, now, action));
+                let is_failure = matches!(action, Action::Fail(..));
+                state.failures += u8::from(is_failure);
+                state.paths += u8::from(!is_failure);
             }
             Action::Crash(node) => {
                 self.crash(&mut state, node);
             }
             Action::Restart(node) => self.restart(&mut state, node),
         }
-        for node in 0..2 {
-            if self.speaks_alone(&state, node) {
-                let one = &mut state.nodes[node];
-                one.spoke = Some(one.standing.epoch());
-                if one.standing.until().is_none() {
-                    one.given = one.spoke;
-                }
-            }
-        }
+        self.note_voices(&mut state);
         (state != *last).then_some(state)
     }
 
@@ -550,6 +539,20 @@ impl Model for Pair {
     fn within_boundary(&self, state: &State) -> bool {
         let epochs = state.nodes.iter().map(|node| node.standing.epoch());
         state.now <= self.bounds.ticks && epochs.max() <= Some(self.bounds.epochs)
+    }
+}
+
+/// What a path, or a step that fails, makes of a node's standing.
+fn disturb(standing: &mut Standing, now: Instant, action: Action) -> Option<Change> {
+    match action {
+        Action::Path(_, knows) => {
+            let (meet, own, peer) = knows.sides();
+            standing.set_path(now, fitness(meet, own, peer), own != Outside::Lost)
+        }
+        Action::TakeOver(_) => standing.on_handover(now),
+        Action::GiveWay(_) if standing.role() == Role::Backup => standing.set_leaves(now, true),
+        Action::Fail(_, has_failed) => standing.set_failed(now, has_failed),
+        _ => None,
     }
 }
 

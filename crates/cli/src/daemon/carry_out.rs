@@ -330,10 +330,7 @@ impl Executor {
                 service,
                 gate,
                 peer_mac,
-            } => {
-                let outcome = self.assume(service, gate, peer_mac);
-                note(node, service, outcome);
-            }
+            } => note(node, service, self.assume(service, gate, peer_mac)),
             Action::SetGate {
                 service,
                 gate,
@@ -351,24 +348,13 @@ impl Executor {
             Action::CapWindow { service, client, cap } => self.cap_window(service, client, cap),
             Action::Destroy { service, clients } => self.destroy(service, &clients),
             Action::TakeAddress { service } => {
-                let outcome = self.claims.begin(service, &mut self.network);
-                note(node, service, outcome);
+                note(node, service, self.claims.begin(service, &mut self.network))
             }
             Action::Mend { service } => self.mend_service(node, service),
             Action::Announce { service } => self.claims.announce(service),
-            Action::AskOutside { service, anew } => {
-                if !self.outside.ask(service, anew) {
-                    node.handle_no_outside(service);
-                }
-            }
+            Action::AskOutside { service, anew } => self.outside.ask(node, service, anew),
             Action::StandDown { service, is_deposed } => self.stand_down(service, is_deposed),
-            Action::Drain { service } => {
-                // The agent may have been away since it looked last.
-                self.wire.set_agent_seen(linux::clock::now().as_nanos());
-                let unlogged = self.wire.take_unlogged(service);
-                self.read_all(node, service, rings, unlogged);
-                node.handle_drained(linux::clock::now(), service);
-            }
+            Action::Drain { service } => self.drain(node, service, rings),
             Action::Restore { service, connection } => self.restore(node, service, connection),
             Action::MakeReady { service, connection } => {
                 self.step(node, service, connection, |restoring, _| {
@@ -406,6 +392,14 @@ impl Executor {
             Action::HoldInput { service, until } => self.hold_input(service, until),
             Action::Report(report) => self.hear(node, &report),
         }
+    }
+
+    fn drain(&self, node: &mut Node, service: ServiceIndex, rings: &mut Rings) {
+        // The agent may have been away since it looked last.
+        self.wire.set_agent_seen(linux::clock::now().as_nanos());
+        let unlogged = self.wire.take_unlogged(service);
+        self.read_all(node, service, rings, unlogged);
+        node.handle_drained(linux::clock::now(), service);
     }
 
     /// What the operator is told, and the next agent.

@@ -67,8 +67,14 @@ impl Outside {
         Self { routes }
     }
 
-    /// Asks on behalf of a service; `anew`: earlier questions do not count. Returns whether there is anybody to be asked.
-    pub fn ask(&mut self, service: ServiceIndex, anew: bool) -> bool {
+    /// Asks on behalf of a service; `anew`: earlier questions do not count. The node is told if there is nobody to be asked.
+    pub fn ask(&mut self, node: &mut Node, service: ServiceIndex, anew: bool) {
+        if !self.asks(service, anew) {
+            node.handle_no_outside(service);
+        }
+    }
+
+    fn asks(&mut self, service: ServiceIndex, anew: bool) -> bool {
         let mut routes = self.routes.iter_mut();
         let Some(route) = routes.find(|route| route.services.contains(&service)) else {
             return false;

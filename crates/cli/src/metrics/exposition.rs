@@ -19,6 +19,7 @@ pub fn exposition(status: &Status) -> String {
     peer(&page, &status.peer);
     witness(&page, status.witness.as_ref());
     roles(&page, &status.services);
+    leases(&page, &status.services);
     paths(&page, &status.services);
     connections(&page, &status.services);
     logs(&page, &status.services);
@@ -245,6 +246,9 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
             })
         }),
     );
+}
+
+fn leases(page: &Page, services: &[ServiceStatus]) {
     page.each(
         "steadfast_lease_seconds",
         "As configured: a wire's VIP may be claimed once 17/16 of it have passed since its last word, and its death is declared.",

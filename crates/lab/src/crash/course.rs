@@ -243,25 +243,7 @@ impl Course {
                 options.how.heal(&stage.network, index)?;
                 self.rejoin(stage, index, returned_at)
             }
-            Fault::KillServer | Fault::HangServer => {
-                // It is the wire by itself, but has nobody to go on with.
-                let is_bereft = |status: &Status| status.is_wire() && !status.is_duplex();
-                self.wait_for_role(
-                    stage,
-                    0,
-                    is_bereft,
-                    "become the wire, and say that its server does not serve",
-                )?;
-                let second_at = monotonic();
-                if options.fault == Fault::KillServer {
-                    stage.start_server(0)?;
-                } else {
-                    stage.servers[0].signal(Signal::SIGCONT)?;
-                }
-                self.rejoin(stage, 0, self.fault_at)?;
-                self.second_at = Some(second_at);
-                Ok(())
-            }
+            Fault::KillServer | Fault::HangServer => self.serve_again(stage, options.fault),
             Fault::KillAgentAfterTakeover | Fault::UpgradeAfterTakeover => {
                 let restored = self.takeovers.last().map_or(0, |takeover| takeover.restored);
                 let has_all = |status: &Status| status.kept() >= restored;
@@ -307,6 +289,22 @@ impl Course {
                 Ok(())
             }
         }
+    }
+
+    /// Heals the dead server of a node that became the wire by itself, but has nobody to go on with.
+    fn serve_again(&mut self, stage: &mut Stage, fault: Fault) -> Result<()> {
+        let is_bereft = |status: &Status| status.is_wire() && !status.is_duplex();
+        let what = "become the wire, and say that its server does not serve";
+        self.wait_for_role(stage, 0, is_bereft, what)?;
+        let second_at = monotonic();
+        if fault == Fault::KillServer {
+            stage.start_server(0)?;
+        } else {
+            stage.servers[0].signal(Signal::SIGCONT)?;
+        }
+        self.rejoin(stage, 0, self.fault_at)?;
+        self.second_at = Some(second_at);
+        Ok(())
     }
 
     /// Plugs a node's cable in again, while the clients go on with the other one: it finds out, and becomes the wire.

@@ -940,12 +940,12 @@ const AWAY: Duration = Duration::from_millis(500);
 fn a_primary_that_was_away_for_long_goes_on_once_its_wire_has_said_so() {
     let mut two = Two::new(Arbiter::FailStop);
     two.pass(SHORT);
-    let before = std::iter::once(two.nodes[1].handle_timeout(two.now + BEAT))
-        .flat_map(|()| std::iter::from_fn(|| two.nodes[1].poll_action()).collect::<Vec<_>>())
-        .find_map(|action| match action {
-            Action::Send(heartbeat) => Some(heartbeat),
-            _ => None,
-        });
+    two.nodes[1].handle_timeout(two.now + BEAT);
+    let said = std::iter::from_fn(|| two.nodes[1].poll_action()).collect::<Vec<_>>();
+    let before = said.into_iter().find_map(|action| match action {
+        Action::Send(heartbeat) => Some(heartbeat),
+        _ => None,
+    });
     two.now += AWAY;
     let now = two.now;
     two.nodes[0].handle_heartbeat(now, before.expect("it is due"));

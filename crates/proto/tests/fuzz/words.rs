@@ -44,6 +44,7 @@ fn node(now: Instant) -> Node {
             agent_timeout: Duration::from_millis(500),
         },
         lease: Duration::from_millis(300),
+        fence_delay: Duration::ZERO,
         arbiter: Arbiter::FailStop,
         services: vec![ServiceConfig {
             table,

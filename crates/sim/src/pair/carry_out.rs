@@ -50,15 +50,7 @@ impl Station {
             Action::Assume { gate, .. } => self.assume(gate),
             Action::SetGate {
                 gate, epoch, until, ..
-            } => {
-                self.set_until(until);
-                if until.is_none() && matches!(gate, Gate::Takeover | Gate::Sole) {
-                    self.judge.borrow_mut().on_given(self.config.number, epoch);
-                }
-                if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
-                    self.set_gate(gate, epoch);
-                }
-            }
+            } => self.change_gate(gate, epoch, until),
             Action::SetUntil { until, .. } => self.set_until(until),
             Action::Confirm { epoch, .. } => self.confirm(now, epoch),
             Action::Hold { .. } if self.is(Defect::NeverTold) => {}
@@ -124,6 +116,16 @@ impl Station {
                 self.may_speak = true;
             }
             Gate::Wire | Gate::Takeover | Gate::Sole => self.address = Address::Interface,
+        }
+    }
+
+    fn change_gate(&mut self, gate: Gate, epoch: u64, until: Option<Instant>) {
+        self.set_until(until);
+        if until.is_none() && matches!(gate, Gate::Takeover | Gate::Sole) {
+            self.judge.borrow_mut().on_given(self.config.number, epoch);
+        }
+        if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
+            self.set_gate(gate, epoch);
         }
     }
 

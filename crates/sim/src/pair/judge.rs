@@ -310,10 +310,10 @@ impl Judge {
     /// who goes on may say something else.
     pub(super) fn on_muttered(&mut self, node: usize, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
-        if let Some(flow) = self.flows.get_mut(&segment.destination) {
-            if let Some(place) = flow.place(&segment) {
-                flow.number(node, place, &segment);
-            }
+        if let Some(flow) = self.flows.get_mut(&segment.destination)
+            && let Some(place) = flow.place(&segment)
+        {
+            flow.number(node, place, &segment);
         }
     }
 

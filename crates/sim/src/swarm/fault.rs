@@ -204,19 +204,7 @@ impl Fault {
                 let drift = i32::try_from(self.detail % 2001).expect("small") - 1000;
                 with(scene, id, |station, now| station.set_drift(now, drift))
             }
-            Kind::Cut => {
-                with(scene, id, |station, _| {
-                    station.set_carrier(false);
-                    station.set_cut_off(true);
-                });
-                let cables = scene.cables_of(id);
-                cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
-                cables
-                    .map(Mend::Cable)
-                    .into_iter()
-                    .chain([Mend::Carrier(id), Mend::CutOff(id)])
-                    .collect()
-            }
+            Kind::Cut => cut_off(scene, id),
             Kind::Path | Kind::PathOneWay | Kind::Router => self.break_path(scene, id),
             Kind::Between => {
                 let cables = [scene.lan, scene.heartbeats];
@@ -323,6 +311,18 @@ impl Fault {
             },
         }
     }
+}
+
+/// Cuts all cables of a node, which sees that.
+fn cut_off(scene: &mut Scene, id: NodeId) -> Vec<Mend> {
+    with(scene, id, |station, _| {
+        station.set_carrier(false);
+        station.set_cut_off(true);
+    });
+    let cables = scene.cables_of(id);
+    cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
+    let cables = cables.map(Mend::Cable).into_iter();
+    cables.chain([Mend::Carrier(id), Mend::CutOff(id)]).collect()
 }
 
 /// Does something to a node, if it is there; nothing is to be mended.
