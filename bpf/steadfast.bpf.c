@@ -232,6 +232,8 @@ static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, s
 /* A segment that reaches the primary. */
 static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	_Bool is_from_wire = from_peer(skb, state);
+	if (is_from_wire)
+		state->peer_seen_ns = bpf_ktime_get_ns();
 	if (packet->direction == DIRECTION_OUT) {
 		if (is_from_wire && same_address(packet->ip.destination, state->own_address))
 			return deliver_here(skb);
@@ -352,12 +354,14 @@ int guard(struct __sk_buff *skb) {
 
 #include "loopback.h"
 
-/* Death by signal other than an orderly SIGTERM, SIGINT or SIGHUP, or by an exit code that counts as a crash. */
-static __always_inline _Bool is_crash(int exit_code, struct node_state *state) {
+/* Death by signal other than an orderly SIGTERM, SIGINT or SIGHUP. */
+static __always_inline _Bool is_killed(int exit_code) {
 	int signal = exit_code & 0x7f;
-	if (signal)
-		return signal != 15 && signal != 2 && signal != 1;
-	__u32 code = (exit_code >> 8) & 0xff;
+	return signal && signal != 15 && signal != 2 && signal != 1;
+}
+
+/* Whether an exit code (0 after a signal) counts as a crash of this service's processes. Without branches: `death` asks for each. */
+static __always_inline __u32 is_crash_code(__u32 code, struct service_state *state) {
 	return state->crash_codes[code / 32 & 7] >> (code & 31) & 1;
 }
 
@@ -401,8 +405,10 @@ int death(struct bpf_sock *sk) {
 	if (!state || sk->protocol != IPPROTO_TCP || bpf_get_netns_cookie(sk) != state->netns_cookie)
 		return 1;
 	struct task_struct *task = (void *)bpf_get_current_task_btf();
-	if (!(task->flags & PF_EXITING) || !is_crash(task->exit_code, state) || !bpf_ksym_exists(bpf_cast_to_kern_ctx))
+	int exit_code = task->exit_code;
+	if (!(task->flags & PF_EXITING) || !exit_code || !bpf_ksym_exists(bpf_cast_to_kern_ctx))
 		return 1;
+	__u32 killed = is_killed(exit_code), code = exit_code >> 8 & 0xff;
 	struct sock *kernel_sk = bpf_cast_to_kern_ctx(sk);
 	struct service_key key = {.port = bpf_htons(kernel_sk->__sk_common.skc_num)};
 	_Bool listener = kernel_sk->__sk_common.skc_state == BPF_TCP_LISTEN;
@@ -414,6 +420,8 @@ int death(struct bpf_sock *sk) {
 			continue;
 		struct service_state *service = bpf_map_lookup_elem(&states, &index);
 		if (!service || service->port != key.port)
+			continue;
+		if (!(killed | is_crash_code(code, service)))
 			continue;
 		/* Without a wire a connection's end is an ordinary one; but who comes back must know that nobody serves here. */
 		__u32 mode = mode_now(service);

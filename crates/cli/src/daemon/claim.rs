@@ -20,7 +20,7 @@ struct Service {
     interface: Interface,
     /// As configured.
     hosts: Vec<IpAddr>,
-    /// Nobody to be asked: `/proc` also lists the way through its wire, of IPv6.
+    /// Not to be asked: for IPv6 `/proc` also lists the way through the peer's wire.
     peer: IpAddr,
     /// Open all the time: closing it takes 10 ms.
     announcer: Announcer,
@@ -52,6 +52,17 @@ impl Claims {
         Ok(Self { services })
     }
 
+    /// A service's interface was made anew.
+    ///
+    /// # Errors
+    /// If it is gone again.
+    pub fn move_to(&mut self, index: ServiceIndex, interface: &Interface) -> anyhow::Result<()> {
+        let service = &mut self.services[usize::from(index)];
+        service.announcer = Announcer::open(interface)?;
+        service.interface = interface.clone();
+        Ok(())
+    }
+
     /// Brings the VIP to the service interface.
     ///
     /// # Errors
@@ -64,8 +75,10 @@ impl Claims {
             .with_context(|| format!("claiming {vip}"))?;
         let hosts = if service.hosts.is_empty() {
             let gateways = network::gateways(&service.interface.name).context("looking for gateways")?;
-            let is_peer = |host: &IpAddr| *host == service.peer;
-            gateways.into_iter().filter(|host| !is_peer(host)).collect()
+            gateways
+                .into_iter()
+                .filter(|host| *host != service.peer)
+                .collect()
         } else {
             service.hosts.clone()
         };

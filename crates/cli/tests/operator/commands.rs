@@ -236,7 +236,12 @@ fn a_fence_a_hook_and_a_witness_are_looked_for() {
             "[witness]\nkind = \"etcd\"\nendpoints = [\"{scheme}://127.0.0.1:1\"]\ntimeout_ms = 50\n{more}"
         ))
     };
+    let account = "user = \"steadfast\"\npassword = \"secret\"\n";
+    let outcome = lan.with_config("check-config", &witness("http", account));
+    let warning = "s.toml:6: witness.password: warning: is sent unencrypted to endpoints that are http://: ";
+    assert!(outcome.errors.contains(warning), "{}", outcome.errors);
     let outcome = lan.with_config("check-config", &witness("http", ""));
+    assert!(!outcome.errors.contains("witness.password"), "{}", outcome.errors);
     let warning = "s.toml:3: witness.endpoints: warning: http://127.0.0.1:1: ";
     assert!(outcome.errors.starts_with(warning), "{}", outcome.errors);
     assert_eq!(

@@ -11,6 +11,9 @@
 //! It also guards what comes in. What reaches a service's address here by another way than the service interface has not met the wire:
 //! of a container, of a network behind another interface, of a program on this node whose segments no eBPF program on `lo` has seen. No
 //! application may serve that, a replica least of all, so the client is told at once that nobody listens here (ICMP: a RST is speech).
+//!
+//! The table also refuses Multipath TCP (RFC 8684): it takes that option out of every SYN that comes to a service, so both ends fall
+//! back to plain TCP. No log of one path has all bytes of a connection that has several, and no kernel restores one.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -118,6 +121,7 @@ fn ruleset(table: &str, services: &[Guarded]) -> String {
     let output = "type filter hook output priority mangle; policy accept;";
     let input = "type filter hook input priority mangle; policy accept;";
     let refusal = format!("meta mark != {{ {MARK_LOCAL}, {MARK_SPEAK} }} counter name {REFUSED} reject with");
+    let fall_back = "tcp flags & syn == syn tcp option mptcp exists counter reset tcp option mptcp";
     // A table that a dead daemon left keeps who may speak; its rules are not doubled.
     format!(
         "add table inet {table}
@@ -149,6 +153,8 @@ fn ruleset(table: &str, services: &[Guarded]) -> String {
             chain input {{
                 ip daddr . tcp dport @guarded4 ip daddr . tcp dport . iifname != @ways4 {refusal} icmp port-unreachable
                 ip6 daddr . tcp dport @guarded6 ip6 daddr . tcp dport . iifname != @ways6 {refusal} icmpv6 port-unreachable
+                ip daddr . tcp dport @guarded4 {fall_back}
+                ip6 daddr . tcp dport @guarded6 {fall_back}
             }}
         }}
         "

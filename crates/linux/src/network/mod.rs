@@ -7,7 +7,7 @@
 //!
 //! | for | what | why |
 //! |---|---|---|
-//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, nothing gets to it past the wire |
+//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, nothing gets to it past the wire; Multipath TCP is refused |
 //! | every node | `accept_local`, `rp_filter` of `lo` | this node's own clients of a service hear by `lo` what came through the wire |
 //! | every node | `arp_ignore`, `arp_announce` | an address on `lo` is its sockets' only, not its ARP's |
 //! | every node | rule for the application's replies, local route | relayed connections have their clients' addresses |

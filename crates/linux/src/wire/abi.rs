@@ -62,6 +62,7 @@ pub(super) struct ServiceState {
     pub consented: u32,
     pub own_address: [u8; 16],
     pub own_mss: u32,
+    pub crash_codes: [u32; 8],
     pub zero_end: u32,
 }
 
@@ -161,7 +162,6 @@ impl Death {
 #[derive(Clone, Copy)]
 pub(super) struct NodeState {
     pub agent_asleep: u32,
-    pub crash_codes: [u32; 8],
     pub known_generation: u32,
     pub netns_cookie: u64,
     pub agent_seen_ns: u64,
@@ -238,7 +238,7 @@ pub(super) const REFUSED_LOCAL: usize = 21;
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<ServiceKey>() == 20);
-const _: () = assert!(size_of::<ServiceState>() == 112);
+const _: () = assert!(size_of::<ServiceState>() == 144);
 const _: () = assert!(size_of::<ClientKey>() == 20);
-const _: () = assert!(size_of::<NodeState>() == 64);
+const _: () = assert!(size_of::<NodeState>() == 32);
 const _: () = assert!(size_of::<Record>() == 24);

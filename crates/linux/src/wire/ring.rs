@@ -145,8 +145,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// How far the rings are reserved now. Who has closed a gate before finds here every record of a packet that has passed it: the
-    /// counterpart of `publish_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the ring's end).
+    /// How far the rings are reserved now. An agent that has closed a gate before finds here every record of a packet that has passed
+    /// it: the counterpart of `publish_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the ring's end).
     pub fn ends(&self) -> Vec<u64> {
         fence(Ordering::SeqCst);
         self.rings.iter().map(Ring::end).collect()
