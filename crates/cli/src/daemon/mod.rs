@@ -13,6 +13,7 @@ mod health;
 mod held;
 mod hook;
 mod limit;
+mod mend;
 mod news;
 mod orders;
 mod outside;
