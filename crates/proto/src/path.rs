@@ -314,10 +314,10 @@ impl Path {
         are_missed && self.seen.is_none_or(is_old)
     }
 
-    /// Whether this node hears the peer through the service's interface. `None`: no link lies there.
+    /// Whether this node hears the peer through the service's interface: not without a carrier. `None`: no link lies there.
     fn hears(&self, now: Instant) -> Option<bool> {
         self.has_link
-            .then(|| self.seen.is_some() && !self.is_overdue(now, 1))
+            .then(|| self.has_carrier && self.seen.is_some() && !self.is_overdue(now, 1))
     }
 
     /// Whether there was time to hear the peer.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use linux::network::{Interface, Network, Part};
@@ -35,9 +35,6 @@ use crate::arbiter::{Arbiter, Question};
 use crate::config::Config;
 use crate::keepers::Keepers;
 
-/// How often the network is looked at, whether it is as it should be.
-const VERIFY: Duration = Duration::from_secs(2);
-
 /// Everything that the node's actions act on.
 pub struct Executor {
     pub(super) wire: Wire,
@@ -57,7 +54,9 @@ pub struct Executor {
     pub(super) filters: FilterWatch,
     /// Interfaces whose filters could not be put back.
     pub(super) bare: Vec<u32>,
-    verified: Instant,
+    /// The last change of the network that could not be put back.
+    pub(super) unmended: String,
+    pub(super) verified: Instant,
     pub(super) refusals: Refusals,
 }
 
@@ -123,6 +122,7 @@ impl Executor {
             arbiter,
             filters,
             bare: Vec::new(),
+            unmended: String::new(),
             verified: Instant::now(),
             refusals: Refusals::default(),
         })
@@ -242,39 +242,6 @@ impl Executor {
                 node.handle_link_of(index, true);
             }
         }
-    }
-
-    /// Puts back what others took away: filters at once, the rest now and then. Returns whether it has looked at everything.
-    pub fn mend(&mut self, node: &mut Node) -> bool {
-        let is_time = self.verified.elapsed() >= VERIFY;
-        let mut concerned = self.filters.check();
-        if is_time {
-            concerned.append(&mut self.bare);
-        }
-        for interface in concerned {
-            match self.wire.reattach(interface) {
-                Ok(()) => tracing::warn!(interface, "someone removed the wire's filters: they are back"),
-                Err(error) => {
-                    tracing::error!(%error, interface, "someone removed the wire's filters: trying again");
-                    self.bare.push(interface);
-                }
-            }
-        }
-        if !is_time {
-            return false;
-        }
-        self.verified = Instant::now();
-        self.tell_refusals();
-        self.follow_interfaces(node);
-        match self.network.verify() {
-            Ok(missing) if missing.is_empty() => {}
-            Ok(_) => match self.network.repair() {
-                Ok(mended) => tracing::warn!(?mended, "someone changed the network: it is put back"),
-                Err(error) => tracing::error!(%error, "someone changed the network"),
-            },
-            Err(error) => tracing::debug!(%error, "the network cannot be looked at"),
-        }
-        true
     }
 
     /// Readable when someone has changed filters.

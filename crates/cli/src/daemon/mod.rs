@@ -14,6 +14,7 @@ mod held;
 mod hook;
 mod known;
 mod limit;
+mod mend;
 mod news;
 mod orders;
 mod outside;
