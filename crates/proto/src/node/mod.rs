@@ -11,6 +11,7 @@ mod found;
 mod limit;
 mod older;
 mod orphans;
+mod pause;
 mod roles;
 mod sync;
 #[cfg(test)]
