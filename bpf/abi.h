@@ -42,13 +42,14 @@ struct service_state {
 	__u32 holds;         /* enum holds, stored by the agent alone */
 	__u32 server_dead;   /* so many listeners' processes died: its kernel's RSTs are not speech; cleared by the agent */
 	__u64 deaths;        /* sockets of this service released by dying processes */
-	__u64 peer_seen_ns;  /* last packet that came through from the primary, CLOCK_MONOTONIC */
+	__u64 peer_seen_ns;  /* last packet of the service that the other node sent here, CLOCK_MONOTONIC */
 	__u64 epoch;         /* of the mode; for the agent that goes on from here */
 	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long */
 	__u64 until_ns;      /* the right to speak alone ends then, CLOCK_MONOTONIC; 0: it does not end */
 	__u64 hold_until_ns; /* until then nothing that clients send gets to the primary, CLOCK_MONOTONIC */
 	__u32 caps;          /* the map `caps` has something for this service; stored by the agent alone */
 	__u32 consented;     /* the primary has taken this wire for its backup; for the agent that goes on from here */
+	__u32 crash_codes[8]; /* bit n: of this service's processes, exit code n counts as a crash */
 };
 
 /* What the map `held` has for a service. */
@@ -93,7 +94,6 @@ struct death_record {
 
 struct node_state {
 	__u32 agent_asleep;  /* the agent waits for a wake-up; else it polls and none is sent */
-	__u32 crash_codes[8]; /* bit n: exit code n counts as a crash */
 	__u32 zero;
 	__u64 netns_cookie;  /* processes of other network namespaces are not ours */
 	__u64 agent_seen_ns; /* when the agent last looked at the rings, CLOCK_MONOTONIC */
@@ -153,12 +153,12 @@ enum reason {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");
-_Static_assert(sizeof(struct service_state) == 88, "service_state");
+_Static_assert(sizeof(struct service_state) == 120, "service_state");
 _Static_assert(sizeof(struct client_key) == 20, "client_key");
 _Static_assert(sizeof(struct cap) == 8, "cap");
 _Static_assert(sizeof(struct promise) == 8, "promise");
 _Static_assert(sizeof(struct death_record) == 24, "death_record");
-_Static_assert(sizeof(struct node_state) == 64, "node_state");
+_Static_assert(sizeof(struct node_state) == 32, "node_state");
 _Static_assert(sizeof(struct record) == 24, "record");
 #endif
 

@@ -27,7 +27,7 @@ enum verdict {
 	PARSE_SEGMENT,   /* a TCP segment of a service */
 	PARSE_ICMP,      /* an ICMP error about a segment that a service sent */
 	PARSE_FRAGMENT,  /* TCP to or from a VIP, but without a readable header */
-	PARSE_MALFORMED,
+	PARSE_MALFORMED, /* the same; or to or from a VIP, and nobody knows whether it is TCP */
 };
 
 struct addresses {
@@ -37,6 +37,7 @@ struct addresses {
 	__u8 protocol;
 	__u8 fragment; /* a fragment of a larger packet */
 	__u8 v6;
+	__u8 obscure;  /* the transport header is behind too many extension headers, or one is cut off */
 };
 
 struct parsed {
@@ -74,6 +75,7 @@ static __always_inline int parse_v4(struct __sk_buff *skb, __u32 at, struct addr
 	out->fragment = !!(ip.frag_off & bpf_htons(0x3fff));
 	out->l4 = at + ip.ihl * 4;
 	out->v6 = 0;
+	out->obscure = 0;
 	return 0;
 }
 
@@ -87,7 +89,8 @@ static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addr
 	out->fragment = 0;
 	out->l4 = at + sizeof(ip);
 	out->v6 = 1;
-	for (int i = 0; i < EXTENSION_HEADERS_MAX; i++) {
+	out->obscure = 1;
+	for (int i = 0; i <= EXTENSION_HEADERS_MAX; i++) {
 		struct {
 			__u8 next, len;
 			__be16 offset;
@@ -99,14 +102,16 @@ static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addr
 		case IPPROTO_FRAGMENT:
 			break;
 		default:
+			out->obscure = 0;
 			return 0;
 		}
 		if (load(skb, out->l4, &extension, sizeof(extension)))
-			return -1;
+			return 0;
 		if (out->protocol == IPPROTO_FRAGMENT) {
 			out->fragment = !!(extension.offset & bpf_htons(0xfff9));
 			if (out->fragment) {
 				out->protocol = extension.next;
+				out->obscure = 0;
 				return 0;
 			}
 			out->l4 += 8;
@@ -148,7 +153,7 @@ static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct par
 		failed = parse_v6(skb, out->ip.l4 + 8, &inner);
 	else
 		failed = parse_v4(skb, out->ip.l4 + 8, &inner);
-	if (failed || inner.protocol != IPPROTO_TCP || load(skb, inner.l4, &ports, sizeof(ports)))
+	if (failed || inner.obscure || inner.protocol != IPPROTO_TCP || load(skb, inner.l4, &ports, sizeof(ports)))
 		return PARSE_OTHER;
 	__u32 *service = service_of(inner.source, ports.source);
 	if (!service)
@@ -170,11 +175,11 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 		return PARSE_OTHER;
 	if (failed)
 		return PARSE_OTHER; /* no address to hold it to; the stack drops it */
-	if (out->ip.protocol == IPPROTO_ICMP || out->ip.protocol == IPPROTO_ICMPV6)
+	if (!out->ip.obscure && (out->ip.protocol == IPPROTO_ICMP || out->ip.protocol == IPPROTO_ICMPV6))
 		return out->ip.fragment ? PARSE_OTHER : parse_icmp(skb, out);
-	if (out->ip.protocol != IPPROTO_TCP)
+	if (!out->ip.obscure && out->ip.protocol != IPPROTO_TCP)
 		return PARSE_OTHER;
-	if (out->ip.fragment || load(skb, out->ip.l4, &out->tcp, sizeof(out->tcp))) {
+	if (out->ip.obscure || out->ip.fragment || load(skb, out->ip.l4, &out->tcp, sizeof(out->tcp))) {
 		/* port 0 stands for the VIP itself */
 		__u32 *vip = service_of(out->ip.destination, 0);
 		if (!vip)

@@ -108,6 +108,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
 		return dropped(packet->service, REASON_RING_FULL);
 	}
+	publish_before_looking();
 	local = find_local(skb, packet);
 	if (local) {
 		bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);
@@ -122,9 +123,9 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 }
 
 /*
- * Log, then release. Reserving takes the ring's lock, so of a closing gate (or a hold) and this program one sees the other: either
- * the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is its
- * entry in `held`.
+ * Log, then release. A record is published before the gate is looked at, so of a closing gate (or a hold) and this program one sees the
+ * other: either the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is
+ * its entry in `held`.
  */
 #define LOG_INTO(ring_name, other_position)                                                                                            \
 	static __always_inline int log_into_##ring_name(struct __sk_buff *skb, struct parsed *packet,                  \
@@ -136,6 +137,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_RING_FULL;                                                                       \
 		}                                                                                                      \
+		publish_before_looking();                                                                              \
 		if (mode_now(state) != MODE_WIRE || held_as(packet, state)) {                                          \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
 			return REASON_GATE_CLOSED;                                                                     \
@@ -288,8 +290,10 @@ int wire(struct __sk_buff *skb) {
 	default: /* MODE_PRIMARY */
 		if (packet.direction == DIRECTION_OUT)
 			return dropped(service, REASON_FOREIGN_VOICE);
-		if (from_peer(skb, state))
+		if (from_peer(skb, state)) {
+			state->peer_seen_ns = bpf_ktime_get_ns();
 			return TC_ACT_OK;
+		}
 		/* Of a neighbour that has not heard yet where the wire is. What the wire does not know must not be accepted. */
 		count(service, REASON_LED_TO_WIRE);
 		return release_to_peer(skb, state);
@@ -376,12 +380,14 @@ int guard(struct __sk_buff *skb) {
 	}
 }
 
-/* Death by signal other than an orderly SIGTERM, SIGINT or SIGHUP, or by an exit code that counts as a crash. */
-static __always_inline _Bool is_crash(int exit_code, struct node_state *state) {
+/* Death by signal other than an orderly SIGTERM, SIGINT or SIGHUP. */
+static __always_inline _Bool is_killed(int exit_code) {
 	int signal = exit_code & 0x7f;
-	if (signal)
-		return signal != 15 && signal != 2 && signal != 1;
-	__u32 code = (exit_code >> 8) & 0xff;
+	return signal && signal != 15 && signal != 2 && signal != 1;
+}
+
+/* Whether an exit code (0 after a signal) counts as a crash of this service's processes. Without branches: `death` asks for each. */
+static __always_inline __u32 is_crash_code(__u32 code, struct service_state *state) {
 	return state->crash_codes[code / 32 & 7] >> (code & 31) & 1;
 }
 
@@ -425,8 +431,10 @@ int death(struct bpf_sock *sk) {
 	if (!state || sk->protocol != IPPROTO_TCP || bpf_get_netns_cookie(sk) != state->netns_cookie)
 		return 1;
 	struct task_struct *task = (void *)bpf_get_current_task_btf();
-	if (!(task->flags & PF_EXITING) || !is_crash(task->exit_code, state) || !bpf_ksym_exists(bpf_cast_to_kern_ctx))
+	int exit_code = task->exit_code;
+	if (!(task->flags & PF_EXITING) || !exit_code || !bpf_ksym_exists(bpf_cast_to_kern_ctx))
 		return 1;
+	__u32 killed = is_killed(exit_code), code = exit_code >> 8 & 0xff;
 	struct sock *kernel_sk = bpf_cast_to_kern_ctx(sk);
 	struct service_key key = {.port = bpf_htons(kernel_sk->__sk_common.skc_num)};
 	_Bool listener = kernel_sk->__sk_common.skc_state == BPF_TCP_LISTEN;
@@ -438,6 +446,8 @@ int death(struct bpf_sock *sk) {
 			continue;
 		struct service_state *service = bpf_map_lookup_elem(&states, &index);
 		if (!service || service->port != key.port)
+			continue;
+		if (!(killed | is_crash_code(code, service)))
 			continue;
 		/* Without a wire a connection's end is an ordinary one; but who comes back must know that nobody serves here. */
 		__u32 mode = mode_now(service);

@@ -1,5 +1,7 @@
 //! Running an operator's command without ever waiting for it longer than said.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,6 +13,11 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 const POLL: Duration = Duration::from_millis(10);
+/// How long a killed process may take to end. One that the kernel does not let go (state D: a disk or a server that does not answer)
+/// takes longer.
+const DEATH_WITHIN: Duration = Duration::from_secs(1);
+/// Killed processes of one command that have not ended. While there are so many, it is not run again.
+const UNDEAD_MAX: usize = 4;
 /// So long after the command's end what it wrote is waited for: others may still hold its stderr.
 const STDERR_WITHIN: Duration = Duration::from_millis(100);
 /// Of what it wrote so much is kept.
@@ -39,6 +46,9 @@ pub enum Outcome {
     Late,
 }
 
+/// Killed processes that a thread of their own waits for, by their command.
+static UNDEAD: Mutex<BTreeMap<Vec<String>, usize>> = Mutex::new(BTreeMap::new());
+
 /// Runs `command`, a program and its arguments, with `environment` added to this process's own. What it prints is dropped; what it
 /// writes to stderr goes where this process's goes, or, if it is killed when it is late, to its outcome.
 ///
@@ -56,17 +66,22 @@ pub fn run(
 /// The same; as soon as `is_void`, it counts as late.
 ///
 /// # Errors
-/// If it cannot be run.
+/// If it cannot be run, or too many that were killed have not ended.
 pub fn run_unless(
     is_void: impl Fn() -> bool,
-    command: &[String],
+    words: &[String],
     environment: &[(&str, &str)],
     limit: Duration,
     late: Late,
 ) -> io::Result<Outcome> {
-    let (program, arguments) = command
+    let (program, arguments) = words
         .split_first()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
+    if undead(words) >= UNDEAD_MAX {
+        let why =
+            format!("{UNDEAD_MAX} of it were killed and have not ended: the kernel does not let them go");
+        return Err(io::Error::other(why));
+    }
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -86,7 +101,7 @@ pub fn run_unless(
         }
         if begun.elapsed() >= limit || is_void() {
             if late == Late::Kill {
-                kill(&mut child)?;
+                kill(child, words, kill_group)?;
             }
             return Ok(Outcome::Late);
         }
@@ -94,11 +109,53 @@ pub fn run_unless(
     }
 }
 
+/// How many of a command were killed and have not ended.
+fn undead(command: &[String]) -> usize {
+    let undead = UNDEAD.lock().unwrap_or_else(PoisonError::into_inner);
+    undead.get(command).copied().unwrap_or(0)
+}
+
+/// Ends the group that `child` leads with `send_kill`, and waits for it: if that takes too long, on a thread of its own.
+fn kill(
+    mut child: Child,
+    command: &[String],
+    send_kill: impl Fn(&Child) -> io::Result<()>,
+) -> io::Result<()> {
+    send_kill(&child)?;
+    let begun = Instant::now();
+    while begun.elapsed() < DEATH_WITHIN {
+        if child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        std::thread::sleep(POLL);
+    }
+    let process = child.id();
+    tracing::error!(
+        process,
+        "killed, but the kernel does not let it end (state D?); it is waited for"
+    );
+    let command = command.to_vec();
+    let counted = || UNDEAD.lock().unwrap_or_else(PoisonError::into_inner);
+    *counted().entry(command.clone()).or_default() += 1;
+    let reap = move || {
+        let ended = child.wait();
+        if let Entry::Occupied(mut count) = counted().entry(command) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        tracing::warn!(process, ?ended, "the killed command has ended");
+    };
+    // Without a thread a zombie stays, and counts.
+    std::thread::Builder::new().name("reaper".into()).spawn(reap)?;
+    Ok(())
+}
+
 /// Kills the group that `child` leads; it has not been waited for, so the number is still its own.
-fn kill(child: &mut Child) -> io::Result<()> {
+fn kill_group(child: &Child) -> io::Result<()> {
     let group = Pid::from_raw(i32::try_from(child.id()).expect("a process's number"));
-    killpg(group, Signal::SIGKILL)?;
-    child.wait().map(drop)
+    Ok(killpg(group, Signal::SIGKILL)?)
 }
 
 /// What a command has written so far.
@@ -179,6 +236,37 @@ mod tests {
             assert!(begun.elapsed() < LONG, "process {child} is forgotten");
             std::thread::sleep(POLL);
         }
+    }
+
+    /// As one in state D does, whatever is sent to it.
+    #[test]
+    fn one_that_does_not_end_is_left_to_a_thread_and_few_are() {
+        let mut groups = Vec::new();
+        let stuck = ["true".to_owned(), "stuck".to_owned()];
+        for count in 1..=UNDEAD_MAX {
+            let child = Command::new("sleep")
+                .arg("1000")
+                .process_group(0)
+                .spawn()
+                .unwrap();
+            groups.push(Pid::from_raw(i32::try_from(child.id()).unwrap()));
+            kill(child, &stuck, |_| Ok(())).unwrap(); // it ends though the child does not
+            assert_eq!(undead(&stuck), count);
+        }
+        let refused = run(&stuck, &[], LONG, Late::Kill).unwrap_err();
+        assert!(
+            refused.to_string().starts_with("4 of it were killed"),
+            "{refused}"
+        );
+        groups
+            .into_iter()
+            .for_each(|group| killpg(group, Signal::SIGKILL).unwrap());
+        let begun = Instant::now();
+        while undead(&stuck) > 0 {
+            assert!(begun.elapsed() < LONG, "they are waited for");
+            std::thread::sleep(POLL);
+        }
+        assert!(run(&stuck, &[], LONG, Late::Kill).is_ok());
     }
 
     #[test]

@@ -20,41 +20,52 @@ pub struct FenceOptions {
     /// The switch's namespace.
     #[arg(long)]
     switch: String,
-    /// The switch's port that its cable is in.
-    #[arg(long)]
-    port: String,
+    /// The switch's ports that its cables are in.
+    #[arg(long = "port")]
+    ports: Vec<String>,
+    /// Milliseconds until the power is off, as with a management controller that is slow.
+    #[arg(long, default_value_t = 0)]
+    takes_ms: u64,
     /// Its own namespace.
     #[arg(long)]
     node: String,
 }
 
-/// The command that turns the power of node `node` off.
+/// The command that turns the power of node `node` off, whose cables are in `ports` of the switch; it `takes` so long.
 ///
 /// # Errors
 /// If this program does not know where it is itself.
-pub fn command(switch: &Netns, port: &str, node: &Netns) -> Result<Vec<String>> {
+pub fn command(switch: &Netns, ports: &[&str], node: &Netns, takes: Duration) -> Result<Vec<String>> {
     let lab = std::env::current_exe().context("find this program")?;
-    let words = [
-        FENCE,
+    let takes_ms = takes.as_millis().to_string();
+    let fixed = [
         "--switch",
         switch.name(),
-        "--port",
-        port,
         "--node",
         node.name(),
+        "--takes-ms",
+        &takes_ms,
     ];
+    let ports = ports.iter().flat_map(|port| ["--port", port]);
+    let words = [FENCE].into_iter().chain(fixed).chain(ports);
     Ok([lab.display().to_string()]
         .into_iter()
         .chain(words.map(str::to_owned))
         .collect())
 }
 
-/// Cuts the cable, then kills every process, but captures, which watch from outside.
+/// Cuts the cables, then kills every process, but captures, which watch from outside.
 ///
 /// # Errors
 /// If that is not possible: then the power is not off.
 pub fn fence(options: &FenceOptions) -> Result<()> {
-    Netns::open(&options.switch)?.cable(&options.port)?.pull()?;
+    let switch = Netns::open(&options.switch)?;
+    // The order has left the node that gave it: its own end does not take it back.
+    switch.enter()?;
+    std::thread::sleep(Duration::from_millis(options.takes_ms));
+    for port in &options.ports {
+        switch.cable(port)?.pull()?;
+    }
     let node = Netns::open(&options.node)?;
     process::kill_inside(&[node.inode()], is_capture, KILL_LIMIT).context("kill the node's processes")
 }

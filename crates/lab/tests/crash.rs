@@ -205,6 +205,18 @@ fn wrong_use_is_told_from_what_is_missing() {
         &["--then-power-off"],
         &["--baseline", "--fault", "flush-tc"],
         &["--server", "redis"],
+        &["--how", "uplink"],
+        &["--first-link", "other"],
+        &[
+            "--fault",
+            "cut-service-path",
+            "--how",
+            "flicker",
+            "--rounds",
+            "2",
+            "--workload",
+            "request",
+        ],
     ] {
         assert_eq!(crash(options).status.code(), Some(2), "{options:?}");
     }

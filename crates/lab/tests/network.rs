@@ -88,12 +88,16 @@ fn talk(lab: &Lab, node: &str, address: &str) -> std::io::Result<()> {
 }
 
 fn talk_within(patience: Duration, lab: &Lab, node: &str, address: &str) -> std::io::Result<()> {
+    talk_from(patience, lab, "client", node, address)
+}
+
+fn talk_from(patience: Duration, lab: &Lab, from: &str, node: &str, address: &str) -> std::io::Result<()> {
     let address: IpAddr = address.parse().unwrap();
     let listen = || TcpListener::bind(SocketAddr::new(address, 0)).unwrap();
     let listener = lab.namespace(node).run(listen).unwrap();
     let to = listener.local_addr().unwrap();
     let connect = || TcpStream::connect_timeout(&to, patience);
-    let mut client = lab.namespace("client").run(connect).unwrap()?;
+    let mut client = lab.namespace(from).run(connect).unwrap()?;
     client.write_all(b"steadfast")?;
     drop(client);
     let mut heard = String::new();
@@ -122,6 +126,23 @@ fn the_client_reaches_both_nodes_until_the_cable_is_pulled() {
     talk(&lab, "b", "10.2.0.11").unwrap();
     cable.plug().unwrap();
     talk(&lab, "a", "10.2.0.10").unwrap();
+}
+
+#[test]
+fn the_second_network_works_without_the_first() {
+    if skipped("the_second_network_works_without_the_first") {
+        return;
+    }
+    let lab = Lab::start_with(&["--links", "2"]);
+    let between = |from: &str, to: &str, address: &str| {
+        talk_from(Duration::from_millis(500), &lab, from, to, address)
+            .unwrap_or_else(|error| panic!("{from} to {address}: {error}"));
+    };
+    lab.namespace("switch").cable("b").unwrap().pull().unwrap();
+    talk_within(Duration::from_millis(500), &lab, "b", "10.2.0.11").unwrap_err();
+    talk_within(Duration::from_millis(500), &lab, "b", "10.4.0.11").unwrap_err();
+    between("a", "b", "10.4.0.11");
+    between("b", "a", "fd04::10");
 }
 
 #[test]

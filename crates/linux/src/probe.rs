@@ -43,14 +43,14 @@ impl Prober {
         let vip = SocketAddr::new(vip, 0);
         set_transparent(&socket, vip)?;
         socket.bind(&vip.into())?;
-        let host = match host {
-            IpAddr::V6(host) if host.is_unicast_link_local() => {
-                let link = nix::net::if_::if_nametoindex(interface)?;
-                SocketAddrV6::new(host, 0, 0, link).into()
-            }
-            host => SocketAddr::new(host, 0),
-        };
-        Self::over(socket, host)
+        Self::over(socket, beyond(interface, host)?)
+    }
+
+    /// One that asks from the interface's own address, and hears only what comes in there.
+    fn open_through(interface: &str, host: IpAddr) -> io::Result<Self> {
+        let socket = socket_for(host)?;
+        socket.bind_device(Some(interface.as_bytes()))?;
+        Self::over(socket, beyond(interface, host)?)
     }
 
     fn over(socket: Socket, peer: SocketAddr) -> io::Result<Self> {
@@ -122,6 +122,17 @@ impl Prober {
     }
 }
 
+/// The address of `host` as it is reached through `interface`.
+fn beyond(interface: &str, host: IpAddr) -> io::Result<SocketAddr> {
+    Ok(match host {
+        IpAddr::V6(host) if host.is_unicast_link_local() => {
+            let link = nix::net::if_::if_nametoindex(interface)?;
+            SocketAddrV6::new(host, 0, 0, link).into()
+        }
+        host => SocketAddr::new(host, 0),
+    })
+}
+
 fn socket_for(peer: IpAddr) -> io::Result<Socket> {
     let protocol = if peer.is_ipv4() {
         Protocol::ICMPV4
@@ -141,8 +152,9 @@ fn low_bits(number: u32) -> u16 {
     number as u16
 }
 
-/// Several hosts beyond the LAN, asked from a VIP. If one of them answers, then packets for the VIP come to this machine:
-/// the neighbours' entries point here (CoRAL verifies the takeover of an address so).
+/// Several hosts beyond the LAN. If one of them answers what was asked from a VIP, then packets for the VIP come to this machine:
+/// the neighbours' entries point here (CoRAL verifies the takeover of an address so). What was asked from the interface's own address
+/// proves that the path through it works.
 pub struct OutsideHosts {
     hosts: Vec<Prober>,
 }
@@ -165,6 +177,17 @@ impl OutsideHosts {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         Ok(Self { hosts })
+    }
+
+    /// All of `hosts`, to be asked from the own address of `interface`.
+    ///
+    /// # Errors
+    /// What the kernel says: the right to it is CAP_NET_RAW.
+    pub fn through(interface: &str, hosts: &[IpAddr]) -> io::Result<Self> {
+        let hosts = hosts.iter().map(|&host| Prober::open_through(interface, host));
+        Ok(Self {
+            hosts: hosts.collect::<io::Result<_>>()?,
+        })
     }
 
     /// Asks all of them. Any packet may be lost: ask again until one answers.

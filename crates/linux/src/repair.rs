@@ -130,7 +130,7 @@ impl Restored {
         restored.set_queue_seq(endpoint.receive_next)?;
         select_queue(socket, SEND_QUEUE)?; // for its output too
         restored.set_queue_seq(endpoint.send_unacknowledged)?;
-        let mss = c_int::from(endpoint.mss);
+        let mss = c_int::from(endpoint.mss.max(MAXSEG_MIN));
         set(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mss).at("TCP_MAXSEG")?;
         socket.connect(&endpoint.client.into()).at("connect")?;
         restored.set_options(endpoint)?;
@@ -279,6 +279,10 @@ const REPAIR_ON: c_int = 1;
 const REPAIR_OFF: c_int = 0;
 /// Leaving without, TCP_REPAIR_OFF_NO_WP.
 const REPAIR_OFF_QUIETLY: c_int = -1;
+
+/// The smallest value that the kernel takes as TCP_MAXSEG (`TCP_MIN_MSS`). A client that asks for smaller segments gets these: every
+/// host takes 536 bytes (RFC 9293 §3.7.1).
+const MAXSEG_MIN: u16 = 88;
 
 const OPTION_MSS: u32 = 2;
 const OPTION_WINDOW_SCALE: u32 = 3;

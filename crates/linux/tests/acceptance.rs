@@ -93,6 +93,8 @@ struct Said {
     window: u16,
     /// Goes on after its own end.
     defiant: bool,
+    /// Its bytes that the server has acknowledged are other ones.
+    garbled: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -158,6 +160,7 @@ fn said() -> impl Strategy<Value = Said> {
     ];
     let window = select(vec![0, 1, 500, 500, 501, 4000, 4000, 65_535]);
     let defiant = prop_oneof![40 => Just(false), 1 => Just(true)];
+    let garbled = prop_oneof![3 => Just(false), 1 => Just(true)];
     (
         kind,
         (place, distance(20)),
@@ -166,8 +169,9 @@ fn said() -> impl Strategy<Value = Said> {
         clock,
         window,
         defiant,
+        garbled,
     )
-        .prop_map(|(kind, seq, len, ack, clock, window, defiant)| Said {
+        .prop_map(|(kind, seq, len, ack, clock, window, defiant, garbled)| Said {
             kind,
             seq,
             len,
@@ -175,6 +179,7 @@ fn said() -> impl Strategy<Value = Said> {
             clock,
             window,
             defiant,
+            garbled,
         })
 }
 
@@ -567,7 +572,9 @@ impl<'a> Conversation<'a> {
         if matches!(said.kind, Kind::Ack | Kind::Fin) && at <= self.right_edge {
             self.highest = self.highest.max(end);
         }
-        let payload: Vec<u8> = (at..end).map(byte).collect();
+        let garbled = if said.garbled { self.acknowledged } else { i64::MIN };
+        let garble = |at| if at < garbled { 0xff } else { 0 };
+        let payload: Vec<u8> = (at..end).map(|at| byte(at) ^ garble(at)).collect();
         let value = match said.clock {
             Clock::Missing => None,
             Clock::FromLatest(ticks) => Some(self.latest.wrapping_add_signed(ticks)),
@@ -632,6 +639,9 @@ impl<'a> Conversation<'a> {
         let ambiguous = self.connection.protection() == Protection::Ambiguous;
         if self.ended.is_none() && (doubt.predicted || doubt.crosses_edge || (doubt.defiant && ambiguous)) {
             return Ok(Outcome::Unknowable);
+        }
+        if ambiguous {
+            return Err(format!("{said:?}\n  = {segment:?}\n  makes it ambiguous"));
         }
         let what = format!("{said:?}\n  = {segment:?}\n  the core: {effect:?}");
         self.check(&format_args!("{what}")).map(|()| Outcome::Agreed)
@@ -744,6 +754,7 @@ fn a_reset_behind_a_forgotten_range_ends_nothing() {
         clock: Clock::FromLatest(0),
         window: 500,
         defiant: false,
+        garbled: false,
     };
     for ranges in [4, 5] {
         let ahead = (0..ranges).map(|index| said(Kind::Ack, 5000 - index * 1000, 100));

@@ -193,7 +193,7 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
         "its map ring_overflow has 16777216 entries or bytes, not 33554432",
     );
     refused(&options(), &same[..1], "it serves 2 services, not 1");
-    let mut other = same;
+    let mut other = same.clone();
     other.swap(0, 1);
     refused(&options(), &other, "its service 0 is not fd00::100 port 80");
     let changes: [fn(&mut WireService); 3] = [
@@ -202,7 +202,7 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
         |service| service.own_mac[5] ^= 1,
     ];
     for change in changes {
-        let mut other = same;
+        let mut other = same.clone();
         change(&mut other[1]);
         refused(&options(), &other, "its service 1 is not");
     }

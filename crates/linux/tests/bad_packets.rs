@@ -324,6 +324,73 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
     }
 }
 
+fn with_extensions(packet: &[u8], count: usize) -> Vec<u8> {
+    (0..count).fold(packet.to_vec(), |packet, _| {
+        with_extension(&packet, DESTINATION_OPTIONS, &PADDING)
+    })
+}
+
+/// Linux takes any number of extension headers. What stands behind more of them than the wire reads may be TCP, which must not reach
+/// anybody unlogged; so it is dropped, but only of a VIP.
+#[test]
+fn a_header_that_is_too_far_behind_is_not_let_through() {
+    let test = "a_header_that_is_too_far_behind_is_not_let_through";
+    let Some(mut scene) = Scene::new(test, Family::V6) else {
+        return;
+    };
+    let client = scene.lan.client.clone();
+    let evil = scene.bystander.forged(&scene.reading, b"evil");
+    for count in [7, 8, 20] {
+        let packet = with_extensions(&evil.emit(), count);
+        scene.is_dropped(&format!("behind {count}"), &client, &packet, "dropped_malformed");
+    }
+    let mut cut = with_extensions(&evil.emit(), 1);
+    cut.truncate(40);
+    cut[4..6].fill(0);
+    scene.is_dropped(
+        "without the header that was told",
+        &client,
+        &cut,
+        "dropped_malformed",
+    );
+    // A new connection would be the listener's of the backup.
+    let syn = Segment {
+        source: (Family::V6.address(1), 1).into(),
+        flags: Flags::SYN,
+        payload: b"",
+        ..evil
+    };
+    let listener = scene.lan.backup.listen(Family::V6.vip());
+    scene.is_dropped(
+        "a SYN",
+        &client,
+        &with_extensions(&syn.emit(), 7),
+        "dropped_malformed",
+    );
+    listener.set_nonblocking(true).expect("non-blocking");
+    assert!(listener.accept().is_err());
+    // Not of a VIP: it is the stack's.
+    let mut at_backup = Tap::on(&scene.lan.backup, "eth0");
+    let other = Segment {
+        destination: (Family::V6.address(2), 80).into(),
+        ..evil
+    };
+    let before = scene.wire.drops(Family::V6);
+    let packet = with_extensions(&other.emit(), 7);
+    scene.put_as(&client, &packet);
+    eventually("it arrives", || {
+        at_backup.take().filter(|arrived| *arrived == packet)
+    });
+    assert_eq!(scene.wire.drops(Family::V6), before);
+
+    let packet = with_extensions(&scene.bystander.forged(&scene.reading, b"good").emit(), 6);
+    scene.passes("behind six", &packet);
+    let mut received = [0; 4];
+    scene.bystander.server.read_exact(&mut received).expect("read");
+    assert_eq!(&received, b"good");
+    assert_eq!(scene.reading.now().malformed, []);
+}
+
 /// An ICMP error that a router (…9) sends about `quoted`.
 fn icmp_error(family: Family, (kind, code): (u8, u8), rest: u32, quoted: &[u8]) -> Vec<u8> {
     let mut message = vec![kind, code, 0, 0];

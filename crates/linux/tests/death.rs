@@ -12,7 +12,7 @@ use nix::sys::signal::{SigHandler, Signal, kill, raise, signal};
 use nix::unistd::Pid;
 use socket2::{Domain, SockRef, Socket, Type};
 use steadfast_linux::network::sockets;
-use steadfast_linux::wire::{Mode, WireOptions};
+use steadfast_linux::wire::Mode;
 
 use support::frame::Tap;
 use support::lan::{Family, Host, Lan};
@@ -21,7 +21,6 @@ use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
 const ADDRESS: &str = "STEADFAST_TEST_SERVER";
-const CRASH_CODE: u8 = 3;
 
 /// The server, when this binary runs as one: obeys the lines of its standard input, each after the one before.
 #[test]
@@ -178,12 +177,8 @@ struct Scene {
 impl Scene {
     /// The server listens at `bound`.
     fn at(lan: &Lan, family: Family, bound: IpAddr) -> Self {
-        let guarding = WireOptions {
-            crash_exit_codes: vec![CRASH_CODE, 255],
-            ..options()
-        };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let guard = WireOn::new(&lan.primary, &lan.backup, &guarding, Mode::Primary);
+        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
         let reading = Reading::of(&wire);
         let mut server = Server::start(&lan.primary, (bound, family.vip().port()).into());
         let client = lan.client.connect(family.vip());
@@ -339,6 +334,8 @@ fn an_ordinary_end_is_heard() {
         End::Order("close"),
         End::Order("exit 0"),
         End::Order("exit 1"),
+        End::Order("exit 3"),   // of the IPv4 service it would be a crash
+        End::Order("exit 255"), // and this one of the IPv6 service
         End::Signal(Signal::SIGTERM),
         End::Signal(Signal::SIGINT),
         End::Signal(Signal::SIGHUP),
@@ -460,6 +457,42 @@ fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
             .as_ref()
             .is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         assert!(is_open, "the client heard {end:?}");
+    }
+}
+
+/// An agent may die before anybody goes on with the connection: the next one must know of it, whether there is a socket left (FIN) or
+/// none (RST, for unread input).
+#[test]
+fn a_dead_processs_connection_outlives_the_agent() {
+    for (family, is_read) in Family::BOTH
+        .into_iter()
+        .flat_map(|family| [(family, true), (family, false)])
+    {
+        let Some(lan) = Lan::new("a_dead_processs_connection_outlives_the_agent") else {
+            return;
+        };
+        let mut scene = Scene::new(&lan, family);
+        let client = scene.client.local_addr().expect("connected");
+        assert_eq!(scene.guard.dying(family.service()), [], "its process lives");
+        if !is_read {
+            scene.leave_unread();
+        }
+        scene.end(End::Signal(Signal::SIGKILL));
+        scene.server.wait_for_end();
+        scene.guard.wait_for(family, "dropped_dying_process", 1);
+        let guard = scene.guard.succeeded(&options());
+        assert_eq!(guard.dying(family.service()), [client], "all read: {is_read}");
+        for other in Family::BOTH.into_iter().filter(|other| *other != family) {
+            assert_eq!(guard.dying(other.service()), [], "of another service");
+        }
+        let forget = || {
+            guard
+                .forget_dying(family.service(), &[client])
+                .expect("it is there")
+        };
+        forget();
+        assert_eq!(guard.dying(family.service()), []);
+        forget(); // twice is once
     }
 }
 

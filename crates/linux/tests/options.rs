@@ -3,21 +3,27 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
-use proto::packet::{Flags, Options, Segment, Timestamps};
+use proto::connection::{Connection, Endpoint, Opening};
+use proto::follower::{Follower, Policy};
+use proto::packet::{Checksum, Flags, Options, Segment, Timestamps};
+use proto::restart::http::Rules;
+use proto::{Instant, Seq};
 use socket2::{Domain, Protocol, Socket, Type};
+use steadfast_linux::repair::{Pool, Restored};
 use steadfast_linux::wire::Mode;
 
-use support::frame::{Tap, fix_ipv4_header};
-use support::lan::{Family, Lan, accept, patient};
+use support::frame::{Tap, fix_ipv4_header, with_tcp_options};
+use support::lan::{Family, Host, Lan, accept, is_root, patient};
 use support::log::Reading;
 use support::scene::{Offer, Scene, say};
 use support::socket::{set_tcp, tcp_info};
 use support::takeover::take_over;
 use support::talk::Talk;
+use support::tun::Tun;
 use support::wire_on::{WireOn, options};
-use support::{PATIENCE, eventually};
+use support::{PATIENCE, Random, eventually};
 
 /// TCP_INFO's flags (`linux/tcp.h`).
 const TIMESTAMPS: u8 = 1;
@@ -347,5 +353,245 @@ fn data_in_a_syn_that_is_taken_is_not_protected() {
         assert_eq!(log.open_connections(), 1, "the scene's own");
         assert!(log.unknown.contains(&address));
         assert_eq!(log.open_pending(family), 0);
+    }
+}
+
+const ODD_SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 9, 0, 1), 80);
+const ODD_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+
+/// A client made by hand, which sends options that no stack would, and the kernel that reads them.
+struct OddClient {
+    tun: Tun,
+    listener: TcpListener,
+    port: u16,
+}
+
+/// What a connection's options amount to.
+#[derive(Debug, PartialEq, Eq)]
+struct Agreed {
+    sack: bool,
+    /// The client's and the server's.
+    scales: Option<(u8, u8)>,
+    /// Bytes of the largest segment that is sent to the client, timestamps included.
+    segment: u32,
+    /// The client's clock as it is echoed, if timestamps are in use.
+    echo: Option<u32>,
+}
+
+impl Agreed {
+    /// As the kernel's socket has it, which has answered with `echo`.
+    fn of_kernel(socket: &TcpStream, echo: Option<u32>) -> Self {
+        let info = tcp_info(socket);
+        let has = |option| info.tcpi_options & option != 0;
+        let (theirs, ours) = (info.tcpi_snd_rcv_wscale & 15, info.tcpi_snd_rcv_wscale >> 4);
+        let timestamps = if has(TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };
+        Self {
+            sack: has(SACK),
+            scales: has(SCALING).then_some((theirs, ours)),
+            segment: info.tcpi_snd_mss + timestamps,
+            echo,
+        }
+    }
+
+    fn of_core(endpoint: &Endpoint) -> Self {
+        /// `net.ipv4.tcp_min_snd_mss`
+        const SEGMENT_MIN: u32 = 48;
+        Self {
+            sack: endpoint.sack,
+            scales: endpoint.window_scale,
+            segment: u32::from(endpoint.mss).max(SEGMENT_MIN),
+            echo: endpoint.timestamps.map(|timestamps| timestamps.echo),
+        }
+    }
+}
+
+impl OddClient {
+    fn new(test: &str) -> Option<Self> {
+        if !is_root(test) {
+            return None;
+        }
+        let host = Host::new(1);
+        let tun = match Tun::on(&host, "tun0") {
+            Ok(tun) => tun,
+            Err(error) => {
+                eprintln!("skipped: {test}: /dev/net/tun: {error}");
+                return None;
+            }
+        };
+        host.sysctl("ipv6/conf/all/disable_ipv6", "1");
+        host.ip("link set lo up\n addr add 10.9.0.1/24 dev tun0\n link set tun0 up");
+        let listener = host.listen(ODD_SERVER.into());
+        let port = 1024;
+        Some(Self { tun, listener, port })
+    }
+
+    /// The kernel's answer to `packet`.
+    #[track_caller]
+    fn ask(&self, packet: &[u8]) -> Vec<u8> {
+        self.tun.put(packet);
+        eventually("an answer", || self.tun.take())
+    }
+
+    /// Opens a connection with these options in the SYN and says a byte with those: what the kernel has read, and the core.
+    #[track_caller]
+    fn agree(&mut self, in_syn: &[u8], in_data: &[u8]) -> [Agreed; 2] {
+        let read = |packet| Segment::parse(packet, Checksum::Unverified).expect("a segment");
+        let opening = |packet| Opening::of(&read(packet), Instant::ZERO);
+        self.port += 1;
+        let client = SocketAddr::from((ODD_CLIENT, self.port));
+        let mut segment = Segment {
+            source: client,
+            destination: ODD_SERVER.into(),
+            seq: Seq(999),
+            ack: Seq(0),
+            flags: Flags::SYN,
+            window: u16::MAX,
+            options: Options::default(),
+            payload: &[],
+        };
+        let syn = with_tcp_options(&segment.emit(), in_syn);
+        let syn_ack = self.ask(&syn);
+        (segment.seq, segment.ack, segment.flags) = (Seq(1000), read(&syn_ack).seq + 1, Flags::ACK);
+        self.tun.put(&segment.emit());
+        let server = accept(&self.listener);
+        set_tcp(&server, libc::TCP_QUICKACK, 1);
+        let follower = Follower::new(Policy::Replica, Rules::default(), None, 1 << 20);
+        let (syn, syn_ack) = (opening(&syn), opening(&syn_ack));
+        let mut core = Connection::new(client, ODD_SERVER.into(), &syn, &syn_ack, follower, 1 << 20);
+        core.on_client(&segment, None);
+        segment.payload = b"x";
+        let data = with_tcp_options(&segment.emit(), in_data);
+        core.on_client(&read(&data), None);
+        let answer = self.ask(&data);
+        let echo = read(&answer).options.timestamps.map(|timestamps| timestamps.echo);
+        let agreed = [
+            Agreed::of_kernel(&server, echo),
+            Agreed::of_core(&core.endpoint()),
+        ];
+        drop(server);
+        while self.tun.take().is_some() {}
+        agreed
+    }
+}
+
+/// Timestamps, option by option: kind, length, value, echo.
+fn clock(value: u32) -> Vec<u8> {
+    [&[8, 10][..], &value.to_be_bytes(), &[0; 4]].concat()
+}
+
+/// Known and unknown options, one in six with a length that is not its own.
+fn odd_options(random: &mut Random, value: u32) -> Vec<u8> {
+    let mut options = Vec::new();
+    while options.len() < 40 && random.below(10) > 0 {
+        let kind = random.one_of(&[1, 2, 2, 3, 3, 4, 4, 5, 8, 8, 30, 172, 174, 253, 254]);
+        let kind = if random.below(30) == 0 { 0 } else { kind };
+        options.push(kind);
+        let body = match kind {
+            0 | 1 => continue,
+            2 => random
+                .one_of(&[0_u16, 1, 48, 88, 536, 1400, 1460, u16::MAX])
+                .to_be_bytes()
+                .to_vec(),
+            3 => vec![random.one_of(&[0, 1, 7, 14, 15, 255])],
+            4 => vec![],
+            5 => vec![7; 8],
+            8 => clock(value)[2..].to_vec(),
+            _ => vec![3; usize::try_from(random.below(7)).expect("few")],
+        };
+        let len = match random.below(6) {
+            0 => random.below(14),
+            _ => body.len() as u64 + 2,
+        };
+        options.push(u8::try_from(len).expect("few"));
+        options.extend(body);
+    }
+    options.truncate(40);
+    options
+}
+
+/// Whether Linux 6.7 and newer drop a segment with these options, without reading them: a length that cannot be right stands before
+/// enough bytes for an authentication (`tcp_do_parse_auth_options`).
+fn is_dropped_unread(options: &[u8]) -> bool {
+    const AUTHENTICATION_MIN: usize = 5;
+    let mut list = options.to_vec();
+    list.resize(list.len().next_multiple_of(4), 0);
+    let mut left = &list[..];
+    while left.len() >= AUTHENTICATION_MIN {
+        let len = usize::from(left[1]);
+        left = match left[0] {
+            0 => return false,
+            1 => &left[1..],
+            _ if (2..=left.len()).contains(&len) => &left[len..],
+            _ => return true,
+        };
+    }
+    false
+}
+
+/// What a kernel reads of options, the core reads: behind unknown ones (RFC 9293 MUST-6 and MUST-7).
+#[test]
+fn the_kernel_and_the_core_read_the_same_options() {
+    let Some(mut client) = OddClient::new("the_kernel_and_the_core_read_the_same_options") else {
+        return;
+    };
+    let known = [&[2, 4, 4, 0, 4, 2][..], &clock(1), &[3, 3, 7]].concat();
+    let all = Agreed {
+        sack: true,
+        scales: Some((7, 7)),
+        segment: 1024,
+        echo: Some(2),
+    };
+    // An experiment (RFC 6994), both orders of accurate ECN, multipath TCP.
+    for first in [&[254, 4, 0, 0][..], &[172, 5, 0, 0, 1], &[174, 2], &[30, 4, 1, 0]] {
+        let in_syn = [first, &known].concat();
+        let [kernel, core] = client.agree(&in_syn, &[first, &clock(2)].concat());
+        let expected = Agreed {
+            scales: Some((7, kernel.scales.expect("agreed").1)),
+            ..all
+        };
+        assert_eq!((&kernel, &core), (&expected, &expected), "{in_syn:?}");
+    }
+    let mut random = Random(1);
+    for _ in 0..500 {
+        let mut readable = |value| {
+            let mut drawn = std::iter::repeat_with(|| odd_options(&mut random, value));
+            drawn
+                .find(|options| !is_dropped_unread(options))
+                .expect("most are")
+        };
+        let (in_syn, in_data) = (readable(1), readable(2));
+        let [kernel, core] = client.agree(&in_syn, &in_data);
+        assert_eq!(core, kernel, "{in_syn:?}, then {in_data:?}");
+    }
+}
+
+/// The kernel refuses to restore a socket with segments of less than 88 bytes (`TCP_MIN_MSS`), but a client may ask for them.
+#[test]
+fn a_client_of_tiny_segments_goes_on() {
+    if !is_root("a_client_of_tiny_segments_goes_on") {
+        return;
+    }
+    let host = Host::new(1);
+    host.ip("link set lo up\n addr add 10.9.0.1/24 dev lo");
+    for mss in [1, 48, 87, 88] {
+        let (client, vip) = (SocketAddr::from((ODD_CLIENT, 1024)), ODD_SERVER.into());
+        let options = Options {
+            mss: Some(mss),
+            ..Options::default()
+        };
+        let opening = Opening {
+            seq: Seq(1000),
+            window: 1000,
+            options,
+            at: Instant::ZERO,
+        };
+        let follower = Follower::new(Policy::Replica, Rules::default(), None, 1 << 20);
+        let core = Connection::new(client, vip, &opening, &opening, follower, 1 << 20);
+        let mut pool = Pool::new(vip);
+        host.run(|| pool.fill(1, 1)).expect("a socket");
+        let restored = Restored::new(&mut pool, &core.endpoint(), std::iter::empty());
+        let socket = restored.and_then(|restored| restored.activate(true));
+        let segment = tcp_info(&socket.expect("restored")).tcpi_snd_mss;
+        assert_eq!(segment, 88 - TIMESTAMPS_LEN, "{mss}");
     }
 }

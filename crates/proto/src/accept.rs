@@ -42,11 +42,12 @@ pub enum Verdict {
     Accept {
         /// Where the payload stands, what is skipped of it left out.
         at: Offset,
-        /// Bytes of the payload that stand before the stream's beginning, in the SYN's place: a keepalive probe's.
+        /// Bytes of the payload that the receiver has acknowledged, or that stand in the SYN's place. It takes none of them,
+        /// and a keepalive probe's may be anything (RFC 9293 §3.8.4).
         skip: usize,
         /// Cumulative acknowledgement of the output stream (may lie one behind its end: the FIN).
         acknowledges: Offset,
-        /// Whether payload and FIN are taken too: not behind the stream's end.
+        /// Whether payload and FIN are taken too: not behind the stream's end, nor below what was acknowledged.
         text: bool,
     },
     /// The connection is aborted.
@@ -121,11 +122,14 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
     if receiver.ended && at < receiver.next && data_end > receiver.next && is_whole {
         return Verdict::Reset; // data over its own FIN
     }
+    let taken = receiver.acknowledged.min(receiver.next);
+    let old = skip.saturating_add(usize::try_from(taken.since(at)).unwrap_or(usize::MAX));
+    let old = old.min(segment.payload.len());
     Verdict::Accept {
-        at,
-        skip,
+        at: at + (old - skip) as u64,
+        skip: old,
         acknowledges,
-        text: !receiver.ended,
+        text: !receiver.ended && end > taken,
     }
 }
 
@@ -226,6 +230,20 @@ mod tests {
             };
             assert_eq!(verdict(at, 6000, Flags::ACK, b"data"), expected, "{at}");
         }
+    }
+
+    #[test]
+    fn bytes_and_an_end_below_what_was_acknowledged_are_not_taken() {
+        let accept = |at, skip, text| Verdict::Accept {
+            at: Offset(at),
+            skip,
+            acknowledges: Offset(6000),
+            text,
+        };
+        assert_eq!(verdict(98, 6000, Flags::ACK, b"data"), accept(100, 2, true));
+        assert_eq!(verdict(99, 6000, Flags::ACK, b"x"), accept(100, 1, false));
+        assert_eq!(verdict(99, 6000, Flags::FIN_ACK, b""), accept(99, 0, false));
+        assert_eq!(verdict(100, 6000, Flags::FIN_ACK, b""), accept(100, 0, true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a [`Node`](crate::node::Node) wants done: one queue, to be carried out strictly in order. "Logged, then
 //! released" and "gate closed, then restored" are orders of this queue.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use crate::Instant;
 use crate::census::PageQuery;
 use crate::connection::Cap;
 use crate::orphans::Orphans;
+use crate::path::PathWord;
 use crate::role::Role;
 use crate::state_sync::Phase;
 use crate::table::ConnectionId;
@@ -37,7 +38,7 @@ pub enum Gate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Sets up the network for what a gate lets pass, before it opens: addresses, routes, guards. Of a node that speaks already
-    /// nothing is lost meanwhile. Not on a takeover's way.
+    /// nothing is lost meanwhile. Not on a takeover's way. If it fails, call `handle_failed` before the next action.
     Assume {
         /// For this service.
         service: ServiceIndex,
@@ -93,15 +94,30 @@ pub enum Action {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// Bring the VIP to the service interface and let what it sends go out there: the wire is gone.
+    /// Bring the VIP to the service interface and let what it sends go out there: the wire is gone. If it fails, call
+    /// `handle_failed` before the next action.
     TakeAddress {
         /// Of this service.
+        service: ServiceIndex,
+    },
+    /// A step for the service has failed (`handle_failed`). Look whether its interface is there, and put the network back; then call
+    /// `handle_mended`, or `handle_failed` again.
+    Mend {
+        /// For this service.
         service: ServiceIndex,
     },
     /// Tell the neighbours that the VIP is here, and ask outside hosts from it; each time one answers, call `handle_reached`.
     Announce {
         /// Of this service.
         service: ServiceIndex,
+    },
+    /// Ask outside hosts through the service's interface, from this node's own address; each time one answers, call
+    /// `handle_outside`.
+    AskOutside {
+        /// For this service.
+        service: ServiceIndex,
+        /// Answers to questions that were asked before are to be ignored.
+        anew: bool,
     },
     /// The peer speaks alone. Give up the VIP, end what sockets and replicas have it without a word.
     StandDown {
@@ -244,6 +260,18 @@ pub enum Report {
         /// The service.
         service: ServiceIndex,
     },
+    /// A step for the service failed on this node.
+    Failed {
+        /// The service.
+        service: ServiceIndex,
+        /// Which one, and why.
+        why: String,
+    },
+    /// It was made good.
+    Mended {
+        /// The service.
+        service: ServiceIndex,
+    },
     /// A connection cannot be continued.
     Unrestorable {
         /// The service.
@@ -300,6 +328,16 @@ pub struct Heartbeat {
     pub services: Vec<ServiceBeat>,
 }
 
+/// A number that nodes count up from 0, one by one. A number that none can have reached is not read: the next one may not fit.
+pub(crate) fn in_reach<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    const REACH: u64 = u64::MAX / 2;
+    let number = u64::deserialize(deserializer)?;
+    match number {
+        0..=REACH => Ok(number),
+        _ => Err(de::Error::custom("a count that no node can have reached")),
+    }
+}
+
 /// Names a heartbeat to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Echo {
@@ -317,6 +355,7 @@ pub struct ServiceBeat {
     /// The sender's role.
     pub role: Role,
     /// The epoch of that role.
+    #[serde(deserialize_with = "in_reach")]
     pub epoch: u64,
     /// The sender is the primary by configuration.
     pub configured_primary: bool,
@@ -332,6 +371,9 @@ pub struct ServiceBeat {
     pub orphans: Orphans,
     /// Of the receiver's orphans the sender has taken so many.
     pub adopted: u64,
+    /// The sender's side of the service's path. `None`: its program does not know of paths.
+    #[serde(default)]
+    pub path: Option<PathWord>,
 }
 
 /// How an application is.

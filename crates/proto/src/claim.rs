@@ -39,6 +39,8 @@ pub(crate) struct Claim {
     is_begun: bool,
     /// The wire gives the VIP up: then this node may speak, for the neighbours have been told.
     given_at: Option<Instant>,
+    /// The peer has promised to take nothing over: it need not be listened to.
+    is_promised: bool,
     /// Announcements that are left, once outside hosts reach the VIP here.
     left: Option<u32>,
     answers: Option<Answers>,
@@ -59,6 +61,7 @@ impl Claim {
             wait: WAIT,
             is_begun: false,
             given_at: None,
+            is_promised: false,
             left: None,
             answers: None,
         }
@@ -69,6 +72,14 @@ impl Claim {
         Self {
             is_begun: true,
             given_at: Some(now + WAIT),
+            ..Self::new(now)
+        }
+    }
+
+    /// A claim of what a wire gives up that is cut off: it passes nothing on, and has promised to take nothing over.
+    pub(crate) fn of_lost(now: Instant) -> Self {
+        Self {
+            is_promised: true,
             ..Self::new(now)
         }
     }
@@ -110,7 +121,7 @@ impl Claim {
         if self.due > now + WAIT {
             (self.due, self.wait) = (now + WAIT, WAIT);
         }
-        now.since(first) >= patience
+        self.is_promised || now.since(first) >= patience
     }
 
     /// The VIP is here.

@@ -106,7 +106,7 @@ impl Connection {
                 .unwrap_or(0)
                 .min(14)
         };
-        Self {
+        let mut connection = Self {
             client_address,
             vip,
             input: StreamLog::new(syn.seq + 1),
@@ -132,7 +132,9 @@ impl Connection {
             sack_overflow: false,
             probation: None,
             spoiled: None,
-        }
+        };
+        connection.note_paths(ours);
+        connection
     }
 
     /// The client's address.
@@ -181,6 +183,13 @@ impl Connection {
     /// Whether a segment of the client was taken since the handshake began.
     pub fn has_heard_client(&self) -> bool {
         self.client.heard
+    }
+
+    /// A server says something of Multipath TCP only if it has agreed to it.
+    fn note_paths(&mut self, server: &Options) {
+        if server.multipath {
+            self.spoil(Protection::Unprotected(Cause::Multipath));
+        }
     }
 
     /// From now on nothing that comes was released to the primary: the restart policy need not know of it, since it cannot
@@ -292,6 +301,7 @@ impl Connection {
         let Some(at) = self.output.offset_of(segment.seq) else {
             return Effect::Taken; // a SYN-ACK again
         };
+        self.note_paths(&segment.options);
         if let Some(timestamps) = segment.options.timestamps
             && timestamps.value.wrapping_sub(self.server.timestamp).cast_signed() >= 0
         {

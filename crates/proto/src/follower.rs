@@ -274,9 +274,14 @@ impl Follower {
         }
     }
 
-    /// Bytes of memory for what one of two servers has said and the other one has not.
+    /// Bytes of memory beside the logs: what is known of unanswered requests, or what one of two servers has said and the other one
+    /// has not. Each has a bound of its own.
     pub fn memory(&self) -> usize {
-        self.replica().map_or(0, |replica| replica.comparison.memory())
+        match self {
+            Self::Http(tracker, _) => tracker.memory(),
+            Self::Replica(replica) => replica.comparison.memory(),
+            Self::GivenUp => 0,
+        }
     }
 
     /// Nothing will be restarted.

@@ -23,6 +23,7 @@ pub mod older;
 pub mod opening;
 pub mod orphans;
 pub mod packet;
+pub mod path;
 pub mod pause;
 pub mod protection;
 pub mod rate;

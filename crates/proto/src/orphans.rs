@@ -1,13 +1,17 @@
 //! Connections that have lost their process while the service lives: one worker of several died. The primary tells the backup, by
-//! heartbeats, which may be lost or come twice: each is numbered and told again until the backup has said that it took it.
+//! heartbeats, which may be lost or come twice: each is numbered and told again until the backup has said that it took it. Until then the
+//! primary's kernel remembers each, too, for an agent that begins anew ([`Found::orphans`](crate::node::Found::orphans)).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// So many are told in one heartbeat: it stays far below the size of a datagram.
-const TOLD_MAX: usize = 256;
+use crate::action::in_reach;
+
+/// Orphans in one heartbeat, of all services together. With 64 services it still fits into the 32 KiB that a node receives
+/// (`the_largest_heartbeat_fits` in the agent).
+pub const TOLD_MAX: usize = 128;
 /// So many wait to be told: more than a worker has connections.
 const WAITING_MAX: usize = 1 << 20;
 
@@ -15,6 +19,7 @@ const WAITING_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphans {
     /// The number of the first one; they count up from 0.
+    #[serde(deserialize_with = "in_reach")]
     pub first: u64,
     /// Their clients.
     pub clients: Vec<SocketAddr>,
@@ -24,24 +29,26 @@ pub struct Orphans {
 #[derive(Debug, Default)]
 pub(crate) struct Telling {
     waiting: VecDeque<SocketAddr>,
+    /// The same, to be found: a new agent may hear of an orphan both from its kernel's memory and from the ring of deaths.
+    known: BTreeSet<SocketAddr>,
     first: u64,
 }
 
 impl Telling {
-    /// A connection has lost its process. False if there is no room to tell it.
+    /// A connection has lost its process. False if it is waiting already, or there is no room for it.
     pub(crate) fn add(&mut self, client: SocketAddr) -> bool {
-        let fits = self.waiting.len() < WAITING_MAX;
-        if fits {
+        let is_new = self.waiting.len() < WAITING_MAX && self.known.insert(client);
+        if is_new {
             self.waiting.push_back(client);
         }
-        fits
+        is_new
     }
 
-    /// What the next heartbeat tells.
-    pub(crate) fn told(&self) -> Orphans {
+    /// What the next heartbeat tells: the first `count` that wait.
+    fn told(&self, count: usize) -> Orphans {
         Orphans {
             first: self.first,
-            clients: self.waiting.iter().take(TOLD_MAX).copied().collect(),
+            clients: self.waiting.iter().take(count).copied().collect(),
         }
     }
 
@@ -49,8 +56,17 @@ impl Telling {
     pub(crate) fn on_adopted(&mut self, adopted: u64) -> Vec<SocketAddr> {
         let new = adopted.saturating_sub(self.first);
         let new = usize::try_from(new).map_or(self.waiting.len(), |new| new.min(self.waiting.len()));
-        self.first += new as u64;
-        self.waiting.drain(..new).collect()
+        self.take(new)
+    }
+
+    /// The first `count` need not be told any more.
+    fn take(&mut self, count: usize) -> Vec<SocketAddr> {
+        self.first += count as u64;
+        let taken: Vec<_> = self.waiting.drain(..count).collect();
+        for client in &taken {
+            self.known.remove(client);
+        }
+        taken
     }
 
     /// Whether there is more to be told.
@@ -60,9 +76,23 @@ impl Telling {
 
     /// The backup is gone. It may have taken any of these, and have spoken for them.
     pub(crate) fn give_up(&mut self) -> Vec<SocketAddr> {
-        self.first += self.waiting.len() as u64;
-        self.waiting.drain(..).collect()
+        self.take(self.waiting.len())
     }
+}
+
+/// What one heartbeat tells of several services' orphans: at most [`TOLD_MAX`], shared fairly. The others come in the next ones.
+pub(crate) fn share<'a>(tellings: impl Iterator<Item = &'a Telling>) -> Vec<Orphans> {
+    let tellings: Vec<_> = tellings.collect();
+    let mut waiting_least: Vec<_> = (0..tellings.len()).collect();
+    waiting_least.sort_by_key(|&index| tellings[index].waiting.len());
+    let mut shares = vec![Orphans::default(); tellings.len()];
+    let mut room = TOLD_MAX;
+    for (served, index) in waiting_least.into_iter().enumerate() {
+        // Whoever needs less than an equal share leaves the rest to the others, which come later.
+        shares[index] = tellings[index].told(room / (tellings.len() - served));
+        room -= shares[index].clients.len();
+    }
+    shares
 }
 
 /// The backup's side.
@@ -109,23 +139,45 @@ mod tests {
         #[test]
         fn each_is_taken_once(count in 1..600_u16, fates in prop::collection::vec((0..3_u8, 0..3_u8), 50)) {
             let (mut telling, mut hearing) = (Telling::default(), Hearing::default());
+            let told = |telling: &Telling| share(std::iter::once(telling)).remove(0);
             let mut taken = Vec::new();
             (0..count).for_each(|number| assert!(telling.add(client(number))));
-            let sure = std::iter::repeat_n((1, 1), 4);
-            let mut old = telling.told();
+            let sure = std::iter::repeat_n((1, 1), 5);
+            let mut old = told(&telling);
             for (there, back) in fates.into_iter().chain(sure) {
-                let told = telling.told();
+                let new = told(&telling);
                 for _ in 0..there {
-                    taken.extend(hearing.take(&told));
+                    taken.extend(hearing.take(&new));
                     taken.extend(hearing.take(&old));
                 }
                 for _ in 0..back {
                     telling.on_adopted(hearing.adopted());
                 }
-                old = told;
+                old = new;
             }
             prop_assert_eq!(taken, (0..count).map(client).collect::<Vec<_>>());
-            prop_assert!(telling.told().clients.is_empty());
+            prop_assert!(told(&telling).clients.is_empty());
+        }
+    }
+
+    proptest! {
+        /// However many wait for which services: all that fits is told, nobody who waits gets less than an equal share, and who gets more
+        /// takes it from nobody.
+        #[test]
+        fn a_heartbeat_is_shared_fairly(waiting in prop::collection::vec(0..300_usize, 1..64)) {
+            let telling = |count: usize| {
+                let mut telling = Telling::default();
+                (0_u16..).take(count).for_each(|port| assert!(telling.add(client(port))));
+                telling
+            };
+            let tellings: Vec<_> = waiting.iter().copied().map(telling).collect();
+            let told: Vec<_> = share(tellings.iter()).iter().map(|orphans| orphans.clients.len()).collect();
+            let sum: usize = told.iter().sum();
+            prop_assert_eq!(sum, TOLD_MAX.min(waiting.iter().sum()));
+            let most = told.iter().max().copied().unwrap_or_default();
+            for (told, waiting) in told.iter().zip(&waiting) {
+                prop_assert!(*told == *waiting || *told >= TOLD_MAX / tellings.len() && told + 1 >= most);
+            }
         }
     }
 
@@ -147,7 +199,23 @@ mod tests {
     #[test]
     fn there_is_a_bound() {
         let mut telling = Telling::default();
-        let told = (0..WAITING_MAX + 10).filter(|_| telling.add(client(1))).count();
+        let clients =
+            (0..=16).flat_map(|host| (0..=u16::MAX).map(move |port| ([10, 0, 1, host], port).into()));
+        let told = clients
+            .take(WAITING_MAX + 10)
+            .filter(|&client| telling.add(client))
+            .count();
         assert_eq!(told, WAITING_MAX);
+    }
+
+    #[test]
+    fn an_orphan_waits_once() {
+        let mut telling = Telling::default();
+        assert!(telling.add(client(1)));
+        assert!(!telling.add(client(1)), "it waits already");
+        assert_eq!(telling.on_adopted(1), [client(1)]);
+        assert!(telling.add(client(1)), "its next connection is another orphan");
+        assert_eq!(telling.give_up(), [client(1)]);
+        assert!(telling.add(client(1)));
     }
 }

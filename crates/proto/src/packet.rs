@@ -1,11 +1,14 @@
 //! TCP segments as they stand in IPv4 and IPv6 packets: parsed into [`Segment`] views, built by [`Segment::emit`].
 
+mod options;
+
 use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{IpSlice, PacketBuilder, TcpHeader, TcpHeaderSlice, TcpOptionElement, TcpSlice};
+use etherparse::{IpSlice, PacketBuilder, TcpHeader, TcpSlice};
 use thiserror::Error;
 
 use crate::Seq;
+pub use options::{Options, Timestamps};
 
 /// The flags of a TCP header that decide anything here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,77 +57,6 @@ impl Flags {
         ack: false,
         ..Self::ACK
     };
-}
-
-/// Timestamps option (RFC 7323 §3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timestamps {
-    /// The sender's clock.
-    pub value: u32,
-    /// The peer's clock, echoed.
-    pub echo: u32,
-}
-
-/// The options of a TCP header that a restored endpoint depends on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Maximum segment size in bytes (SYN only).
-    pub mss: Option<u16>,
-    /// Window scale shift (SYN only, RFC 7323 §2).
-    pub window_scale: Option<u8>,
-    /// Selective acknowledgements are understood (SYN only, RFC 2018).
-    pub sack_permitted: bool,
-    /// Timestamps.
-    pub timestamps: Option<Timestamps>,
-    /// Selective acknowledgement blocks `[left, right)`.
-    pub sack: [Option<(Seq, Seq)>; 4],
-}
-
-impl Options {
-    fn parse(header: &TcpHeaderSlice<'_>) -> Self {
-        let mut options = Self::default();
-        for element in header.options_iterator() {
-            match element {
-                Ok(TcpOptionElement::MaximumSegmentSize(mss)) => options.mss = Some(mss),
-                Ok(TcpOptionElement::WindowScale(shift)) => options.window_scale = Some(shift),
-                Ok(TcpOptionElement::SelectiveAcknowledgementPermitted) => options.sack_permitted = true,
-                Ok(TcpOptionElement::Timestamp(value, echo)) => {
-                    options.timestamps = Some(Timestamps { value, echo });
-                }
-                Ok(TcpOptionElement::SelectiveAcknowledgement(first, rest)) => {
-                    let blocks = std::iter::once(Some(first)).chain(rest);
-                    for (slot, block) in options.sack.iter_mut().zip(blocks) {
-                        *slot = block.map(|(left, right)| (Seq(left), Seq(right)));
-                    }
-                }
-                Ok(TcpOptionElement::Noop) => {}
-                Err(_) => break, // as a kernel does: what was read before counts
-            }
-        }
-        options
-    }
-
-    fn elements(&self) -> Vec<TcpOptionElement> {
-        let mut elements = Vec::new();
-        elements.extend(self.mss.map(TcpOptionElement::MaximumSegmentSize));
-        if self.sack_permitted {
-            elements.push(TcpOptionElement::SelectiveAcknowledgementPermitted);
-        }
-        if let Some(Timestamps { value, echo }) = self.timestamps {
-            if elements.is_empty() {
-                // The layout that receivers have a fast path for (RFC 7323 appendix A).
-                elements.extend([TcpOptionElement::Noop, TcpOptionElement::Noop]);
-            }
-            elements.push(TcpOptionElement::Timestamp(value, echo));
-        }
-        elements.extend(self.window_scale.map(TcpOptionElement::WindowScale));
-        let mut blocks = self.sack.iter().flatten().map(|(left, right)| (left.0, right.0));
-        if let Some(first) = blocks.next() {
-            let rest = [blocks.next(), blocks.next(), None];
-            elements.push(TcpOptionElement::SelectiveAcknowledgement(first, rest));
-        }
-        elements
-    }
 }
 
 /// What the receiving hardware or kernel already knows of a packet's checksum.
@@ -186,7 +118,7 @@ impl<'a> Segment<'a> {
     /// Says what is wrong with the bytes; never panics.
     pub fn parse(packet: &'a [u8], checksum: Checksum) -> Result<Self, Malformed> {
         let ip = IpSlice::from_slice(packet).map_err(|_| Malformed::Ip)?;
-        if !header_checksum_holds(&ip) {
+        if !header_checksum_holds(&ip) || is_jumbogram(&ip) {
             return Err(Malformed::Ip);
         }
         if ip.is_fragmenting_payload() {
@@ -205,7 +137,6 @@ impl<'a> Segment<'a> {
         if !holds {
             return Err(Malformed::Checksum);
         }
-        let header = TcpHeaderSlice::from_slice(tcp.header_slice()).map_err(|_| Malformed::Tcp)?;
         Ok(Self {
             source: SocketAddr::new(ip.source_addr(), tcp.source_port()),
             destination: SocketAddr::new(ip.destination_addr(), tcp.destination_port()),
@@ -219,7 +150,7 @@ impl<'a> Segment<'a> {
                 ack: tcp.ack(),
             },
             window: tcp.window_size(),
-            options: Options::parse(&header),
+            options: Options::parse(tcp.options()),
             payload: tcp.payload(),
         })
     }
@@ -273,6 +204,11 @@ fn header_checksum_holds(ip: &IpSlice<'_>) -> bool {
         IpSlice::Ipv4(v4) => fold(sum_pairs(v4.header().slice())) == u16::MAX,
         IpSlice::Ipv6(_) => true, // has none
     }
+}
+
+/// RFC 2675. A kernel takes no TCP from a packet that says a payload length of 0, while etherparse would take all that is there.
+fn is_jumbogram(ip: &IpSlice<'_>) -> bool {
+    matches!(ip, IpSlice::Ipv6(v6) if v6.header().payload_length() == 0)
 }
 
 fn checksum_holds(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
@@ -386,6 +322,18 @@ mod tests {
     fn a_wrong_checksum_of_the_ip_header_is_noticed_always() {
         let mut packet = segment(b"hello").emit();
         packet[8] -= 1; // the hop limit
+        assert_eq!(Segment::parse(&packet, Checksum::Trusted), Err(Malformed::Ip));
+    }
+
+    #[test]
+    fn a_payload_length_of_zero_is_no_tcp() {
+        let v6 = Segment {
+            source: "[fd00::2]:40000".parse().unwrap(),
+            destination: "[fd01::100]:80".parse().unwrap(),
+            ..segment(b"hello")
+        };
+        let mut packet = v6.emit();
+        packet[4..6].fill(0);
         assert_eq!(Segment::parse(&packet, Checksum::Trusted), Err(Malformed::Ip));
     }
 

@@ -29,6 +29,8 @@ pub enum Cause {
     Silent(Policy),
     /// The same, but it cannot be learnt, for this reason.
     NotLearnt(String),
+    /// It is one of Multipath TCP, of which a log of one path may lack bytes, and which no kernel restores.
+    Multipath,
     /// It was opened while the state of the replica's server was not the primary's.
     NotSynced,
     /// The restart policy says so.
@@ -70,6 +72,7 @@ impl std::fmt::Display for Cause {
                 f,
                 "opened before the replica had the primary's state (state_sync)"
             ),
+            Self::Multipath => write!(f, "Multipath TCP: its paths cannot be restored"),
             Self::NotLearnt(reason) => write!(f, "older than the wire, and not learnt: {reason}"),
             Self::Policy(reason) => write!(f, "{reason}"),
         }

@@ -66,6 +66,8 @@ pub enum Event {
     PeerLeaves,
     /// The operator takes this node out, or in again: what it knows of the peer's connections counts no more.
     Withdrawn,
+    /// A step that the role needs failed in this node's network.
+    Failed,
     /// Outside hosts reach the VIP here.
     Reached,
     /// The last connection of a takeover is decided.
@@ -103,8 +105,8 @@ impl Role {
     /// The role after `event`; `None` if it changes nothing.
     pub fn after(self, event: Event) -> Option<Self> {
         use Event::{
-            Alone, Begins, Consented, Decided, PeerBack, PeerLeaves, PeerReturns, PeerServes, PeerSilent,
-            PeerSpeaks, PeerYields, Reached, Withdrawn,
+            Alone, Begins, Consented, Decided, Failed, PeerBack, PeerLeaves, PeerReturns, PeerServes,
+            PeerSilent, PeerSpeaks, PeerYields, Reached, Withdrawn,
         };
         match (self, event) {
             (Self::Joining, Begins) => Some(Self::Primary),
@@ -114,13 +116,13 @@ impl Role {
             (
                 Self::Joining,
                 PeerReturns | Consented | PeerSilent | PeerBack | PeerYields | PeerLeaves | Withdrawn
-                | Reached | Decided,
+                | Failed | Reached | Decided,
             ) => None,
 
             // Until it has claimed the VIP its output is held to the wire by the egress guard.
             (Self::Primary, PeerSilent | PeerLeaves) => Some(Self::Claiming),
             (Self::Primary, PeerReturns | PeerBack) => Some(Self::Primary),
-            (Self::Primary, PeerSpeaks) => Some(Self::Standby),
+            (Self::Primary, PeerSpeaks | Failed) => Some(Self::Standby),
             (
                 Self::Primary,
                 Begins | Alone | PeerServes | Consented | PeerYields | Withdrawn | Reached | Decided,
@@ -129,14 +131,15 @@ impl Role {
             (Self::Claiming, PeerBack | PeerReturns) => Some(Self::Primary),
             (Self::Claiming, Reached) => Some(Self::Sole),
             (Self::Claiming, PeerSpeaks) => Some(Self::Standby),
+            // A claim that fails is made again: nobody else may serve.
             (
                 Self::Claiming,
                 Begins | Alone | PeerServes | Consented | PeerSilent | PeerYields | PeerLeaves | Withdrawn
-                | Decided,
+                | Failed | Decided,
             ) => None,
 
             // It has seen nothing that it could go on from.
-            (Self::Returning, PeerSilent | PeerSpeaks | Withdrawn) => Some(Self::Standby),
+            (Self::Returning, PeerSilent | PeerSpeaks | Withdrawn | Failed) => Some(Self::Standby),
             (Self::Returning, Consented) => Some(Self::Backup),
             (Self::Returning, Begins) => Some(Self::Primary),
             (
@@ -148,8 +151,8 @@ impl Role {
             (Self::Backup, PeerSpeaks | Withdrawn) => Some(Self::Standby),
             (
                 Self::Backup,
-                Begins | Alone | PeerServes | PeerReturns | Consented | PeerBack | PeerLeaves | Reached
-                | Decided,
+                Begins | Alone | PeerServes | PeerReturns | Consented | PeerBack | PeerLeaves | Failed
+                | Reached | Decided,
             ) => None,
 
             (Self::TakingOver, Decided) => Some(Self::Sole),
@@ -157,7 +160,7 @@ impl Role {
             (
                 Self::TakingOver,
                 Begins | Alone | PeerServes | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
-                | PeerLeaves | Withdrawn | Reached,
+                | PeerLeaves | Withdrawn | Failed | Reached,
             ) => None,
 
             (Self::Sole, PeerReturns) => Some(Self::Primary),
@@ -165,7 +168,7 @@ impl Role {
             (
                 Self::Sole,
                 Begins | Alone | PeerServes | Consented | PeerSilent | PeerBack | PeerYields | PeerLeaves
-                | Withdrawn | Reached | Decided,
+                | Withdrawn | Failed | Reached | Decided,
             ) => None,
 
             // What the peer holds alone is not this node's to speak for, also when the peer falls silent.
@@ -174,7 +177,7 @@ impl Role {
             (
                 Self::Standby,
                 Alone | PeerSpeaks | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
-                | PeerLeaves | Withdrawn | Reached | Decided,
+                | PeerLeaves | Withdrawn | Failed | Reached | Decided,
             ) => None,
         }
     }
@@ -195,7 +198,7 @@ impl Role {
 
 impl Event {
     /// All events, for tables.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Begins,
         Self::Alone,
         Self::PeerSpeaks,
@@ -207,6 +210,7 @@ impl Event {
         Self::PeerYields,
         Self::PeerLeaves,
         Self::Withdrawn,
+        Self::Failed,
         Self::Reached,
         Self::Decided,
     ];
@@ -237,6 +241,7 @@ mod tests {
         Primary -- PeerSilent --> Claiming
         Primary -- PeerBack --> Primary
         Primary -- PeerLeaves --> Claiming
+        Primary -- Failed --> Standby
         Claiming -- PeerSpeaks --> Standby
         Claiming -- PeerReturns --> Primary
         Claiming -- PeerBack --> Primary
@@ -246,6 +251,7 @@ mod tests {
         Returning -- Consented --> Backup
         Returning -- PeerSilent --> Standby
         Returning -- Withdrawn --> Standby
+        Returning -- Failed --> Standby
         Backup -- PeerSpeaks --> Standby
         Backup -- PeerSilent --> TakingOver
         Backup -- PeerYields --> TakingOver

@@ -58,6 +58,9 @@ pub enum Full {
     /// Memory holds as much of it as it may.
     #[error("the log reached its limit")]
     Memory,
+    /// All logs together hold as much as they may, and those of its client hold the most.
+    #[error("all logs together reached their limit, and its client holds the most")]
+    Share,
     /// So do the files of the service.
     #[error("the log reached its limit, and so did the files for more")]
     Files,

@@ -10,9 +10,12 @@
 //! The lease only covers the first words. To go on, or to begin without it, a node asks the arbiter (a witness, or a fence), which
 //! gives each epoch to one node. Without an arbiter silence counts as death (`fail-stop`), and everyone is confirmed.
 
+mod leaving;
+
 use std::time::Duration;
 
 use crate::Instant;
+use crate::path::Fitness;
 use crate::role::{Event, Role};
 
 /// Between two questions to an arbiter that has not answered.
@@ -83,6 +86,8 @@ pub struct StandingConfig {
     pub arbiter: Arbiter,
     /// For so long the backup may speak without having asked.
     pub lease: Duration,
+    /// Time that this node waits before it has a silent peer fenced, so that of two living nodes the other one is faster.
+    pub fence_delay: Duration,
 }
 
 /// What an agent that is gone left of a standing.
@@ -122,6 +127,12 @@ pub struct Standing {
     /// That epoch is this node's, which does not know any more what it has said in it.
     has_forgotten: bool,
     leaves: bool,
+    /// What this node's path allows it to begin.
+    fitness: Fitness,
+    /// Clients reach this node, as far as it knows: else it asks no arbiter and takes nobody for dead, since the fault may be its own.
+    is_reached: bool,
+    /// A step that its role needed failed, and could not be made good yet.
+    has_failed: bool,
 }
 
 impl Standing {
@@ -143,6 +154,9 @@ impl Standing {
             knows: config.arbiter != Arbiter::Witness,
             has_forgotten: false,
             leaves: false,
+            fitness: Fitness::WHOLE,
+            is_reached: true,
+            has_failed: false,
         };
         standing.grant(now); // what the agent before has granted is not known
         standing
@@ -158,27 +172,11 @@ impl Standing {
         self.epoch
     }
 
-    /// Whether this node gives up its part.
-    pub const fn leaves(&self) -> bool {
-        self.leaves
-    }
-
-    /// The operator wants this node to have no part in the service, or to have one again.
-    pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
-        let left = std::mem::replace(&mut self.leaves, leaves);
-        match self.role {
-            Role::Returning if leaves => self.change(now, Event::Withdrawn, 0),
-            // The primary may have gone on without it on its word: what it has logged counts no more.
-            Role::Backup if left && !leaves => self.change(now, Event::Withdrawn, 0),
-            _ => None,
-        }
-    }
-
     /// When the right to speak ends: of a node that speaks alone, or of a wire that speaks for connections that it has taken over.
     /// Nothing if it does not end.
     pub fn until(&self) -> Option<Instant> {
         let ends = match self.role {
-            Role::Backup => self.config.arbiter != Arbiter::FailStop,
+            Role::Backup => self.config.arbiter != Arbiter::FailStop || self.leaves(),
             role => role.speaks_alone() && !self.is_confirmed(),
         };
         ends.then(|| self.lease_until.unwrap_or(Instant::ZERO))
@@ -187,6 +185,13 @@ impl Standing {
     /// Until when a backup may take over unasked.
     pub const fn lease_until(&self) -> Option<Instant> {
         self.lease_until
+    }
+
+    /// Whether this node is the wire of a primary that counts on it: then it may speak for connections that it has taken over, as soon
+    /// as that primary has answered this agent, and for as long as it goes on answering.
+    pub fn is_counted_on(&self, now: Instant) -> bool {
+        let has_lease = |until: Instant| now < until || self.config.lease.is_zero();
+        self.role == Role::Backup && self.lease_until.is_some_and(has_lease)
     }
 
     /// When a primary may claim, if the wire is silent from now on: the lease that it granted has ended.
@@ -220,6 +225,13 @@ impl Standing {
         }
     }
 
+    /// The peer is not fenced before `from` and this node's delay.
+    fn delay_fence(&mut self, from: Instant) {
+        if self.config.arbiter == Arbiter::Fence {
+            self.ask_at = self.ask_at.max(from + self.config.fence_delay);
+        }
+    }
+
     fn has_lease(&self, now: Instant) -> bool {
         self.lease_until.is_some_and(|until| now < until)
     }
@@ -248,8 +260,11 @@ impl Standing {
         match self.role {
             _ if self.wanted() == Some(0) => Some(self.ask_at),
             Role::TakingOver | Role::Sole => Some(self.ask_at),
-            Role::Claiming => Some(self.ask_at.max(self.granted_until.unwrap_or(self.ask_at))),
-            Role::Backup => self.is_wanted.then_some(self.ask_at),
+            Role::Claiming => {
+                let at = self.ask_at.max(self.granted_until.unwrap_or(self.ask_at));
+                self.is_reached.then_some(at)
+            }
+            Role::Backup => (self.is_wanted && self.is_reached).then_some(self.ask_at),
             Role::Joining | Role::Primary | Role::Returning | Role::Standby => None,
         }
     }
@@ -303,7 +318,7 @@ impl Standing {
         let change = self
             .event_of(word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
-        if self.is_wire_of(word) {
+        if self.is_wire_of(word) && !self.leaves() {
             let fresh = word.echo.filter(|sent| *sent >= self.paused_at);
             let until = fresh.map(|sent| sent + self.config.lease);
             self.lease_until = self.lease_until.max(until);
@@ -366,11 +381,19 @@ impl Standing {
             return self.event_of_voice(word);
         }
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
-        let may_serve_it = !word.leaves && !self.leaves;
+        let may_serve_it = !word.leaves && !self.leaves() && self.fitness.returns;
+        let Fitness { serves, begins, .. } = self.fitness;
         match (self.role, word.role) {
-            (Role::Joining, Role::Joining) => (self.knows && self.config.is_primary).then_some(Event::Begins),
+            (Role::Joining, Role::Joining) => {
+                let is_first = self.config.is_primary && serves || begins;
+                (self.knows && is_first).then_some(Event::Begins)
+            }
             // It is mute for this node, which has forgotten why: nobody serves.
-            (Role::Joining, Role::Standby | Role::Returning) => self.knows.then_some(Event::Begins),
+            (Role::Joining, Role::Standby | Role::Returning) => {
+                (self.knows && serves).then_some(Event::Begins)
+            }
+            // The same, but that node's clients do not reach it.
+            (Role::Standby, Role::Joining) => (begins && !self.leaves()).then_some(Event::Begins),
             // It has not heard what this node has said alone since: its connections are not what the clients know.
             (Role::Joining, Role::Primary | Role::Claiming)
                 if word.epoch < self.epoch && self.has_forgotten =>
@@ -397,11 +420,11 @@ impl Standing {
             }
             (Role::Returning, Role::Primary) => later.then_some(Event::Consented),
             // It was refused the right to serve, or has forgotten that it served, so nobody does; and it is mute.
-            (Role::Returning, Role::Standby) => Some(Event::Begins),
+            (Role::Returning, Role::Standby) => serves.then_some(Event::Begins),
             // Both are mute: the right was given to a node that had left meanwhile, or that has forgotten it. One begins, after both.
             (Role::Standby, Role::Standby) | (Role::Returning, Role::Returning) => {
                 let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
-                (is_first && !self.leaves).then_some(Event::Begins)
+                (is_first && !self.leaves() && serves).then_some(Event::Begins)
             }
             // It was given one that its last agent did not use. It could be followed, for the log has no gap; but to return is the one way
             // that is known to be right whatever has brought it there.
@@ -416,7 +439,7 @@ impl Standing {
             // It does not return to a node that is taken out, nor if it is itself. This node's consent to an earlier return may still be
             // under way.
             (Role::Primary, Role::Standby | Role::Joining) => {
-                (word.leaves || self.leaves).then_some(Event::PeerSilent)
+                (word.leaves || self.leaves()).then_some(Event::PeerSilent)
             }
             (Role::Backup, Role::Primary) => (same && word.yields).then_some(Event::PeerYields),
             // It was the primary of this epoch, and has begun anew: its connections are here only.
@@ -433,7 +456,8 @@ impl Standing {
         let yields = match self.role {
             Role::Joining => true,
             Role::Standby => {
-                let serves = word.role == Role::Sole && !word.leaves && !self.leaves;
+                let may_return = !self.leaves() && self.fitness.returns;
+                let serves = word.role == Role::Sole && !word.leaves && may_return;
                 return (serves && (later || same)).then_some(Event::PeerServes);
             }
             Role::Returning | Role::Primary | Role::Claiming => later,
@@ -447,11 +471,16 @@ impl Standing {
     /// The change that `event` brings, if this node has the right to it.
     fn change_if_allowed(&mut self, now: Instant, event: Event, epoch: u64) -> Option<Change> {
         if self.role.after(event) == Some(Role::TakingOver) {
-            if self.leaves {
+            if self.leaves() {
                 return None; // it has promised not to
             }
+            if event == Event::PeerSilent && !self.is_reached {
+                return None; // the silence may be this node's fault
+            }
             if self.config.arbiter != Arbiter::FailStop && !self.has_lease(now) && !self.is_confirmed() {
-                self.is_wanted = true;
+                if !std::mem::replace(&mut self.is_wanted, true) {
+                    self.delay_fence(now);
+                }
                 return None;
             }
         }
@@ -471,6 +500,8 @@ impl Standing {
         };
         let is_fence = self.config.arbiter == Arbiter::Fence;
         match event {
+            Event::PeerSilent if from == Role::Backup => self.delay_fence(now),
+            Event::PeerSilent => self.delay_fence(self.granted_until.map_or(now, |free| free.max(now))),
             Event::PeerLeaves => {
                 self.granted_until = Some(now); // it has promised to take nothing over
                 self.confirmed = is_fence.then_some(self.epoch + 1);

@@ -4,6 +4,7 @@ mod config;
 mod handshakes;
 mod learning;
 mod limit;
+mod share;
 mod vanished;
 
 use std::collections::VecDeque;
@@ -74,6 +75,8 @@ pub struct Table {
     by_client: Map<ConnectionId>,
     slots: Slots,
     memory: u64,
+    /// The logs hold more than they may, and nobody has anything to give back.
+    is_exhausted: bool,
     /// Connections of which bytes lie on a shelf.
     shelved: Vec<ConnectionId>,
     /// What is to be done about clients' windows.
@@ -110,6 +113,7 @@ impl Table {
             by_client: Map::with_hasher(map.clone()),
             slots: Slots::default(),
             memory: 0,
+            is_exhausted: false,
             shelved: Vec::new(),
             words: VecDeque::new(),
             handshakes: Map::with_hasher(map.clone()),
@@ -202,7 +206,10 @@ impl Table {
         }
         let completed = match direction {
             Direction::In => self.take_completed(client, segment),
-            Direction::Out => None,
+            Direction::Out => {
+                self.on_established(client, segment);
+                None
+            }
         };
         if let Some(handshake) = completed {
             let id = self.open(client, handshake);

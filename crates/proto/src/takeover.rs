@@ -204,7 +204,11 @@ impl Takeover {
                 self.open_pending(service, table, actions);
                 table.iter().map(|(id, _)| id).collect()
             }
-            Scope::Clients(clients) => clients.iter().filter_map(|&client| table.find(client)).collect(),
+            Scope::Clients(clients) => {
+                let mut seen = BTreeSet::new(); // a primary's new agent tells again what was told before
+                let known = clients.iter().filter_map(|&client| table.find(client));
+                known.filter(|&connection| seen.insert(connection)).collect()
+            }
         };
         self.connections = connections.len();
         self.undecided = connections.iter().copied().collect();

@@ -11,6 +11,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use proto::Instant;
+use proto::path::{Outside, fitness};
 use proto::role::{Event, Role};
 use proto::standing::{Arbiter, Change, Found, Standing, StandingConfig, Verdict, Word};
 use stateright::{Checker, Model, Property};
@@ -36,6 +37,10 @@ struct Bounds {
     restarts: u8,
     /// Orders of the operator.
     orders: u8,
+    /// Changes of paths.
+    paths: u8,
+    /// Steps that fail, or are made good.
+    failures: u8,
     epochs: u64,
 }
 
@@ -72,6 +77,8 @@ struct State {
     crashes: u8,
     restarts: u8,
     orders: u8,
+    paths: u8,
+    failures: u8,
     /// Someone went on from a log that did not know what the other has said alone.
     is_contradicted: bool,
 }
@@ -108,10 +115,44 @@ enum Action {
     Decided(usize),
     /// The operator takes a node out, or in again.
     Leave(usize, bool),
+    /// What a node knows of its path is this from now on.
+    Path(usize, Knows),
+    /// A wire takes over from a primary that it hears but cannot reach; it may be wrong.
+    TakeOver(usize),
+    /// A wire that is cut off gives way to its primary; it may be wrong.
+    GiveWay(usize),
+    /// A step that a node's role needs fails, or is made good.
+    Fail(usize, bool),
     /// A node's power fails and comes back: its connections are gone.
     Crash(usize),
     /// A node's agent dies, and another one goes on from what the kernel has. What was asked is decided, and nobody hears the answer.
     Restart(usize),
+}
+
+/// What a node may know of its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Knows {
+    /// Everything works.
+    Whole,
+    /// The peer is reached through another link only.
+    Apart,
+    /// Clients do not reach this node.
+    CutOff,
+    /// Clients reach this node, and not the peer.
+    Chosen,
+}
+
+impl Knows {
+    const ALL: [Self; 4] = [Self::Whole, Self::Apart, Self::CutOff, Self::Chosen];
+
+    fn sides(self) -> (bool, Outside, Outside) {
+        match self {
+            Self::Whole => (true, Outside::Reached, Outside::Reached),
+            Self::Apart => (false, Outside::Reached, Outside::Reached),
+            Self::CutOff => (false, Outside::Lost, Outside::Reached),
+            Self::Chosen => (false, Outside::Reached, Outside::Lost),
+        }
+    }
 }
 
 impl Pair {
@@ -120,6 +161,7 @@ impl Pair {
             is_primary: node == 0,
             arbiter: self.arbiter,
             lease: self.lease,
+            fence_delay: Duration::ZERO,
         }
     }
 
@@ -192,6 +234,19 @@ impl Pair {
         state.crashes += 1;
     }
 
+    /// Who speaks alone now has said something.
+    fn note_voices(&self, state: &mut State) {
+        for node in 0..2 {
+            if self.speaks_alone(state, node) {
+                let one = &mut state.nodes[node];
+                one.spoke = Some(one.standing.epoch());
+                if one.standing.until().is_none() {
+                    one.given = one.spoke;
+                }
+            }
+        }
+    }
+
     /// What the kernel has of a node whose agent is gone.
     fn found(&self, state: &State, node: usize) -> Option<Found> {
         let standing = &state.nodes[node].standing;
@@ -219,10 +274,25 @@ impl Pair {
         state.restarts += 1;
     }
 
+    /// The same when all paths work, and both nodes know it.
+    fn mended(&self, last: &State) -> State {
+        let mut state = last.clone();
+        if self.bounds.paths > 0 {
+            for node in 0..2 {
+                let gave_way = state.nodes[node].standing.leaves();
+                self.play(&mut state, &[Action::Path(node, Knows::Whole)]);
+                if gave_way {
+                    self.play(&mut state, &[Action::Leave(node, false)]);
+                }
+            }
+        }
+        state
+    }
+
     /// Whether the service lives a while after everything works again: words arrive, the arbiter answers, outside hosts too. (One
     /// that lives, and is about to be deposed, is deposed in a state that is looked at as well.)
     fn someone_serves_in_the_end(&self, last: &State) -> bool {
-        let mut state = last.clone();
+        let mut state = self.mended(last);
         (0..ROUNDS).any(|_| {
             for node in 0..2 {
                 self.work(&mut state, node);
@@ -237,7 +307,7 @@ impl Pair {
 
     /// Whether either node of a pair that is whole for a while serves when the other one is gone for good.
     fn who_is_left_serves(&self, last: &State) -> bool {
-        let mut state = last.clone();
+        let mut state = self.mended(last);
         for _ in 0..ROUNDS {
             for node in 0..2 {
                 self.work(&mut state, node);
@@ -323,6 +393,8 @@ impl Model for Pair {
             crashes: 0,
             restarts: 0,
             orders: 0,
+            paths: 0,
+            failures: 0,
             is_contradicted: false,
         }]
     }
@@ -351,6 +423,14 @@ impl Model for Pair {
                 let leaves = state.nodes[node].standing.leaves();
                 actions.push(Action::Leave(node, !leaves));
             }
+            if state.failures < self.bounds.failures {
+                let has_failed = state.nodes[node].standing.has_failed();
+                actions.push(Action::Fail(node, !has_failed));
+            }
+            if state.paths < self.bounds.paths {
+                actions.extend(Knows::ALL.map(|knows| Action::Path(node, knows)));
+                actions.extend([Action::TakeOver(node), Action::GiveWay(node)]);
+            }
             if state.crashes < self.bounds.crashes {
                 actions.push(Action::Crash(node));
             }
@@ -376,8 +456,8 @@ impl Model for Pair {
                 let word = Word {
                     role: standing.role(),
                     epoch: standing.epoch(),
-                    leaves: standing.leaves(),
-                    yields: standing.leaves(),
+                    leaves: standing.says_that_it_leaves(),
+                    yields: standing.says_that_it_leaves(),
                     echo: heard.map(at),
                 };
                 state.words[1 - node].push((state.now, word));
@@ -413,20 +493,21 @@ impl Model for Pair {
                 state.orders += 1;
                 changed(&mut state, node, &mut |standing| standing.set_leaves(now, leaves));
             }
+            Action::Path(node, _)
+            | Action::TakeOver(node)
+            | Action::GiveWay(node)
+            | Action::Fail(node, _) => {
+                changed(&mut state, node, &mut |standing| disturb(standing, now, action));
+                let is_failure = matches!(action, Action::Fail(..));
+                state.failures += u8::from(is_failure);
+                state.paths += u8::from(!is_failure);
+            }
             Action::Crash(node) => {
                 self.crash(&mut state, node);
             }
             Action::Restart(node) => self.restart(&mut state, node),
         }
-        for node in 0..2 {
-            if self.speaks_alone(&state, node) {
-                let one = &mut state.nodes[node];
-                one.spoke = Some(one.standing.epoch());
-                if one.standing.until().is_none() {
-                    one.given = one.spoke;
-                }
-            }
-        }
+        self.note_voices(&mut state);
         (state != *last).then_some(state)
     }
 
@@ -458,6 +539,20 @@ impl Model for Pair {
     fn within_boundary(&self, state: &State) -> bool {
         let epochs = state.nodes.iter().map(|node| node.standing.epoch());
         state.now <= self.bounds.ticks && epochs.max() <= Some(self.bounds.epochs)
+    }
+}
+
+/// What a path, or a step that fails, makes of a node's standing.
+fn disturb(standing: &mut Standing, now: Instant, action: Action) -> Option<Change> {
+    match action {
+        Action::Path(_, knows) => {
+            let (meet, own, peer) = knows.sides();
+            standing.set_path(now, fitness(meet, own, peer), own != Outside::Lost)
+        }
+        Action::TakeOver(_) => standing.on_handover(now),
+        Action::GiveWay(_) if standing.role() == Role::Backup => standing.set_leaves(now, true),
+        Action::Fail(_, has_failed) => standing.set_failed(now, has_failed),
+        _ => None,
     }
 }
 
@@ -499,6 +594,8 @@ fn bounds() -> Bounds {
         crashes: 0,
         restarts: 0,
         orders: 0,
+        paths: 0,
+        failures: 0,
         epochs: if is_large() { 5 } else { 4 },
     }
 }
@@ -508,6 +605,26 @@ fn operated() -> Bounds {
     Bounds {
         ticks: if is_large() { 3 } else { 2 },
         orders: if is_large() { 2 } else { 1 },
+        ..bounds()
+    }
+}
+
+/// Less time, but paths that break, and are taken to be broken.
+fn cut() -> Bounds {
+    Bounds {
+        ticks: if wanted().0 { 2 } else { 1 },
+        epochs: if wanted().0 { 4 } else { 3 },
+        paths: if is_large() { 2 } else { 1 },
+        ..bounds()
+    }
+}
+
+/// Less time, but steps that fail.
+fn failed() -> Bounds {
+    Bounds {
+        ticks: if wanted().0 { 2 } else { 1 },
+        failures: if wanted().0 { 2 } else { 1 },
+        epochs: if wanted().0 { 4 } else { 3 },
         ..bounds()
     }
 }
@@ -543,6 +660,8 @@ fn pair() -> Pair {
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     let further = [
+        (cut(), Duration::ZERO),
+        (failed(), Duration::ZERO),
         (crashed(), Duration::ZERO),
         (restarted(), LEASE),
         (restarted(), Duration::ZERO),
@@ -559,6 +678,8 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
         (operated(), LEASE),
         (operated(), Duration::ZERO),
         (crashed(), LEASE),
+        (cut(), LEASE),
+        (failed(), LEASE),
     ];
     let further = further.into_iter().filter(|_| wanted().0);
     for (bounds, lease) in usual.into_iter().chain(further) {

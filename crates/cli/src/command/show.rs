@@ -14,8 +14,9 @@ use super::text::{Align, Table, bytes, milliseconds};
 use super::{Failure, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control::{
-    self, ArbiterKind, ClientError, Connections, LeaseStatus, LinkStatus, Mode, OwnerStatus, PeerStatus,
-    Protection, Restored, RingStatus, ServiceStatus, StateSince, StateSyncStatus, Status, WitnessStatus,
+    self, ArbiterKind, ClientError, Connections, LeaseStatus, LinkStatus, Mode, OwnerStatus, PathStatus,
+    PeerStatus, Protection, Restored, RingStatus, ServiceStatus, StateSince, StateSyncStatus, Status,
+    WitnessStatus,
 };
 
 /// States that are shown of a node's history.
@@ -222,6 +223,9 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     if let Some(reason) = &service.simplex_reason {
         line("simplex", reason.clone());
     }
+    if let Some(why) = &service.failure {
+        line("FAILED", why.clone());
+    }
     if !service.history.is_empty() {
         line("history", history_text(&service.history, now_ns));
     }
@@ -229,6 +233,7 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         let application = application_text(application);
         line("peer", format!("{state}; its application: {application}"));
     }
+    line("path", path_text(&service.path));
     let log = [
         service.log_bytes,
         service.log_limit_bytes,
@@ -274,6 +279,29 @@ fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
         line("not protected", format!("{count}: {reason}"));
     }
     text
+}
+
+/// Whether clients reach the nodes.
+fn path_text(path: &PathStatus) -> String {
+    let hears = |hears: Option<bool>| match hears {
+        None => "no link to the peer here",
+        Some(true) => "the peer is heard here",
+        Some(false) => "the peer is NOT HEARD here",
+    };
+    let fault = path
+        .fault
+        .as_ref()
+        .map_or_else(|| "works".to_owned(), |fault| format!("BROKEN: {fault}"));
+    let losses = match path.losses {
+        0 => String::new(),
+        losses => format!("; it broke {losses} times"),
+    };
+    format!(
+        "{fault} (outside {}, the peer's {}; {}{losses})",
+        path.outside,
+        path.peer_outside,
+        hears(path.hears_peer)
+    )
 }
 
 /// What the lease lets this node do: a primary claims, a backup takes over, a survivor speaks.

@@ -49,6 +49,7 @@ fn survivor() -> ServiceStatus {
         })
         .into(),
         simplex_reason: Some("this node serves alone".to_owned()),
+        failure: Some("putting up 10.0.0.100: interface eth1 is gone".to_owned()),
         application: proto::action::Server::Hung,
         peer_application: Some(proto::action::Server::Dead),
         reasons: [("relayed; no backup".to_owned(), 1)].into(),
@@ -119,8 +120,10 @@ web      10.0.0.100:80  http    sole  SIMPLEX      2  HUNG                20    
 
 web in detail
 simplex        this node serves alone
+FAILED         putting up 10.0.0.100: interface eth1 is gone
 history        sole 11 s ago, before that taking over 12 s ago, before that backup 62 s ago
 peer           primary; its application: DEAD
+path           works (outside reached, the peer's unknown; no link to the peer here)
 log            5.1 MiB of 2.0 GiB; the largest 2.0 KiB of 64.0 MiB
 in files       300.0 MiB of 8.0 GiB
 slowed         3 clients, whose logs are nearly full

@@ -49,6 +49,16 @@ pub struct Fence {
     pub command: Vec<String>,
     /// `timeout_ms`: it is killed then, and has failed; 50 to 600,000 ms. Default 10,000 ms.
     pub timeout: Duration,
+    /// `delay_ms`: how long this node waits before it runs the command, up to 600,000 ms. Default 0. Of two living nodes that do not
+    /// hear each other the one with the shorter delay goes on; the other's must be longer than the command takes.
+    pub delay: Duration,
+}
+
+impl Witness {
+    /// Whether what is said to its members is encrypted. They are alike in that.
+    pub fn is_private(&self) -> bool {
+        self.endpoints.iter().all(|url| url.starts_with(HTTPS))
+    }
 }
 
 impl std::fmt::Debug for Witness {
@@ -153,9 +163,14 @@ fn fence(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Fence>>
     let timeout = table
         .optional("timeout_ms", integer(50..=600_000))
         .unwrap_or(FENCE_TIMEOUT_MS);
+    let delay = table.optional("delay_ms", integer(0..=600_000)).unwrap_or(0);
     table.end();
-    let timeout = Duration::from_millis(timeout);
-    Some(command.map(|command| Fence { command, timeout }))
+    let [timeout, delay] = [timeout, delay].map(Duration::from_millis);
+    Some(command.map(|command| Fence {
+        command,
+        timeout,
+        delay,
+    }))
 }
 
 const COMMAND: &str = "an array of a program and its arguments";

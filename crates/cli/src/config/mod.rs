@@ -170,8 +170,7 @@ pub struct Service {
     /// `opaque`: what becomes of connections that do not speak HTTP/1, or change to another protocol: they are `"unprotected"`, or
     /// followed by a `"replica"`; `http` only. Default `"unprotected"`.
     pub opaque: Opaque,
-    /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end; those of all services of the
-    /// file count for each. Default: none.
+    /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end. Default: none.
     pub crash_exit_codes: Vec<u8>,
     /// `commit`: what must be logged before what is released.
     pub commit: Commit,
@@ -292,6 +291,17 @@ impl Service {
 }
 
 impl Config {
+    /// The peer's addresses that heartbeats go to: those of `[peer]`, and the one on each service's interface.
+    pub fn links(&self) -> Vec<IpAddr> {
+        let mut links = self.peer.addresses.clone();
+        for service in &self.services {
+            if !links.contains(&service.peer_address) {
+                links.push(service.peer_address);
+            }
+        }
+        links
+    }
+
     /// Reads and checks the file `path`.
     ///
     /// # Errors

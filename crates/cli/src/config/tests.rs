@@ -292,6 +292,7 @@ fn one_arbiter_at_most() {
     let expected = Fence {
         command: vec!["ipmi-off".to_owned(), "beta".to_owned()],
         timeout: Duration::from_secs(10),
+        delay: Duration::ZERO,
     };
     assert_eq!(before(fence).unwrap().arbiter, Arbiter::Fence(expected));
     let witness = "[witness]\nkind = \"etcd\"\nendpoints = [\"http://127.0.0.1:2379\"]\n";
@@ -870,4 +871,31 @@ fn what_is_packaged_is_fit() {
         let config = parse(text).unwrap();
         assert_eq!(config.services.len(), 1);
     }
+}
+
+/// A fuzz target (docs/fuzzing.md).
+#[test]
+fn any_text_is_a_configuration_or_an_error_that_names_places() {
+    fuzz::target!("configurations", |input| {
+        let Ok(text) = str::from_utf8(input) else { return };
+        match Config::parse(Path::new("pair.toml"), text) {
+            Ok(config) => {
+                assert!(!config.services.is_empty());
+                let again = Config::parse(Path::new("pair.toml"), text).expect("as before");
+                assert_eq!(format!("{config:?}"), format!("{again:?}"));
+            }
+            Err(error) => {
+                let lines = 1 + text.lines().count();
+                assert!(
+                    error
+                        .problems
+                        .iter()
+                        .all(|problem| (1..=lines).contains(&problem.line)),
+                    "{error}"
+                );
+                let shown = error.to_string();
+                assert!(shown.len() <= 4096 + 16 * text.len(), "{shown}");
+            }
+        }
+    });
 }

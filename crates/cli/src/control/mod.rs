@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use proto::action::Server as Application;
+use proto::path::Outside;
 use proto::role::Role as State;
 use serde::{Deserialize, Serialize};
 
@@ -220,6 +221,8 @@ pub struct ServiceStatus {
     pub peer_state: Option<State>,
     /// Why it is simplex; nothing if it is duplex.
     pub simplex_reason: Option<String>,
+    /// The step that failed in this node's network, so that the service is mute here; nothing if none did.
+    pub failure: Option<String>,
     /// How its application on this node is.
     pub application: Application,
     /// How its application on the peer is, as the peer said last.
@@ -246,6 +249,27 @@ pub struct ServiceStatus {
     pub lease: LeaseStatus,
     /// Whether the state of the replica's server is the primary's; nothing without `state_sync`, or if this node is not the wire.
     pub state_sync: Option<StateSyncStatus>,
+    /// Whether clients reach the nodes.
+    pub path: PathStatus,
+}
+
+/// A service's path: its interface, and what lies beyond.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// What is broken; nothing if all works.
+    pub fault: Option<String>,
+    /// Whether the service's interface has a carrier.
+    pub carrier: bool,
+    /// Whether outside hosts answer this node: `unknown` (nobody has ever answered), `reached`, `doubted` (being asked anew), `lost`.
+    pub outside: Outside,
+    /// The same for the peer, as it said last.
+    pub peer_outside: Outside,
+    /// Whether this node hears the peer through the service's interface; nothing if no link lies there.
+    pub hears_peer: Option<bool>,
+    /// Whether the peer hears this node there.
+    pub peer_hears: Option<bool>,
+    /// Number of times that the path broke since the agent's start.
+    pub losses: u64,
 }
 
 /// The state of a replica's server.

@@ -78,6 +78,7 @@ pub fn service() -> ServiceStatus {
         }],
         peer_state: Some(State::Primary),
         simplex_reason: None,
+        failure: None,
         application: Application::Alive,
         peer_application: Some(Application::Hung),
         reasons: [("older than the wire".to_owned(), 1)].into(),
@@ -98,6 +99,11 @@ pub fn service() -> ServiceStatus {
             may_speak_ns: None,
         },
         state_sync: None,
+        path: PathStatus {
+            carrier: true,
+            outside: Outside::Reached,
+            ..PathStatus::default()
+        },
     }
 }
 

@@ -238,3 +238,65 @@ fn answer<T: Serialize>(answer: Result<T, String>) -> Vec<u8> {
 fn to_line<T: Serialize>(response: &Response<T>) -> Vec<u8> {
     serde_json::to_vec(response).expect("the answers have string keys only")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::sync::Mutex;
+
+    use super::super::samples::status;
+    use super::*;
+
+    /// A run loop that answers at once, on the asker's thread.
+    fn asker() -> Asker {
+        let (calls, receiver) = channel();
+        let receiver = Mutex::new(receiver);
+        let wake = move || match receiver.lock().expect("one thread").recv().expect("the call") {
+            Call::Status(reply) => reply.send(status()),
+            Call::Connections(reply) => reply.send(Connections {
+                connections: Vec::new(),
+            }),
+            Call::Restored(reply) => reply.send(Restored {
+                connections: Vec::new(),
+            }),
+            Call::Order(_, reply) => reply.send(Ok(())),
+        };
+        Asker {
+            calls,
+            wake: Arc::new(wake),
+        }
+    }
+
+    /// A fuzz target (docs/fuzzing.md).
+    #[test]
+    fn a_request_gets_one_line_or_nothing() {
+        fuzz::target!("control_requests", |input| {
+            let (mut client, served) = UnixStream::pair().expect("two sockets");
+            client
+                .write_all(&input[..input.len().min(2 * REQUEST)])
+                .expect("room");
+            client.shutdown(std::net::Shutdown::Write).expect("open");
+            let outcome = serve(served, &asker());
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).expect("text");
+            let end = input
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .filter(|end| *end <= REQUEST);
+            let Some(end) = end else {
+                assert!(outcome.is_err() && answer.is_empty());
+                return;
+            };
+            assert_eq!(answer.find('\n'), Some(answer.len() - 1), "one line");
+            let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+            if answer.get("ok").is_some() {
+                let request: serde_json::Value = serde_json::from_slice(&input[..end]).expect("JSON");
+                let asked = request["request"].as_str().expect("what is asked for");
+                assert!(["status", "connections", "restored", "order"].contains(&asked));
+            } else {
+                let error = answer["error"].as_str().expect("an error");
+                assert!(error.len() <= 2 * REQUEST, "{error}");
+            }
+        });
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use linux::network::{Interface, Network, Part};
@@ -20,8 +20,10 @@ use proto::table::ConnectionId;
 use super::Reader;
 use super::census::Listing;
 use super::claim::Claims;
+use super::failure::note;
 use super::held::Held;
 use super::hook;
+use super::outside::Outside;
 use super::peer::Peer;
 use super::relay::Relay;
 use super::replicas::Replicas;
@@ -32,13 +34,10 @@ use crate::arbiter::{Arbiter, Question};
 use crate::config::Config;
 use crate::keepers::Keepers;
 
-/// How often the network is looked at, whether it is as it should be.
-const VERIFY: Duration = Duration::from_secs(2);
-
 /// Everything that the node's actions act on.
 pub struct Executor {
     pub(super) wire: Wire,
-    network: Network,
+    pub(super) network: Network,
     pub(super) raw: RawSender,
     pub(super) services: Vec<Service>,
     /// Sockets kept ready, per service.
@@ -46,21 +45,24 @@ pub struct Executor {
     pub(super) restoring: HashMap<(ServiceIndex, ConnectionId), Restoring>,
     pub(super) relay: Relay,
     pub(super) replicas: Replicas,
-    claims: Claims,
+    pub(super) claims: Claims,
+    outside: Outside,
     servers: Servers,
     state_syncs: StateSyncs,
     arbiter: Arbiter,
-    filters: FilterWatch,
+    pub(super) filters: FilterWatch,
     /// Interfaces whose filters could not be put back.
-    bare: Vec<u32>,
-    verified: Instant,
+    pub(super) bare: Vec<u32>,
+    /// The last change of the network that could not be put back.
+    pub(super) unmended: String,
+    pub(super) verified: Instant,
 }
 
 pub(super) struct Service {
     pub(super) name: String,
     pub(super) vip: SocketAddr,
-    interface: Interface,
-    mac: [u8; 6],
+    pub(super) interface: Interface,
+    pub(super) mac: [u8; 6],
     pub(super) pool: Pool,
     on_deposed: Vec<String>,
     listing: Listing,
@@ -111,11 +113,13 @@ impl Executor {
             relay: Relay::new(config)?,
             replicas: Replicas::new(config)?,
             claims: Claims::new(config)?,
+            outside: Outside::new(config),
             servers,
             state_syncs,
             arbiter,
             filters,
             bare: Vec::new(),
+            unmended: String::new(),
             verified: Instant::now(),
         })
     }
@@ -207,35 +211,32 @@ impl Executor {
         }
         self.servers.watch(&self.wire, node);
         self.claims.look(linux::clock::now(), node);
+        self.outside.look(node);
     }
 
-    /// Puts back what others took away: filters at once, the rest now and then.
-    pub fn mend(&mut self) {
-        let is_time = self.verified.elapsed() >= VERIFY;
-        let mut concerned = self.filters.check();
-        if is_time {
-            concerned.append(&mut self.bare);
-        }
-        for interface in concerned {
-            match self.wire.reattach(interface) {
-                Ok(()) => tracing::warn!(interface, "someone removed the wire's filters: they are back"),
-                Err(error) => {
-                    tracing::error!(%error, interface, "someone removed the wire's filters: trying again");
-                    self.bare.push(interface);
-                }
+    /// A datagram of the peer's agent came in by this interface.
+    pub fn note_arrival(&self, node: &mut Node, interface: u32) {
+        for (index, service) in (0..).zip(&self.services) {
+            if service.interface.index == interface {
+                node.handle_link_of(index, true);
+                node.handle_sign(linux::clock::now(), index);
             }
         }
-        if !is_time {
-            return;
-        }
-        self.verified = Instant::now();
-        match self.network.verify() {
-            Ok(missing) if missing.is_empty() => {}
-            Ok(_) => match self.network.repair() {
-                Ok(mended) => tracing::warn!(?mended, "someone changed the network: it is put back"),
-                Err(error) => tracing::error!(%error, "someone changed the network"),
-            },
-            Err(error) => tracing::debug!(%error, "the network cannot be looked at"),
+    }
+
+    /// Tells the node which services' interfaces have a link to the peer.
+    pub fn look_for_links(&self, node: &mut Node, peer: &Peer) {
+        let Ok(addresses) = linux::network::addresses() else {
+            return; // the next look comes soon
+        };
+        let here = peer.own_addresses();
+        for (index, service) in (0..).zip(&self.services) {
+            let is_here = |(name, address): &(String, IpAddr)| {
+                *name == service.interface.name && here.contains(address)
+            };
+            if addresses.iter().any(is_here) {
+                node.handle_link_of(index, true);
+            }
         }
     }
 
@@ -256,8 +257,12 @@ impl Executor {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let now = linux::clock::now();
             if node.wants_link(now) {
-                let has_link = self.services[usize::from(index)].interface.has_link();
-                is_back |= node.handle_link(now, index, has_link);
+                let has_carrier = self.services[usize::from(index)].interface.has_link();
+                is_back |= node.handle_carrier(now, index, has_carrier);
+            }
+            let seen = self.wire.peer_seen_ns(index);
+            if seen > 0 {
+                node.handle_sign(proto::Instant::from_nanos(seen), index);
             }
             let packets = self.wire.take_unlogged(index);
             if packets > 0 {
@@ -286,23 +291,14 @@ impl Executor {
         }
     }
 
-    /// Does one thing.
-    ///
-    /// # Errors
-    /// If setting up the network for a role fails. What fails for one connection is that connection's matter.
-    pub fn carry_out(
-        &mut self,
-        action: Action,
-        node: &mut Node,
-        rings: &mut Rings,
-        peer: &Peer,
-    ) -> anyhow::Result<()> {
+    /// Does one thing. What fails for one connection is that connection's matter, and what fails for one service that service's.
+    pub fn carry_out(&mut self, action: Action, node: &mut Node, rings: &mut Rings, peer: &Peer) {
         match action {
             Action::Assume {
                 service,
                 gate,
                 peer_mac,
-            } => return self.assume(service, gate, peer_mac),
+            } => note(node, service, self.assume(service, gate, peer_mac)),
             Action::SetGate {
                 service,
                 gate,
@@ -319,16 +315,14 @@ impl Executor {
             Action::Settle { service } => self.settle(service),
             Action::CapWindow { service, client, cap } => self.cap_window(service, client, cap),
             Action::Destroy { service, clients } => self.destroy(service, &clients),
-            Action::TakeAddress { service } => self.claims.begin(service, &mut self.network)?,
-            Action::Announce { service } => self.claims.announce(service),
-            Action::StandDown { service, is_deposed } => self.stand_down(service, is_deposed),
-            Action::Drain { service } => {
-                // The agent may have been away since it looked last.
-                self.wire.set_agent_seen(linux::clock::now().as_nanos());
-                let unlogged = self.wire.take_unlogged(service);
-                self.read_all(node, service, rings, unlogged);
-                node.handle_drained(linux::clock::now(), service);
+            Action::TakeAddress { service } => {
+                note(node, service, self.claims.begin(service, &mut self.network))
             }
+            Action::Mend { service } => self.mend_service(node, service),
+            Action::Announce { service } => self.claims.announce(service),
+            Action::AskOutside { service, anew } => self.outside.ask(node, service, anew),
+            Action::StandDown { service, is_deposed } => self.stand_down(service, is_deposed),
+            Action::Drain { service } => self.drain(node, service, rings),
             Action::Restore { service, connection } => self.restore(node, service, connection),
             Action::MakeReady { service, connection } => {
                 self.step(node, service, connection, |restoring, _| {
@@ -366,7 +360,14 @@ impl Executor {
             Action::HoldInput { service, until } => self.hold_input(service, until),
             Action::Report(report) => self.hear(node, &report),
         }
-        Ok(())
+    }
+
+    fn drain(&self, node: &mut Node, service: ServiceIndex, rings: &mut Rings) {
+        // The agent may have been away since it looked last.
+        self.wire.set_agent_seen(linux::clock::now().as_nanos());
+        let unlogged = self.wire.take_unlogged(service);
+        self.read_all(node, service, rings, unlogged);
+        node.handle_drained(linux::clock::now(), service);
     }
 
     /// What the operator is told, and the next agent.
@@ -380,6 +381,7 @@ impl Executor {
     /// Makes the network what the gate needs, which is set next. Of a node that has no part yet it is closed meanwhile; one that
     /// speaks goes on.
     fn assume(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> anyhow::Result<()> {
+        self.look_for_interface(service)?;
         if self.wire.gate(service).0 == Mode::Off {
             self.wire.set_mode(service, Mode::Mute);
         }
@@ -411,12 +413,19 @@ impl Executor {
         self.wire.hold_input(service, until);
     }
 
-    /// Sockets of processes that died. The death guard lets no RST out.
+    /// Sockets of processes that died. The death guard lets no RST out; after that no agent needs to hear of them any more.
     fn destroy(&self, index: ServiceIndex, clients: &[SocketAddr]) {
         let vip = self.services[usize::from(index)].vip;
         match linux::network::sockets::destroy_dying(vip, clients) {
             Ok(sockets) => tracing::debug!(%vip, sockets, "sockets of dead processes ended silently"),
             Err(error) => tracing::error!(%error, %vip, "sockets of dead processes are left"),
+        }
+        self.forget_dying(index, clients);
+    }
+
+    fn forget_dying(&self, index: ServiceIndex, clients: &[SocketAddr]) {
+        if let Err(error) = self.wire.forget_dying(index, clients) {
+            tracing::warn!(%error, "the next agent will tell the peer again of connections that it took over");
         }
     }
 
@@ -433,6 +442,7 @@ impl Executor {
             Ok(sockets) => tracing::info!(%vip, sockets, "deposed: connections ended silently"),
             Err(error) => tracing::error!(%error, %vip, "deposed, but connections are left; they are mute"),
         }
+        self.forget_dying(index, &self.wire.dying(index));
         self.claims.end(index);
         if let Err(error) = self.network.lower_vip(vip.ip()) {
             tracing::error!(%error, %vip, "deposed, but the VIP is still here");

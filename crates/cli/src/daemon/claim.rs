@@ -20,6 +20,8 @@ struct Service {
     interface: Interface,
     /// As configured.
     hosts: Vec<IpAddr>,
+    /// Not to be asked: for IPv6 `/proc` also lists the way through the peer's wire.
+    peer: IpAddr,
     /// Open all the time: closing it takes 10 ms.
     announcer: Announcer,
     is_begun: bool,
@@ -41,12 +43,24 @@ impl Claims {
                 announcer: Announcer::open(&interface)?,
                 interface,
                 hosts: service.claim_ping.clone(),
+                peer: service.peer_address,
                 is_begun: false,
                 outside: None,
             })
         };
         let services = config.services.iter().map(service).collect::<Result<_, _>>()?;
         Ok(Self { services })
+    }
+
+    /// A service's interface was made anew.
+    ///
+    /// # Errors
+    /// If it is gone again.
+    pub fn move_to(&mut self, index: ServiceIndex, interface: &Interface) -> anyhow::Result<()> {
+        let service = &mut self.services[usize::from(index)];
+        service.announcer = Announcer::open(interface)?;
+        service.interface = interface.clone();
+        Ok(())
     }
 
     /// Brings the VIP to the service interface.
@@ -60,7 +74,11 @@ impl Claims {
             .assume(vip, Part::Alone)
             .with_context(|| format!("claiming {vip}"))?;
         let hosts = if service.hosts.is_empty() {
-            network::gateways(&service.interface.name).context("looking for gateways")?
+            let gateways = network::gateways(&service.interface.name).context("looking for gateways")?;
+            gateways
+                .into_iter()
+                .filter(|host| *host != service.peer)
+                .collect()
         } else {
             service.hosts.clone()
         };

@@ -139,6 +139,32 @@ pub struct Opener {
     draw: fn() -> u64,
 }
 
+/// Which of its sender's datagrams one is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Number {
+    incarnation: u64,
+    sequence: u64,
+}
+
+impl Number {
+    /// That of a datagram that was opened.
+    pub fn of(datagram: &[u8]) -> Self {
+        let number = |at: usize| {
+            let bytes = datagram.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map_or(0, u64::from_be_bytes)
+        };
+        Self {
+            incarnation: number(8),
+            sequence: number(16),
+        }
+    }
+
+    /// Whether it was sealed after `other`, or by another life of the sender's agent.
+    pub fn is_after(self, other: Self) -> bool {
+        self.incarnation != other.incarnation || self.sequence > other.sequence
+    }
+}
+
 /// Both ends of what `name` and `peer` tell each other. `draw` gives unpredictable numbers other than 0.
 pub fn open(
     (name, peer): (&str, &str),

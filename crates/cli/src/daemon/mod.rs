@@ -7,13 +7,16 @@
 mod carry_out;
 mod census;
 mod claim;
+mod failure;
 mod frame;
 mod health;
 mod held;
 mod hook;
 mod limit;
+mod mend;
 mod news;
 mod orders;
+mod outside;
 mod peer;
 mod relay;
 mod replicas;
@@ -188,36 +191,41 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         yields: false,
         peer_status,
         leaves_by: None,
-        peer_addresses: config.peer.addresses.clone(),
+        peer_addresses: config.links(),
     };
     let away = found.map(|Found { seen, .. }| linux::clock::now().since(seen));
     tracing::info!(node = config.node.name, peer = config.peer.name, ?away, "ready");
-    let outcome = agent.run();
+    agent.run();
     drop(server);
     agent.executor.tear_down()?;
     tracing::info!("stopped; the network is as it was found");
-    outcome
+    Ok(())
 }
 
 impl Agent<'_> {
-    fn run(&mut self) -> anyhow::Result<()> {
+    fn run(&mut self) {
         while !self.may_stop() {
-            self.look_for_pause()?;
+            self.look_for_pause();
             if self.executor.check_in(&mut self.node, &mut self.rings) {
                 self.executor.ask_again_for(&self.peer_addresses);
             }
             let nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
             let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
-            self.carry_out()?;
-            for message in self.peer.receive() {
-                self.hear(message);
-                self.carry_out()?;
+            self.carry_out();
+            for arrival in self.peer.receive() {
+                self.executor.note_arrival(&mut self.node, arrival.interface);
+                if let Some(message) = arrival.message {
+                    self.hear(message);
+                }
+                self.carry_out();
             }
             if self.peer.is_answered() {
                 self.node.handle_answer(linux::clock::now());
             }
             self.executor.watch(&mut self.node);
-            self.executor.mend();
+            if self.executor.mend(&mut self.node) {
+                self.executor.look_for_links(&mut self.node, &self.peer);
+            }
             let now = linux::clock::now();
             for (service, syn_ack) in self.executor.relay().unheard() {
                 self.node.handle_unheard(now, service, syn_ack);
@@ -226,7 +234,7 @@ impl Agent<'_> {
                 self.node.handle_timeout(now);
             }
             self.executor.serve_replicas(&mut self.node);
-            self.carry_out()?;
+            self.carry_out();
             // A listing of thousands takes as long as restoring hundreds.
             while !self.node.is_in_a_hurry()
                 && let Ok(call) = self.calls.try_recv()
@@ -239,11 +247,10 @@ impl Agent<'_> {
                 self.rest(handled, nap);
             }
         }
-        Ok(())
     }
 
     /// A lease that was granted before a hypervisor paused this machine counts no more.
-    fn look_for_pause(&mut self) -> anyhow::Result<()> {
+    fn look_for_pause(&mut self) {
         let reading = linux::clock::reading();
         if let Some(lost) = reading.and_then(|reading| self.pauses.look(reading)) {
             tracing::warn!(
@@ -251,9 +258,8 @@ impl Agent<'_> {
                 "this machine was paused, and its clock stood still: it speaks by no lease that it had before"
             );
             self.node.handle_pause(linux::clock::now());
-            self.carry_out()?;
+            self.carry_out();
         }
-        Ok(())
     }
 
     /// Makes way for another program, once it is asked for, found fit, and nothing would be left half done.
@@ -334,14 +340,13 @@ impl Agent<'_> {
     }
 
     /// Does what the node wants, until it wants nothing more, or everything else to be looked at before it goes on with a takeover.
-    fn carry_out(&mut self) -> anyhow::Result<()> {
+    fn carry_out(&mut self) {
         while let Some(action) = self.node.poll_action() {
             self.yield_to_others(self.node.is_unhurried());
             self.executor
-                .carry_out(action, &mut self.node, &mut self.rings, &self.peer)?;
+                .carry_out(action, &mut self.node, &mut self.rings, &self.peer);
         }
         self.yield_to_others(false);
-        Ok(())
     }
 
     /// Who goes on already needs its application and the keeper; who is idle can wait for them.

@@ -17,6 +17,8 @@ impl Executor {
             } => {
                 tracing::info!(service = self.service_name(*service), ?from, ?to, epoch, "role");
             }
+            Report::Failed { service, why } => tell_failure(self.service_name(*service), Some(why)),
+            Report::Mended { service } => tell_failure(self.service_name(*service), None),
             Report::TakenOver { service } => {
                 let Some(taken) = node.takeovers(*service).last() else {
                     return;
@@ -68,5 +70,17 @@ impl Executor {
                 );
             }
         }
+    }
+}
+
+/// A step failed in the network of a service, or all is made good.
+fn tell_failure(service: &str, why: Option<&str>) {
+    match why {
+        Some(why) => tracing::error!(
+            service,
+            why,
+            "the service has failed on this node: it is mute here until this succeeds; others go on"
+        ),
+        None => tracing::info!(service, "the service's network is whole again on this node"),
     }
 }

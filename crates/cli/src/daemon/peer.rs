@@ -1,6 +1,7 @@
 //! What is told to the peer and heard from it, over every link.
 //!
-//! Each address of the peer is a link with a socket of its own. The same datagram goes over all of them; what arrives first counts,
+//! Each address of the peer is a link with a socket of its own; those of the services' interfaces too, since only what comes in there
+//! proves that the service's path works (docs/paths.md). The same datagram goes over all of them; what arrives first counts,
 //! and the copies are dropped ([`super::frame`]). So a link that fails costs nothing while another one works.
 //!
 //! Heartbeats are sent by a thread of their own, in real time, so that neither a busy CPU nor a slow step of the agent (putting up an
@@ -8,14 +9,15 @@
 //! only for so long.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use linux::probe::Prober;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
 use proto::action::{Heartbeat, ServiceBeat};
 use proto::census::{Page, PageQuery};
 use proto::learn::Told;
@@ -27,7 +29,7 @@ use super::frame::{self, Kind, Opener, Refused, Sealer};
 use crate::config::{Config, Key};
 use crate::control::{LinkStatus, PeerStatus};
 
-/// Larger than any heartbeat of 64 services.
+/// Larger than any datagram of the peer's: a heartbeat of 64 services that tells as many orphans as one may.
 const DATAGRAM_MAX: usize = 32 * 1024;
 /// Datagrams taken at a time and link: a flood of them must not keep the agent from its work.
 const RECEIVE_MAX: usize = 64;
@@ -89,6 +91,15 @@ impl Message {
     }
 }
 
+/// What one datagram of the peer's agent brought.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The index of the interface by which it came in.
+    pub interface: u32,
+    /// What it says, unless it was a copy, or late.
+    pub message: Option<Message>,
+}
+
 /// The peer, as far as its words reach this node. It takes datagrams of the peer's addresses and port only.
 pub struct Peer {
     /// Empty where the kernel allows no raw sockets.
@@ -108,6 +119,8 @@ struct Link {
     socket: Arc<UdpSocket>,
     /// When something of the peer's agent of now came, a copy or not.
     heard: Option<Instant>,
+    /// The number of the newest of them: an older one proves nothing of the link, for anybody can have kept it.
+    newest: frame::Number,
 }
 
 /// Datagrams that did not count, for one reason.
@@ -171,8 +184,9 @@ impl Peer {
         let key = key.map_err(anyhow::Error::msg).context("reading the key")?;
         let names = (config.node.name.as_str(), config.peer.name.as_str());
         let (sealer, opener) = frame::open(names, key.as_ref(), frame::VERSIONS, draw);
-        let is_shared = config.peer.addresses.len() > 1;
-        let links = config.peer.addresses.iter().map(|&address| {
+        let addresses = config.links();
+        let is_shared = addresses.len() > 1;
+        let links = addresses.iter().map(|&address| {
             let address = SocketAddr::new(address, config.peer.port);
             Link::open(address, is_shared).with_context(|| format!("opening the link to {address}"))
         });
@@ -203,7 +217,7 @@ impl Peer {
                 .ok()
         };
         Ok(Self {
-            probers: config.peer.addresses.iter().filter_map(prober).collect(),
+            probers: addresses.iter().filter_map(prober).collect(),
             links,
             opener,
             name: config.peer.name.clone(),
@@ -273,23 +287,16 @@ impl Peer {
         self.probers.iter().filter(|prober| prober.is_answered()).count() > 0
     }
 
-    /// The messages that have arrived.
-    pub fn receive(&mut self) -> Vec<Message> {
-        let mut messages = Vec::new();
+    /// What has arrived.
+    pub fn receive(&mut self) -> Vec<Arrival> {
+        let mut arrivals = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX];
         for index in 0..self.links.len() {
             for _ in 0..RECEIVE_MAX {
                 let Link { address, socket, .. } = &self.links[index];
-                match socket.recv_from(&mut buffer) {
-                    Ok((count, from)) if from == *address => {
-                        let heard = self.hear(&buffer[..count]);
-                        if matches!(heard, Ok(_) | Err(Refused::Again)) {
-                            self.links[index].heard = Some(Instant::now());
-                        }
-                        match heard {
-                            Ok(message) => messages.extend(message),
-                            Err(reason) => self.refuse(reason),
-                        }
+                match receive(socket, &mut buffer) {
+                    Ok((count, from, interface)) if from == Some(*address) => {
+                        arrivals.extend(self.take(index, &buffer[..count], interface));
                     }
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -298,7 +305,27 @@ impl Peer {
                 }
             }
         }
-        messages
+        arrivals
+    }
+
+    /// What `datagram` brings, which came over a link by an interface; nothing if it does not count, nor proves that the link works.
+    fn take(&mut self, link: usize, datagram: &[u8], interface: u32) -> Option<Arrival> {
+        let heard = self.hear(datagram);
+        let mut is_new = false;
+        if matches!(heard, Ok(_) | Err(Refused::Again)) {
+            let link = &mut self.links[link];
+            link.heard = Some(Instant::now());
+            let number = frame::Number::of(datagram);
+            is_new = number.is_after(link.newest);
+            if is_new {
+                link.newest = number;
+            }
+        }
+        let message = heard.unwrap_or_else(|reason| {
+            self.refuse(reason);
+            None
+        });
+        (is_new || message.is_some()).then_some(Arrival { interface, message })
     }
 
     /// The message in `datagram`; nothing if it is a heartbeat and a newer one has come.
@@ -348,6 +375,12 @@ impl Peer {
             .collect();
     }
 
+    /// This node's addresses on the links that have a way to the peer.
+    pub fn own_addresses(&self) -> Vec<IpAddr> {
+        let own = |link: &Link| link.socket.local_addr().ok().map(|address| address.ip());
+        self.links.iter().filter_map(own).collect()
+    }
+
     /// Readable when something has arrived.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.links.iter().map(|link| link.socket.as_fd())
@@ -371,6 +404,7 @@ impl Link {
             socket.set_only_v6(true)?;
         }
         socket.set_reuse_address(is_shared)?;
+        tell_interfaces(&socket, address)?;
         socket.bind(&SocketAddr::new(any, address.port()).into())?;
         if let Err(error) = socket.connect(&address.into()) {
             tracing::warn!(%address, %error, "no way to the peer there yet");
@@ -379,6 +413,7 @@ impl Link {
             address,
             socket: Arc::new(socket.into()),
             heard: None,
+            newest: frame::Number::default(),
         })
     }
 
@@ -420,6 +455,34 @@ impl Said {
     }
 }
 
+/// Has the kernel say by which interface each datagram came in (`IP_PKTINFO`, RFC 3542 §6.2).
+fn tell_interfaces(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    match address {
+        SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4PacketInfo, &true)?,
+        SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &true)?,
+    }
+    Ok(())
+}
+
+/// A datagram: its length, its sender, and the index of the interface by which it came in; 0 if the kernel does not say.
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>, u32)> {
+    let mut space = nix::cmsg_space!(nix::libc::in6_pktinfo);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let flags = MsgFlags::empty();
+    let received = recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
+    let from = received.address.and_then(|from| {
+        let v4 = from.as_sockaddr_in().map(|from| SocketAddr::V4((*from).into()));
+        v4.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddr::V6((*from).into())))
+    });
+    let interface = |message| match message {
+        ControlMessageOwned::Ipv4PacketInfo(info) => u32::try_from(info.ipi_ifindex).ok(),
+        ControlMessageOwned::Ipv6PacketInfo(info) => Some(info.ipi6_ifindex),
+        _ => None,
+    };
+    let interface = received.cmsgs()?.find_map(interface).unwrap_or(0);
+    Ok((received.bytes, from, interface))
+}
+
 /// Sends `datagram` over a link. One that had no way to the peer when it was opened may have one now.
 fn send(address: SocketAddr, socket: &UdpSocket, datagram: &[u8]) {
     let mut sent = socket.send(datagram);
@@ -443,10 +506,62 @@ impl Drop for Peer {
 }
 
 #[cfg(test)]
+#[path = "peer_fuzz.rs"]
+mod fuzzed;
+
+#[cfg(test)]
 mod tests {
-    use proto::action::Echo;
+    use proto::action::{Echo, Server};
+    use proto::orphans::{Orphans, TOLD_MAX};
+    use proto::role::Role;
 
     use super::*;
+
+    /// Every service, every field as long as it gets, and as many orphans as one heartbeat tells.
+    #[test]
+    fn the_largest_heartbeat_fits() {
+        let longest = SocketAddr::from(([0xffff_u16; 8], u16::MAX));
+        let beat = ServiceBeat {
+            vip: longest,
+            role: Role::TakingOver,
+            epoch: u64::MAX,
+            configured_primary: false,
+            mac: [u8::MAX; 6],
+            server: Server::Alive,
+            leaves: false,
+            hands_over: false,
+            orphans: Orphans {
+                first: u64::MAX,
+                clients: vec![longest; TOLD_MAX],
+            },
+            adopted: u64::MAX,
+            path: Some(proto::path::PathWord {
+                outside: proto::path::Outside::Unknown,
+                hears: Some(false),
+            }),
+        };
+        let mut services = vec![beat; linux::wire::SERVICES_MAX];
+        for service in &mut services[1..] {
+            service.orphans.clients.clear();
+        }
+        let heartbeat = Heartbeat {
+            node: "n".repeat(32),
+            incarnation: u64::MAX,
+            sequence: u64::MAX,
+            sent: u64::MAX,
+            echo: Some(Echo {
+                incarnation: u64::MAX,
+                sent: u64::MAX,
+            }),
+            services,
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "5".repeat(64)).unwrap();
+        let key = Key::read(file.path()).unwrap();
+        let (mut sealer, _) = frame::open(("alpha", "beta"), Some(&key), frame::VERSIONS, draw);
+        let datagram = sealer.seal(Kind::Heartbeat, &to_json(&heartbeat));
+        assert!(datagram.len() < DATAGRAM_MAX, "{} bytes", datagram.len());
+    }
 
     #[test]
     fn news_go_out_at_once_and_the_rest_in_its_rhythm() {

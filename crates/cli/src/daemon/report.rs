@@ -7,7 +7,7 @@ use linux::wire::{REASONS, Rings};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Protection};
-use proto::node::{Node, RoleSince};
+use proto::node::{Node, PathView, RoleSince};
 use proto::role::Role;
 use proto::state_sync::State;
 use proto::stream::StreamLog;
@@ -16,8 +16,9 @@ use super::carry_out::Executor;
 use super::relay::RELAYED;
 use crate::config::{self, Policy};
 use crate::control::{
-    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, Restored, RingStatus,
-    RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport, TakeoverSums,
+    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, PathStatus, Restored,
+    RingStatus, RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport,
+    TakeoverSums,
 };
 
 /// Reasons that are told one by one; replicas may fail in many ways.
@@ -105,6 +106,7 @@ fn service(
         history: node.roles(index).map(state_since).collect(),
         peer_state: peer.map(|beat| beat.role),
         simplex_reason: simplex.map(|reason| reason.to_string()),
+        failure: node.failure(index).map(str::to_owned),
         application: node.server(index),
         peer_application: peer.map(|beat| beat.server),
         reasons: sums.reasons,
@@ -122,6 +124,19 @@ fn service(
             may_speak_ns: node.right_ends_at(index).map(|at| nanos(at.since(now))),
         },
         state_sync: state_sync(node, index),
+        path: path(&node.path(now, index)),
+    }
+}
+
+fn path(path: &PathView) -> PathStatus {
+    PathStatus {
+        fault: path.fault.map(|fault| fault.to_string()),
+        carrier: path.has_carrier,
+        outside: path.own.outside,
+        peer_outside: path.peer.outside,
+        hears_peer: path.own.hears,
+        peer_hears: path.peer.hears,
+        losses: path.losses,
     }
 }
 

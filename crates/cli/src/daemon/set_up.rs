@@ -107,7 +107,9 @@ fn found_of(wire: &Wire, index: ServiceIndex) -> proto::node::Found {
         epoch,
         is_consented: wire.is_consented(index),
         is_confirmed: wire.until(index) == 0,
+        seen: Instant::from_nanos(wire.agent_seen()),
         taken: wire.held(index),
+        orphans: wire.dying(index),
     }
 }
 
@@ -159,16 +161,10 @@ fn begin(
 }
 
 fn wire_options(config: &Config) -> WireOptions {
-    let services = config.services.iter();
-    let mut crash_exit_codes: Vec<u8> = services
-        .flat_map(|service| service.crash_exit_codes.iter().copied())
-        .collect();
-    crash_exit_codes.dedup();
     WireOptions {
         ring_cached_bytes: RING_CACHED_BYTES,
         ring_bytes: config.log.ring_bytes,
         ring_open_bytes: config.log.syn_ring_bytes,
-        crash_exit_codes,
         agent_timeout: config.node.agent_timeout,
         chunks_only: false,
     }
@@ -184,6 +180,7 @@ fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
             port: service.port,
             ifindex: interface.index,
             own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
+            crash_exit_codes: service.crash_exit_codes.clone(),
         })
     };
     config.services.iter().map(of).collect()
@@ -255,6 +252,10 @@ pub(super) fn node_config(
             config::Arbiter::FailStop => proto::standing::Arbiter::FailStop,
             config::Arbiter::Fence(_) => proto::standing::Arbiter::Fence,
             config::Arbiter::Witness(_) => proto::standing::Arbiter::Witness,
+        },
+        fence_delay: match &config.arbiter {
+            config::Arbiter::Fence(fence) => fence.delay,
+            config::Arbiter::FailStop | config::Arbiter::Witness(_) => std::time::Duration::ZERO,
         },
         services,
     }

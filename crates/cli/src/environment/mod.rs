@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use linux::network::{self, Interface, Mac};
 
-use crate::config::{Config, Problem, Service};
+use crate::config::{Arbiter, Config, Problem, Role, Service};
 use crate::daemon::accepts;
 
 /// So long neighbours have to answer: RFC 5227's probing takes about as long, and a neighbour that is there answers in a
@@ -70,6 +70,7 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error
     };
     trust::check(config, &mut check.findings);
     files::check(config, &mut check.findings);
+    check.fence();
     let mut neighbours = Vec::new();
     for (index, service) in config.services.iter().enumerate() {
         check.own_addresses(index, service, &own);
@@ -234,6 +235,24 @@ impl Check<'_> {
         Ok(Some(interface))
     }
 
+    /// Two nodes that do not hear each other must not fence each other at the same time.
+    fn fence(&mut self) {
+        let Arbiter::Fence(fence) = &self.config.arbiter else {
+            return;
+        };
+        let is_primary = self
+            .config
+            .services
+            .iter()
+            .any(|service| service.role == Role::Primary);
+        if fence.delay.is_zero() && is_primary {
+            let what = "is 0 on a node that is a primary: if the nodes do not hear each other, each may fence the other; allowed on \
+                        one of the two nodes: longer than the command takes";
+            let warning = self.config.problem("fence.delay_ms", what.to_owned());
+            self.findings.warnings.push(warning);
+        }
+    }
+
     /// Of whom a primary asks whether it is reached when its backup is gone.
     fn outside_hosts(&mut self, index: usize, service: &Service) -> Result<(), network::Error> {
         let name = &service.interface;
@@ -245,8 +264,8 @@ impl Check<'_> {
         let mut hosts = service.claim_ping.iter().chain(&gateways);
         if !hosts.any(|host| host.is_ipv4() == service.address.is_ipv4()) {
             let what = format!(
-                "is missing, and no route through {name} has a gateway: if the backup fails, the VIP is claimed without asking \
-                 anyone whether this node is cut off"
+                "is missing, and no route through {name} has a gateway: nobody can be asked whether this node is cut off, so a \
+                 broken path may be blamed on the wrong node"
             );
             self.warning(index, "claim_ping", what);
         }

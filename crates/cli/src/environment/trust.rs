@@ -9,7 +9,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Findings;
 use crate::arbiter::witness;
-use crate::config::{Arbiter, Config, Key, Witness, private};
+use crate::config::{Arbiter, Config, Key, Problem, Witness, private};
 
 /// Notes what is wrong.
 pub(super) fn check(config: &Config, findings: &mut Findings) {
@@ -29,6 +29,7 @@ pub(super) fn check(config: &Config, findings: &mut Findings) {
         Arbiter::FailStop => {}
         Arbiter::Fence(fence) => program(config, "fence.command", &fence.command, findings),
         Arbiter::Witness(witness) => {
+            findings.warnings.extend(readable_password(config, witness));
             let before = findings.problems.len();
             certificates(config, witness, findings);
             if findings.problems.len() == before {
@@ -57,6 +58,13 @@ fn program(config: &Config, field: &str, command: &[String], findings: &mut Find
         let what = format!("there is no program {name}");
         findings.problems.push(config.problem(field, what));
     }
+}
+
+/// Whoever can read the network may take the epochs then.
+fn readable_password(config: &Config, witness: &Witness) -> Option<Problem> {
+    let is_readable = witness.user.is_some() && !witness.is_private();
+    let what = "is sent unencrypted to endpoints that are http://: whoever can read the network can use it; allowed: https:// with ca";
+    is_readable.then(|| config.problem("witness.password", what))
 }
 
 fn certificates(config: &Config, witness: &Witness, findings: &mut Findings) {

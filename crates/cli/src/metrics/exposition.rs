@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use prometheus::{CounterVec, GaugeVec, Opts, Registry, TextEncoder};
 use proto::action::Server as Application;
+use proto::path::Outside;
 use proto::role::Role as State;
 
 use crate::control::{Mode, PeerStatus, RingStatus, ServiceStatus, Status, TakeoverReport, WitnessStatus};
@@ -18,6 +19,8 @@ pub fn exposition(status: &Status) -> String {
     peer(&page, &status.peer);
     witness(&page, status.witness.as_ref());
     roles(&page, &status.services);
+    leases(&page, &status.services);
+    paths(&page, &status.services);
     connections(&page, &status.services);
     logs(&page, &status.services);
     takeovers(&page, &status.services);
@@ -216,6 +219,12 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
         }),
     );
     page.each(
+        "steadfast_service_failed",
+        "Whether a step failed in this node's network, so that the service is mute here.",
+        services,
+        |service| Some(yes(service.failure.is_some())),
+    );
+    page.each(
         "steadfast_service_epoch",
         "One more whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.",
         services,
@@ -237,6 +246,9 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
             })
         }),
     );
+}
+
+fn leases(page: &Page, services: &[ServiceStatus]) {
     page.each(
         "steadfast_lease_seconds",
         "As configured: a wire's VIP may be claimed once 17/16 of it have passed since its last word, and its death is declared.",
@@ -269,6 +281,39 @@ fn by_kind(reasons: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
         *kinds.entry(words.join(" ")).or_default() += count;
     }
     kinds
+}
+
+fn paths(page: &Page, services: &[ServiceStatus]) {
+    page.each(
+        "steadfast_service_path_works",
+        "Whether nothing is known to be broken on the service's path: 1 or 0.",
+        services,
+        |service| Some(yes(service.path.fault.is_none())),
+    );
+    let reached = |outside| match outside {
+        Outside::Unknown => None,
+        Outside::Reached | Outside::Doubted => Some(1.0),
+        Outside::Lost => Some(0.0),
+    };
+    let samples = services.iter().flat_map(|service| {
+        let nodes = [("own", service.path.outside), ("peer", service.path.peer_outside)];
+        nodes.map(|(node, outside)| Some((vec![service.name.as_str(), node], reached(outside)?)))
+    });
+    page.gauge(
+        "steadfast_service_outside_reached",
+        "Whether outside hosts answer a node through the service's interface: 1 or 0; absent if none has ever answered.",
+        &["service", "node"],
+        samples.flatten(),
+    );
+    let losses = services
+        .iter()
+        .map(|service| (name_of(service), number(service.path.losses)));
+    page.counter(
+        "steadfast_service_path_losses_total",
+        "Number of times that the service's path broke since the agent's start.",
+        &["service"],
+        losses,
+    );
 }
 
 fn connections(page: &Page, services: &[ServiceStatus]) {

@@ -53,6 +53,7 @@ fn a_status() -> Status {
         state: proto::role::Role::TakingOver,
         peer_state: None,
         simplex_reason: Some("a \"quoted\" reason".to_owned()),
+        failure: Some("interface eth1 is gone".to_owned()),
         application: proto::action::Server::Hung,
         peer_application: None,
         reasons: BTreeMap::from([
@@ -116,6 +117,7 @@ fn a_status_becomes_samples() {
         "steadfast_service_state{service=\"web\",state=\"sole\"} 0",
         "steadfast_service_duplex{service=\"web\"} 0",
         "steadfast_service_simplex{reason=\"a \\\"quoted\\\" reason\",service=\"web\"} 1",
+        "steadfast_service_failed{service=\"web\"} 1",
         "steadfast_application_state{service=\"web\",state=\"hung\"} 1",
         "steadfast_lease_seconds{service=\"web\"} 0.3",
         "steadfast_may_speak_seconds{service=\"web\"} 0.25",

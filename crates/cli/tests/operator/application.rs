@@ -1,11 +1,12 @@
 //! An application that ends, or is not there when its turn comes; and the claim of a node whose wire is gone.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::daemon::{Kind, pair, pair_of};
+use crate::failure::wait_for;
 use crate::keeper::{PATIENCE, accept, listen};
 use crate::lan::{Lan, Outcome, steadfast};
 
@@ -55,55 +56,64 @@ fn a_backup_without_its_application_protects_nobody() {
     two.wait_for(&["\"mode\":\"duplex\"", "\"application\":\"alive\""]);
 }
 
-/// Serves one connection at port 80: hears a request, and is gone.
-const EXITS: &str = "import os, socket
-listener = socket.create_server(('', 80))
+/// Serves one connection at a port: hears a request, and is gone.
+const EXITS: &str = "import os, socket, sys
+listener = socket.create_server(('', int(sys.argv[1])))
 server = listener.accept()[0]
 server.recv(100)
 os._exit(7)";
 
+/// What is a crash of one service's application is an orderly end of the other's.
 #[test]
-fn an_application_that_exits_with_a_crash_code_has_crashed() {
-    let Some(lan) = Lan::new("an_application_that_exits_with_a_crash_code_has_crashed") else {
+fn an_application_that_exits_with_a_crash_code_of_its_own_has_crashed() {
+    let Some(lan) = Lan::new("an_application_that_exits_with_a_crash_code_of_its_own_has_crashed") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    for crashes in [true, false] {
-        let service = if crashes {
-            "crash_exit_codes = [3, 7]"
-        } else {
-            "crash_exit_codes = [3]"
-        };
-        let kind = Kind {
-            service,
-            ..Kind::default()
-        };
-        let [_one, two] = pair_of(&lan, dir.path(), "exits", &kind);
-        let would_go_on = listen(&lan.peer);
+    let kind = Kind {
+        service: r#"
+            crash_exit_codes = [3, 7]
+            [[service]]
+            name = "other"
+            address = "10.0.0.100"
+            port = 81
+            interface = "eth0"
+            policy = "http"
+            primary = "sf-test-exits-one"
+            crash_exit_codes = [3]
+            "#,
+        ..Kind::default()
+    };
+    let [_one, two] = pair_of(&lan, dir.path(), "exits", &kind);
+    lan.stranger.ip("route replace 10.0.0.100/32 dev eth0");
+    let would_go_on = [80, 81].map(|port| lan.peer.run(|| TcpListener::bind(("0.0.0.0", port)).unwrap()));
+    for (service, port, crashes) in [(1, 81, false), (0, 80, true)] {
         let mut python = Command::new("python3");
-        let mut application = lan.node.run(|| python.args(["-c", EXITS]).spawn().unwrap());
-        lan.stranger.ip("route replace 10.0.0.100/32 dev eth0");
+        python.args(["-c", EXITS, &port.to_string()]);
+        let mut application = lan.node.run(|| python.spawn().unwrap());
         let until = Instant::now() + PATIENCE;
         let mut client = loop {
-            match lan.stranger.run(|| TcpStream::connect("10.0.0.100:80")) {
+            match lan.stranger.run(|| TcpStream::connect(("10.0.0.100", port))) {
                 Ok(client) => break client,
                 Err(error) => assert!(Instant::now() < until, "{error}"),
             }
             std::thread::sleep(Duration::from_millis(20));
         };
         client.set_read_timeout(Some(PATIENCE)).unwrap();
-        two.wait_for(&["\"protected\":1", "\"mode\":\"duplex\""]);
+        wait_for(&two, service, |status| {
+            status["mode"] == "duplex" && status["connections"]["protected"] == 1
+        });
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let mut heard = Vec::new();
         let reply = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
         if crashes {
-            let mut server = accept(&would_go_on);
+            let mut server = accept(&would_go_on[service]);
             server.read_exact(&mut [0; 16]).unwrap();
             server.write_all(reply).unwrap();
             drop(server);
         }
         client.read_to_end(&mut heard).unwrap();
-        assert_eq!(heard, if crashes { &reply[..] } else { b"" }, "{service}");
+        assert_eq!(heard, if crashes { &reply[..] } else { b"" }, "port {port}");
         assert_eq!(application.wait().unwrap().code(), Some(7));
     }
 }

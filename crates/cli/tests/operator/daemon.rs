@@ -88,7 +88,7 @@ impl<'a> Daemon<'a> {
             state_dir.display(),
             kind.log,
             dir.join(format!("{name}.deposed")).display(),
-            kind.service,
+            kind.service.replace("PEER", &peer.to_string()),
         );
         std::fs::write(&config, &text).unwrap();
         let log = dir.join(format!("{name}.log"));
@@ -171,7 +171,7 @@ impl Drop for Daemon<'_> {
 }
 
 /// The samples of `/metrics`, as curl gets them.
-fn scrape(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
+pub fn scrape(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
     let mut curl = Command::new("curl");
     curl.args([
         "-sS",
@@ -309,7 +309,7 @@ pub struct Kind<'a> {
     pub agent_timeouts_ms: [u32; 2],
     /// More lines of the logs' configuration.
     pub log: &'a str,
-    /// More lines of the service's.
+    /// More lines of the service's; `PEER` stands for the last byte of the peer's addresses.
     pub service: &'a str,
 }
 

@@ -113,6 +113,26 @@ impl Lan {
         })
     }
 
+    /// A second LAN, 10.1.0.0/24: each has an `eth1` there.
+    pub fn add_second(&self) {
+        self.stranger.ip("link add eth1 type bridge");
+        self.stranger.ip("link set eth1 up");
+        self.stranger.ip("addr add 10.1.0.4/24 dev eth1");
+        self.plug_in_second(&self.node, 2);
+        self.plug_in_second(&self.peer, 3);
+    }
+
+    /// Makes the `eth1` of a node, with this last byte of its address.
+    pub fn plug_in_second(&self, namespace: &Namespace, last: u8) {
+        let there = format!("/proc/{}/fd/{}", std::process::id(), namespace.file.as_raw_fd());
+        self.stranger.ip(&format!(
+            "link add second{last} type veth peer name eth1 netns {there}"
+        ));
+        self.stranger.ip(&format!("link set second{last} master eth1 up"));
+        namespace.ip("link set eth1 up");
+        namespace.ip(&format!("addr add 10.1.0.{last}/24 dev eth1"));
+    }
+
     /// The node's state directory.
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")

@@ -3,6 +3,7 @@
 mod application;
 mod commands;
 mod daemon;
+mod failure;
 mod gap;
 mod keeper;
 mod lan;

@@ -230,6 +230,7 @@ fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
         binary: daemon.to_owned(),
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
         addresses: [NODES[0].v4, NODES[1].v4].map(|address| vec![IpAddr::V4(address)]),
+        on_service: None,
         service,
         service_name: "lab".to_owned(),
         interface: INTERFACE.to_owned(),

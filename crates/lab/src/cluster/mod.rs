@@ -66,7 +66,7 @@ pub fn cluster(options: &ClusterOptions) -> Result<Outcome> {
             return Err(crate::WrongUse(format!("{option}: there is no such node")).into());
         }
     }
-    if options.assume == Assume::Fence {
+    if matches!(options.assume, Assume::Fence | Assume::SlowFence) {
         return Err(
             crate::WrongUse("--assume: a cluster is played with fail-stop or etcd".to_owned()).into(),
         );

@@ -429,6 +429,7 @@ fn pair(segment: &Segment, count: usize, binary: PathBuf, run: &str, arbiter: Ar
             .nodes(count)
             .map(|node| format!("n{node}-s{service}-{run}")),
         addresses: segment.ends.map(|end| vec![IpAddr::V4(end.v4)]),
+        on_service: None,
         service: address(segment),
         service_name: format!("s{service}"),
         interface: segment.interface(),

@@ -25,6 +25,8 @@ const POLL: Duration = Duration::from_millis(10);
 const PATIENT_POLL: Duration = Duration::from_millis(250);
 /// How long each act after the fault's sequel lasts.
 const ACT: Duration = Duration::from_millis(250);
+/// How long the nodes have to agree on what follows a fault that may change nothing.
+const AGREEMENT: Duration = Duration::from_secs(1);
 /// After so long a service supervisor has started a dead agent again (systemd's `RestartSec` is 100 ms by default).
 const RESTARTED_AFTER: Duration = Duration::from_millis(300);
 
@@ -42,11 +44,13 @@ pub struct Course {
     pub taken_over: Vec<Connection>,
     /// The return of a node that was gone, if it came back.
     pub integration: Option<Integration>,
+    /// How often who speaks has changed since the fault.
+    pub role_changes: u64,
     /// What the daemons did not do, or did without reason.
     pub problems: Vec<String>,
 }
 
-/// Follows the course of things after `options.fault` hit `target` at `fault_at`; `tell` hears of each act.
+/// Follows the course of things after `options.fault` hit `target` at `fault_at`, in `epoch`; `tell` hears of each act.
 ///
 /// # Errors
 /// If an act could not be carried out.
@@ -54,24 +58,27 @@ pub fn follow(
     stage: &mut Stage,
     options: &Options,
     target: Target,
-    fault_at: Instant,
+    (fault_at, epoch): (Instant, u64),
     tell: &impl Fn(&str),
 ) -> Result<Course> {
     let mut course = Course::new(fault_at);
-    match options.fault.sequel(target) {
+    let sequel = options.sequel(target);
+    match sequel {
         Sequel::Takeover | Sequel::TakeoverOfSome => {
             course.deadly_at = Some(fault_at);
-            let of_some = options.fault.sequel(target) == Sequel::TakeoverOfSome;
-            course.survive(stage, of_some)?;
+            course.survive(stage, sequel == Sequel::TakeoverOfSome)?;
         }
         Sequel::Claim => course.wait_for_role(stage, 0, Status::is_alone, "work alone")?,
         Sequel::Nothing => course.recover(stage, options, target)?,
+        Sequel::AtMostOne => course.settle(stage)?,
     }
     if !options.baseline {
         course.problems.extend(stage.greet(options)?);
         tell("aftermath");
         course.second_event(stage, options, target)?;
         course.problems.extend(stage.greet(options)?);
+        course.role_changes = stage.epoch().saturating_sub(epoch);
+        course.problems.extend(flapping(course.role_changes, 1));
     }
     Ok(course)
 }
@@ -87,6 +94,7 @@ impl Course {
             takeovers: Vec::new(),
             taken_over: Vec::new(),
             integration: None,
+            role_changes: 0,
             problems: Vec::new(),
         }
     }
@@ -124,6 +132,22 @@ impl Course {
                 return Ok(());
             }
             std::thread::sleep(PATIENT_POLL);
+        }
+    }
+
+    /// Lets the nodes agree on who goes on, and looks whether node b does.
+    fn settle(&mut self, stage: &Stage) -> Result<()> {
+        std::thread::sleep(AGREEMENT);
+        match stage.status(1) {
+            Ok(status) if !status.takeovers().is_empty() => {
+                self.deadly_at = Some(self.fault_at);
+                self.survive(stage, false)
+            }
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.problems.push(format!("{error:#}"));
+                Ok(())
+            }
         }
     }
 
@@ -214,25 +238,12 @@ impl Course {
             Fault::PowerOff => self.come_back(stage, 0, options.returning),
             Fault::LinkDown => self.plug(stage, 0),
             Fault::CutBackup => self.plug(stage, 1),
-            Fault::KillServer | Fault::HangServer => {
-                // It is the wire by itself, but has nobody to go on with.
-                let is_bereft = |status: &Status| status.is_wire() && !status.is_duplex();
-                self.wait_for_role(
-                    stage,
-                    0,
-                    is_bereft,
-                    "become the wire, and say that its server does not serve",
-                )?;
-                let second_at = monotonic();
-                if options.fault == Fault::KillServer {
-                    stage.start_server(0)?;
-                } else {
-                    stage.servers[0].signal(Signal::SIGCONT)?;
-                }
-                self.rejoin(stage, 0, self.fault_at)?;
-                self.second_at = Some(second_at);
-                Ok(())
+            Fault::CutServicePath => {
+                let (returned_at, index) = (monotonic(), target.nodes()[0]);
+                options.how.heal(&stage.network, index)?;
+                self.rejoin(stage, index, returned_at)
             }
+            Fault::KillServer | Fault::HangServer => self.serve_again(stage, options.fault),
             Fault::KillAgentAfterTakeover | Fault::UpgradeAfterTakeover => {
                 let restored = self.takeovers.last().map_or(0, |takeover| takeover.restored);
                 let has_all = |status: &Status| status.kept() >= restored;
@@ -280,6 +291,22 @@ impl Course {
         }
     }
 
+    /// Heals the dead server of a node that became the wire by itself, but has nobody to go on with.
+    fn serve_again(&mut self, stage: &mut Stage, fault: Fault) -> Result<()> {
+        let is_bereft = |status: &Status| status.is_wire() && !status.is_duplex();
+        let what = "become the wire, and say that its server does not serve";
+        self.wait_for_role(stage, 0, is_bereft, what)?;
+        let second_at = monotonic();
+        if fault == Fault::KillServer {
+            stage.start_server(0)?;
+        } else {
+            stage.servers[0].signal(Signal::SIGCONT)?;
+        }
+        self.rejoin(stage, 0, self.fault_at)?;
+        self.second_at = Some(second_at);
+        Ok(())
+    }
+
     /// Plugs a node's cable in again, while the clients go on with the other one: it finds out, and becomes the wire.
     fn plug(&mut self, stage: &Stage, index: usize) -> Result<()> {
         let returned_at = monotonic();
@@ -321,6 +348,15 @@ impl Course {
         std::thread::sleep(ACT);
         Ok(())
     }
+}
+
+/// How often who speaks may change for one fault: a node goes on alone, and the other one is the wire again.
+const ROLE_CHANGES_MAX: u64 = 2;
+
+/// That who speaks has changed more often than so many `faults` can be the reason for, if it has.
+pub fn flapping(role_changes: u64, faults: u64) -> Option<String> {
+    (role_changes > faults * ROLE_CHANGES_MAX)
+        .then(|| format!("who speaks has changed {role_changes} times, for {faults} faults"))
 }
 
 /// What a node said, or why it did not.

@@ -37,19 +37,31 @@ pub fn changes(
     detection: Duration,
 ) -> Vec<Change> {
     let fault_ns = clock.realtime_ns(course.fault_at);
-    let lost = (options.fault.sequel(target) == Sequel::Claim).then(|| Change::Lost {
+    let lost = Change::Lost {
         node: BACKUP,
         at_ns: lost_at(options.fault, fault_ns, detection),
-    });
+    };
     let returned = course.integration.iter().map(|one| one.change(clock));
-    lost.into_iter().chain(returned).collect()
+    match options.sequel(target) {
+        Sequel::Claim => [lost].into_iter().chain(returned).collect(),
+        Sequel::Takeover | Sequel::TakeoverOfSome | Sequel::Nothing => returned.collect(),
+        // Whichever node forwards once they have agreed is the wire.
+        Sequel::AtMostOne => {
+            let agreed_ns = course.second_at.map_or(u64::MAX, |at| clock.realtime_ns(at));
+            let may_be = [1 - BACKUP, BACKUP].map(|node| Change::Returned {
+                node,
+                at_ns: agreed_ns,
+            });
+            [lost].into_iter().chain(may_be).collect()
+        }
+    }
 }
 
 /// From when on nothing need go through a wire that `fault` has hit.
 pub fn lost_at(fault: Fault, fault_ns: u64, detection: Duration) -> u64 {
     match fault {
-        // It has said that it leaves.
-        Fault::Stop | Fault::Drain => fault_ns,
+        // It has said that it leaves, or that it is not reached.
+        Fault::Stop | Fault::Drain | Fault::CutServicePath => fault_ns,
         // Until the primary may declare it dead, nothing goes past it, and what it has sent is on its way.
         _ => fault_ns + detection.as_nanos() as u64 / 2,
     }

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::path::PathFault;
 use crate::WrongUse;
 use crate::node::Application;
 
@@ -32,6 +33,8 @@ pub enum Fault {
     KillBackup,
     /// The backup's cable is pulled, and plugged in again later; nothing is killed.
     CutBackup,
+    /// The path between a node and its clients is broken, and whole again later; nothing is killed. --how says where.
+    CutServicePath,
     /// A node's agent is told to stop (SIGTERM), as systemd does.
     Stop,
     /// A node is asked for a handover: primary and backup change places.
@@ -67,6 +70,8 @@ pub enum Sequel {
     Claim,
     /// Nothing: both nodes go on in their roles.
     Nothing,
+    /// What the nodes agree on: both go on in their roles, or one of them goes on alone.
+    AtMostOne,
 }
 
 impl Fault {
@@ -81,7 +86,7 @@ impl Fault {
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => &[Target::Primary],
             Self::KillBackup | Self::CutBackup => &[Target::Backup],
-            Self::RebootRace | Self::Stop | Self::Handover | Self::Drain => {
+            Self::CutServicePath | Self::RebootRace | Self::Stop | Self::Handover | Self::Drain => {
                 &[Target::Primary, Target::Backup]
             }
             Self::KillAgent | Self::Upgrade | Self::FlushTc => {
@@ -105,9 +110,10 @@ impl Fault {
         }
     }
 
-    /// What must follow.
-    pub fn sequel(self, target: Target) -> Sequel {
+    /// What must follow; `how` counts where a service path is cut.
+    pub fn sequel(self, target: Target, how: PathFault) -> Sequel {
         match self {
+            Self::CutServicePath => how.sequel(target),
             Self::PowerOff
             | Self::LinkDown
             | Self::KillServer
@@ -146,6 +152,7 @@ impl Fault {
                 | Self::LinkDown
                 | Self::KillBackup
                 | Self::CutBackup
+                | Self::CutServicePath
                 | Self::Stop
                 | Self::Handover
                 | Self::Drain
@@ -188,7 +195,8 @@ mod tests {
 
     #[test]
     fn who_reboots_decides_who_goes_on() {
-        assert_eq!(Fault::RebootRace.sequel(Target::Primary), Sequel::Takeover);
-        assert_eq!(Fault::RebootRace.sequel(Target::Backup), Sequel::Claim);
+        let sequel = |target| Fault::RebootRace.sequel(target, PathFault::default());
+        assert_eq!(sequel(Target::Primary), Sequel::Takeover);
+        assert_eq!(sequel(Target::Backup), Sequel::Claim);
     }
 }

@@ -7,6 +7,7 @@ mod durations;
 mod expect;
 mod fault;
 mod integration;
+mod path;
 mod play;
 mod preflight;
 mod programs;
@@ -34,6 +35,7 @@ use crate::node::{Application, Assume, Log};
 use crate::{Outcome, WrongUse};
 
 use self::fault::{Fault, Sequel, Target};
+use self::path::PathFault;
 pub use demo::{DemoOptions, demo};
 pub use preflight::check_machine;
 pub use programs::{ProgramsOptions, programs};
@@ -69,6 +71,15 @@ pub struct Options {
     /// Which node fails, if the fault leaves that open; default: the seed decides.
     #[arg(long, value_enum)]
     node: Option<Target>,
+    /// With --fault cut-service-path: what breaks the path.
+    #[arg(long, value_enum, default_value_t = PathFault::Cable)]
+    how: PathFault,
+    /// Networks between the nodes that carry heartbeats: the service's, and a second one that leads nowhere else.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    links: u8,
+    /// With --links 2: the network of the first of the peer's addresses in the configuration.
+    #[arg(long, value_enum, default_value_t = FirstLink::Service)]
+    first_link: FirstLink,
     /// After a fault that nobody shall take over (kill-agent, upgrade, flush-tc), turn the primary's power off as well: shows that
     /// the pair protects again.
     #[arg(long)]
@@ -147,6 +158,9 @@ impl Options {
             server: None,
             fault: Fault::PowerOff,
             node: None,
+            how: PathFault::default(),
+            links: 1,
+            first_link: FirstLink::Service,
             then_power_off: false,
             returning: Returning::Killed,
             rounds: None,
@@ -194,7 +208,13 @@ impl Options {
             return wrong("--server: policy http needs one that speaks HTTP, policy replica redis");
         }
         let target = self.fault.target(self.node, 0)?;
-        let sequel = self.fault.sequel(target);
+        let sequel = self.sequel(target);
+        if self.how != PathFault::default() && self.fault != Fault::CutServicePath {
+            return wrong("--how needs --fault cut-service-path");
+        }
+        if self.first_link == FirstLink::Other && self.links < 2 {
+            return wrong("--first-link other needs --links 2");
+        }
         if self.then_power_off && sequel != Sequel::Nothing {
             return wrong(
                 "--then-power-off needs a fault that nobody takes over: kill-agent, upgrade or flush-tc",
@@ -217,6 +237,11 @@ impl Options {
 }
 
 impl Options {
+    /// What must follow the fault if it hits `target`.
+    fn sequel(&self, target: Target) -> Sequel {
+        self.fault.sequel(target, self.how)
+    }
+
     /// Why there is no such cell.
     fn exception(&self) -> Option<&'static str> {
         match (self.policy, self.workload) {
@@ -233,9 +258,11 @@ impl Options {
     /// Whether rounds can be played.
     fn check_rounds(&self) -> Result<(), WrongUse> {
         let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
-        if !self.fault.has_rounds() {
+        let may_change_nothing = |&target| self.sequel(target) == Sequel::AtMostOne;
+        if !self.fault.has_rounds() || self.fault.targets().iter().any(may_change_nothing) {
             return wrong(
-                "--rounds needs a fault after which a node comes back: power-off, link-down, kill-backup, cut-backup, stop, handover, drain",
+                "--rounds needs a fault after which a node comes back: power-off, link-down, kill-backup, cut-backup, cut-service-path \
+                 (but not how = router or flicker), stop, handover, drain",
             );
         }
         let goes_on = match self.policy {
@@ -256,6 +283,16 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// Which of the networks between the nodes a daemon's first link to its peer is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum FirstLink {
+    /// The service's.
+    Service,
+    /// The other one.
+    Other,
 }
 
 /// How the server starts again after a takeover.

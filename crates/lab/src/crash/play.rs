@@ -73,6 +73,8 @@ pub struct Facts {
     pub integration: Option<Integration>,
     /// The rounds, if it was played in rounds.
     pub rounds: Vec<Round>,
+    /// How often who speaks has changed since the fault.
+    pub role_changes: u64,
     /// The log just before the fault, if the run is about its limit.
     pub log: Option<LogAtFault>,
     /// What the daemons did not do, or did without reason.
@@ -176,15 +178,16 @@ fn play_with(
     let at_limit = options.log.at_limit;
     let log = at_limit.map(|at_limit| LogAtFault::wait(&stage, at_limit));
     let log = log.transpose()?;
+    let epoch = stage.epoch();
     tell("fault");
-    let fault_at = strike(&stage, options.fault, target, options.returning)?;
+    let fault_at = strike(&stage, options, target)?;
     measure(&mut client, fault_at, STALL_WINDOW)?;
     measure(
         &mut client,
         flowing_at,
         fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN),
     )?;
-    let mut course = follow(&mut stage, options, target, fault_at, tell)?;
+    let mut course = follow(&mut stage, options, target, (fault_at, epoch), tell)?;
     if let Some(second_at) = course.second_at {
         measure(&mut client, second_at, STALL_WINDOW)?;
     }
@@ -217,6 +220,7 @@ fn play_with(
         taken_over: course.taken_over,
         integration: course.integration,
         rounds: Vec::new(),
+        role_changes: course.role_changes,
         log,
         problems: course.problems,
         clock,

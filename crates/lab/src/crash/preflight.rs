@@ -57,7 +57,7 @@ pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) ->
     ];
     let of_arbiter: &[_] = match options.assume {
         Assume::Etcd => &[("etcd", "etcd-server"), ("openssl", "openssl")],
-        Assume::Fence | Assume::FailStop => &[],
+        Assume::Fence | Assume::SlowFence | Assume::FailStop => &[],
     };
     let of_hook: &[_] = match options.policy {
         Policy::Replica if options.rounds.is_some() => &[("redis-cli", "redis-tools")],

@@ -288,8 +288,9 @@ fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) 
     let mut process = Process::start(client.name(), command, &stage.directory)?;
     wait_for_moment(client, &mut process, &received, length)?;
     let unprotected = wait_for_protection(&stage, &mut process);
-    let fault_at = strike(&stage, options.fault, Target::Primary, options.returning)?;
-    let mut course = follow(&mut stage, options, Target::Primary, fault_at, &|_| {})?;
+    let epoch = stage.epoch();
+    let fault_at = strike(&stage, options, Target::Primary)?;
+    let mut course = follow(&mut stage, options, Target::Primary, (fault_at, epoch), &|_| {})?;
     course.problems.extend(unprotected);
     let status = process.wait(LIMIT);
     let said = status.as_ref().err().map(|error| format!("{error:#}"));

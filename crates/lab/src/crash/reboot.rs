@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use linux::netns::Netns;
 
 use super::stage::Stage;
-use crate::net::address::{NODES, PREFIX_V4, PREFIX_V6, ROUTER_LAN};
+use crate::net::address::{Endpoint, NODES, PREFIX_V4, PREFIX_V6};
 use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, batch};
 
 /// How long the router's neighbour entry for the VIP is wrong.
@@ -36,7 +36,7 @@ pub fn boot(stage: &mut Stage, index: usize) -> Result<()> {
     forget(node, &["nft", "flush", "ruleset"])?;
     // It is not there if the daemon was not yet attached.
     let _ = run(node, &["tc", "qdisc", "del", "dev", INTERFACE, "clsact"])?;
-    for command in commands(index) {
+    for command in commands(&stage.network.interfaces(index)) {
         forget(node, &command.split(' ').collect::<Vec<_>>())?;
     }
     node.run(|| {
@@ -61,12 +61,7 @@ pub fn boot(stage: &mut Stage, index: usize) -> Result<()> {
 /// # Errors
 /// What `ip` says.
 pub fn configure(stage: &Stage, index: usize) -> Result<()> {
-    let node = &stage.network.nodes[index];
-    let routes = [
-        format!("route add default via {}", ROUTER_LAN.v4),
-        format!("route add default via {}", ROUTER_LAN.v6),
-    ];
-    Ok(batch(Some(node.name()), &routes)?)
+    Ok(stage.network.configure(index)?)
 }
 
 /// For a moment the router believes that the VIP is at node `index`; then it asks again.
@@ -86,17 +81,15 @@ pub fn mislead_router(stage: &Stage, index: usize) -> Result<()> {
     Ok(())
 }
 
-/// What takes away all addresses, rules and routes, and gives the node its own addresses again.
-fn commands(index: usize) -> Vec<String> {
-    let endpoint = &NODES[index];
-    let mut commands = vec![
-        format!("ip link set dev {INTERFACE} down"),
-        "ip link set dev lo down".to_owned(),
-        format!("ip addr flush dev {INTERFACE}"),
-        "ip addr flush dev lo".to_owned(),
-        "ip -4 rule flush".to_owned(),
-        "ip -6 rule flush".to_owned(),
-    ];
+/// What takes away all addresses, rules and routes, and gives the node's `interfaces` their own addresses again.
+fn commands(interfaces: &[(&str, Endpoint)]) -> Vec<String> {
+    let mut commands = Vec::new();
+    for interface in interfaces.iter().map(|(interface, _)| interface).chain([&"lo"]) {
+        commands.push(format!("ip link set dev {interface} down"));
+        commands.push(format!("ip addr flush dev {interface}"));
+    }
+    commands.push("ip -4 rule flush".to_owned());
+    commands.push("ip -6 rule flush".to_owned());
     for (family, name, priority) in [
         ("-4", "main", 32766),
         ("-4", "default", 32767),
@@ -106,12 +99,15 @@ fn commands(index: usize) -> Vec<String> {
             "ip {family} rule add pref {priority} from all lookup {name}"
         ));
     }
-    commands.extend([
-        "ip link set dev lo up".to_owned(),
-        format!("ip link set dev {INTERFACE} up"),
-        format!("ip addr add {}/{PREFIX_V4} dev {INTERFACE}", endpoint.v4),
-        format!("ip addr add {}/{PREFIX_V6} dev {INTERFACE} nodad", endpoint.v6),
-    ]);
+    commands.push("ip link set dev lo up".to_owned());
+    for (interface, endpoint) in interfaces {
+        commands.push(format!("ip link set dev {interface} up"));
+        commands.push(format!("ip addr add {}/{PREFIX_V4} dev {interface}", endpoint.v4));
+        commands.push(format!(
+            "ip addr add {}/{PREFIX_V6} dev {interface} nodad",
+            endpoint.v6
+        ));
+    }
     commands
 }
 

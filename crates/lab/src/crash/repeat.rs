@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::play::{Facts, play};
 use super::report::Report;
-use super::{Options, stage};
+use super::{Fault, Options, stage};
 use crate::Outcome;
 use crate::node::Assume;
 
@@ -157,6 +157,13 @@ fn command(options: &Options, seed: u64) -> String {
     if let Some(node) = options.node {
         command += &format!(" --node {}", name(&|| node.to_possible_value()));
     }
+    if options.fault == Fault::CutServicePath {
+        command += &format!(" --how {}", name(&|| options.how.to_possible_value()));
+    }
+    if options.links > 1 {
+        let first = name(&|| options.first_link.to_possible_value());
+        command += &format!(" --links {} --first-link {first}", options.links);
+    }
     let mut add = |option: &str, value: Option<&dyn std::fmt::Display>| {
         if let Some(value) = value {
             // Writing to a String does not fail.
@@ -266,5 +273,15 @@ mod tests {
         assert!(replayed.then_power_off && replayed.without_state_sync);
         assert_eq!((replayed.log, replayed.request_mb), (options.log, 8));
         assert_eq!(replayed.megabytes, None);
+    }
+
+    #[test]
+    fn the_replay_command_cuts_the_same_path() {
+        let asked = "lab --fault cut-service-path --how uplink --links 2 --first-link other";
+        let options = Cli::parse_from(asked.split_whitespace()).options;
+        let again = command(&options, 9);
+        let replayed = Cli::parse_from(again.split(' ').skip(1)).options;
+        assert_eq!((replayed.fault, replayed.how), (options.fault, options.how));
+        assert_eq!((replayed.links, replayed.first_link), (2, options.first_link));
     }
 }

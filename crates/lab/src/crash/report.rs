@@ -7,7 +7,7 @@ use super::durations::{Cause, Durations, Felt, ms};
 use super::play::{AFTER, BEFORE, FAULT, Facts, LogAtFault, RETURN};
 use super::promise::BusyStall;
 use super::rounds::{self, RoundReport};
-use super::{Fault, Options, Policy, Returning, Sequel, Target, Workload};
+use super::{Fault, FirstLink, Options, PathFault, Policy, Returning, Sequel, Target, Workload};
 use crate::capture::Capture;
 use crate::client::Spread;
 use crate::emulator::{Passed, Way};
@@ -28,6 +28,11 @@ pub struct Report {
     fault: Fault,
     /// The node that it hit; of the first run.
     node: Option<Target>,
+    /// What broke the path, with cut-service-path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    how: Option<PathFault>,
+    links: u8,
+    first_link: FirstLink,
     then_power_off: bool,
     returning: Returning,
     baseline: bool,
@@ -82,6 +87,8 @@ pub struct Report {
     /// The log just before the fault of each run that is about its limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     log_at_fault: Vec<LogAtFault>,
+    /// How often who speaks has changed since the fault; of all runs.
+    role_changes: u64,
     /// Connections that were under way when the fault hit.
     connections_at_fault: usize,
     /// Connections that still were at the event after the fault; only they show that it changes nothing.
@@ -134,6 +141,7 @@ impl Report {
             resets: verdict.resets.iter().take(SHOWN).cloned().collect(),
             violations_more: verdict.violations_more,
             unproven: verdict.unproven.clone(),
+            role_changes: facts.role_changes,
             connections_at_fault: under_way(facts.fault_at),
             connections_at_second: facts.second_at.map_or(0, under_way),
             problems: facts.problems.iter().take(SHOWN).cloned().collect(),
@@ -155,7 +163,7 @@ impl Report {
                 .extend(report.rounds.iter().filter_map(RoundReport::problem));
         }
         report.add_violations(verdict.violations.clone());
-        report.look_for_emptiness(options.fault.sequel(facts.target));
+        report.look_for_emptiness(options.sequel(facts.target));
         if facts.second_at.is_some() && report.connections_at_second == 0 && !options.baseline {
             report
                 .problems
@@ -190,6 +198,9 @@ impl Report {
             server: options.application(),
             fault: options.fault,
             node: options.node,
+            how: (options.fault == Fault::CutServicePath).then_some(options.how),
+            links: options.links,
+            first_link: options.first_link,
             then_power_off: options.then_power_off,
             returning: options.returning,
             baseline: options.baseline,
@@ -221,6 +232,7 @@ impl Report {
             integration_gap_ms: None,
             rounds: Vec::new(),
             log_at_fault: Vec::new(),
+            role_changes: 0,
             connections_at_fault: 0,
             connections_at_second: 0,
             problems: Vec::new(),
@@ -235,7 +247,7 @@ impl Report {
     fn look_for_emptiness(&mut self, sequel: Sequel) {
         let must_take_over = match sequel {
             Sequel::Takeover | Sequel::TakeoverOfSome => !self.baseline,
-            Sequel::Claim => false,
+            Sequel::Claim | Sequel::AtMostOne => false,
             Sequel::Nothing => self.then_power_off,
         };
         if self.connections_at_fault == 0 {
@@ -255,6 +267,7 @@ impl Report {
         self.connections += other.connections;
         self.connections_survived += other.connections_survived;
         self.connections_refused += other.connections_refused;
+        self.role_changes += other.role_changes;
         self.connections_at_fault += other.connections_at_fault;
         self.connections_at_second += other.connections_at_second;
         self.connections_taken_over += other.connections_taken_over;

@@ -9,14 +9,16 @@ use anyhow::{Context, Result};
 
 use super::fault::Fault;
 use super::work::Work;
-use super::{Options, Policy, baseline, preflight};
+use super::{FirstLink, Options, Policy, baseline, preflight};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
 use crate::fence;
-use crate::net::address::{CLIENT, Endpoint, NODES, ROUTER_LAN, VIP_V4, VIP_V6, WITNESSES};
+use crate::net::address::{CLIENT, Endpoint, ROUTER_LAN, VIP_V4, VIP_V6, WITNESSES};
 use crate::net::{INTERFACE, NODE_NAMES, Plan, Topology};
 use crate::newcomer::greet;
-use crate::node::{Agent, Application, Arbiter, Assume, Content, HEARTBEAT_PORT, Pair, Server, Status};
+use crate::node::{
+    Agent, Application, Arbiter, Assume, Content, Fence, HEARTBEAT_PORT, Pair, Server, Status,
+};
 use crate::teardown::{Resource, Teardown};
 use crate::witness::{self, Witness};
 
@@ -29,6 +31,8 @@ const HEARTBEAT_MS: u32 = 20;
 const MISSED: u32 = 4;
 /// What is seen of an agent that comes back must not depend on how long a busy machine takes to start it.
 const AGENT_TIMEOUT_MS: u32 = 5_000;
+/// Node a waits for so much longer than a slow fence takes before it fences node b, in milliseconds.
+const FENCE_MARGIN_MS: u128 = 500;
 /// Where a server has workers, two, so that one can die.
 const WORKERS: u32 = 2;
 
@@ -75,7 +79,7 @@ impl Stage {
         let application = options.application();
         let directory = directory(options, run, teardown)?;
         let content = Content::generate(&directory, &work.files())?;
-        let network = Topology::build(run, Plan::of(options.way), teardown).context("build the network")?;
+        let network = Topology::build(run, plan(options), teardown).context("build the network")?;
         let emulator = network
             .wan
             .as_ref()
@@ -89,7 +93,7 @@ impl Stage {
         };
         let servers = [server(0)?, server(1)?];
         let (arbiter, witness) = arbiter(options, &network, run, &directory, teardown)?;
-        let pair = pair(options, run, arbiter, &directory)?;
+        let pair = pair(options, run, arbiter, &network, &directory)?;
         let agents = if options.baseline {
             baseline::hold(&network.nodes[0], pair.service.ip())?;
             None
@@ -144,6 +148,13 @@ impl Stage {
     /// If there is none or it does not answer.
     pub fn status(&self, index: usize) -> Result<Status> {
         self.agent(index)?.status(&self.network.nodes[index])
+    }
+
+    /// The latest epoch that a living agent knows; 0 without steadfast.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        let epoch = |index| self.status(index).map_or(0, |status| status.epoch());
+        epoch(0).max(epoch(1))
     }
 
     /// Has node `index` do what an operator's command says.
@@ -208,10 +219,17 @@ fn arbiter(
 ) -> Result<(Arbiter, Option<Witness>)> {
     match options.assume {
         Assume::FailStop => Ok((Arbiter::None, None)),
-        Assume::Fence => {
-            let of_peer =
-                |peer: usize| fence::command(&network.switch, NODE_NAMES[peer], &network.nodes[peer]);
-            Ok((Arbiter::Fence([of_peer(1)?, of_peer(0)?]), None))
+        Assume::Fence | Assume::SlowFence => {
+            let of = |node: usize| -> Result<Fence> {
+                let (peer, takes) = (1 - node, options.assume.takes());
+                let ports = network.ports(peer);
+                Ok(Fence {
+                    command: fence::command(&network.switch, &ports, &network.nodes[peer], takes)?,
+                    delay_ms: (node == 0 && !takes.is_zero())
+                        .then(|| u32::try_from(takes.as_millis() + FENCE_MARGIN_MS).expect("seconds")),
+                })
+            };
+            Ok((Arbiter::Fence([of(0)?, of(1)?]), None))
         }
         Assume::Etcd => {
             let mut hosts = Vec::new();
@@ -225,20 +243,47 @@ fn arbiter(
     }
 }
 
-fn pair(options: &Options, run: &str, arbiter: Arbiter, directory: &Path) -> Result<Pair> {
-    let address = |node: &Endpoint| match options.ipv6 {
+fn plan(options: &Options) -> Plan {
+    Plan {
+        second_network: options.links > 1,
+        own_switches: options.fault == Fault::CutServicePath,
+        ..Plan::of(options.way)
+    }
+}
+
+/// The addresses of node `index`, one for each of its networks, the service's first.
+fn addresses(options: &Options, network: &Topology, index: usize) -> Vec<IpAddr> {
+    let address = |node: Endpoint| match options.ipv6 {
         true => IpAddr::V6(node.v6),
         false => IpAddr::V4(node.v4),
     };
+    let interfaces = network.interfaces(index).into_iter();
+    interfaces.map(|(_, endpoint)| address(endpoint)).collect()
+}
+
+fn pair(
+    options: &Options,
+    run: &str,
+    arbiter: Arbiter,
+    network: &Topology,
+    directory: &Path,
+) -> Result<Pair> {
     let outside = match options.ipv6 {
         true => [ROUTER_LAN.v6, CLIENT.v6].map(IpAddr::V6),
         false => [ROUTER_LAN.v4, CLIENT.v4].map(IpAddr::V4),
     };
+    let mut addresses = [0, 1].map(|index| addresses(options, network, index));
+    let mut on_service = None;
+    if options.first_link == FirstLink::Other {
+        on_service = Some([addresses[0][0], addresses[1][0]]);
+        addresses.iter_mut().for_each(|links| links.reverse());
+    }
     let is_probed = options.fault == Fault::HangServer;
     Ok(Pair {
         binary: preflight::daemon(options)?,
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
-        addresses: [address(&NODES[0]), address(&NODES[1])].map(|address| vec![address]),
+        addresses,
+        on_service,
         service: service(options),
         service_name: "lab".to_owned(),
         interface: INTERFACE.to_owned(),

@@ -7,22 +7,22 @@ use nix::sys::signal::Signal;
 use nix::unistd::getpgid;
 use proto::Instant;
 
-use super::Returning;
 use super::fault::{Fault, Target};
 use super::stage::Stage;
+use super::{Options, Returning};
 use crate::clock::monotonic;
 use crate::net::INTERFACE;
 use crate::process;
 
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Lets `fault` happen to `target`. Returns the moment before. Of the agents of both nodes only the first is hit.
+/// Lets what `options` ask for happen to `target`. Returns the moment before. Of the agents of both nodes only the first is hit.
 ///
 /// # Errors
 /// If something cannot be killed, cut or removed.
-pub fn strike(stage: &Stage, fault: Fault, target: Target, returning: Returning) -> Result<Instant> {
-    let first = target.nodes()[0];
-    match fault {
+pub fn strike(stage: &Stage, options: &Options, target: Target) -> Result<Instant> {
+    let (first, returning) = (target.nodes()[0], options.returning);
+    match options.fault {
         Fault::PowerOff
         | Fault::KillAgentAfterTakeover
         | Fault::UpgradeAfterTakeover
@@ -31,6 +31,11 @@ pub fn strike(stage: &Stage, fault: Fault, target: Target, returning: Returning)
         Fault::LinkDown | Fault::CutBackup => {
             let moment = monotonic();
             stage.network.cables[first].pull()?;
+            Ok(moment)
+        }
+        Fault::CutServicePath => {
+            let moment = monotonic();
+            options.how.cut(&stage.network, first)?;
             Ok(moment)
         }
         Fault::KillServer => signal_server(stage, Signal::SIGKILL),
@@ -43,7 +48,7 @@ pub fn strike(stage: &Stage, fault: Fault, target: Target, returning: Returning)
             stage.agent(first)?.stop()?;
             Ok(moment)
         }
-        Fault::Handover | Fault::Drain => by_plan(stage, fault, first),
+        Fault::Handover | Fault::Drain => by_plan(stage, options.fault, first),
         Fault::FlushTc => flush_tc(stage, target),
     }
 }

@@ -5,6 +5,8 @@
 //!  10.1.0.2                 10.1.0.1   10.2.0.1            └── node b
 //!  fd01::2                   fd01::1    fd02::1        10.2.0.10/.11, fd02::10/::11; VIP 10.2.0.100, fd02::100
 //! ```
+//!
+//! A second network between the nodes, if there is one: 10.4.0.10/.11, fd04::10/::11. It leads nowhere else.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -51,6 +53,11 @@ pub const NODES: [Endpoint; 2] = [
     Endpoint::new([10, 2, 0, 10], [0xfd02, 0x10], [0, 0x10]),
     Endpoint::new([10, 2, 0, 11], [0xfd02, 0x11], [0, 0x11]),
 ];
+/// Node a and node b on the second network.
+pub const SECOND: [Endpoint; 2] = [
+    Endpoint::new([10, 4, 0, 10], [0xfd04, 0x10], [4, 0x10]),
+    Endpoint::new([10, 4, 0, 11], [0xfd04, 0x11], [4, 0x11]),
+];
 /// Hosts beside the nodes, for witnesses.
 pub const WITNESSES: [Endpoint; 3] = [
     Endpoint::new([10, 2, 0, 20], [0xfd02, 0x20], [0, 0x20]),
@@ -77,7 +84,7 @@ mod tests {
     #[test]
     fn no_two_interfaces_share_a_mac() {
         let hosts = [CLIENT, ROUTER_WAN, ROUTER_LAN, NODES[0], NODES[1]];
-        let all = [&hosts[..], &WITNESSES].concat();
+        let all = [&hosts[..], &SECOND, &WITNESSES].concat();
         for (i, one) in all.iter().enumerate() {
             assert!(all[i + 1..].iter().all(|other| other.mac != one.mac), "{one:?}");
         }

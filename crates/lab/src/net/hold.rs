@@ -20,6 +20,9 @@ use crate::teardown::Teardown;
 pub struct Options {
     #[command(flatten)]
     way: Way,
+    /// Networks between the nodes; the second one leads nowhere else.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    links: u8,
     /// Print the namespaces as one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -32,7 +35,10 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<Outcome> {
     let teardown = Teardown::start()?;
     let run = std::process::id().to_string();
-    let plan = Plan::of(options.way);
+    let plan = Plan {
+        second_network: options.links > 1,
+        ..Plan::of(options.way)
+    };
     let network = Topology::build(&run, plan, &teardown).context("build the network")?;
     let emulator = network
         .wan

@@ -5,12 +5,14 @@
 //!                                      └── b      only if the way to the client is emulated
 //! ```
 //!
-//! The switch has its own namespace, so that a node's cable can be pulled at the far end, as a person would do it.
+//! The switch has its own namespace, so that a node's cable can be pulled at the far end, as a person would do it. The second network,
+//! if there is one, is another bridge in it ([`switch`]).
 
 pub mod address;
 mod congestion;
 pub mod hold;
 mod ip;
+pub mod switch;
 
 use std::fs;
 use std::io;
@@ -18,13 +20,16 @@ use std::io;
 use linux::netns::{self, Cable, Netns};
 use thiserror::Error;
 
-use self::address::{CLIENT, Endpoint, NODES, PREFIX_V4, PREFIX_V6, ROUTER_LAN, ROUTER_WAN};
+use self::address::{CLIENT, Endpoint, NODES, PREFIX_V4, PREFIX_V6, ROUTER_LAN, ROUTER_WAN, SECOND};
 pub use self::ip::{IpError, batch};
+use self::switch::Cables;
 use crate::emulator::Way;
 use crate::teardown::{Resource, Teardown, TeardownError};
 
 /// The interface of the client and of each node.
 pub const INTERFACE: &str = "eth0";
+/// The interface of each node on the second network.
+pub const SECOND_INTERFACE: &str = "eth1";
 /// The router's interface towards the nodes.
 pub const ROUTER_LAN_INTERFACE: &str = "lan";
 /// The emulator's interface towards the client.
@@ -67,6 +72,10 @@ pub struct Plan {
     pub wan: bool,
     /// Let no host send segments larger than the wire carries (no TSO/GSO), so that one packet seen is one packet sent.
     pub single_packets: bool,
+    /// Connect the nodes by a second network.
+    pub second_network: bool,
+    /// Put each node behind a switch of its own, with an uplink to the router's.
+    pub own_switches: bool,
 }
 
 impl Plan {
@@ -76,6 +85,7 @@ impl Plan {
         Self {
             wan: !way.is_direct(),
             single_packets: way.loses(),
+            ..Self::default()
         }
     }
 }
@@ -94,7 +104,10 @@ pub struct Topology {
     /// Node a and node b.
     pub nodes: [Netns; 2],
     /// The cables of node a and node b, at the switch's end.
-    pub cables: [Cable; 2],
+    pub cables: [Cables; 2],
+    /// The uplinks of node a's and node b's own switches, if they have them, at the end of the router's switch.
+    pub uplinks: Option<[Cable; 2]>,
+    plan: Plan,
 }
 
 impl Topology {
@@ -103,7 +116,7 @@ impl Topology {
     /// # Errors
     /// Names the step that failed; what was built so far is removed by `teardown`.
     pub fn build(run: &str, plan: Plan, teardown: &Teardown) -> Result<Self, NetError> {
-        let names = Names::new(run, plan.wan);
+        let names = Names::new(run, plan);
         for name in names.all() {
             teardown.will_create(&Resource::Namespace(name.to_owned()))?;
         }
@@ -135,23 +148,60 @@ impl Topology {
         batch(None, &names.cables())?;
         batch(Some(&names.client), &host_commands(&CLIENT, &ROUTER_WAN, plan))?;
         batch(Some(&names.router), &router_commands())?;
-        batch(Some(&names.switch), &switch_commands())?;
-        for (name, endpoint) in names.nodes.iter().zip(&NODES) {
-            batch(Some(name), &host_commands(endpoint, &ROUTER_LAN, plan))?;
+        batch(Some(&names.switch), &switch::commands(plan))?;
+        for (index, name) in names.nodes.iter().enumerate() {
+            batch(Some(name), &host_commands(&NODES[index], &ROUTER_LAN, plan))?;
+            if plan.second_network {
+                batch(Some(name), &interface_commands(SECOND_INTERFACE, &SECOND[index]))?;
+            }
         }
         if let Some(wan) = &names.wan {
             let ends = [WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE];
             batch(Some(wan), &ends.map(|end| format!("link set dev {end} up")))?;
         }
-        let cables = [switch.cable(NODE_NAMES[0])?, switch.cable(NODE_NAMES[1])?];
+        let uplinks = match plan.own_switches {
+            true => Some([switch.cable(NODE_NAMES[0])?, switch.cable(NODE_NAMES[1])?]),
+            false => None,
+        };
         Ok(Self {
+            cables: [Cables::of(&switch, 0, plan)?, Cables::of(&switch, 1, plan)?],
+            uplinks,
+            plan,
             client,
             wan,
             router,
             switch,
             nodes,
-            cables,
         })
+    }
+
+    /// The switch's ports that the cables of node `index` are in.
+    #[must_use]
+    pub fn ports(&self, index: usize) -> Vec<&'static str> {
+        switch::ports_of(index, self.plan)
+    }
+
+    /// The interfaces of node `index`, each with its addresses; the service's first.
+    #[must_use]
+    pub fn interfaces(&self, index: usize) -> Vec<(&'static str, Endpoint)> {
+        let second = self
+            .plan
+            .second_network
+            .then_some((SECOND_INTERFACE, SECOND[index]));
+        [(INTERFACE, NODES[index])].into_iter().chain(second).collect()
+    }
+
+    /// Gives node `index` what its administrator has configured, as far as it has lost that: addresses and the way out.
+    ///
+    /// # Errors
+    /// Names the command that failed.
+    pub fn configure(&self, index: usize) -> Result<(), NetError> {
+        let mut commands = Vec::new();
+        for (interface, endpoint) in self.interfaces(index) {
+            commands.extend(interface_commands(interface, &endpoint));
+        }
+        commands.extend(way_out(&ROUTER_LAN));
+        Ok(batch(Some(self.nodes[index].name()), &commands)?)
     }
 }
 
@@ -206,17 +256,19 @@ struct Names {
     router: String,
     switch: String,
     nodes: [String; 2],
+    plan: Plan,
 }
 
 impl Names {
-    fn new(run: &str, wan: bool) -> Self {
+    fn new(run: &str, plan: Plan) -> Self {
         let name = |role: &str| namespace(run, role);
         Self {
             client: name("client"),
-            wan: wan.then(|| name("wan")),
+            wan: plan.wan.then(|| name("wan")),
             router: name("router"),
             switch: name("switch"),
             nodes: NODE_NAMES.map(name),
+            plan,
         }
     }
 
@@ -245,10 +297,19 @@ impl Names {
             ],
         };
         let router_lan = end(&self.router, ROUTER_LAN_INTERFACE, Some(&ROUTER_LAN));
-        cables.push(cable(router_lan, end(&self.switch, "router", None)));
-        for ((namespace, port), endpoint) in self.nodes.iter().zip(NODE_NAMES).zip(&NODES) {
-            let node = end(namespace, INTERFACE, Some(endpoint));
-            cables.push(cable(node, end(&self.switch, port, None)));
+        let at_switch = |port: &str| end(&self.switch, port, None);
+        cables.push(cable(router_lan, at_switch(switch::ROUTER)));
+        for (index, namespace) in self.nodes.iter().enumerate() {
+            let node = end(namespace, INTERFACE, Some(&NODES[index]));
+            cables.push(cable(node, at_switch(switch::port_of(index, self.plan))));
+            if self.plan.own_switches {
+                let [near, far] = switch::uplink(index);
+                cables.push(cable(at_switch(near), at_switch(far)));
+            }
+            if self.plan.second_network {
+                let node = end(namespace, SECOND_INTERFACE, Some(&SECOND[index]));
+                cables.push(cable(node, at_switch(switch::SECOND_PORTS[index])));
+            }
         }
         cables
     }
@@ -318,9 +379,15 @@ fn host_commands(host: &Endpoint, gateway: &Endpoint, plan: Plan) -> Vec<String>
         commands.push(format!("link set dev {INTERFACE} gso_max_segs 1"));
     }
     commands.extend(interface_commands(INTERFACE, host));
-    commands.push(format!("route add default via {}", gateway.v4));
-    commands.push(format!("route add default via {}", gateway.v6));
+    commands.extend(way_out(gateway));
     commands
+}
+
+fn way_out(gateway: &Endpoint) -> [String; 2] {
+    [
+        format!("route replace default via {}", gateway.v4),
+        format!("route replace default via {}", gateway.v6),
+    ]
 }
 
 fn router_commands() -> Vec<String> {
@@ -333,18 +400,7 @@ fn router_commands() -> Vec<String> {
 fn interface_commands(interface: &str, endpoint: &Endpoint) -> [String; 3] {
     [
         format!("link set dev {interface} up"),
-        format!("addr add {}/{PREFIX_V4} dev {interface}", endpoint.v4),
-        format!("addr add {}/{PREFIX_V6} dev {interface} nodad", endpoint.v6),
+        format!("addr replace {}/{PREFIX_V4} dev {interface}", endpoint.v4),
+        format!("addr replace {}/{PREFIX_V6} dev {interface} nodad", endpoint.v6),
     ]
-}
-
-fn switch_commands() -> Vec<String> {
-    // Multicast snooping would swallow neighbour solicitations until it knows a querier.
-    let bridge = "link add name lan type bridge stp_state 0 forward_delay 0 mcast_snooping 0";
-    let mut commands = vec![bridge.to_owned(), "link set dev lan up".to_owned()];
-    for port in ["router"].iter().chain(&NODE_NAMES) {
-        commands.push(format!("link set dev {port} master lan"));
-        commands.push(format!("link set dev {port} up"));
-    }
-    commands
 }

@@ -47,8 +47,10 @@ pub struct Pair {
     pub binary: PathBuf,
     /// The names of node a and b, unique on this machine.
     pub names: [String; 2],
-    /// Their addresses, one for each link between them, first on the LAN.
+    /// Their addresses, one for each link between them.
     pub addresses: [Vec<IpAddr>; 2],
+    /// Their addresses on the service's interface, where those are not the first ones.
+    pub on_service: Option<[IpAddr; 2]>,
     /// The service.
     pub service: SocketAddr,
     /// Its name in the configuration.
@@ -155,7 +157,7 @@ interface = \"{interface}\"
 policy = \"{}\"
 primary = \"{primary}\"
 application = \"{loopback}:{port}\"
-{}{}{}{}{}",
+{}{}{}{}{}{}",
             self.agent_timeout_ms
                 .map_or_else(String::new, |ms| format!("agent_timeout_ms = {ms}\n")),
             self.names[peer],
@@ -168,6 +170,10 @@ application = \"{loopback}:{port}\"
             self.log.table(),
             self.service.ip(),
             self.policy,
+            self.on_service.map_or_else(String::new, |nodes| format!(
+                "peer_address = \"{}\"\n",
+                nodes[peer]
+            )),
             if self.opaque { "opaque = \"replica\"\n" } else { "" },
             self.claim(),
             self.state_sync
@@ -478,13 +484,14 @@ impl Operator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::AtLimit;
+    use crate::node::{AtLimit, Fence};
 
     fn pair() -> Pair {
         Pair {
             binary: "steadfast".into(),
             names: ["a-1".to_owned(), "b-1".to_owned()],
             addresses: ["10.2.0.10", "10.2.0.11"].map(|address| vec![address.parse().unwrap()]),
+            on_service: None,
             service: "10.2.0.100:80".parse().unwrap(),
             service_name: "lab".to_owned(),
             interface: "eth0".to_owned(),
@@ -526,13 +533,15 @@ mod tests {
                 "health",
                 "state_sync",
                 "opaque",
-                "[log]"
+                "[log]",
+                "peer_address",
             ]
             .iter()
             .all(|key| !plain.contains(key)),
             "{plain}"
         );
         let full = Pair {
+            on_service: Some(["10.2.0.10", "10.2.0.11"].map(|address| address.parse().unwrap())),
             opaque: true,
             agent_timeout_ms: Some(5_000),
             claim_ping: vec!["10.2.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap()],
@@ -541,7 +550,10 @@ mod tests {
                 expect: "HTTP/1.",
             }),
             state_sync: Some("/x/sync".into()),
-            arbiter: Arbiter::Fence([vec!["off".to_owned()], Vec::new()]),
+            arbiter: Arbiter::Fence(["off", "on"].map(|program| Fence {
+                command: vec![program.to_owned()],
+                delay_ms: None,
+            })),
             log: Log {
                 log_mb: Some(1),
                 at_limit: Some(AtLimit::Spill),
@@ -554,6 +566,7 @@ mod tests {
         assert_eq!(table["log"]["per_connection_mb"].as_integer(), Some(1));
         assert_eq!(table["log"]["at_limit"].as_str(), Some("spill"));
         assert_eq!(table["node"]["agent_timeout_ms"].as_integer(), Some(5_000));
+        assert_eq!(service["peer_address"].as_str(), Some("10.2.0.11"));
         assert_eq!(service["opaque"].as_str(), Some("replica"));
         assert_eq!(service["claim_ping"][1].as_str(), Some("10.1.0.2"));
         assert_eq!(service["state_sync"][0].as_str(), Some("/x/sync"));

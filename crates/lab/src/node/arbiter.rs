@@ -1,6 +1,7 @@
 //! Who decides which node may speak when they do not hear each other, as the daemons are told of it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -14,8 +15,21 @@ pub enum Assume {
     FailStop,
     /// A command that turns the other node's power off.
     Fence,
+    /// The same with a command that takes two seconds.
+    SlowFence,
     /// etcd, outside of the nodes.
     Etcd,
+}
+
+impl Assume {
+    /// How long its answer takes, beyond what a process and a few packets take.
+    #[must_use]
+    pub fn takes(self) -> Duration {
+        match self {
+            Self::FailStop | Self::Fence | Self::Etcd => Duration::ZERO,
+            Self::SlowFence => Duration::from_secs(2),
+        }
+    }
 }
 
 /// The same with what it needs.
@@ -24,8 +38,8 @@ pub enum Arbiter {
     /// Nobody.
     #[default]
     None,
-    /// For each node the command, with its arguments, that turns the other one's power off.
-    Fence([Vec<String>; 2]),
+    /// For each node how it turns the other one's power off.
+    Fence([Fence; 2]),
     /// The members' URLs, and the directory with `ca.crt` and each node's `NAME.crt` and `NAME.key`.
     Etcd {
         /// Where clients reach the members.
@@ -37,12 +51,30 @@ pub enum Arbiter {
     },
 }
 
+/// A node's fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The command, with its arguments.
+    pub command: Vec<String>,
+    /// Milliseconds for which the node waits before it runs the command; `None`: not configured.
+    pub delay_ms: Option<u32>,
+}
+
+impl Fence {
+    fn table(&self) -> String {
+        let delay = self
+            .delay_ms
+            .map_or_else(String::new, |ms| format!("delay_ms = {ms}\n"));
+        format!("\n[fence]\ncommand = [{}]\n{delay}", quoted(&self.command))
+    }
+}
+
 impl Arbiter {
     /// The table that node `index` has in its configuration.
     pub(super) fn table(&self, index: usize) -> String {
         match self {
             Self::None => String::new(),
-            Self::Fence(commands) => format!("\n[fence]\ncommand = [{}]\n", quoted(&commands[index])),
+            Self::Fence(fences) => fences[index].table(),
             Self::Etcd {
                 endpoints,
                 directory,
@@ -74,8 +106,16 @@ mod tests {
     #[test]
     fn each_node_has_its_own_command_and_certificate() {
         assert_eq!(Arbiter::None.table(0), "");
-        let fence = Arbiter::Fence([vec!["off".to_owned(), "b".to_owned()], vec!["off".to_owned()]]);
-        assert_eq!(fence.table(0), "\n[fence]\ncommand = [\"off\", \"b\"]\n");
+        let fence = |command: &[&str], delay_ms| Fence {
+            command: command.iter().map(|&word| word.to_owned()).collect(),
+            delay_ms,
+        };
+        let fences = Arbiter::Fence([fence(&["off", "b"], None), fence(&["off"], Some(500))]);
+        assert_eq!(fences.table(0), "\n[fence]\ncommand = [\"off\", \"b\"]\n");
+        assert_eq!(
+            fences.table(1),
+            "\n[fence]\ncommand = [\"off\"]\ndelay_ms = 500\n"
+        );
         let etcd = Arbiter::Etcd {
             endpoints: vec!["https://10.2.0.20:2379".to_owned()],
             directory: "/tls".into(),

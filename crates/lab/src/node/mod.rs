@@ -8,7 +8,7 @@ mod server;
 mod status;
 
 pub use self::agent::{Agent, HEARTBEAT_PORT, Pair};
-pub use self::arbiter::{Arbiter, Assume};
+pub use self::arbiter::{Arbiter, Assume, Fence};
 pub use self::log::{AtLimit, Log};
 pub use self::server::{Application, Content, DEBIAN_PYTHON, Server, WEBSOCKETS};
 pub use self::status::{Connection, Service, Status, Takeover};

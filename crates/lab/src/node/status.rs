@@ -122,6 +122,12 @@ impl Status {
         Some(Instant::from_nanos(since.at_ns))
     }
 
+    /// How often who speaks for the lab's service has changed.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.services.first().map_or(0, |service| service.epoch)
+    }
+
     /// Whether every service is protected by both nodes.
     #[must_use]
     pub fn is_duplex(&self) -> bool {

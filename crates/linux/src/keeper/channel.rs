@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::input::{Input, Piece};
 
 /// Both ends must be of one version: an agent that finds another one starts a keeper of its own.
-const MAGIC: [u8; 4] = *b"SFK6";
+pub(super) const MAGIC: [u8; 4] = *b"SFK6";
 const HEADER: usize = MAGIC.len() + 1;
 const INLINE: u8 = 0;
 const IN_MEMFD: u8 = 1;

@@ -5,6 +5,7 @@ mod control;
 mod door;
 mod endings;
 mod lab;
+mod messages;
 mod relaying;
 mod rests;
 mod turns;

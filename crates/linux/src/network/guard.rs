@@ -7,6 +7,9 @@
 //! A takeover speaks before the right is granted, which takes a message to the kernel: its sockets bear [`MARK_SPEAK`], and so do
 //! those that take over a mark of a packet that the wire let in. A RST needs the right, or [`MARK_END`]: that is said on purpose, of a
 //! connection that was decided, also by a wire that has taken over some beside a primary that lives. No kernel says that by itself.
+//!
+//! The table also refuses Multipath TCP (RFC 8684): it takes that option out of every SYN that comes to a service, so both ends fall
+//! back to plain TCP. No log of one path has all bytes of a connection that has several, and no kernel restores one.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -40,7 +43,7 @@ pub(super) fn exists(table: &str) -> Result<bool, Error> {
 }
 
 /// Rules of a whole table.
-const RULES: usize = 7;
+const RULES: usize = 9;
 
 /// Whether the table is as it was made, and `speakers` may speak. It costs a few messages to the kernel.
 pub(super) fn stands(
@@ -96,14 +99,18 @@ fn ruleset(table: &str, services: &[SocketAddr]) -> String {
         }
     };
     let (guarded4, guarded6) = (elements(true), elements(false));
-    let chain = "type filter hook output priority mangle; policy accept;";
+    let output = "type filter hook output priority mangle; policy accept;";
+    let input = "type filter hook input priority mangle; policy accept;";
+    let fall_back = "tcp flags & syn == syn tcp option mptcp exists counter reset tcp option mptcp";
     // A table that a dead daemon left keeps who may speak; its rules are not doubled.
     format!(
         "add table inet {table}
         add chain inet {table} mute
-        add chain inet {table} output {{ {chain} }}
+        add chain inet {table} output {{ {output} }}
+        add chain inet {table} input {{ {input} }}
         flush chain inet {table} mute
         flush chain inet {table} output
+        flush chain inet {table} input
         table inet {table} {{
             set guarded4 {{ type ipv4_addr . inet_service; {guarded4} }}
             set guarded6 {{ type ipv6_addr . inet_service; {guarded6} }}
@@ -119,6 +126,10 @@ fn ruleset(table: &str, services: &[SocketAddr]) -> String {
             chain output {{
                 ip saddr . tcp sport @guarded4 ip saddr . tcp sport != @speak4 jump mute
                 ip6 saddr . tcp sport @guarded6 ip6 saddr . tcp sport != @speak6 jump mute
+            }}
+            chain input {{
+                ip daddr . tcp dport @guarded4 {fall_back}
+                ip6 daddr . tcp dport @guarded6 {fall_back}
             }}
         }}
         "

@@ -37,6 +37,11 @@ impl Interface {
         Ok(interfaces()?.into_iter().find(|interface| interface.name == name))
     }
 
+    /// The index of the interface that has its name now: another one if it was made anew; nothing if there is none.
+    pub fn index_now(&self) -> Option<u32> {
+        nix::net::if_::if_nametoindex(self.name.as_str()).ok()
+    }
+
     /// Its first address of the family of `address`.
     pub fn address_like(&self, address: IpAddr) -> Option<IpAddr> {
         self.addresses

@@ -7,7 +7,7 @@
 //!
 //! | for | what | why |
 //! |---|---|---|
-//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak |
+//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak; Multipath TCP is refused |
 //! | every node | `arp_ignore`, `arp_announce` | an address on `lo` is its sockets' only, not its ARP's |
 //! | every node | rule for the application's replies, local route | relayed connections have their clients' addresses |
 //! | every node | `tcp_fwmark_accept` | who answers a SYN bears its mark: a relayed connection's, or that of a takeover |

@@ -85,6 +85,24 @@ impl Step {
         matches!(self, Self::Address { interface, .. } if interface != LOOPBACK)
     }
 
+    /// Whether this is gone when this interface is.
+    pub(super) fn is_on(&self, name: &str) -> bool {
+        match self {
+            Self::Sysctl { key, .. } => key.split('/').any(|part| part == name),
+            Self::Route {
+                way: Way::Via { interface, .. },
+                ..
+            }
+            | Self::Address { interface, .. } => interface == name,
+            Self::Route {
+                way: Way::Local { .. },
+                ..
+            }
+            | Self::Guard { .. }
+            | Self::Rule(_) => false,
+        }
+    }
+
     /// Of what is switched: whether it belongs to `part`.
     pub(super) fn serves(&self, part: Part) -> bool {
         match self {

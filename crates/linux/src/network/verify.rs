@@ -21,7 +21,20 @@ impl Network {
     /// The first step that failed (as long as a cable is unplugged, a route over it cannot be made); the others were
     /// tried all the same.
     pub fn repair(&mut self) -> Result<Vec<String>, Error> {
-        let missing = self.missing()?;
+        self.repair_what(|_| true)
+    }
+
+    /// The same for what is on one interface.
+    ///
+    /// # Errors
+    /// As for [`Network::repair`].
+    pub fn repair_on(&mut self, interface: &str) -> Result<Vec<String>, Error> {
+        self.repair_what(|step| step.is_on(interface))
+    }
+
+    fn repair_what(&mut self, which: impl Fn(&Step) -> bool) -> Result<Vec<String>, Error> {
+        let mut missing = self.missing()?;
+        missing.retain(which);
         let mut outcome = Ok(());
         for step in &missing {
             let repaired = step.apply(&self.netlink).and_then(|()| self.restore_speech(step));

@@ -60,6 +60,7 @@ pub(super) struct ServiceState {
     pub hold_until_ns: u64,
     pub caps: u32,
     pub consented: u32,
+    pub crash_codes: [u32; 8],
 }
 
 /// `struct client_key`: a connection, by its client.
@@ -147,7 +148,6 @@ impl Death {
 #[derive(Clone, Copy)]
 pub(super) struct NodeState {
     pub agent_asleep: u32,
-    pub crash_codes: [u32; 8],
     pub zero: u32,
     pub netns_cookie: u64,
     pub agent_seen_ns: u64,
@@ -216,7 +216,7 @@ pub const REASONS: [&str; 21] = [
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<ServiceKey>() == 20);
-const _: () = assert!(size_of::<ServiceState>() == 88);
+const _: () = assert!(size_of::<ServiceState>() == 120);
 const _: () = assert!(size_of::<ClientKey>() == 20);
-const _: () = assert!(size_of::<NodeState>() == 64);
+const _: () = assert!(size_of::<NodeState>() == 32);
 const _: () = assert!(size_of::<Record>() == 24);

@@ -61,10 +61,10 @@ impl Wire {
         let Some(mut wire) = Self::over_pins(node, options, services)? else {
             return Ok(None);
         };
-        for service in services {
+        for (index, service) in (0..).zip(services) {
             wire.remember_interface(service.ifindex);
+            wire.set_crash_codes(index, &service.crash_exit_codes);
         }
-        wire.set_crash_codes(&options.crash_exit_codes);
         wire.set_agent_timeout(options.agent_timeout);
         wire.set_asleep(false);
         for index in (0_u16..).take(services.len()) {
@@ -126,7 +126,7 @@ impl Wire {
             return Ok(Err(format!("it serves {known} services, not {}", services.len())));
         }
         for (index, service) in (0_u16..).zip(services) {
-            let WireService { address, port, .. } = *service;
+            let (address, port) = (service.address, service.port);
             let state = self.state(index);
             let same = self.index_of(&map, address, port)? == Some(index.into())
                 && (state.ifindex, state.own_mac) == (service.ifindex, service.own_mac);

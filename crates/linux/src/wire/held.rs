@@ -117,19 +117,14 @@ impl Wire {
         self.undecided.forget(index);
         if self.has_told(index) {
             // Some were told one by one, before the whole service was taken over.
-            for &client in clients {
-                self.forget(&ClientKey::new(client, index).to_bytes())?;
-            }
+            self.delete_clients("held", index, clients)?;
         }
         Ok(())
     }
 
     /// The clients that the wire was told of one by one, and has not forgotten.
     pub fn held(&self, index: u16) -> Vec<SocketAddr> {
-        let of_service = |key: &Vec<u8>| key.ends_with(&index.to_ne_bytes());
-        let map = self.map("held");
-        let keys = map.keys().filter(of_service);
-        keys.filter_map(|key| ClientKey::client(&key)).collect()
+        self.clients_in("held", index)
     }
 
     /// These clients are nobody special any more: what they say is for the primary.
@@ -137,8 +132,7 @@ impl Wire {
     /// # Errors
     /// What the kernel says.
     pub fn forget_clients(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
-        let mut clients = clients.iter();
-        clients.try_for_each(|&client| self.forget(&ClientKey::new(client, index).to_bytes()))
+        self.delete_clients("held", index, clients)
     }
 
     /// What an agent was deciding when it died is lost with it: nobody waits for it.
@@ -184,19 +178,10 @@ impl Wire {
         let of_service = |key: &Vec<u8>| key.ends_with(&index.to_ne_bytes());
         let keys: Vec<_> = self.map("held").keys().filter(of_service).collect();
         for key in keys {
-            self.forget(&key)?;
+            self.delete_key("held", &key)?;
         }
         self.told.fetch_and(!(1 << index), Ordering::Relaxed);
         Ok(())
-    }
-
-    fn forget(&self, key: &[u8]) -> Result<(), WireError> {
-        match self.map("held").delete(key) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                Err(error).step(|| "forgetting which connections were held".into())
-            }
-            _ => Ok(()),
-        }
     }
 
     fn set_holds(&self, index: u16, holds: u32) {

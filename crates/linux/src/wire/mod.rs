@@ -8,6 +8,7 @@ mod adopt;
 mod attach;
 mod caps;
 mod deaths;
+mod dying;
 mod held;
 mod ring;
 mod watch;
@@ -134,8 +135,6 @@ pub struct WireOptions {
     pub ring_bytes: u32,
     /// Bytes of the ring of SYNs; as above.
     pub ring_open_bytes: u32,
-    /// Exit codes that count as a crash.
-    pub crash_exit_codes: Vec<u8>,
     /// An agent that has been away for longer does not keep packets from passing when the log is full.
     pub agent_timeout: Duration,
     /// Copy packets in chunks even where `bpf_dynptr_copy` exists (to test the fallback).
@@ -148,7 +147,6 @@ impl Default for WireOptions {
             ring_cached_bytes: 16 << 20,
             ring_bytes: 64 << 20,
             ring_open_bytes: 1 << 20,
-            crash_exit_codes: Vec::new(),
             agent_timeout: Duration::MAX,
             chunks_only: false,
         }
@@ -156,7 +154,7 @@ impl Default for WireOptions {
 }
 
 /// One service as the eBPF programs see it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WireService {
     /// The VIP.
     pub address: IpAddr,
@@ -166,6 +164,8 @@ pub struct WireService {
     pub ifindex: u32,
     /// This node's MAC address there.
     pub own_mac: [u8; 6],
+    /// Exit codes of its processes that count as a crash.
+    pub crash_exit_codes: Vec<u8>,
 }
 
 /// The loaded, attached and pinned programs with their maps.
@@ -210,7 +210,6 @@ impl Wire {
         }
         adopt::stamp(&pin_dir)?;
         let wire = Self::over(object, pin_dir)?;
-        wire.set_crash_codes(&options.crash_exit_codes);
         wire.set_agent_timeout(options.agent_timeout);
         Ok(wire)
     }
@@ -299,6 +298,7 @@ impl Wire {
             hold_until_ns: 0,
             caps: 0,
             consented: 0,
+            crash_codes: words::crash_codes(&service.crash_exit_codes),
         };
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };
@@ -347,6 +347,23 @@ impl Wire {
     /// Names the step that failed: the interface may be gone.
     pub fn reattach(&self, interface: u32) -> Result<(), WireError> {
         attach::attach_interface(&self.object, interface)
+    }
+
+    /// A service's interface was made anew: from here on the programs hang at the one with this index, which has this MAC address.
+    ///
+    /// # Errors
+    /// Names the step that failed: that interface may be gone, too.
+    pub fn move_service(&mut self, index: u16, ifindex: u32, own_mac: [u8; 6]) -> Result<(), WireError> {
+        attach::attach_interface(&self.object, ifindex)?;
+        let old = self.state(index).ifindex;
+        self.set_interface(index, ifindex, own_mac);
+        let services = 0..u16::try_from(SERVICES_MAX).expect("few");
+        let is_used = services
+            .map(|index| self.state(index).ifindex)
+            .any(|used| used == old);
+        self.interfaces.retain(|interface| *interface != old || is_used);
+        self.remember_interface(ifindex);
+        Ok(())
     }
 
     /// Packets from and to other ports are none of any service.

@@ -5,7 +5,7 @@
 //! handled, so a reader that dies loses nothing: its successor handles them again.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapHandle};
 use memmap2::{Mmap, MmapMut, MmapOptions};
@@ -145,8 +145,10 @@ pub struct Log {
 }
 
 impl Log {
-    /// How far the rings are reserved now.
+    /// How far the rings are reserved now. An agent that has closed a gate before finds here every record of a packet that has passed
+    /// it: the counterpart of `publish_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the ring's end).
     pub fn ends(&self) -> Vec<u64> {
+        fence(Ordering::SeqCst);
         self.rings.iter().map(Ring::end).collect()
     }
 

@@ -48,6 +48,12 @@ impl FilterWatch {
         })
     }
 
+    /// Watches this interface instead of that one, which was replaced.
+    pub fn replace(&mut self, old: u32, new: u32) {
+        self.interfaces.retain(|interface| *interface != old);
+        self.interfaces.push(new);
+    }
+
     /// The watched interfaces at which something was removed since the last call, not necessarily ours: give each to
     /// [`Wire::reattach`](super::Wire::reattach), which does no harm where nothing is missing. It says so if the interface
     /// itself is gone.

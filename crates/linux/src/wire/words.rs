@@ -62,6 +62,16 @@ impl Wire {
         unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
     }
 
+    /// Where the service's packets are sent, and from which MAC address. One that is sent meanwhile may get lost.
+    pub(super) fn set_interface(&self, index: u16, ifindex: u32, own_mac: [u8; 6]) {
+        let state = self.state_pointer(index);
+        // SAFETY: within the mapping; what a program reads in between leads to no interface, or to one that drops it.
+        unsafe {
+            (&raw mut (*state).own_mac).write_volatile(own_mac);
+            (&raw mut (*state).ifindex).write_volatile(ifindex);
+        }
+    }
+
     /// When the last packet of the primary came through: nanoseconds of the monotonic clock, 0 for never.
     pub fn peer_seen_ns(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.
@@ -168,12 +178,18 @@ impl Wire {
         word.store(u32::from(asleep), Ordering::SeqCst);
     }
 
-    pub(super) fn set_crash_codes(&self, codes: &[u8]) {
-        let mut words = [0_u32; 8];
-        for &code in codes {
-            words[usize::from(code / 32)] |= 1 << (code % 32);
-        }
+    pub(super) fn set_crash_codes(&self, index: u16, codes: &[u8]) {
+        let state = self.state_pointer(index);
         // SAFETY: within the mapping, aligned.
-        unsafe { (&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).crash_codes).write_volatile(words) };
+        unsafe { (&raw mut (*state).crash_codes).write_volatile(crash_codes(codes)) };
     }
+}
+
+/// A bit for each exit code.
+pub(super) fn crash_codes(codes: &[u8]) -> [u32; 8] {
+    let mut words = [0_u32; 8];
+    for &code in codes {
+        words[usize::from(code / 32)] |= 1 << (code % 32);
+    }
+    words
 }

@@ -101,6 +101,33 @@ pub fn set_checksum(packet: &mut [u8], value: u16) {
     packet[tcp + 16..tcp + 18].copy_from_slice(&value.to_be_bytes());
 }
 
+/// The TCP packet with `options` as they stand, padded with zeroes, instead of the options that it has.
+pub fn with_tcp_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
+    let tcp = if packet[0] >> 4 == 4 { 20 } else { 40 };
+    let payload = tcp + usize::from(packet[tcp + 12] >> 4) * 4;
+    let mut changed = [&packet[..tcp + 20], options].concat();
+    changed.resize(tcp + 20 + options.len().next_multiple_of(4), 0);
+    let words = u8::try_from((changed.len() - tcp) / 4).expect("at most 40 bytes");
+    changed[tcp + 12] = words << 4;
+    changed.extend(&packet[payload..]);
+    let segment_len = u16::try_from(changed.len() - tcp).expect("short");
+    if tcp == 20 {
+        changed[2..4].copy_from_slice(&(segment_len + 20).to_be_bytes());
+        fix_ipv4_header(&mut changed);
+    } else {
+        changed[4..6].copy_from_slice(&segment_len.to_be_bytes());
+    }
+    set_checksum(&mut changed, 0);
+    let addresses = if tcp == 20 { 12..20 } else { 8..40 };
+    let summed = [&changed[addresses], &changed[tcp..]].concat();
+    let pairs = summed
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)])));
+    let sum = fold(pairs.sum::<u32>() + 6 + u32::from(segment_len));
+    set_checksum(&mut changed, sum);
+    changed
+}
+
 /// Makes an IPv4 header's checksum right again.
 pub fn fix_ipv4_header(packet: &mut [u8]) {
     let len = usize::from(packet[0] & 15) * 4;

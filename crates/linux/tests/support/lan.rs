@@ -30,6 +30,14 @@ impl Family {
         }
     }
 
+    /// The exit code that is a crash of the service's processes, and not of the other's.
+    pub fn crash_code(self) -> u8 {
+        match self {
+            Self::V4 => 3,
+            Self::V6 => 255,
+        }
+    }
+
     /// The address on the LAN that ends in `last`.
     pub fn address(self, last: u8) -> IpAddr {
         match self {

@@ -133,6 +133,9 @@ impl Log {
             Change::Handshake | Change::Ended(_) | Change::Old => return,
         };
         let connection = table.get(id).expect("it changed");
+        if connection.protection() != Protection::Protected {
+            return; // nothing of it is kept
+        }
         let transcript = self.transcripts.entry(client).or_default();
         let (input, output) = frontiers(connection);
         connection

@@ -32,6 +32,7 @@ pub fn services(host: &Host) -> [WireService; 2] {
         port: family.vip().port(),
         ifindex,
         own_mac: host.mac(),
+        crash_exit_codes: vec![family.crash_code()],
     })
 }
 

@@ -53,13 +53,13 @@ impl Connection {
     }
 
     /// What memory the logs may hold. What is under way does not count, in either direction: a takeover needs all of it, it cannot be
-    /// spilled, and the windows and send buffers of both sides bound it. What is compared has a bound of its own.
+    /// spilled, and the windows and send buffers of both sides bound it. What the follower keeps has a bound of its own.
     fn bound(&self) -> usize {
         let input = self.input.end().since(self.input_acknowledged());
         let output = self.output.end().since(self.output.base());
         let excess = self.capped.as_ref().map_or(0, |capped| capped.excess);
-        let compared = self.follower.memory() as u64;
-        usize::try_from(self.limit.saturating_add(input + output + excess + compared)).unwrap_or(usize::MAX)
+        let followed = self.follower.memory() as u64;
+        usize::try_from(self.limit.saturating_add(input + output + excess + followed)).unwrap_or(usize::MAX)
     }
 
     /// Whether output up to `end` is logged. No server says more than its client ever had room for: for that no memory is taken.
@@ -69,13 +69,18 @@ impl Connection {
 
     pub(super) fn hold_limit(&mut self) {
         if self.memory() > self.bound() {
-            self.hold(self.bound());
+            self.hold(self.bound(), Full::Memory);
         }
     }
 
-    /// The logs may not hold more than `bound` bytes of memory: input is spilled, or a reply is given up, or the whole connection.
-    pub fn hold(&mut self, bound: usize) {
-        let Err(full) = self.spill(bound) else { return };
+    /// The logs may not hold more than `bound` bytes of memory, for this reason: input is spilled, or a reply is given up, or the whole
+    /// connection.
+    pub fn hold(&mut self, bound: usize, why: Full) {
+        let full = match self.spill(bound) {
+            Ok(()) => return,
+            Err(Full::Memory) => why,
+            Err(full) => full,
+        };
         if self.input.memory() > self.kept() {
             self.give_up_input(full);
         } else {
@@ -280,7 +285,12 @@ mod tests {
         let mut upload = Upload::new(u64::MAX, Some(Arc::clone(&spills)));
         upload.upload(10 * LIMIT as usize);
         assert_eq!(upload.connection().protection(), Protection::Protected);
-        assert!(upload.table.memory() <= LIMIT, "{}", upload.table.memory());
+        let followed = upload.connection().follower().memory() as u64;
+        assert!(
+            upload.table.memory() <= LIMIT + followed,
+            "{}",
+            upload.table.memory()
+        );
         assert_eq!(upload.connection().spilled(), spills.bytes());
         assert!(upload.fed() == upload.due());
         upload.table.clear();
@@ -358,7 +368,7 @@ mod tests {
         for (spills, reason) in [
             (
                 None,
-                "a Put request is unanswered and was not kept: the log reached its limit",
+                "a Put request is unanswered and was not kept: all logs together reached their limit, and its client holds the most",
             ),
             (Some(files(u64::MAX).0), "Protected"),
         ] {
@@ -399,7 +409,10 @@ mod tests {
             }
         }
         let reason = server.reason();
-        assert!(reason.ends_with("the log reached its limit"), "{reason}");
+        assert!(
+            reason.starts_with("all logs together reached their limit"),
+            "{reason}"
+        );
         assert_eq!(server.table.memory(), 0, "nothing of it is needed");
     }
 
@@ -451,7 +464,8 @@ mod tests {
             upload.table.keep(&shelf);
             prop_assert_eq!(upload.connection().protection(), Protection::Protected);
             let under_way = upload.sent.len() - upload.acknowledged;
-            prop_assert!(upload.table.memory() <= LIMIT + under_way as u64);
+            let followed = upload.connection().follower().memory();
+            prop_assert!(upload.table.memory() <= LIMIT + (under_way + followed) as u64);
             prop_assert!(upload.fed() == upload.due());
         }
     }

@@ -25,7 +25,9 @@ impl Found {
             epoch,
             is_consented: true,
             is_confirmed: true,
+            seen: Instant::ZERO,
             taken: Vec::new(),
+            orphans: Vec::new(),
         }
     }
 }
@@ -34,7 +36,6 @@ impl Found {
 pub(super) fn config(is_primary: bool) -> NodeConfig {
     let table = TableConfig {
         connection_bytes_max: 1000,
-        bytes_max: 10_000,
         ..TableConfig::sample()
     };
     NodeConfig {
@@ -48,6 +49,7 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
         },
         lease: Duration::from_millis(300),
         arbiter: Arbiter::FailStop,
+        fence_delay: Duration::ZERO,
         services: vec![ServiceConfig {
             table,
             is_primary,
@@ -55,5 +57,20 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
             found: None,
             state_sync: None,
         }],
+    }
+}
+
+impl super::Node {
+    /// What it was told, with what was found of each service.
+    pub(super) fn config_as_found(&self) -> NodeConfig {
+        let services = self
+            .services
+            .iter()
+            .map(|service| service.config.clone())
+            .collect();
+        NodeConfig {
+            services,
+            ..self.config.clone()
+        }
     }
 }

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use super::Node;
+use crate::Instant;
 use crate::action::{Action, Gate};
+use crate::orphans::Telling;
 use crate::role::Role;
 use crate::standing::Found as Left;
 
@@ -18,8 +20,26 @@ pub struct Found {
     pub is_consented: bool,
     /// Whether the right to speak had no end: nobody needs to be asked for it again.
     pub is_confirmed: bool,
+    /// When that agent was there last.
+    pub seen: Instant,
     /// Clients whose last connection it had taken over, while the service was not.
     pub taken: Vec<SocketAddr>,
+    /// Clients whose connections lost their process here, and were not adopted by the peer as far as that agent knew: its kernel has
+    /// remembered them.
+    pub orphans: Vec<SocketAddr>,
+}
+
+impl Found {
+    /// The orphans that the peer is to be told of, again if need be.
+    pub(super) fn telling(&self, role: Role) -> Telling {
+        let mut telling = Telling::default();
+        if role == Role::Primary {
+            for &client in &self.orphans {
+                telling.add(client);
+            }
+        }
+        telling
+    }
 }
 
 /// The role of an agent that left `gate` behind. One that died while it decided connections has lost those; it speaks alone.
@@ -41,11 +61,16 @@ pub(super) fn behind(found: &Found) -> Left {
 }
 
 impl Node {
-    /// The agent before this one may have died between the gate and the right that goes with it.
+    /// The agent before this one may have died between the gate and the right that goes with it; or between a gate that it closed and
+    /// the end of the connections behind that.
     pub(super) fn speak_as_found(&mut self) {
         for service in self.indices() {
-            if self.service(service).role().may_speak() {
+            let role = self.service(service).role();
+            if role.may_speak() {
                 self.actions.push_back(Action::AllowSpeech { service });
+            } else if role == Role::Standby {
+                let is_deposed = false;
+                self.actions.push_back(Action::StandDown { service, is_deposed });
             }
         }
     }

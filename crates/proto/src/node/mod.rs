@@ -5,12 +5,15 @@
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. It is due at once
 //! when a takeover has more to do, but everything else should be looked at first.
 
+mod doubt;
+mod failure;
 #[cfg(test)]
 mod fixture;
 mod found;
 mod limit;
 mod older;
 mod orphans;
+mod path;
 mod pause;
 mod roles;
 mod sync;
@@ -26,12 +29,14 @@ use std::time::Duration;
 use rustc_hash::FxSeededState;
 
 pub use self::found::Found;
+pub use self::view::{PathFault, PathView};
 use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::follow_replica;
 use crate::orphans::{Hearing, Telling};
 use crate::packet::{Checksum, Segment};
+use crate::path::{Path, PathWord};
 use crate::role::Role;
 use crate::standing::{Arbiter, Standing, StandingConfig};
 use crate::state_sync::{Event, StateSync};
@@ -39,6 +44,7 @@ use crate::stream::{OnShelf, Shelf};
 use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
 use crate::takeover::{self, HandedOver, Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
+use failure::Failure;
 use turn::Turn;
 
 /// What a node is told at its start.
@@ -57,6 +63,8 @@ pub struct NodeConfig {
     pub lease: Duration,
     /// Whom a node asks that speaks alone ([`Action::Confirm`]).
     pub arbiter: Arbiter,
+    /// Time that this node waits before it has a silent peer fenced.
+    pub fence_delay: Duration,
     /// The services; an index into this list names one.
     pub services: Vec<ServiceConfig>,
 }
@@ -111,8 +119,13 @@ pub(crate) struct Service {
     pub(crate) reports: Reports,
     repeats: Repeats,
     claim: Option<Claim>,
-    /// This node's own cable carries a signal.
-    has_link: bool,
+    path: Path,
+    /// What the peer was told of the path last.
+    path_told: PathWord,
+    /// This node is a wire with a broken path: the primary is to go on without it.
+    gives_way: bool,
+    /// The operator wants this node to have no part in the service.
+    is_withdrawn: bool,
     peer: Option<ServiceBeat>,
     server: Server,
     telling: Telling,
@@ -123,19 +136,26 @@ pub(crate) struct Service {
     taken: HashSet<SocketAddr, FxSeededState>,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
+    /// What failed in this node's network for it.
+    failure: Failure,
+    /// Since then a primary does not know whether it was taken over while its agent was away.
+    doubted: Option<Instant>,
     hands_over: bool,
     is_contradicted: bool,
     is_alarmed: bool,
 }
 
 impl Service {
-    fn new(config: &ServiceConfig, standing: StandingConfig, now: Instant) -> Self {
+    fn new(config: &ServiceConfig, standing: StandingConfig, detector: DetectorConfig, now: Instant) -> Self {
         let found = config.found.as_ref();
         let mut taken = HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed));
         taken.extend(found.into_iter().flat_map(|found| &found.taken));
+        let standing = Standing::new(standing, found.map(found::behind), now);
+        let has_peer = matches!(standing.role(), Role::Primary | Role::Backup);
         Self {
             config: config.clone(),
-            standing: Standing::new(standing, found.map(found::behind), now),
+            telling: found.map_or_else(Telling::default, |found| found.telling(standing.role())),
+            standing,
             roles: VecDeque::new(),
             gate: found.map_or(Gate::Off, |found| found.gate),
             table: Table::new(config.table.clone()),
@@ -143,15 +163,19 @@ impl Service {
             reports: Reports::default(),
             repeats: Repeats::default(),
             claim: None,
-            has_link: true,
+            path: Path::new(detector, has_peer, now),
+            path_told: PathWord::default(),
+            gives_way: false,
+            is_withdrawn: false,
             peer: None,
             server: Server::Alive,
-            telling: Telling::default(),
             hearing: Hearing::default(),
             orphans: Vec::new(),
             taken,
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
+            failure: Failure::default(),
+            doubted: None,
             hands_over: false,
             is_contradicted: false,
             is_alarmed: false,
@@ -190,11 +214,6 @@ impl Service {
             takeover.hurry(connection);
         }
     }
-
-    /// Whether it is for this node to answer a segment of no connection.
-    fn answers(&self, direction: Direction, segment: &Segment<'_>) -> bool {
-        direction == Direction::In && (self.role().speaks_alone() || self.taken.contains(&segment.source))
-    }
 }
 
 /// One node of a pair.
@@ -202,6 +221,8 @@ pub struct Node {
     config: NodeConfig,
     detector: Detector,
     since: Instant,
+    /// When it was told of the time, or of the peer, last.
+    ran: Instant,
     beat_due: Instant,
     beat_sequence: u64,
     /// The peer's last heartbeat, to be named to it.
@@ -221,8 +242,9 @@ impl Node {
                 is_primary: service.is_primary,
                 arbiter: config.arbiter,
                 lease: config.lease,
+                fence_delay: config.fence_delay,
             };
-            Service::new(service, standing, now)
+            Service::new(service, standing, config.detector, now)
         };
         let services: Vec<_> = config.services.iter().map(service).collect();
         let detector = if services.iter().any(Service::expects_peer) {
@@ -234,6 +256,7 @@ impl Node {
             config,
             detector,
             since: now,
+            ran: now,
             beat_due: now,
             beat_sequence: 0,
             echo: None,
@@ -245,6 +268,7 @@ impl Node {
         node.speak_as_found();
         node.sync_what_was_found(now);
         node.count_what_was_found(now);
+        node.doubt_what_was_found(now);
         node
     }
 
@@ -308,13 +332,13 @@ impl Node {
         match change {
             Change::Unknown => {
                 service.unfollowed.unknown += 1;
-                if service.answers(direction, &segment) {
+                if service.answers(now, direction, &segment) {
                     self.actions
                         .extend(takeover::refuse(&segment).map(|reset| Action::Transmit(reset.emit())));
                 }
                 self.ask_about_older(now, index);
             }
-            Change::Old if service.answers(direction, &segment) => {
+            Change::Old if service.answers(now, direction, &segment) => {
                 let answer = service.table.answer_to_old(now, &segment);
                 self.actions
                     .extend(answer.map(|answer| Action::Transmit(answer.emit())));

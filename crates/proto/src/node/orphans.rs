@@ -2,11 +2,22 @@
 
 use std::net::SocketAddr;
 
-use super::Node;
+use super::{Node, Service};
 use crate::Instant;
 use crate::action::{Action, ServiceBeat, ServiceIndex};
+use crate::packet::Segment;
 use crate::role::Role;
+use crate::table::Direction;
 use crate::takeover::Takeover;
+
+impl Service {
+    /// Whether it is for this node to answer a segment of no connection, logged at `now`. A wire that speaks for some does not know
+    /// whether its primary has gone on alone, unless that has answered it lately.
+    pub(super) fn answers(&self, now: Instant, direction: Direction, segment: &Segment<'_>) -> bool {
+        let is_taken = || self.taken.contains(&segment.source) && self.standing.is_counted_on(now);
+        direction == Direction::In && (self.role().speaks_alone() || is_taken())
+    }
+}
 
 impl Node {
     /// The processes of these clients' connections died on this node, but the service lives.

@@ -7,6 +7,8 @@ use super::{Node, ROLES_MAX, RoleSince, Unfollowed};
 use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
+use crate::orphans;
+use crate::path::Outside;
 use crate::role::{Event, Role};
 use crate::standing::{Arbiter, Change, Verdict, Word};
 use crate::state_sync;
@@ -15,12 +17,16 @@ use crate::takeover::Takeover;
 impl Node {
     /// The peer's sign of life.
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
+        self.look_at_absence(now);
         let incarnation = heartbeat.incarnation;
         let is_known = self.echo.is_some_and(|last| last.incarnation == incarnation);
         if is_known && heartbeat.sequence < self.heard {
             return; // overtaken on its way
         }
         self.detector.on_heartbeat(now);
+        for service in &mut self.services {
+            service.path.on_heartbeat();
+        }
         self.heard = heartbeat.sequence;
         let sent = heartbeat.sent;
         self.echo = Some(Echo { incarnation, sent });
@@ -63,7 +69,10 @@ impl Node {
                 yields: (beat.leaves || beat.hands_over || is_worse) && !service.is_busy(),
                 echo,
             };
+            let path = beat.path;
             service.peer = Some(beat);
+            self.hear_of_path(now, index, path);
+            self.hear_confirmation(index, &word);
             if matches!(word.role, Role::Backup | Role::Returning) {
                 self.claim_beside_mute(now, index);
             }
@@ -183,14 +192,14 @@ impl Node {
 
     /// The operator wants this node to have no part in a service, or to have one again.
     pub fn handle_leave(&mut self, now: Instant, index: ServiceIndex, leaves: bool) {
-        let change = self.services[usize::from(index)].standing.set_leaves(now, leaves);
-        self.follow(now, index, change);
-        self.send_heartbeat(now);
+        self.services[usize::from(index)].is_withdrawn = leaves;
+        self.tell_part(now, index);
     }
 
     /// Time has passed: heartbeats are sent and missed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.turn.renew(now);
+        self.look_at_absence(now);
         if now >= self.beat_due {
             self.beat_due = now + self.config.detector.interval;
             self.send_heartbeat(now);
@@ -201,11 +210,13 @@ impl Node {
         }
         self.expire_syncs(now);
         for index in self.indices() {
+            self.look_at_path(now, index);
             let service = &mut self.services[usize::from(index)];
             service.repeats.on_timeout(now, &mut self.actions);
             if let Some(takeover) = &mut service.takeover {
                 takeover.on_timeout(now);
             }
+            service.failure.on_timeout(now, index, &mut self.actions);
             self.confirm(now, index);
             let service = &mut self.services[usize::from(index)];
             let may_claim = service.standing.may_claim(now);
@@ -228,7 +239,7 @@ impl Node {
         for index in self.indices() {
             let service = &mut self.services[usize::from(index)];
             let may_miss = has_heard || service.expects_peer();
-            let change = if is_silent && may_miss && service.has_link && !service.is_busy() {
+            let change = if is_silent && may_miss && service.path.has_carrier() && !service.is_busy() {
                 service.standing.on_silent(now)
             } else if is_alone && service.config.is_primary {
                 service.standing.on_alone(now)
@@ -252,23 +263,6 @@ impl Node {
         self.config.without_peer
             && !self.detector.has_heard()
             && now.since(self.since) >= self.config.detector.patience() + self.config.lease
-    }
-
-    /// Whether this node's cables should be looked at now: the peer's silence may be theirs.
-    pub fn wants_link(&self, now: Instant) -> bool {
-        self.detector.is_late(now) || self.services.iter().any(|service| !service.has_link)
-    }
-
-    /// Whether this node's cable for a service carries a signal. Without one it hears nobody, and that is not the others' fault:
-    /// it declares nobody dead until it has had the time to hear of them again. Returns whether it has just come back.
-    pub fn handle_link(&mut self, now: Instant, index: ServiceIndex, has_link: bool) -> bool {
-        let service = &mut self.services[usize::from(index)];
-        let had_link = std::mem::replace(&mut service.has_link, has_link);
-        let is_back = has_link && !had_link;
-        if is_back {
-            self.detector.excuse(now);
-        }
-        is_back
     }
 
     /// How the application on this node is now.
@@ -298,20 +292,23 @@ impl Node {
 
     pub(super) fn send_heartbeat(&mut self, now: Instant) {
         self.beat_sequence += 1;
+        let orphans = orphans::share(self.services.iter().map(|service| &service.telling));
         let services = self
             .services
             .iter()
-            .map(|service| ServiceBeat {
+            .zip(orphans)
+            .map(|(service, orphans)| ServiceBeat {
                 vip: service.table.config().vip,
                 role: service.role(),
                 epoch: service.standing.epoch(),
                 configured_primary: service.config.is_primary,
                 mac: service.config.mac,
                 server: service.server,
-                leaves: service.standing.leaves(),
+                leaves: service.standing.says_that_it_leaves(),
                 hands_over: service.hands_over,
-                orphans: service.telling.told(),
+                orphans,
                 adopted: service.hearing.adopted(),
+                path: Some(service.path_told),
             })
             .collect();
         let heartbeat = Heartbeat {
@@ -329,6 +326,7 @@ impl Node {
     pub(super) fn follow(&mut self, now: Instant, index: ServiceIndex, change: Option<Change>) {
         let Some(change) = change else { return };
         let Change { from, to, .. } = change;
+        let begins_anew = self.end_doubted(index, to) || from == Role::Joining;
         let service = &mut self.services[usize::from(index)];
         service.hands_over = false;
         if matches!(change.event, Event::Reached | Event::PeerReturns) {
@@ -348,7 +346,12 @@ impl Node {
                 self.begin_census(now, index);
                 self.sync(now, index, state_sync::Event::Begin);
             }
-            Role::Claiming => self.claim(now, index, change),
+            Role::Claiming => {
+                self.claim(now, index, change);
+                if begins_anew {
+                    self.assume(index, Gate::Primary);
+                }
+            }
             Role::TakingOver => {
                 service.taken.clear(); // from now on it answers for all
                 self.set_gate(index, Gate::Takeover);
@@ -390,7 +393,7 @@ impl Node {
         self.send_heartbeat(now); // the peer should know at once
     }
 
-    fn set_gate(&mut self, index: ServiceIndex, gate: Gate) {
+    pub(super) fn set_gate(&mut self, index: ServiceIndex, gate: Gate) {
         let service = &mut self.services[usize::from(index)];
         service.gate = gate;
         let (epoch, until) = (service.standing.epoch(), service.standing.until());
@@ -403,7 +406,7 @@ impl Node {
     }
 
     /// The network first, then the gate.
-    fn assume(&mut self, index: ServiceIndex, gate: Gate) {
+    pub(super) fn assume(&mut self, index: ServiceIndex, gate: Gate) {
         let peer = self.service(index).peer.as_ref();
         let peer_mac = peer.map_or([0; 6], |peer| peer.mac);
         self.actions.push_back(Action::Assume {
@@ -431,18 +434,20 @@ impl Node {
 
     /// The wire is gone, or never was. Its lease may still run: it may be deciding connections at this moment.
     fn claim(&mut self, now: Instant, index: ServiceIndex, change: Change) {
+        let peer = self.service(index).path.peer();
         let claim = match change.event {
+            // It passes nothing on, so nothing is won by waiting; and outside hosts can be asked at once.
+            Event::PeerLeaves if peer.outside == Outside::Lost || peer.hears == Some(false) => {
+                Claim::of_lost(now)
+            }
             Event::PeerLeaves => Claim::of_given(now),
             _ => Claim::new(now),
         };
         self.services[usize::from(index)].claim = Some(claim);
-        if change.from == Role::Joining {
-            self.assume(index, Gate::Primary);
-        }
     }
 
     /// The peer speaks alone: whatever was under way here is void.
-    fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
+    pub(super) fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
         let service = &mut self.services[usize::from(index)];
         service.claim = None;
         service.takeover = None;

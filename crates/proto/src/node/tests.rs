@@ -1,5 +1,7 @@
 //! Two nodes that hear each other, and what becomes of them.
 
+mod paths;
+
 use std::time::Duration;
 
 use super::fixture::{self, BEAT};
@@ -15,8 +17,9 @@ struct Two {
     runs: [bool; 2],
     /// Whether they hear each other.
     hears: bool,
-    /// Whether outside hosts answer.
+    /// Whether outside hosts answer a node that claims.
     outside: bool,
+    paths: paths::Paths,
     /// What the arbiter says, where it is asked.
     verdict: Option<Verdict>,
     gates: [(Gate, Option<Instant>); 2],
@@ -38,6 +41,7 @@ impl Two {
             runs: [true; 2],
             hears: true,
             outside: true,
+            paths: paths::Paths::default(),
             verdict: Some(Verdict::Granted),
             gates: [(Gate::Off, None); 2],
             network: [Vec::new(), Vec::new()],
@@ -104,7 +108,9 @@ impl Two {
                         self.nodes[index].handle_verdict(now, service, epoch, verdict);
                     }
                 }
+                Action::AskOutside { .. } => self.ask_outside(index),
                 Action::Send(heartbeat) if self.hears && self.runs[1 - index] => {
+                    self.show(index);
                     self.nodes[1 - index].handle_heartbeat(now, heartbeat);
                     self.carry_out(1 - index);
                 }
@@ -143,6 +149,7 @@ impl Two {
         };
         config.services[0].found = Some(Found {
             is_confirmed: until.is_none(),
+            seen: self.now,
             ..Found::sample(gate, self.nodes[index].role(0).1)
         });
         self.nodes[index] = Node::new(config, self.now);
@@ -395,6 +402,7 @@ fn who_returns_to_a_life_that_is_forgotten_is_taken() {
             is_primary: false,
             arbiter: Arbiter::Fence,
             lease: Duration::from_millis(300),
+            fence_delay: Duration::ZERO,
         },
         Some(crate::standing::Found {
             role: Role::Sole,
@@ -961,4 +969,206 @@ fn only_who_has_served_is_deposed() {
     alone.services[0].configured_primary = false;
     two.nodes[0].handle_heartbeat(now, alone);
     assert_eq!(deposed(&mut two.nodes[0]), [true]);
+}
+
+/// What a node's gate is set to, and whether its connections end.
+fn gates(node: &mut Node) -> Vec<&'static str> {
+    let wanted = std::iter::from_fn(|| node.poll_action());
+    wanted
+        .filter_map(|action| match action {
+            Action::SetGate { gate: Gate::Mute, .. } => Some("mute"),
+            Action::SetGate {
+                gate: Gate::Primary, ..
+            } => Some("primary"),
+            Action::StandDown { .. } => Some("end"),
+            _ => None,
+        })
+        .collect()
+}
+
+/// So long an agent may be away.
+const AWAY: Duration = Duration::from_millis(500);
+
+/// Its wire was well all the time, so it has not taken over.
+#[test]
+fn a_primary_that_was_away_for_long_goes_on_once_its_wire_has_said_so() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT);
+    two.nodes[1].handle_timeout(two.now + BEAT);
+    let said = std::iter::from_fn(|| two.nodes[1].poll_action()).collect::<Vec<_>>();
+    let before = said.into_iter().find_map(|action| match action {
+        Action::Send(heartbeat) => Some(heartbeat),
+        _ => None,
+    });
+    two.now += AWAY;
+    let now = two.now;
+    two.nodes[0].handle_heartbeat(now, before.expect("it is due"));
+    assert_eq!(gates(&mut two.nodes[0]), ["mute"], "that was said before");
+    two.pass(SHORT);
+    assert_eq!(two.roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
+    assert_eq!(two.gates[0].0, Gate::Primary);
+    two.now += AWAY - BEAT * 2;
+    two.nodes[0].handle_timeout(two.now);
+    assert_eq!(gates(&mut two.nodes[0]), [""; 0], "nobody has missed it");
+}
+
+/// Its wire has taken over, and lost its power; it comes back, or does not.
+#[test]
+fn a_primary_that_was_away_for_long_forgets_what_its_wire_does_not_confirm() {
+    for comes_back in [true, false] {
+        let mut two = Two::new(Arbiter::FailStop);
+        two.pass(SHORT).kill(0).pass(LONG);
+        assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+        two.kill(1);
+        two.replace(0);
+        two.nodes[0].services[0]
+            .config
+            .found
+            .as_mut()
+            .expect("replaced")
+            .seen = two.now - AWAY;
+        two.nodes[0] = Node::new(two.nodes[0].config_as_found(), two.now);
+        if comes_back {
+            two.start(1);
+        }
+        let (mut done, end) = (Vec::new(), two.now + LONG * 2);
+        while two.now < end {
+            two.now += BEAT;
+            let now = two.now;
+            two.nodes[0].handle_timeout(now);
+            if comes_back {
+                two.nodes[1].handle_timeout(now);
+                let said: Vec<_> = std::iter::from_fn(|| two.nodes[1].poll_action()).collect();
+                for action in said {
+                    if let Action::Send(heartbeat) = action {
+                        two.nodes[0].handle_heartbeat(now, heartbeat);
+                    }
+                }
+            }
+            while let Some(action) = two.nodes[0].poll_action() {
+                match action {
+                    Action::SetGate { gate, .. } => done.push(format!("{gate:?}")),
+                    Action::StandDown { is_deposed, .. } => done.push(format!("end {is_deposed}")),
+                    Action::Send(heartbeat) if comes_back => two.nodes[1].handle_heartbeat(now, heartbeat),
+                    Action::Announce { .. } => two.nodes[0].handle_reached(now, 0),
+                    _ => {}
+                }
+            }
+        }
+        let begun = ["Mute", "Mute", "end false", "Primary"];
+        assert_eq!(done[..4], begun, "comes back: {comes_back}");
+        assert_eq!(
+            two.nodes[0].role(0).0,
+            if comes_back { Role::Primary } else { Role::Sole }
+        );
+    }
+}
+
+/// A witness remembers who has spoken, and a fence leaves nobody who could have.
+#[test]
+fn an_arbiter_leaves_no_doubt() {
+    for arbiter in [Arbiter::Witness, Arbiter::Fence] {
+        let mut two = Two::new(arbiter);
+        two.pass(SHORT);
+        two.now += AWAY;
+        two.nodes[0].handle_timeout(two.now);
+        assert_eq!(gates(&mut two.nodes[0]), [""; 0], "{arbiter:?}");
+    }
+}
+
+/// The agent before it died between the gate and that.
+#[test]
+fn who_finds_its_gate_mute_ends_what_is_behind_it() {
+    let mut config = fixture::config(true);
+    config.services[0].found = Some(Found::sample(Gate::Mute, 3));
+    assert_eq!(gates(&mut Node::new(config, Instant::ZERO)), ["end"]);
+}
+
+/// The primary goes on alone on that word, whatever the wire had taken over.
+#[test]
+fn a_wire_is_silent_before_it_says_that_it_leaves() {
+    for arbiter in [Arbiter::FailStop, Arbiter::Witness] {
+        let mut two = Two::new(arbiter);
+        two.pass(SHORT);
+        let now = two.now;
+        two.nodes[1].handle_leave(now, 0, true);
+        let wanted: Vec<_> = std::iter::from_fn(|| two.nodes[1].poll_action()).collect();
+        let ends =
+            |action: &Action| matches!(action, Action::SetUntil { until: Some(until), .. } if *until <= now);
+        let end = wanted.iter().position(ends).expect("its right ends");
+        let says =
+            |action: &Action| matches!(action, Action::Send(heartbeat) if heartbeat.services[0].leaves);
+        assert!(
+            wanted.iter().position(says).expect("it leaves") > end,
+            "{wanted:?}"
+        );
+        // What the primary answers gives the right back to nobody.
+        two.nodes[0].handle_timeout(now + BEAT);
+        while let Some(action) = two.nodes[0].poll_action() {
+            if let Action::Send(heartbeat) = action {
+                two.nodes[1].handle_heartbeat(now + BEAT, heartbeat);
+            }
+        }
+        assert!(two.nodes[1].right_ends_at(0).is_some_and(|until| until <= now));
+    }
+}
+
+/// Its primary may have gone on alone since.
+#[test]
+fn a_wires_new_agent_answers_for_nobody_before_its_primary_has_answered() {
+    let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT).replace(1);
+    let mut config = two.nodes[1].config_as_found();
+    config.services[0].found.as_mut().expect("replaced").taken = vec![client];
+    two.nodes[1] = Node::new(config, two.now);
+    let segment = Segment {
+        source: client,
+        destination: two.nodes[1].vip(0),
+        seq: crate::Seq(1),
+        ack: crate::Seq(1),
+        flags: crate::packet::Flags::ACK,
+        window: 1000,
+        options: crate::packet::Options::default(),
+        payload: b"more",
+    };
+    let is_answered = |two: &mut Two| {
+        let (now, packet) = (two.now, segment.emit());
+        two.nodes[1].handle_packet(now, 0, Direction::In, &packet, Checksum::Unverified, None);
+        let mut said = std::iter::from_fn(|| two.nodes[1].poll_action());
+        said.any(|action| matches!(action, Action::Transmit(_)))
+    };
+    assert!(!is_answered(&mut two));
+    two.pass(SHORT);
+    assert!(is_answered(&mut two));
+    two.kill(0).pass(BEAT * 3);
+    two.now += Duration::from_millis(300);
+    assert!(!is_answered(&mut two), "it has said nothing for a lease");
+}
+
+/// The agent before it died before the backup knew.
+#[test]
+fn orphans_that_were_found_are_told() {
+    let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
+    for (gate, is_told) in [(Gate::Primary, true), (Gate::Sole, false), (Gate::Wire, false)] {
+        let mut config = fixture::config(true);
+        config.services[0].found = Some(Found {
+            orphans: vec![client],
+            ..Found::sample(gate, 2)
+        });
+        let mut node = Node::new(config, Instant::ZERO);
+        node.handle_orphans(Instant::ZERO, 0, [client]); // the ring of deaths has it, too
+        node.handle_timeout(Instant::ZERO);
+        let said = std::iter::from_fn(|| node.poll_action()).filter_map(|action| match action {
+            Action::Send(heartbeat) => Some(heartbeat.services[0].orphans.clients.clone()),
+            _ => None,
+        });
+        let expected = if is_told { vec![client] } else { vec![] };
+        assert_eq!(said.last().expect("it is due"), expected, "{gate:?}");
+        assert_eq!(
+            node.is_deciding(),
+            is_told,
+            "{gate:?}: a successor would have to tell it"
+        );
+    }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{Node, Service};
 use crate::Instant;
 use crate::action::{Action, ServiceIndex};
+use crate::role::Role;
 use crate::state_sync::StateSync;
 use crate::table::ConnectionId;
 use crate::takeover::Takeover;
@@ -52,11 +53,32 @@ impl Turn {
     }
 }
 
+impl Service {
+    /// Whether it takes over, but the right to speak has ended until the arbiter answers: the old primary may have claimed by now, and
+    /// its application may execute what this one would.
+    fn is_mute(&self, now: Instant) -> bool {
+        let is_over = |until: Instant| now >= until;
+        self.role() == Role::TakingOver && self.standing.until().is_some_and(is_over)
+    }
+}
+
+/// The service of which `action` is a step of taking a connection over.
+const fn step_of(action: &Action) -> Option<ServiceIndex> {
+    match *action {
+        Action::Drain { service }
+        | Action::Restore { service, .. }
+        | Action::MakeReady { service, .. }
+        | Action::Activate { service, .. }
+        | Action::HandOver { service, .. } => Some(service),
+        _ => None,
+    }
+}
+
 impl Node {
     /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action> {
         while self.actions.is_empty() && self.plan_next() {}
-        let action = self.actions.pop_front();
+        let action = self.next_action();
         self.turn.is_unhurried = match action {
             Some(Action::Restore { service, connection }) => {
                 let entry = self.services[usize::from(service)].table.get_mut(connection);
@@ -81,6 +103,15 @@ impl Node {
             }
         };
         action
+    }
+
+    /// The first that need not wait: the steps of a takeover do while the node has no right to speak.
+    fn next_action(&mut self) -> Option<Action> {
+        let now = self.turn.began + self.turn.lasted;
+        let waits = |service: ServiceIndex| self.services[usize::from(service)].is_mute(now);
+        let is_next = |action: &Action| !step_of(action).is_some_and(waits);
+        let next = self.actions.iter().position(is_next)?;
+        self.actions.remove(next)
     }
 
     /// Whether the action that was polled last can wait for others that need the CPU: it is a step of taking over a connection on which
@@ -136,6 +167,8 @@ impl Node {
                 service.given_at(),
                 service.standing.asks_at(),
                 service.sync.as_ref().and_then(StateSync::poll_timeout),
+                Some(service.path.asks_at()),
+                service.failure.poll_timeout(),
             ]
         };
         let services = self.services.iter().flat_map(of_service).flatten();

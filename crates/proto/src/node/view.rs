@@ -7,6 +7,7 @@ use crate::Instant;
 use crate::action::{Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
 use crate::connection::Cause;
+use crate::path::{Outside, PathWord};
 use crate::role::Role;
 use crate::state_sync::StateSync;
 use crate::takeover::{TakeoverReport, TakeoverSums};
@@ -32,12 +33,58 @@ pub enum Simplex {
     Sole,
     /// The peer serves alone.
     Standby,
+    /// A step for the service failed in this node's network.
+    Failed,
     /// The operator wants this node to have no part in the service.
     Left,
     /// The peer serves alone, and this node is about to be its wire.
     Returning,
     /// Both nodes do their part, but on the one that would go on the application does not serve.
     Server(Server),
+    /// Both nodes do their part, but a path is broken.
+    Path(PathFault),
+}
+
+/// What is broken on a service's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PathFault {
+    /// The service's interface on this node has no carrier.
+    NoCarrier,
+    /// The nodes do not reach each other through the service's interfaces.
+    Apart,
+    /// This node does not reach outside hosts.
+    Own,
+    /// The peer does not reach outside hosts.
+    Peer,
+    /// Neither does.
+    Both,
+}
+
+/// A service's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathView {
+    /// What is broken; nothing if all works.
+    pub fault: Option<PathFault>,
+    /// This node's side.
+    pub own: PathWord,
+    /// The peer's side, as it said last.
+    pub peer: PathWord,
+    /// Whether the cable of the service's interface carries a signal.
+    pub has_carrier: bool,
+    /// Number of times that the path broke since the agent began.
+    pub losses: u64,
+}
+
+impl std::fmt::Display for PathFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::NoCarrier => "the service's interface on this node has no carrier",
+            Self::Apart => "the nodes do not reach each other through the service's interfaces",
+            Self::Own => "this node does not reach outside hosts through the service's interface",
+            Self::Peer => "the peer does not reach outside hosts through its service's interface",
+            Self::Both => "neither node reaches outside hosts through the service's interface",
+        })
+    }
 }
 
 /// Why an operator's order is not carried out.
@@ -70,10 +117,12 @@ impl std::fmt::Display for Simplex {
             Self::Claiming => "the backup is gone; this node claims the VIP",
             Self::Sole => "this node serves alone",
             Self::Standby => "the peer serves alone",
+            Self::Failed => "this node's network for it could not be set up; tried again until it can",
             Self::Left => {
                 "this node has no part in it until `steadfast drain NODE --off` or `steadfast bypass SERVICE --off`"
             }
             Self::Returning => "this node is about to be the peer's wire",
+            Self::Path(fault) => return fault.fmt(f),
             Self::Server(Server::Hung) => "the application on the backup is hung",
             Self::Server(_) => "the application on the backup is dead: nobody listens",
         })
@@ -134,13 +183,17 @@ impl Node {
                 Role::Claiming | Role::Returning | Role::TakingOver => true,
                 Role::Joining | Role::Primary | Role::Backup | Role::Sole | Role::Standby => false,
             };
-            is_turning || service.takeover.is_some() || !service.orphans.is_empty()
+            let has_orphans = !service.orphans.is_empty() || service.telling.has_more();
+            is_turning || service.takeover.is_some() || has_orphans
         })
     }
 
     /// Why not both nodes do their part for a service; nothing if they do.
     pub fn simplex(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
         let service = self.service(index);
+        if service.failure.why().is_some() {
+            return Some(Simplex::Failed);
+        }
         let complement = match service.role() {
             Role::Joining if service.is_contradicted => return Some(Simplex::Contradiction),
             Role::Joining if !self.detector.has_heard() => return Some(Simplex::NotHeard),
@@ -148,7 +201,7 @@ impl Node {
             Role::Claiming => return Some(Simplex::Claiming),
             Role::TakingOver => return Some(Simplex::TakingOver),
             Role::Sole => return Some(Simplex::Sole),
-            Role::Standby if service.standing.leaves() => return Some(Simplex::Left),
+            Role::Standby if service.is_withdrawn => return Some(Simplex::Left),
             Role::Standby => return Some(Simplex::Standby),
             Role::Returning => return Some(Simplex::Returning),
             Role::Primary => Role::Backup,
@@ -166,8 +219,28 @@ impl Node {
         };
         match (peer.role == complement, backups) {
             (false, _) => Some(Simplex::PeerIs(peer.role)),
-            (true, Server::Alive) => None,
+            (true, Server::Alive) => self.path(now, index).fault.map(Simplex::Path),
             (true, server) => Some(Simplex::Server(server)),
+        }
+    }
+
+    /// How a service's path is.
+    pub fn path(&self, now: Instant, index: ServiceIndex) -> PathView {
+        let path = &self.service(index).path;
+        let (own, peer) = (path.word(now), path.peer());
+        let fault = match (own.outside == Outside::Lost, peer.outside == Outside::Lost) {
+            _ if !path.has_carrier() => Some(PathFault::NoCarrier),
+            (true, true) => Some(PathFault::Both),
+            (true, false) => Some(PathFault::Own),
+            (false, true) => Some(PathFault::Peer),
+            (false, false) => (!path.meets(now)).then_some(PathFault::Apart),
+        };
+        PathView {
+            fault,
+            own,
+            peer,
+            has_carrier: path.has_carrier(),
+            losses: path.losses(),
         }
     }
 
@@ -178,6 +251,11 @@ impl Node {
             return Some(Refusal::Simplex(why));
         }
         service.is_busy().then_some(Refusal::Busy)
+    }
+
+    /// What failed in this node's network for a service, and is not made good yet.
+    pub fn failure(&self, index: ServiceIndex) -> Option<&str> {
+        self.service(index).failure.why()
     }
 
     /// Why nobody would serve if this node had no part in a service any more; nothing if the peer would.
@@ -260,6 +338,7 @@ mod tests {
             hands_over: false,
             orphans: Orphans::default(),
             adopted: 0,
+            path: None,
         };
         let heartbeat = Heartbeat {
             node: "beta".to_owned(),

@@ -78,6 +78,23 @@ impl Table {
         self.forget_older(client);
     }
 
+    /// The server says something else than a SYN-ACK to a client that has not answered one. If that shows that it had the SYN long
+    /// before, the SYN was repeated, or late, and the connection is older than the log. Its SYN-ACK may still be repeated, by a node
+    /// that took the connection over; but what was said since is in no log here.
+    pub(super) fn on_established(&mut self, client: SocketAddr, segment: &Segment<'_>) {
+        let Some(known) = self.handshakes.get(&client) else {
+            return;
+        };
+        let acknowledged = segment.ack.distance_from(known.syn.seq + 1);
+        let is_older = match known.syn_ack {
+            None => acknowledged >= 0,
+            Some(_) => acknowledged > 0 || acknowledged == 0 && segment.seq_len() > 0,
+        };
+        if is_older && segment.flags.ack && !segment.flags.rst {
+            self.handshakes.remove(&client);
+        }
+    }
+
     fn remember_handshake(&mut self, client: SocketAddr, handshake: Handshake) {
         while let Some((oldest, seq)) = self.handshake_order.front() {
             let known = self.handshakes.get(oldest);

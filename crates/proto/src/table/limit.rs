@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use super::{ConnectionId, Table};
 use crate::Instant;
 use crate::connection::{Connection, Word};
+use crate::spill::Full;
 use crate::stream::Shelf;
 
 impl Table {
@@ -32,11 +33,12 @@ impl Table {
         let before = connection.memory();
         let result = change(connection);
         if over && connection.memory() > before {
-            connection.hold(before);
+            connection.hold(before, Full::Memory);
         }
         let client = connection.client();
         connection.judge_window(now, &mut |word| self.words.push_back((client, word)));
         self.memory = self.memory + connection.memory() as u64 - before as u64;
+        self.share_out();
         Some(result)
     }
 

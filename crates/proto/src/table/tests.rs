@@ -83,6 +83,45 @@ fn a_handshake_that_was_under_way_in_a_gap_of_the_log_opens_no_connection() {
     assert_eq!(table.open_pending(), []);
 }
 
+/// Its node had taken it over half open, goes on to repeat the SYN-ACK, and has given the wire to another one: which sees a SYN that
+/// was late, what was said since, and that SYN-ACK.
+#[test]
+fn a_late_syn_and_a_repeated_syn_ack_open_no_connection() {
+    let mut table = table();
+    say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+    say(&mut table, Direction::Out, Flags::ACK, 1, &[]);
+    say(
+        &mut table,
+        Direction::In,
+        Flags::ACK,
+        1001,
+        b"what the log does not begin with",
+    );
+    say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+    say(&mut table, Direction::In, Flags::ACK, 1001, b"more");
+    assert_eq!((table.len(), table.handshakes()), (0, 0));
+    assert_eq!(table.open_pending(), []);
+    // The SYN-ACK comes first: what is acknowledged, or said, behind it tells.
+    for (acknowledged, said) in [(2, &b""[..]), (1, b"said")] {
+        say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+        say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+        say(&mut table, Direction::Out, Flags::ACK, acknowledged, said);
+        assert_eq!(table.handshakes(), 0, "{acknowledged} {said:?}");
+    }
+}
+
+/// The server's last words to the connection before, which come late.
+#[test]
+fn what_acknowledges_something_else_ends_no_handshake() {
+    let mut table = table();
+    say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+    say(&mut table, Direction::Out, Flags::ACK, u32::MAX - 5, &[]);
+    say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+    say(&mut table, Direction::Out, Flags::ACK, 1, &[]); // to a segment that it did not take
+    say(&mut table, Direction::In, Flags::ACK, 1001, b"hello");
+    assert_eq!(table.len(), 1);
+}
+
 /// A scanner, or a client that has closed meanwhile: nobody goes on with it.
 #[test]
 fn a_client_that_refuses_the_answer_has_no_handshake() {

@@ -127,6 +127,53 @@ fn conflicting_copies_make_a_connection_ambiguous_and_a_takeover_resets_it() {
     }
 }
 
+/// The client's `payload` at `seq`; the server's number 1 is its next byte's.
+fn say_of_client(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
+    let segment = Segment {
+        source: ([10, 0, 0, 1], 1).into(),
+        destination: VIP.into(),
+        seq: Seq(seq),
+        ack: Seq(1001),
+        flags,
+        window: 5000,
+        options: Options::default(),
+        payload,
+    };
+    table.on_packet(Instant::from_nanos(0), Direction::In, &segment, None);
+}
+
+/// Keepalive probes of some systems have a byte of anything below what was acknowledged (RFC 9293 §3.8.4). What the server has not
+/// acknowledged it may still take, so copies of that are compared.
+#[test]
+fn what_was_acknowledged_is_not_compared() {
+    let mut table = table();
+    let id = open(&mut table, 1);
+    say_of_client(&mut table, 1, Flags::ACK, b"GET /a");
+    let acknowledged = Segment {
+        source: VIP.into(),
+        destination: ([10, 0, 0, 1], 1).into(),
+        seq: Seq(1001),
+        ack: Seq(7),
+        flags: Flags::ACK,
+        window: 5000,
+        options: Options::default(),
+        payload: b"",
+    };
+    table.on_packet(Instant::from_nanos(0), Direction::Out, &acknowledged, None);
+    let is_protected = |table: &Table| table.get(id).unwrap().protection() == Protection::Protected;
+    say_of_client(&mut table, 6, Flags::ACK, b"\0");
+    say_of_client(&mut table, 6, Flags::FIN_ACK, b"");
+    say_of_client(&mut table, 1, Flags::ACK, b"POST /");
+    assert!(is_protected(&table));
+    say_of_client(&mut table, 4, Flags::ACK, b"???bcd");
+    assert!(is_protected(&table));
+    let input = table.get(id).unwrap().input();
+    let kept: Vec<u8> = input.slices(Offset(0)..Offset(9)).flatten().copied().collect();
+    assert_eq!(kept, b"GET /abcd");
+    say_of_client(&mut table, 4, Flags::ACK, b"???bcX");
+    assert!(!is_protected(&table));
+}
+
 /// Also one that just listens, and whose place in the table is behind those that others have left.
 #[test]
 fn a_connection_is_restored_before_the_handshakes_of_a_flood() {

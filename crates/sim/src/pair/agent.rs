@@ -1,14 +1,14 @@
 //! The agent of a station: a single thread that takes time for what it does, with a clock of its own.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use proto::Instant;
-use proto::action::{Action, Heartbeat};
+use proto::action::{Action, Gate, Heartbeat};
 use proto::census::{Page, PageQuery};
 use proto::learn::Told;
-use proto::node::{Found, Node as Core};
+use proto::node::Found;
 use proto::packet::Checksum;
 use proto::pause::{PauseWatch, Reading};
 use proto::role::Role;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::defect::Defect;
 use super::relay::Relay;
-use super::station::Station;
+use super::station::{Station, core_of};
 use super::wire::{End, Record};
 
 /// How long the agent is busy with each thing.
@@ -78,6 +78,19 @@ pub(super) enum Word {
     Page(Page),
 }
 
+/// A word on its way; it may take more than one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Said {
+    /// The agent that says it, of those of its node.
+    pub incarnation: u64,
+    /// Counts up.
+    pub number: u64,
+    pub word: Word,
+}
+
+/// Words are remembered, to know copies of them.
+const HEARD_MAX: u64 = 128;
+
 /// Records that are read before their log is cleared of them.
 const BATCH: usize = 64;
 
@@ -113,6 +126,14 @@ pub(super) struct Agent {
     pauses: PauseWatch,
     /// The peer's kernel has answered.
     pub is_answered: bool,
+    /// Words that it has said.
+    pub said: u64,
+    /// The peer's agent that was heard last, and the numbers of its last words.
+    heard: (u64, BTreeSet<u64>),
+    /// When something of the peer came through the service's network last.
+    pub seen_here: Option<Instant>,
+    /// An outside host has answered.
+    pub is_reached_outside: bool,
 }
 
 impl Agent {
@@ -130,7 +151,23 @@ impl Agent {
             words: VecDeque::new(),
             pauses: PauseWatch::default(),
             is_answered: false,
+            said: 0,
+            heard: (0, BTreeSet::new()),
+            seen_here: None,
+            is_reached_outside: false,
         }
+    }
+
+    /// Whether this word of the peer is no copy.
+    pub fn number_heard(&mut self, incarnation: u64, number: u64) -> bool {
+        if self.heard.0 != incarnation {
+            self.heard = (incarnation, BTreeSet::new());
+        }
+        let numbers = &mut self.heard.1;
+        let is_first = numbers.insert(number);
+        let newest = numbers.last().copied().unwrap_or(number);
+        numbers.retain(|number| number + HEARD_MAX > newest);
+        is_first
     }
 
     /// Something has happened that it waits for.
@@ -197,12 +234,21 @@ impl Station {
             epoch,
             is_consented: self.is_consented,
             is_confirmed: self.until.is_none(),
+            seen: if self.is(Defect::TrustGate) {
+                now
+            } else {
+                self.wire.agent_seen()
+            },
             taken: self.wire.held(),
+            orphans: self.remembered_orphans(),
         });
         self.wire.forget_caps();
         self.wire.settle_for_the_dead();
         self.agent = Agent::new(now, number);
-        self.core = Core::new(config, now);
+        self.core = core_of(&self.config, config, now);
+        if self.is(Defect::TrustLease) && gate == Gate::Wire {
+            self.forge_echo(now);
+        }
     }
 
     /// The relay tells a new agent whose client has said nothing yet.
@@ -253,7 +299,13 @@ impl Station {
             self.core.handle_pause(now);
         }
         if self.core.wants_link(now) {
-            self.core.handle_link(now, 0, self.has_carrier);
+            self.core.handle_carrier(now, 0, self.has_carrier);
+        }
+        if let Some(seen) = self.agent.seen_here.take() {
+            self.core.handle_sign(seen, 0);
+        }
+        if std::mem::take(&mut self.agent.is_reached_outside) {
+            self.core.handle_outside(now, 0);
         }
         if self.wire.check_in(now) > 0 {
             self.tell_gap(now);
@@ -338,6 +390,18 @@ impl Station {
         self.core.handle_log_gap(now, 0);
     }
 
+    /// Tells the core of a record.
+    pub(super) fn tell(&mut self, record: &Record, source: Option<OnShelf<'_>>) {
+        let Record {
+            at,
+            direction,
+            packet,
+        } = record;
+        let checksum = Checksum::Trusted;
+        self.core
+            .handle_packet(*at, 0, *direction, packet, checksum, source);
+    }
+
     /// Hands the log to the core, up to `end`, batch by batch, as the agent does.
     pub(super) fn read_log(&mut self, end: End) {
         loop {
@@ -351,14 +415,10 @@ impl Station {
                     shelf: &batch,
                     place: index << 32,
                 };
-                self.core.handle_packet(
-                    record.at,
-                    0,
-                    record.direction,
-                    &record.packet,
-                    Checksum::Trusted,
-                    Some(source),
-                );
+                self.tell(record, Some(source));
+                if self.is(Defect::TrustSyn) {
+                    self.repeat_handshake(record);
+                }
             }
             self.core.keep(&batch);
         }

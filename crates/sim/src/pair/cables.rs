@@ -16,6 +16,7 @@ impl Station {
             AGENTS => self.on_agents(now, &packet),
             CLIENTS if is_ip => self.on_packet(now, Side::Clients, packet),
             CLIENTS => self.on_neighbour(&packet),
+            _ if !is_ip => self.on_agents_here(now, &packet),
             _ => self.on_packet(now, Side::Peer, packet),
         }
     }
@@ -23,6 +24,7 @@ impl Station {
 
 impl Node for Station {
     fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
+        self.judge.borrow_mut().look_at_clock(now);
         let now = self.clock.read(now);
         if now >= self.frozen_until {
             self.receive(now, port, packet);
@@ -32,6 +34,7 @@ impl Node for Station {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
+        self.judge.borrow_mut().look_at_clock(now);
         let now = self.clock.read(now);
         if now < self.frozen_until {
             return;
@@ -46,6 +49,7 @@ impl Node for Station {
     }
 
     fn poll_output(&mut self, now: Instant) -> Option<Output> {
+        self.judge.borrow_mut().look_at_clock(now);
         let now = self.clock.read(now);
         if now < self.frozen_until {
             return None;

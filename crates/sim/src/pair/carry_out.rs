@@ -1,7 +1,7 @@
 //! Carrying out what the core wants, in the simulated world: the daemon's `carry_out` and `relay`, step for step.
 
 use proto::Instant;
-use proto::action::{Action, Gate, Heartbeat, Report};
+use proto::action::{Action, Gate, Report};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
 use proto::role::Role;
@@ -50,15 +50,7 @@ impl Station {
             Action::Assume { gate, .. } => self.assume(gate),
             Action::SetGate {
                 gate, epoch, until, ..
-            } => {
-                self.set_until(until);
-                if until.is_none() && matches!(gate, Gate::Takeover | Gate::Sole) {
-                    self.judge.borrow_mut().on_given(self.config.number, epoch);
-                }
-                if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
-                    self.set_gate(gate, epoch);
-                }
-            }
+            } => self.change_gate(gate, epoch, until),
             Action::SetUntil { until, .. } => self.set_until(until),
             Action::Confirm { epoch, .. } => self.confirm(now, epoch),
             Action::Hold { .. } if self.is(Defect::NeverTold) => {}
@@ -71,6 +63,7 @@ impl Station {
                 self.is_claiming = true;
             }
             Action::Announce { .. } => self.tell_neighbours(),
+            Action::AskOutside { anew, .. } => self.ask_outside(anew),
             Action::StandDown { .. } => self.stand_down(),
             Action::Drain { .. } => {
                 let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();
@@ -105,6 +98,7 @@ impl Station {
             Action::FeedReplica { connection, .. } => self.feed_replica(now, connection),
             Action::CloseReplica { connection, .. } => drop(self.replicas.remove(&connection)),
             Action::RunSync { .. } | Action::HoldInput { .. } => unreachable!("no server's state is copied"),
+            Action::Mend { .. } => unreachable!("no step fails in this network"),
         }
     }
 
@@ -125,7 +119,21 @@ impl Station {
         }
     }
 
+    fn change_gate(&mut self, gate: Gate, epoch: u64, until: Option<Instant>) {
+        self.set_until(until);
+        if until.is_none() && matches!(gate, Gate::Takeover | Gate::Sole) {
+            self.judge.borrow_mut().on_given(self.config.number, epoch);
+        }
+        if !(self.is(Defect::GateLast) && gate == Gate::Takeover) {
+            self.set_gate(gate, epoch);
+        }
+    }
+
     fn set_until(&mut self, until: Option<Instant>) {
+        let is_earlier = until.is_some_and(|until| Some(until) < self.until);
+        if is_earlier && self.wire.gate().0 == Gate::Wire && self.is(Defect::LeaveLate) {
+            return;
+        }
         self.until = until.filter(|_| !self.is(Defect::SpeakOn));
     }
 
@@ -155,11 +163,11 @@ impl Station {
         let node = self.config.number;
         let question = Question { node, epoch };
         let at = self.clock.when(now);
-        let answer = if self.has_carrier {
-            arbiter.borrow_mut().ask(at, question)
-        } else {
+        let answer = if self.is_cut_off {
             let verdict = Verdict::Failed;
             Some(Answer { at, epoch, verdict })
+        } else {
+            arbiter.borrow_mut().ask(at, question)
         };
         if let Some(answer) = answer {
             self.expect_verdict(answer);
@@ -172,28 +180,6 @@ impl Station {
             let epoch = self.core.role(0).1;
             self.set_gate(Gate::Takeover, epoch);
         }
-    }
-
-    /// What a node with a defect makes of its peer's words.
-    pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
-        let (role, epoch) = self.core.role(0);
-        if self.is(Defect::WithoutConsent) && role == Role::Returning {
-            // It hears what it wants to hear.
-            for beat in &mut heartbeat.services {
-                (beat.role, beat.epoch) = (Role::Primary, epoch + 1);
-            }
-        }
-        if self.is(Defect::LeaseFromHearing)
-            && let Some(echo) = &mut heartbeat.echo
-        {
-            echo.sent = now.as_nanos();
-        }
-        for beat in &mut heartbeat.services {
-            if self.is(Defect::IgnoreEpoch) && role.may_speak() {
-                beat.epoch = beat.epoch.min(epoch.saturating_sub(1));
-            }
-        }
-        heartbeat
     }
 
     fn open_replica(&mut self, connection: ConnectionId, client: SocketAddr) {

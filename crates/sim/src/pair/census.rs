@@ -8,14 +8,24 @@ use proto::census::{PAGE_MAX, Page, PageQuery};
 use proto::learn::Terms;
 use proto::role::Role;
 
-use super::agent::Word;
-use super::station::{AGENTS, Station};
+use super::agent::{Said, Word};
+use super::station::{AGENTS, PEER, Station};
 use crate::world::Output;
 
 impl Station {
     /// Sends something to the peer's agent.
     pub(super) fn say(&mut self, word: &Word) {
-        let packet = serde_json::to_vec(word).expect("a word has a JSON form");
+        self.agent.said += 1;
+        let said = Said {
+            incarnation: self.agent.number,
+            number: self.agent.said,
+            word: word.clone(),
+        };
+        let packet = serde_json::to_vec(&said).expect("a word has a JSON form");
+        if self.config.service_link {
+            let packet = packet.clone();
+            self.outputs.push_back(Output::Transmit { port: PEER, packet });
+        }
         self.outputs.push_back(Output::Transmit { port: AGENTS, packet });
     }
 

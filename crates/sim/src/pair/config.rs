@@ -70,6 +70,10 @@ pub struct SceneConfig {
     pub lease: Duration,
     /// What is broken.
     pub defect: Option<Defect>,
+    /// The agents hear each other through the service's network, too.
+    pub service_link: bool,
+    /// An outside host answers what nodes ask from their own addresses.
+    pub outside: bool,
 }
 
 impl SceneConfig {
@@ -111,6 +115,8 @@ impl SceneConfig {
             arbiter: None,
             lease: Duration::from_millis(300),
             defect: None,
+            service_link: false,
+            outside: false,
         }
     }
 
@@ -136,6 +142,7 @@ impl SceneConfig {
             without_peer: false,
             detector: self.detector,
             lease: self.lease,
+            fence_delay: Duration::ZERO,
             arbiter: self
                 .arbiter
                 .map_or(standing::Arbiter::FailStop, |(kind, _)| kind.of_core()),
@@ -178,6 +185,8 @@ impl SceneConfig {
             ahead: Duration::from_secs(100 * node as u64),
             arbiter: arbiter.map(Rc::clone),
             defect: self.defect,
+            service_link: self.service_link,
+            outside: self.outside,
         }
     }
 

@@ -61,13 +61,23 @@ impl Station {
         self.agent.wake(now);
     }
 
-    /// What is left of these connections goes without a word, if their process has died.
+    /// What is left of these connections goes without a word, if their process has died. Nobody needs to be told of them any more.
     pub(super) fn destroy_dying(&mut self, clients: &[SocketAddr]) {
-        for &client in clients.iter().filter(|client| self.dying.contains(client)) {
-            if let Some(id) = self.host.find(self.vip, client) {
+        for &client in clients {
+            if self.dying.remove(&client)
+                && let Some(id) = self.host.find(self.vip, client)
+            {
                 self.host.take(id);
             }
         }
+    }
+
+    /// Connections whose process died and that no agent has seen adopted: the kernel's memory, for a new agent.
+    pub(super) fn remembered_orphans(&self) -> Vec<SocketAddr> {
+        if self.is(Defect::ForgetOrphans) {
+            return Vec::new();
+        }
+        self.dying.iter().copied().collect()
     }
 
     /// The process that listens is killed, with all its connections.

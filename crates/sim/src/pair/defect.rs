@@ -44,6 +44,16 @@ pub enum Defect {
     WithoutConsent,
     /// A dying process' FIN and RST go out.
     DeathSpeaks,
+    /// A new agent does not tell of the connections whose process died before.
+    ForgetOrphans,
+    /// A new agent trusts the gate that it finds, however long nobody was there.
+    TrustGate,
+    /// A wire's new agent speaks for connections that it took over before the primary has answered it.
+    TrustLease,
+    /// A wire that leaves goes on to speak until its lease is over.
+    LeaveLate,
+    /// A SYN that the server had long before is taken for the beginning of a connection.
+    TrustSyn,
     /// The gate is not told whose connections are being decided: everybody's SYN waits.
     NeverTold,
 }
@@ -60,6 +70,15 @@ impl Defect {
         Self::ReadyLast,
         Self::TimestampBehind,
         Self::ForgetWindow,
+    ];
+
+    /// Those that only the swarm has found, in scenarios of their own (`tests/swarm_found`).
+    pub const FOUND: [Self; 5] = [
+        Self::ForgetOrphans,
+        Self::TrustGate,
+        Self::TrustLease,
+        Self::LeaveLate,
+        Self::TrustSyn,
     ];
 
     /// Those of a node, besides.

@@ -59,6 +59,8 @@ pub(super) struct Flow {
     input_in_time: Known,
     latest: Option<u32>,
     output: Known,
+    /// How far the nodes' own stacks have numbered it, also what their guards kept back.
+    numbered: [u64; 2],
     released: Most,
     spoken: Most,
     /// Who spoke last, and who had before in the same epoch.
@@ -93,6 +95,7 @@ impl Flow {
             input_in_time: Known::default(),
             latest: None,
             output: Known::default(),
+            numbered: [0; 2],
             released: Most::default(),
             spoken: Most::default(),
             voice: None,
@@ -126,6 +129,17 @@ impl Flow {
     fn look_for_holders(&mut self) {
         let is_held = self.logs.iter().chain(&self.sockets).any(|holds| *holds);
         self.is_orphaned |= !is_held && self.output_first.is_some();
+    }
+
+    /// A node's stack numbers a segment. If that leaps over output, returns up to where it is known.
+    fn number(&mut self, node: usize, place: Place, segment: &Segment<'_>) -> Option<u64> {
+        let known = self.output.end().max(self.numbered[node]);
+        let at = u64::try_from(place.at).unwrap_or(0);
+        if at > known {
+            return Some(known);
+        }
+        self.numbered[node] = known.max(at + u64::from(segment.seq_len()));
+        None
     }
 
     /// Of a segment of the server; `None` before the client has got a SYN-ACK.
@@ -175,6 +189,11 @@ impl Judge {
                 micros % 1_000_000
             ));
         }
+    }
+
+    /// It is `now` in the world: something happens.
+    pub(super) const fn look_at_clock(&mut self, now: Instant) {
+        self.now = now;
     }
 
     /// A client sends a packet.
@@ -287,9 +306,15 @@ impl Judge {
         }
     }
 
-    /// A stack has said something that its guard did not let out: its numbers go on from there.
-    pub(super) fn on_muttered(&mut self, packet: &[u8]) {
-        self.note(Direction::Out, packet);
+    /// The stack of a node has said something that its guard did not let out: its numbers go on from there. Nobody has heard it, so
+    /// who goes on may say something else.
+    pub(super) fn on_muttered(&mut self, node: usize, packet: &[u8]) {
+        let Some(segment) = self.parse(packet) else { return };
+        if let Some(flow) = self.flows.get_mut(&segment.destination)
+            && let Some(place) = flow.place(&segment)
+        {
+            flow.number(node, place, &segment);
+        }
     }
 
     /// A node speaks through the other one's wire from now on: what it says may be lost before it is logged.
@@ -425,10 +450,10 @@ impl Judge {
             .map(|what| format!("no step back: {what}"));
         let mut wrong: Vec<String> = behind.into_iter().collect();
         flow.spoken = flow.spoken.or(said);
-        let known = flow.output.end();
+        let leap = flow.number(voice.node, place, &segment);
         // What a stack that was there from the beginning has said, and nobody logged, is known to it alone.
         let is_restored = is_raw || flow.live_at == Some(voice.node);
-        if is_restored && u64::try_from(place.at).is_ok_and(|at| at > known) {
+        if let Some(known) = leap.filter(|_| is_restored) {
             wrong.push(format!(
                 "no leap: a segment at {}, known is output up to {known}",
                 place.at

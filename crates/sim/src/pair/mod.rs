@@ -24,6 +24,7 @@ mod clock;
 mod config;
 mod death;
 mod defect;
+mod distort;
 pub mod draw;
 pub mod echo;
 pub mod http;

@@ -20,6 +20,11 @@ pub(super) const PING: &[u8] = b"ping";
 /// Its answer, sent to where the VIP is.
 pub(super) const PONG: &[u8] = b"pong";
 
+/// Asks an outside host, from a node's own address.
+pub(super) const KNOCK: &[u8] = b"knock";
+/// Its answer.
+pub(super) const KNOCKED: &[u8] = b"knocked";
+
 /// To the clients; the nodes follow.
 const CLIENTS: Port = Port(0);
 /// An entry that nothing has confirmed for so long is asked for again (RFC 4861 §7.3, in a hurry).
@@ -70,6 +75,8 @@ impl Node for Neighbours {
             (self.vip_at, self.confirmed) = (port, now);
         } else if packet == PING {
             self.send(self.vip_at, PONG.to_vec());
+        } else if packet == KNOCK {
+            self.send(port, KNOCKED.to_vec());
         } else {
             if port == self.vip_at {
                 self.confirmed = now;

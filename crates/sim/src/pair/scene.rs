@@ -216,6 +216,12 @@ impl Scene {
         [path, self.lan, self.heartbeats]
     }
 
+    /// Whether a node is at the second end of one of its cables.
+    pub(crate) fn is_second_end(&self, cable: CableId, id: NodeId) -> bool {
+        // The neighbours are at the first end of the paths, the backup at that of the LAN.
+        cable != self.lan || id == self.primary
+    }
+
     /// What a cable is like when nothing is wrong.
     pub(crate) fn link_of(&self, cable: CableId) -> LinkConfig {
         let link = self.links.iter().find(|(one, _)| *one == cable);

@@ -14,15 +14,15 @@ use proto::packet::{Checksum, Segment};
 use proto::role::Role;
 use proto::table::{ConnectionId, Direction};
 
-use super::agent::{Agent, Costs};
+use super::agent::{Agent, Costs, Said};
 use super::application::{Application, Pace, Program, Served};
 use super::arbiter::{Answer, Arbiter};
 use super::books::Voice;
 use super::clock::Clock;
 use super::defect::Defect;
 use super::judge::Judge;
-use super::neighbours::{ANNOUNCE, PING, PONG, WHO};
-use super::wire::{Fate, Side, Wire};
+use super::neighbours::{ANNOUNCE, KNOCK, KNOCKED, PING, PONG, WHO};
+use super::wire::{Fate, Record, Side, Wire};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp;
 use crate::world::{Node as _, Output, Port};
@@ -68,6 +68,10 @@ pub struct StationConfig {
     pub(crate) arbiter: Option<Rc<RefCell<Arbiter>>>,
     /// What is broken, in tests of the judge.
     pub defect: Option<Defect>,
+    /// The agents hear each other through the service's network, too.
+    pub service_link: bool,
+    /// An outside host answers what this node asks from its own address.
+    pub outside: bool,
 }
 
 /// Where a node has the VIP.
@@ -98,7 +102,7 @@ pub struct Station {
     /// Outside hosts have answered what was asked from the VIP, since the agent looked last; they are asked at all.
     pub(super) is_reached: bool,
     pub(super) is_claiming: bool,
-    /// Clients whose connections have lost their process: FIN and RST of these are not speech.
+    /// Clients whose connections have lost their process and are not known to be adopted: FIN and RST of these are not speech.
     pub(super) dying: BTreeSet<SocketAddr>,
     /// Connections whose process died, of which no agent knows yet.
     pub(super) deaths: Vec<SocketAddr>,
@@ -120,11 +124,15 @@ pub struct Station {
     pub(crate) alone_in: Vec<u64>,
     /// The primary has taken this node for its backup: kept by the kernel, for the next agent.
     pub(super) is_consented: bool,
-    /// Its cable carries a signal.
+    /// The cable of the service's interface carries a signal.
     pub(super) has_carrier: bool,
+    /// No cable leads anywhere: the arbiter is not reached either.
+    pub(super) is_cut_off: bool,
     /// The whole machine stands still until then; what comes in meanwhile waits.
     pub(super) frozen_until: Instant,
     pub(super) backlog: Vec<(Port, Vec<u8>)>,
+    /// SYNs, and SYN-ACKs, whose clients have not answered, for [`Defect::TrustSyn`].
+    pub(super) handshakes: BTreeMap<SocketAddr, Vec<Record>>,
     seed: u64,
 }
 
@@ -148,7 +156,7 @@ impl Station {
         let clock = Clock::new(config.ahead);
         let now = clock.read(now);
         let agent = Agent::new(now, config.core.incarnation);
-        let core = Core::new(config.core.clone(), now);
+        let core = core_of(&config, config.core.clone(), now);
         let vip = core.vip(0);
         Self {
             wire: Wire::new(
@@ -185,8 +193,10 @@ impl Station {
             alone_in: Vec::new(),
             is_consented: false,
             has_carrier: true,
+            is_cut_off: false,
             frozen_until: now,
             backlog: Vec::new(),
+            handshakes: BTreeMap::new(),
             seed,
         }
     }
@@ -198,7 +208,7 @@ impl Station {
         let mut fresh = Self::new(now, self.config.clone(), self.seed.wrapping_add(1), judge);
         let now = self.clock.read(now);
         fresh.agent.due = now;
-        fresh.core = Core::new(fresh.config.core.clone(), now);
+        fresh.core = core_of(&fresh.config, fresh.config.core.clone(), now);
         fresh.clock = self.clock;
         fresh.frozen_until = now;
         fresh.lost = std::mem::take(&mut self.lost);
@@ -254,9 +264,14 @@ impl Station {
         self.agent.wake(answer.at);
     }
 
-    /// Its cable loses its signal, or has it again.
+    /// The cable of the service's interface loses its signal, or has it again.
     pub const fn set_carrier(&mut self, has_carrier: bool) {
         self.has_carrier = has_carrier;
+    }
+
+    /// No cable leads anywhere from now on, or all do.
+    pub const fn set_cut_off(&mut self, is_cut_off: bool) {
+        self.is_cut_off = is_cut_off;
     }
 
     pub(super) fn is_frozen(&self, now: Instant) -> bool {
@@ -311,7 +326,7 @@ impl Station {
             }
             Gate::Primary if !self.is(Defect::BypassWire) => return None,
             Gate::Wire | Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
-                self.judge.borrow_mut().on_muttered(&packet);
+                self.judge.borrow_mut().on_muttered(self.config.number, &packet);
                 return None;
             }
             // It is becoming a primary again: the wire is there, and hears this.
@@ -356,6 +371,9 @@ impl Station {
         let (host, deaf, vip) = (&self.host, &self.deaf, self.vip);
         let is_local = |client| host.find(vip, client).is_some() && !deaf.contains(&client);
         let fate = self.wire.on_packet(now, side, &packet, is_local);
+        if side == Side::Peer {
+            self.agent.seen_here = Some(now);
+        }
         let Ok(segment) = Segment::parse(&packet, Checksum::Trusted) else {
             return;
         };
@@ -410,6 +428,17 @@ impl Station {
             self.announce();
         }
         self.is_reached |= word == PONG && has_address && self.is_claiming;
+        self.agent.is_reached_outside |= word == KNOCKED;
+    }
+
+    /// Asks an outside host from this node's own address.
+    pub(super) fn ask_outside(&mut self, anew: bool) {
+        if !self.config.outside {
+            self.core.handle_no_outside(0);
+            return;
+        }
+        self.agent.is_reached_outside &= !anew;
+        self.send(CLIENTS, KNOCK);
     }
 
     fn announce(&mut self) {
@@ -429,6 +458,12 @@ impl Station {
         self.outputs.push_back(Output::Transmit { port, packet });
     }
 
+    /// What the peer's agent says through the service's network.
+    pub(super) fn on_agents_here(&mut self, now: Instant, packet: &[u8]) {
+        self.agent.seen_here = Some(now);
+        self.on_agents(now, packet);
+    }
+
     pub(super) fn on_agents(&mut self, now: Instant, packet: &[u8]) {
         match packet {
             PROBE => self.send(AGENTS, ALIVE),
@@ -437,7 +472,10 @@ impl Station {
                 self.agent.wake(now);
             }
             _ => {
-                self.agent.words.extend(serde_json::from_slice(packet).ok());
+                let said: Option<Said> = serde_json::from_slice(packet).ok();
+                let is_first = |said: &Said| self.agent.number_heard(said.incarnation, said.number);
+                let word = said.filter(is_first).map(|said| said.word);
+                self.agent.words.extend(word);
                 self.agent.wake(now);
             }
         }
@@ -477,6 +515,13 @@ impl Station {
         let number = self.config.number;
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
+}
+
+/// The core of an agent that begins.
+pub(super) fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
+    let mut core = Core::new(core, now);
+    core.handle_link_of(0, config.service_link);
+    core
 }
 
 /// A stack on which the application listens.

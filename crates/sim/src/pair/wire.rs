@@ -249,6 +249,11 @@ impl Wire {
         std::mem::take(&mut self.unlogged)
     }
 
+    /// When the agent was there last.
+    pub const fn agent_seen(&self) -> Instant {
+        self.agent_seen
+    }
+
     /// How many packets were dropped because there was no room for them in the log.
     pub const fn full(&self) -> u64 {
         self.full

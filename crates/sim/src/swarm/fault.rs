@@ -33,6 +33,12 @@ pub enum Kind {
     Drift,
     /// A node's cables are cut, and it sees that.
     Cut,
+    /// The cables of a node's service interface are cut, and it may see that or not; the agents hear each other.
+    Path,
+    /// The same, of what the node sends or of what is sent to it only.
+    PathOneWay,
+    /// A node does not reach clients and outside hosts; the nodes reach each other.
+    Router,
     /// The two nodes do not hear each other; clients and outside hosts hear both.
     Between,
     /// One direction of one cable is cut.
@@ -57,7 +63,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 21] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
@@ -76,7 +82,13 @@ impl Kind {
         Self::Arbiter,
         Self::Handover,
         Self::Drain,
+        Self::Path,
+        Self::PathOneWay,
+        Self::Router,
     ];
+
+    /// Those of paths.
+    pub const PATHS: [Self; 3] = [Self::Path, Self::PathOneWay, Self::Router];
 
     /// Its name, as in a scenario.
     pub const fn name(self) -> &'static str {
@@ -89,6 +101,9 @@ impl Kind {
             Self::Late => "late",
             Self::Drift => "drift",
             Self::Cut => "cut",
+            Self::Path => "path",
+            Self::PathOneWay => "path-one-way",
+            Self::Router => "router",
             Self::Between => "between",
             Self::OneWay => "one-way",
             Self::Loss => "loss",
@@ -102,19 +117,23 @@ impl Kind {
         }
     }
 
-    /// Whether a node may be silent after it and yet be alive: not what `assume = "fail-stop"` assumes.
+    /// Whether a node may be silent after it and yet be alive: not what `assume = "fail-stop"` assumes. An agent alone may be silent,
+    /// however: it is there again, and notices.
     pub const fn is_no_fail_stop(self) -> bool {
         match self {
-            Self::Pause
-            | Self::Freeze
+            Self::Freeze
             | Self::Halt
-            | Self::Late
             | Self::Cut
+            | Self::Path
+            | Self::PathOneWay
+            | Self::Router
             | Self::Between
             | Self::OneWay
             | Self::Loss => true,
             Self::Crash
             | Self::Agent
+            | Self::Pause
+            | Self::Late
             | Self::Drift
             | Self::Reorder
             | Self::Duplicate
@@ -160,6 +179,7 @@ pub struct Fault {
 pub(super) enum Mend {
     Boot(NodeId),
     Carrier(NodeId),
+    CutOff(NodeId),
     Cable(CableId),
     Link(CableId),
     Server(NodeId),
@@ -195,16 +215,8 @@ impl Fault {
                 let drift = i32::try_from(self.detail % 2001).expect("small") - 1000;
                 with(scene, id, |station, now| station.set_drift(now, drift))
             }
-            Kind::Cut => {
-                with(scene, id, |station, _| station.set_carrier(false));
-                let cables = scene.cables_of(id);
-                cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
-                cables
-                    .map(Mend::Cable)
-                    .into_iter()
-                    .chain([Mend::Carrier(id)])
-                    .collect()
-            }
+            Kind::Cut => cut_off(scene, id),
+            Kind::Path | Kind::PathOneWay | Kind::Router => self.break_path(scene, id),
             Kind::Between => {
                 let cables = [scene.lan, scene.heartbeats];
                 cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
@@ -250,6 +262,31 @@ impl Fault {
         }
     }
 
+    fn break_path(&self, scene: &mut Scene, id: NodeId) -> Vec<Mend> {
+        let [path, lan, _] = scene.cables_of(id);
+        let cables = if self.kind == Kind::Router {
+            vec![path]
+        } else {
+            vec![path, lan]
+        };
+        let is_odd = self.detail & 1 == 1;
+        let mut mends: Vec<_> = cables.iter().map(|cable| Mend::Cable(*cable)).collect();
+        if self.kind == Kind::Path && is_odd {
+            with(scene, id, |station, _| station.set_carrier(false));
+            mends.push(Mend::Carrier(id));
+        }
+        for cable in cables {
+            if self.kind == Kind::PathOneWay {
+                let from = usize::from(scene.is_second_end(cable, id));
+                let direction = if is_odd { from } else { 1 - from };
+                scene.world.set_link_up(cable, direction, false);
+            } else {
+                scene.world.set_up(cable, false);
+            }
+        }
+        mends
+    }
+
     fn target(&self, scene: &Scene) -> NodeId {
         let rank = |id| match scene.world.node::<Station>(id).gate().0 {
             _ if !scene.world.is_powered(id) => 4,
@@ -287,6 +324,18 @@ impl Fault {
     }
 }
 
+/// Cuts all cables of a node, which sees that.
+fn cut_off(scene: &mut Scene, id: NodeId) -> Vec<Mend> {
+    with(scene, id, |station, _| {
+        station.set_carrier(false);
+        station.set_cut_off(true);
+    });
+    let cables = scene.cables_of(id);
+    cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
+    let cables = cables.map(Mend::Cable).into_iter();
+    cables.chain([Mend::Carrier(id), Mend::CutOff(id)]).collect()
+}
+
 /// Does something to a node, if it is there; nothing is to be mended.
 fn with(scene: &mut Scene, id: NodeId, f: impl FnOnce(&mut Station, Instant)) -> Vec<Mend> {
     if scene.world.is_powered(id) {
@@ -302,6 +351,9 @@ impl Mend {
             Self::Boot(id) => scene.boot(id),
             Self::Carrier(id) => {
                 with(scene, id, |station, _| station.set_carrier(true));
+            }
+            Self::CutOff(id) => {
+                with(scene, id, |station, _| station.set_cut_off(false));
             }
             Self::Cable(cable) => scene.world.set_up(cable, true),
             Self::Link(cable) => {

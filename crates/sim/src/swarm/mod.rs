@@ -11,6 +11,7 @@ mod phase;
 mod run;
 mod scenario;
 mod shrink;
+mod story;
 mod verdict;
 
 pub use fault::{Fault, Kind, Target};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, Kind, Target};
 use super::phase::Phase;
+use super::story;
 use crate::link::LinkConfig;
 use crate::pair::draw::Draw;
 use crate::pair::{ArbiterKind, Costs, Defect, SceneConfig};
@@ -43,6 +44,12 @@ pub struct Scenario {
     pub connections: Vec<Connection>,
     /// What fails, one after the other.
     pub faults: Vec<Fault>,
+    /// The agents hear each other through the service's network, too.
+    #[serde(default)]
+    pub service_link: bool,
+    /// An outside host answers what nodes ask from their own addresses.
+    #[serde(default)]
+    pub outside: bool,
 }
 
 /// The cables.
@@ -171,12 +178,32 @@ impl Scenario {
             server: Endpoint::draw(&mut draw),
             connections,
             faults,
+            service_link: false,
+            outside: false,
         };
         if scenario.arbiter.is_some() && draw.chance(0.2) {
             scenario.lease_us = 0;
         }
         scenario.opaque = scenario.policy == Policy::Replica && draw.chance(0.4);
+        scenario.draw_paths(&mut draw);
+        if let Some(faults) = story::of(seed) {
+            scenario.faults = faults;
+        }
         scenario
+    }
+
+    /// In half of the runs nodes judge their paths, and some of the faults are those of paths.
+    fn draw_paths(&mut self, draw: &mut Draw) {
+        self.outside = draw.chance(0.5);
+        self.service_link = draw.chance(0.5);
+        if !self.outside {
+            return;
+        }
+        for fault in &mut self.faults {
+            if draw.chance(0.3) {
+                fault.kind = draw.pick(&Kind::PATHS);
+            }
+        }
     }
 
     /// The same with as few peculiarities as can be.
@@ -250,6 +277,8 @@ impl Scenario {
             arbiter: self.arbiter.map(|kind| (kind, micros(self.arbiter_delay_us))),
             defect: self.defect,
             opaque: self.opaque,
+            service_link: self.service_link,
+            outside: self.outside,
             ..SceneConfig::quiet(self.seed, self.policy)
         }
     }
@@ -388,11 +417,11 @@ const fn dwell_us(phase: Phase, nodes: &Nodes) -> u64 {
     }
 }
 
-fn fault(draw: &mut Draw, during: Option<Phase>) -> Fault {
+pub(super) fn fault(draw: &mut Draw, during: Option<Phase>) -> Fault {
     Fault {
         during,
         after_us: draw.below(200_000),
-        kind: draw.pick(&Kind::ALL),
+        kind: draw.pick(&Kind::ALL[..Kind::ALL.len() - Kind::PATHS.len()]),
         target: draw.pick(&[Target::Speaker, Target::Other]),
         length_us: draw.pick(&[20_000, 120_000, 400_000, 900_000]) + draw.below(100_000),
         detail: draw.below(1 << 32),

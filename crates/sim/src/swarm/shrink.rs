@@ -2,6 +2,7 @@
 
 use super::run::{Outcome, play};
 use super::scenario::Scenario;
+use super::verdict::Violation;
 
 /// So many runs are tried.
 const TRIES_MAX: usize = 300;
@@ -18,8 +19,10 @@ pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Outcome)> {
         if candidate == best.0 || tries > TRIES_MAX {
             return false;
         }
-        let outcome = play(&candidate);
-        let is_broken = outcome.violations.iter().any(|violation| violation.rule == rule);
+        let mut outcome = play(&candidate);
+        let is_other = |violation: &Violation| violation.rule != rule;
+        outcome.violations.sort_by_key(is_other); // what it is about comes first
+        let is_broken = outcome.violations.first().is_some_and(|first| !is_other(first));
         if is_broken {
             *best = (candidate, outcome);
         }

@@ -335,7 +335,7 @@ impl Endpoint {
             window_scale: self.config.window_scale.filter(|_| self.window_scale),
             sack_permitted: self.sack,
             timestamps: self.paws.as_ref().map(|paws| paws.option(now)),
-            sack: [None; 4],
+            ..Options::default()
         };
         self.handshakes = (self.handshakes.0 + 1, now);
         self.timers

@@ -200,7 +200,7 @@ fn the_handshake_agrees_on_what_both_offer() {
         window_scale: Some(3),
         sack_permitted: true,
         timestamps: Some(Timestamps { value: 500, echo: 0 }),
-        sack: [None; 4],
+        ..Options::default()
     };
     assert_eq!(syn[0].options, offered);
     talk.now += 7 * MS;

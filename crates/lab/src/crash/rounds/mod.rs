@@ -12,7 +12,7 @@ use serde::Serialize;
 
 pub use self::report::{RoundReport, add_to};
 
-use super::course::told;
+use super::course::{flapping, told};
 use super::expect::{BACKUP, lost_at, of_service};
 use super::fault::{Fault, Target};
 use super::integration::{Integration, wait_for};
@@ -64,6 +64,7 @@ struct Play<'a> {
     /// The node that speaks.
     primary: usize,
     rounds: Vec<Round>,
+    role_changes: u64,
     problems: Vec<String>,
 }
 
@@ -83,6 +84,7 @@ pub fn play(
     let target = options.fault.target(options.node, seed)?;
     let work = Work::new(options, seed, service(options));
     let (stage, client) = play::begin(options, &work, run, tell, teardown)?;
+    let epoch = stage.epoch();
     let mut play = Play {
         options,
         target,
@@ -90,12 +92,15 @@ pub fn play(
         client,
         primary: 1 - BACKUP,
         rounds: Vec::new(),
+        role_changes: 0,
         problems: Vec::new(),
     };
     for number in 1..=count {
         // What follows a round that has failed shows nothing.
         if play.problems.is_empty() {
             play.round(number, tell)?;
+            play.role_changes = play.stage.epoch().saturating_sub(epoch);
+            play.problems.extend(flapping(play.role_changes, number.into()));
         }
     }
     std::thread::sleep(QUIET);
@@ -122,7 +127,7 @@ impl Play<'_> {
         self.problems.extend(self.stage.greet(self.options)?);
         tell(&format!("round {number}: return"));
         let mut integration = Integration::new(node, monotonic());
-        bring_back(&mut self.stage, self.options.fault, node)?;
+        bring_back(&mut self.stage, self.options, node)?;
         integration.wait_duplex(&self.stage, &mut self.problems)?;
         if self.options.policy == Policy::Replica {
             // Replicas begin with their connections.
@@ -225,6 +230,7 @@ impl Play<'_> {
             stage,
             client,
             mut rounds,
+            role_changes,
             problems,
             ..
         } = self;
@@ -263,6 +269,7 @@ impl Play<'_> {
             idle: work.plan.idle,
             client,
             rounds,
+            role_changes,
             log: None,
             problems,
             clock,
@@ -281,6 +288,11 @@ fn strike(stage: &Stage, options: &Options, index: usize) -> Result<Instant> {
             stage.network.cables[index].pull()?;
             Ok(moment)
         }
+        Fault::CutServicePath => {
+            let moment = monotonic();
+            options.how.cut(&stage.network, index)?;
+            Ok(moment)
+        }
         Fault::Stop => {
             let moment = monotonic();
             stage.agent(index)?.stop()?;
@@ -292,9 +304,10 @@ fn strike(stage: &Stage, options: &Options, index: usize) -> Result<Instant> {
     }
 }
 
-/// Brings node `index` back after `fault`: it boots, or is connected again, or its agent is started again.
-fn bring_back(stage: &mut Stage, fault: Fault, index: usize) -> Result<()> {
-    match fault {
+/// Brings node `index` back after the fault: it boots, or is connected again, or its agent is started again.
+fn bring_back(stage: &mut Stage, options: &Options, index: usize) -> Result<()> {
+    match options.fault {
+        Fault::CutServicePath => options.how.heal(&stage.network, index),
         Fault::LinkDown | Fault::CutBackup => Ok(stage.network.cables[index].plug()?),
         Fault::Stop => {
             stage.agent_mut(index)?.wait_stopped()?;

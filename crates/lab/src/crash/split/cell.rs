@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::fault::SplitFault;
+use super::fault::{HOLD, SplitFault};
 use crate::client::{Failure, Report, Spread};
 use crate::clock::{ClockOffset, monotonic};
 use crate::crash::Options;
@@ -24,6 +24,9 @@ const BEFORE: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_millis(2000);
 /// A connection that hangs for so long does not come back.
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What is shown of a daemon that is not there.
+const DOES_NOT_ANSWER: &str = "does not answer";
 
 /// What was found.
 #[derive(Clone, Debug, Serialize)]
@@ -88,14 +91,14 @@ fn play_with(
     let (stage, mut client) = begin(options, &work, run, &|_| {}, teardown)?;
     std::thread::sleep(BEFORE);
     let fault_at = monotonic();
-    fault.play(&stage)?;
+    fault.play(&stage, HOLD + options.assume.takes())?;
     let healed_at = monotonic();
     std::thread::sleep(AFTER);
     measure(&mut client, fault_at, healed_at.since(fault_at))?;
     let newcomer = stage.greet(options)?;
     let states = [0, 1].map(|index| match stage.status(index) {
         Ok(status) => status.services.iter().map(|one| one.state.clone()).collect(),
-        Err(_) => "does not answer".to_owned(),
+        Err(_) => DOES_NOT_ANSWER.to_owned(),
     });
     let client = finish(client, &work)?;
     let captures = stage.captures.stop()?;
@@ -163,7 +166,12 @@ impl Cell {
 
     fn conclude(&mut self) {
         let is_decided = self.two_speakers_ms == 0.0 && self.survived == self.connections;
-        self.ok = (is_decided || self.assume == Assume::FailStop)
+        let survivor = self.fault.survivor();
+        let is_served = survivor.is_none_or(|index| {
+            // One node reached the clients all the time.
+            self.states[index] != DOES_NOT_ANSWER && self.silence_ms <= self.healed_ms
+        });
+        self.ok = (is_decided && is_served || self.assume == Assume::FailStop)
             && self.wrong == 0
             && self.newcomer.is_none()
             && self.unproven.is_empty()

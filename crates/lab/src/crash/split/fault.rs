@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
 
 use crate::crash::stage::Stage;
+use crate::net::NODE_NAMES;
+use crate::net::switch::{self, Lost, ROUTER};
 use crate::node::HEARTBEAT_PORT;
 use crate::process;
 
@@ -28,6 +30,10 @@ pub enum SplitFault {
     CutControl,
     /// Clients do not reach the wire; the nodes hear each other.
     CutToClients,
+    /// Nothing passes between the primary and the router, or the wire; it still reaches the arbiter, and its carrier stays.
+    PrimaryIsolated,
+    /// The same of the wire.
+    WireIsolated,
     /// No frame passes from the primary to the wire.
     OneWayFromPrimary,
     /// No frame passes from the wire to the primary.
@@ -44,17 +50,16 @@ pub enum SplitFault {
     WireAgentPaused,
 }
 
-/// The ports of the switch.
-const A: &str = "a";
-const B: &str = "b";
-const ROUTER: &str = "router";
+/// The nodes' ports at the switch.
+const A: &str = NODE_NAMES[0];
+const B: &str = NODE_NAMES[1];
 
 impl SplitFault {
-    /// Lets it happen, and ends it.
+    /// Lets it happen, and ends it after `hold`.
     ///
     /// # Errors
     /// If something cannot be cut or stopped.
-    pub fn play(self, stage: &Stage) -> Result<()> {
+    pub fn play(self, stage: &Stage, hold: Duration) -> Result<()> {
         if self == Self::Flap {
             for _ in 0..FLAPS {
                 cut(stage, self)?;
@@ -66,11 +71,11 @@ impl SplitFault {
         }
         let Some(sleepers) = self.sleepers(stage)? else {
             cut(stage, self)?;
-            std::thread::sleep(HOLD);
+            std::thread::sleep(hold);
             return heal(stage);
         };
         signal(&sleepers, Signal::SIGSTOP)?;
-        std::thread::sleep(HOLD);
+        std::thread::sleep(hold);
         signal(&sleepers, Signal::SIGCONT)
     }
 
@@ -90,55 +95,50 @@ impl SplitFault {
             Self::CutBetween
             | Self::CutControl
             | Self::CutToClients
+            | Self::PrimaryIsolated
+            | Self::WireIsolated
             | Self::OneWayFromPrimary
             | Self::OneWayFromWire
             | Self::Flap => Ok(None),
         }
     }
 
-    /// Between which ports of the switch nothing passes any more, each as from and to; and what alone is meant, if not all.
-    fn paths(self) -> (&'static [(&'static str, &'static str)], String) {
-        let all = String::new();
+    /// What the switch loses.
+    fn lost(self) -> Vec<Lost> {
+        let both = |one, other| [Lost::between(one, other), Lost::between(other, one)];
         match self {
-            Self::CutBetween | Self::Flap => (&[(A, B), (B, A)], all),
-            Self::CutControl => (&[(A, B), (B, A)], format!("udp dport {HEARTBEAT_PORT} ")),
-            Self::CutToClients => (&[(ROUTER, B), (B, ROUTER)], all),
-            Self::OneWayFromPrimary => (&[(A, B)], all),
-            Self::OneWayFromWire => (&[(B, A)], all),
+            Self::CutBetween | Self::CutControl | Self::Flap => both(A, B).to_vec(),
+            Self::CutToClients => both(B, ROUTER).to_vec(),
+            Self::PrimaryIsolated => [both(A, B), both(A, ROUTER)].concat(),
+            Self::WireIsolated => [both(A, B), both(B, ROUTER)].concat(),
+            Self::OneWayFromPrimary => vec![Lost::between(A, B)],
+            Self::OneWayFromWire => vec![Lost::between(B, A)],
             Self::PrimaryPaused | Self::WirePaused | Self::PrimaryAgentPaused | Self::WireAgentPaused => {
-                (&[], all)
+                Vec::new()
             }
         }
     }
 
-    /// The commands of `nft` that cut.
-    fn commands(self) -> String {
-        let (paths, what) = self.paths();
-        let rules = paths
-            .iter()
-            .map(|(from, to)| format!("iifname \"{from}\" oifname \"{to}\" {what}drop\n"));
-        format!(
-            "table bridge cut {{ chain forward {{ type filter hook forward priority 0;\n{}}}\n}}\n",
-            rules.collect::<String>()
-        )
+    /// The node that alone reaches the clients while it lasts, if one does: it must be there in the end.
+    pub fn survivor(self) -> Option<usize> {
+        match self {
+            Self::PrimaryIsolated => Some(1),
+            Self::WireIsolated | Self::CutToClients => Some(0),
+            _ => None,
+        }
     }
 }
 
 fn cut(stage: &Stage, cut: SplitFault) -> Result<()> {
-    nft(stage, &cut.commands())
+    let what = match cut {
+        SplitFault::CutControl => format!("udp dport {HEARTBEAT_PORT} "),
+        _ => String::new(),
+    };
+    switch::lose(&stage.network.switch, &cut.lost(), &what)
 }
 
 fn heal(stage: &Stage) -> Result<()> {
-    nft(stage, "delete table bridge cut\n")
-}
-
-/// Runs `commands` in the switch.
-fn nft(stage: &Stage, commands: &str) -> Result<()> {
-    let mut nft = stage.network.switch.command("nft")?;
-    let output = nft.arg(commands).output().context("run nft")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "nft {commands}: {}", said.trim());
-    Ok(())
+    switch::pass(&stage.network.switch)
 }
 
 fn signal(pids: &[Pid], signal: Signal) -> Result<()> {
@@ -157,10 +157,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_way_leaves_the_other_open() {
-        let text = SplitFault::OneWayFromPrimary.commands();
-        assert!(text.contains("iifname \"a\" oifname \"b\" drop"), "{text}");
-        assert!(!text.contains("iifname \"b\""), "{text}");
-        assert!(SplitFault::CutControl.commands().contains("udp dport 7400 drop"));
+    fn who_is_isolated_reaches_neither_peer_nor_router() {
+        let lost = SplitFault::WireIsolated.lost();
+        for other in [A, ROUTER] {
+            assert!(lost.contains(&Lost::between(B, other)) && lost.contains(&Lost::between(other, B)));
+        }
+        assert_eq!(lost.len(), 4);
+        assert_eq!(SplitFault::OneWayFromPrimary.lost(), [Lost::between(A, B)]);
     }
 }

@@ -25,9 +25,10 @@ const CONNECTIONS: u32 = 20;
 /// Separate two living nodes, or let one of them sleep, and say who spoke for the service when.
 ///
 /// Each fault is played with each way to decide who may speak: fail-stop (nobody decides: silence is taken for death), fence (a
-/// command that turns the other node's power off) and etcd. Clients send requests all the time, and in the end a new one
-/// must be served. From captures at the router it is found which node spoke when. With fence and etcd two nodes must never
-/// speak at the same time; with fail-stop it is measured and shown. In no cell may a client get a wrong byte.
+/// command that turns the other node's power off), slow-fence (one that takes two seconds) and etcd. Clients send requests all the time,
+/// and in the end a new one must be served. From captures at the router it is found which node spoke when. With fence and etcd two nodes
+/// must never speak at the same time, and where one node reaches the clients all the time, nobody is silent for longer than the fault lasts;
+/// with fail-stop both are measured and shown. In no cell may a client get a wrong byte.
 #[derive(Clone, Debug, Args)]
 pub struct SplitOptions {
     /// What happens; default: everything, one after the other.
@@ -39,6 +40,9 @@ pub struct SplitOptions {
     /// Members of etcd.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     members: u8,
+    /// Networks between the nodes that carry heartbeats. What is cut is the first one, which clients use, too.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    links: u8,
     /// Use IPv6.
     #[arg(long)]
     ipv6: bool,
@@ -64,6 +68,7 @@ pub struct SplitOptions {
 struct Report {
     /// Whether nobody spoke beside another with fence and etcd, and no client got a wrong byte anywhere.
     ok: bool,
+    links: u8,
     ipv6: bool,
     /// For how long both nodes spoke, by `ASSUME/FAULT`.
     two_speakers_ms: BTreeMap<String, f64>,
@@ -95,6 +100,7 @@ impl SplitOptions {
         Options {
             assume,
             members: self.members,
+            links: self.links,
             ipv6: self.ipv6,
             keep: self.keep.clone(),
             ..Options::single(Workload::Request, CONNECTIONS, self.seed, self.steadfast.clone())
@@ -125,6 +131,7 @@ pub fn split(options: &SplitOptions) -> Result<Outcome> {
     }
     let report = Report {
         ok: cells.iter().all(|cell| cell.ok),
+        links: options.links,
         ipv6: options.ipv6,
         two_speakers_ms: cells
             .iter()

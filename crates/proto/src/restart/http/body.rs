@@ -1,7 +1,7 @@
 //! Message bodies: payload told from framing, in pieces of any size and without looking at each byte.
 
 use super::SIZE_LINE_MAX;
-use super::head::{Fault, take_line, take_section};
+use super::head::{Fault, check_trailer, take_line, take_section};
 use super::resume::ChunkPosition;
 
 /// Follows one message body. Bytes go in by [`next`](Self::next) until [`is_complete`](Self::is_complete).
@@ -119,6 +119,7 @@ impl Chunked {
                 if !take_section(lines, bytes)? {
                     return Ok(None);
                 }
+                check_trailer(lines)?;
                 self.is_complete = true;
                 Ok(Some(Piece::Trailer(std::mem::take(lines))))
             }
@@ -152,9 +153,17 @@ impl<'a> SizeLine<'a> {
         Self { digits, rest }
     }
 
-    /// The size that the digits say; `None` if there is none, or the digits are followed by what cannot follow them.
+    /// The size that the digits say; `None` if there is none, or the digits are followed by what cannot follow them. A CR or LF that
+    /// does not end the line is none of an extension: receivers differ in where such a line ends.
     pub fn size(self) -> Option<u64> {
-        if !matches!(self.rest.trim_ascii_start().first(), None | Some(b';')) {
+        let cut = self.rest.strip_suffix(b"\r").unwrap_or(self.rest);
+        let rest = self.rest.strip_suffix(b"\r\n").unwrap_or(cut);
+        let padding = rest
+            .iter()
+            .take_while(|byte| matches!(byte, b' ' | b'\t'))
+            .count();
+        let is_text = |byte: &u8| *byte == b'\t' || !byte.is_ascii_control();
+        if !matches!(rest.get(padding), None | Some(b';')) || !rest.iter().all(is_text) {
             return None;
         }
         u64::from_str_radix(str::from_utf8(self.digits).ok()?, 16).ok()

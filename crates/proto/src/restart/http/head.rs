@@ -19,6 +19,9 @@ pub enum Fault {
     /// Content-Length beside Transfer-Encoding, or several lengths: the two ends may see different bodies.
     #[error("the message's length is given twice")]
     AmbiguousLength,
+    /// A line of a request ends in LF without CR. A receiver may take it for a line's end or for a part of the line (RFC 9112 §2.2).
+    #[error("unclear boundary: a line ends in a line feed without a carriage return")]
+    BareLineFeed,
     /// Chunk data is not followed by CRLF.
     #[error("chunk data does not end where its size says")]
     ChunkEnd,
@@ -34,8 +37,8 @@ pub enum Fault {
     /// The header section is not HTTP/1.
     #[error("the header does not parse: {0}")]
     Syntax(#[from] httparse::Error),
-    /// A request's Transfer-Encoding does not end in `chunked`, or an HTTP/1.0 message has one (RFC 9112 §6.1).
-    #[error("the Transfer-Encoding gives no length")]
+    /// A Transfer-Encoding other than `chunked` alone, in a request or where it mentions `chunked`, or one in HTTP/1.0 (RFC 9112 §6.1).
+    #[error("unclear boundary: the Transfer-Encoding gives no length that all receivers agree on")]
     TransferEncoding,
 }
 
@@ -91,6 +94,9 @@ impl RequestHead {
     pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
         let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
         let mut request = httparse::Request::new(&mut []);
+        if has_bare_feed(bytes) {
+            return Err(Fault::BareLineFeed);
+        }
         whole(bytes, request.parse_with_uninit_headers(bytes, &mut fields)?)?;
         let method = Method::parse(request.method.unwrap_or_default());
         let has = |field: &str| {
@@ -139,6 +145,9 @@ impl ReplyHead {
             parser.parse_response_with_uninit_headers(&mut reply, bytes, &mut fields)?,
         )?;
         let status = reply.code.unwrap_or_default();
+        if status < 100 {
+            return Err(Fault::Syntax(httparse::Error::Status)); // of no class: interim or final?
+        }
         let fields = Fields::read(reply.headers, reply.version == Some(1))?;
         let bodyless = to_head || status < 200 || status == 204 || status == 304;
         let body = match fields.length {
@@ -186,7 +195,7 @@ enum Length {
 
 impl Fields {
     fn read(headers: &[httparse::Header<'_>], is_http_1_1: bool) -> Result<Self, Fault> {
-        let (mut length, mut coding) = (None, None);
+        let (mut length, mut codings) = (None, Vec::new());
         let (mut close, mut keep_alive) = (false, false);
         for header in headers {
             if header.name.eq_ignore_ascii_case("content-length") {
@@ -194,25 +203,37 @@ impl Fields {
                     return Err(Fault::AmbiguousLength);
                 }
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
-                coding = elements(header.value).last().or(coding).or(Some(b""));
+                codings.extend(header.value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii));
             } else if header.name.eq_ignore_ascii_case("connection") {
                 close |= elements(header.value).any(|option| option.eq_ignore_ascii_case(b"close"));
                 keep_alive |= elements(header.value).any(|option| option.eq_ignore_ascii_case(b"keep-alive"));
             }
         }
-        let length = match (length, coding) {
-            (Some(_), Some(_)) => return Err(Fault::AmbiguousLength),
-            (None, Some(_)) if !is_http_1_1 => return Err(Fault::TransferEncoding),
-            (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Length::Chunked,
-            (None, Some(_)) => Length::Encoded,
-            (Some(length), None) => Length::Known(length),
-            (None, None) => Length::Unsaid,
+        let length = match (length, codings.as_slice()) {
+            (None, []) => Length::Unsaid,
+            (Some(length), []) => Length::Known(length),
+            (Some(_), _) => return Err(Fault::AmbiguousLength),
+            (None, _) if !is_http_1_1 => return Err(Fault::TransferEncoding),
+            (None, [only]) if only.eq_ignore_ascii_case(CHUNKED) => Length::Chunked,
+            (None, codings) if codings.iter().any(|coding| mentions_chunked(coding)) => {
+                return Err(Fault::TransferEncoding);
+            }
+            (None, _) => Length::Encoded,
         };
         Ok(Self {
             length,
             persists: !close && (is_http_1_1 || keep_alive),
         })
     }
+}
+
+const CHUNKED: &[u8] = b"chunked";
+
+/// Whether a coding is `chunked`, or may be to a careless receiver: quoted, with parameters, or behind a stray character.
+fn mentions_chunked(coding: &[u8]) -> bool {
+    coding
+        .windows(CHUNKED.len())
+        .any(|word| word.eq_ignore_ascii_case(CHUNKED))
 }
 
 /// The non-empty elements of a comma-separated list (RFC 9110 §5.6.1).
@@ -272,6 +293,24 @@ pub(super) fn take_line(line: &mut Vec<u8>, bytes: &mut &[u8]) -> bool {
     line.extend_from_slice(taken);
     *bytes = rest;
     end.is_some()
+}
+
+/// Whether a line of `section` ends in LF without CR.
+fn has_bare_feed(section: &[u8]) -> bool {
+    let mut feeds = memchr::memchr_iter(b'\n', section);
+    feeds.any(|feed| !section[..feed].ends_with(b"\r"))
+}
+
+/// Whether trailer fields, with the blank line that ends them, are fields to every receiver (RFC 9112 §7.1.2).
+pub(super) fn check_trailer(section: &[u8]) -> Result<(), Fault> {
+    if has_bare_feed(section) {
+        return Err(Fault::BareLineFeed);
+    }
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    match httparse::parse_headers(section, &mut fields)? {
+        httparse::Status::Complete((length, _)) => whole(section, httparse::Status::Complete(length)),
+        httparse::Status::Partial => whole(section, httparse::Status::Partial),
+    }
 }
 
 /// Whether the last line of `section` is blank. Like most receivers it takes a bare LF for a line's end.

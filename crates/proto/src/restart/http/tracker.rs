@@ -1,7 +1,6 @@
 //! The backup's view of one connection: which request is unanswered, and what of its reply has been said.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
 
 use super::Rules;
 use super::body::Body;
@@ -12,15 +11,12 @@ use super::reply_body::ReplyBody;
 use super::rest::Rest;
 use super::resume::{Resume, Said};
 use super::switched::Switched;
-use super::unanswered::Unanswered;
+use super::unanswered::{Queue, Unanswered};
 use crate::Offset;
 use crate::spill::Full;
 
 /// The most unanswered requests that are remembered; more make the connection unprotected.
 pub const REQUESTS_MAX: usize = 4096;
-
-/// Room for so many is kept while none is: few connections pipeline, and most ask again.
-const UNANSWERED_KEPT: usize = 4;
 
 /// Follows one connection's two streams from their first byte on.
 ///
@@ -34,7 +30,7 @@ pub struct Tracker {
     input: Offset,
     input_ended: bool,
     receiving: Receiving,
-    unanswered: VecDeque<Unanswered>,
+    unanswered: Queue,
     replying: Replying,
     /// How many interim replies of which status the first of them has got.
     interim: Vec<(u16, u32)>,
@@ -307,9 +303,8 @@ impl Tracker {
             Replying::Head(bytes) => bytes.capacity(),
             Replying::Body(reply) => size_of::<ReplyBody>() + reply.head.capacity(),
         };
-        let labels: usize = self.unanswered.iter().map(|request| request.label.len()).sum();
-        let unanswered = self.unanswered.capacity() * size_of::<Unanswered>() + labels;
-        receiving + replying + unanswered + self.interim.capacity() * size_of::<(u16, u32)>()
+        let interim = self.interim.capacity() * size_of::<(u16, u32)>();
+        receiving + replying + self.unanswered.memory() + interim
     }
 
     /// Nothing was said that was HTTP, and a restart would get all of the input.
@@ -383,7 +378,7 @@ impl Tracker {
             return Err(Reason::TooManyRequests);
         }
         let (new, body) = Unanswered::new(start, head, request, self.rules.reexecute);
-        self.unanswered.push_back(new);
+        self.unanswered.push(new);
         match body {
             Some(body) => self.receiving = Receiving::Body(body),
             None => self.on_request_end(),
@@ -398,11 +393,8 @@ impl Tracker {
     }
 
     fn forget_first(&mut self) {
-        self.unanswered.pop_front();
+        self.unanswered.forget_first();
         self.has_exchanged = true;
-        if self.unanswered.is_empty() && self.unanswered.capacity() > UNANSWERED_KEPT {
-            self.unanswered = VecDeque::new();
-        }
     }
 
     fn reply(&mut self, bytes: &mut &[u8]) -> Result<(), Reason> {

@@ -1,4 +1,7 @@
-//! A request that waits for its reply.
+//! Requests that wait for their replies.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
 
 use super::body::Body;
 use super::head::{Method, RequestHead};
@@ -6,6 +9,53 @@ use super::resume::Request;
 use super::{LABEL_MAX, Reason, Reexecute};
 use crate::Offset;
 use crate::spill::Full;
+
+/// Room for so many is kept while none is: few connections pipeline, and most ask again.
+const KEPT: usize = 4;
+
+/// Requests in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    requests: VecDeque<Unanswered>,
+    /// Bytes of their labels.
+    labels: usize,
+}
+
+impl Deref for Queue {
+    type Target = VecDeque<Unanswered>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.requests
+    }
+}
+
+impl Queue {
+    pub fn push(&mut self, request: Unanswered) {
+        self.labels += request.label.len();
+        self.requests.push_back(request);
+    }
+
+    pub fn forget_first(&mut self) {
+        let first = self.requests.pop_front();
+        self.labels -= first.map_or(0, |first| first.label.len());
+        if self.requests.is_empty() && self.requests.capacity() > KEPT {
+            self.requests = VecDeque::new();
+        }
+    }
+
+    pub fn front_mut(&mut self) -> Option<&mut Unanswered> {
+        self.requests.front_mut()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Unanswered> {
+        self.requests.iter_mut()
+    }
+
+    /// Bytes of memory that it holds beside itself.
+    pub fn memory(&self) -> usize {
+        self.requests.capacity() * size_of::<Unanswered>() + self.labels
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Unanswered {

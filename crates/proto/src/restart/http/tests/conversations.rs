@@ -152,7 +152,7 @@ pub fn all() -> Vec<Conversation> {
         body: Payload::Plain(BODY),
     };
     let bare_feeds = || Exchange {
-        request: "\r\nGET / HTTP/1.1\nHost: a\n\n",
+        request: "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         head: "HTTP/1.1 200 OK\nDate: DATE\nContent-Length: 82\n\n",
         body: Payload::Plain(BODY),
     };

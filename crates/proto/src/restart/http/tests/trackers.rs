@@ -222,6 +222,72 @@ fn a_length_that_two_ends_may_read_differently_is_refused() {
     assert_eq!(chunked("10000000000000000\r\n"), Reason::Reply(Fault::ChunkSize));
 }
 
+/// What ends a line to one receiver is a part of it to another.
+#[test]
+fn a_boundary_that_two_ends_may_see_elsewhere_is_refused() {
+    let request = |text: &str| refused(text.as_bytes(), b"");
+    for bare in [
+        "GET / HTTP/1.1\nHost: a\n\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n\n",
+        "POST / HTTP/1.1\r\nX: y\nContent-Length: 5\r\n\r\nhello",
+    ] {
+        assert_eq!(request(bare), Reason::Request(Fault::BareLineFeed), "{bare}");
+    }
+    let chunked = |body: &str| {
+        request(&format!(
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{body}"
+        ))
+    };
+    for size in [
+        "5\n",
+        "5;a\n",
+        "5;a\nb\r\n",
+        "5;a\rb\r\n",
+        "5\r \r\n",
+        "5\x0c\r\n",
+        "5;\0\r\n",
+    ] {
+        assert_eq!(chunked(size), Reason::Request(Fault::ChunkSize), "{size:?}");
+    }
+    for trailer in ["0\r\n\n", "0\r\nX: y\n\n", "0\r\nX: y\n\r\n"] {
+        assert_eq!(
+            chunked(trailer),
+            Reason::Request(Fault::BareLineFeed),
+            "{trailer:?}"
+        );
+    }
+    for trailer in [
+        "0\r\nno field\r\n\r\n",
+        "0\r\nX: y\r\n folded\r\n\r\n",
+        "0\r\nX: \0\r\n\r\n",
+    ] {
+        let reason = chunked(trailer);
+        assert!(
+            matches!(reason, Reason::Request(Fault::Syntax(_))),
+            "{trailer:?}: {reason}"
+        );
+    }
+    for codings in [
+        "gzip, chunked",
+        "chunked, chunked",
+        "chunked,",
+        "chunked\r\nTransfer-Encoding: chunked",
+        "chunked\r\nTransfer-Encoding: identity",
+        "identity\r\nTransfer-Encoding: chunked",
+    ] {
+        let fields = format!("Transfer-Encoding: {codings}\r\n\r\n");
+        let reason = request(&format!("POST / HTTP/1.1\r\n{fields}"));
+        assert_eq!(reason, Reason::Request(Fault::TransferEncoding), "{codings}");
+        let reason = refused(GET, format!("HTTP/1.1 200 OK\r\n{fields}").as_bytes());
+        assert_eq!(reason, Reason::Reply(Fault::TransferEncoding), "{codings}");
+    }
+    let of_no_class = refused(GET, b"HTTP/1.1 099 ?\r\n\r\n");
+    assert!(
+        matches!(of_no_class, Reason::Reply(Fault::Syntax(_))),
+        "{of_no_class}"
+    );
+}
+
 #[test]
 fn headers_and_pipelines_are_bounded() {
     let long = [b"GET / HTTP/1.1\r\nX: ".to_vec(), vec![b'x'; HEAD_MAX]].concat();

@@ -1,0 +1,84 @@
+//! A service whose network could not be set up, and interfaces that were made anew: another index, perhaps another MAC address.
+
+use anyhow::{Context, bail};
+use linux::network::Interface;
+use proto::action::ServiceIndex;
+use proto::node::Node;
+
+use super::carry_out::Executor;
+
+/// Tells the node of a step that failed.
+pub(super) fn note(node: &mut Node, service: ServiceIndex, outcome: anyhow::Result<()>) {
+    if let Err(error) = outcome {
+        node.handle_failed(linux::clock::now(), service, format!("{error:#}"));
+    }
+}
+
+impl Executor {
+    /// Fails if the service's interface is not the one that it was.
+    pub(super) fn look_for_interface(&self, index: ServiceIndex) -> anyhow::Result<()> {
+        let interface = &self.services[usize::from(index)].interface;
+        match interface.index_now() {
+            Some(now) if now == interface.index => Ok(()),
+            Some(_) => bail!("interface {} was made anew", interface.name),
+            None => bail!("interface {} is gone", interface.name),
+        }
+    }
+
+    /// Tries to make good what failed for a service, and tells the node of the outcome.
+    pub(super) fn mend_service(&mut self, node: &mut Node, index: ServiceIndex) {
+        let now = linux::clock::now();
+        match self.put_back(index) {
+            Ok(mac) => node.handle_mended(now, index, mac),
+            Err(error) => node.handle_failed(now, index, format!("{error:#}")),
+        }
+    }
+
+    /// Follows interfaces that were made anew though nothing has failed. Where that brings another MAC address, the peer's wire takes
+    /// this node for a stranger: the pair agrees anew.
+    pub(super) fn follow_interfaces(&mut self, node: &mut Node) {
+        for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
+            let interface = &self.services[usize::from(index)].interface;
+            let is_moved = interface.index_now().is_some_and(|now| now != interface.index);
+            if !is_moved || node.failure(index).is_some() {
+                continue;
+            }
+            let (name, mac) = (interface.name.clone(), self.services[usize::from(index)].mac);
+            let now = linux::clock::now();
+            match self.put_back(index) {
+                Ok(found) if found == mac => {
+                    tracing::warn!(service = self.service_name(index), interface = name, "made anew");
+                }
+                Ok(_) if node.peer_is_alive(now) => {
+                    let why = format!("interface {name} was made anew, with another MAC address");
+                    node.handle_failed(now, index, why);
+                }
+                Ok(found) => node.handle_mended(now, index, found),
+                Err(error) => tracing::error!(error = format!("{error:#}"), "the interface was made anew"),
+            }
+        }
+    }
+
+    /// Hangs the wire's programs at the service's interface, if that is another one now, and puts up again what went with the old one.
+    /// Returns its MAC address.
+    fn put_back(&mut self, index: ServiceIndex) -> anyhow::Result<[u8; 6]> {
+        let service = &self.services[usize::from(index)];
+        let name = service.interface.name.clone();
+        let found = Interface::find(&name)?.with_context(|| format!("interface {name} is gone"))?;
+        let mac = found
+            .mac
+            .map(|mac| mac.0)
+            .with_context(|| format!("{name} has no MAC address"))?;
+        let old = service.interface.index;
+        if (old, service.mac) != (found.index, mac) {
+            self.wire.move_service(index, found.index, mac)?;
+            self.claims.move_to(index, &found)?;
+            self.filters.replace(old, found.index);
+            self.bare.retain(|interface| *interface != old);
+            let service = &mut self.services[usize::from(index)];
+            (service.interface, service.mac) = (found, mac);
+        }
+        self.network.repair_on(&name)?;
+        Ok(mac)
+    }
+}

@@ -1,0 +1,56 @@
+//! Puts back what others took away from the node's network: filters, addresses, rules, interfaces.
+
+use std::time::{Duration, Instant};
+
+use proto::node::Node;
+
+use super::carry_out::Executor;
+
+/// How often the network is looked at, whether it is as it should be.
+const VERIFY: Duration = Duration::from_secs(2);
+
+impl Executor {
+    /// Puts back what others took away: filters at once, the rest now and then. Returns whether it has looked at everything.
+    pub fn mend(&mut self, node: &mut Node) -> bool {
+        let is_time = self.verified.elapsed() >= VERIFY;
+        let concerned = self.filters.check();
+        let again = if is_time {
+            std::mem::take(&mut self.bare)
+        } else {
+            Vec::new()
+        };
+        for interface in concerned.iter().chain(&again).copied() {
+            match self.wire.reattach(interface) {
+                Ok(()) => tracing::warn!(interface, "someone removed the wire's filters: they are back"),
+                Err(error) => {
+                    if !again.contains(&interface) {
+                        tracing::error!(%error, interface, "someone removed the wire's filters: trying again");
+                    }
+                    self.bare.push(interface);
+                }
+            }
+        }
+        if !is_time {
+            return false;
+        }
+        self.verified = Instant::now();
+        self.follow_interfaces(node);
+        match self.network.verify() {
+            Ok(missing) if missing.is_empty() => self.unmended.clear(),
+            Ok(_) => match self.network.repair() {
+                Ok(mended) => tracing::warn!(?mended, "someone changed the network: it is put back"),
+                Err(error) => self.tell_once(&error.to_string()),
+            },
+            Err(error) => tracing::debug!(%error, "the network cannot be looked at"),
+        }
+        true
+    }
+
+    /// Says what cannot be put back, unless that was the last thing it said.
+    fn tell_once(&mut self, error: &str) {
+        if self.unmended != error {
+            tracing::error!(error, "someone changed the network: trying again");
+            self.unmended = error.to_owned();
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Fuzz target (docs/fuzzing.md): what comes in the peer's datagrams.
+//!
+//! An input is a kind's digit and contents, which are put into a frame that proves itself, or else a whole datagram.
+
+use serde::Serialize;
+
+use super::{Message, draw};
+use crate::daemon::frame::{self, Kind, Opener, Sealer, VERSIONS};
+
+/// Each end of two nodes that have heard each other.
+fn ends() -> (Sealer, Opener) {
+    let (mut to, mut from_peer) = frame::open(("a", "b"), None, VERSIONS, draw);
+    let (mut peer, mut from_us) = frame::open(("b", "a"), None, VERSIONS, draw);
+    let _ = from_us.open(&to.seal(Kind::Heartbeat, b"")); // proves nothing yet
+    from_peer.open(&peer.seal(Kind::Heartbeat, b"")).expect("an echo");
+    from_us.open(&to.seal(Kind::Heartbeat, b"")).expect("an echo");
+    (peer, from_peer)
+}
+
+/// What was read is told as it was read.
+fn told(message: &Message) -> String {
+    fn json(told: &impl Serialize) -> String {
+        serde_json::to_string(told).expect("what is said has a JSON form")
+    }
+    match message {
+        Message::Heartbeat(heartbeat) => json(heartbeat),
+        Message::Ask(about) => json(about),
+        Message::Told(about) => json(about),
+        Message::AskAll(about) => json(about),
+        Message::Page(about) => json(about),
+    }
+}
+
+#[test]
+fn a_datagram_is_read_or_refused() {
+    fuzz::target!("peer_frames", |input| {
+        let (mut peer, mut opener) = ends();
+        let kinds = [Kind::Heartbeat, Kind::Ask, Kind::Told, Kind::AskAll, Kind::Page];
+        let kind = input.split_first().and_then(|(digit, contents)| {
+            let kind = kinds.into_iter().find(|kind| b'0' + *kind as u8 == *digit)?;
+            Some((kind, contents))
+        });
+        let Some((kind, contents)) = kind else {
+            if let Ok(opened) = opener.open(input) {
+                assert!(input.ends_with(opened.contents));
+                let _ = Message::read(opened.kind, opened.contents);
+            }
+            return;
+        };
+        let datagram = peer.seal(kind, contents);
+        let opened = opener.open(&datagram).expect("the peer's next");
+        assert_eq!(
+            (opened.kind, opened.is_late, opened.contents),
+            (kind, false, contents)
+        );
+        let Ok(message) = Message::read(kind, contents) else {
+            return;
+        };
+        let said = told(&message);
+        let again = Message::read(kind, said.as_bytes()).expect("what was read can be told");
+        assert_eq!(told(&again), said);
+        // Whatever they are, the same words do not count twice.
+        opener.open(&datagram).expect_err("a copy");
+    });
+}

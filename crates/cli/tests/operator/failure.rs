@@ -1,0 +1,170 @@
+//! A service whose network cannot be set up any more fails alone.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::daemon::{Daemon, Kind, pair_of, scrape};
+use crate::keeper::PATIENCE;
+use crate::lan::{Lan, Namespace, Outcome, POLL, Process, steadfast};
+
+/// On the second LAN, the other way round: its primary is the first one's backup.
+const SECOND: &str = r#"
+            [[service]]
+            name = "second"
+            address = "10.1.0.100"
+            port = 81
+            interface = "eth1"
+            policy = "http"
+            primary = "sf-test-apart-two"
+            peer_address = "10.1.0.PEER"
+"#;
+
+fn serve(namespace: &Namespace, dir: &Path, port: &str) -> Process {
+    let mut python = Command::new("python3");
+    python
+        .args(["-m", "http.server", port, "--protocol", "HTTP/1.1", "--directory"])
+        .arg(dir)
+        .stderr(Stdio::null())
+        .stdout(Stdio::null());
+    Process(namespace.run(|| python.spawn().unwrap()))
+}
+
+/// Gets the page over a connection that stays open.
+fn get(client: &mut BufReader<TcpStream>) -> String {
+    let request = b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n";
+    client.get_mut().write_all(request).unwrap();
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        assert!(
+            client.read_line(&mut line).unwrap() > 0,
+            "the connection has ended"
+        );
+        match line.trim_end().split_once(": ") {
+            Some(("Content-Length", value)) => length = value.parse().unwrap(),
+            Some(_) => {}
+            None if line == "\r\n" => break,
+            None => assert!(line.starts_with("HTTP/1.1 200 "), "{line}"),
+        }
+    }
+    let mut body = vec![0; length];
+    client.read_exact(&mut body).unwrap();
+    String::from_utf8(body).unwrap()
+}
+
+fn connect(lan: &Lan, address: &str) -> BufReader<TcpStream> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match lan.stranger.run(|| TcpStream::connect(address)) {
+            Ok(client) => {
+                client.set_read_timeout(Some(PATIENCE)).unwrap();
+                return BufReader::new(client);
+            }
+            Err(error) => assert!(Instant::now() < until, "{address}: {error}"),
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn hand_over(namespace: &Namespace, daemon: &Daemon<'_>, service: &str) {
+    let words = ["handover", service, "--config", daemon.config.to_str().unwrap()];
+    let outcome = namespace.run(|| Outcome::of(&mut steadfast(&words)));
+    assert_eq!(outcome.code, 0, "{}", outcome.errors);
+}
+
+/// Waits until a service's status is so, and returns it.
+pub fn wait_for(daemon: &Daemon<'_>, service: usize, is_so: impl Fn(&Value) -> bool) -> Value {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let Outcome { output, errors, .. } = daemon.ask("status");
+        let status = serde_json::from_str::<Value>(&output).unwrap_or_default();
+        let status = status["services"][service].clone();
+        if is_so(&status) {
+            return status;
+        }
+        let log = || std::fs::read_to_string(&daemon.log).unwrap();
+        assert!(Instant::now() < until, "{status}{errors}{}", log());
+        std::thread::sleep(POLL);
+    }
+}
+
+#[test]
+fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
+    let Some(lan) = Lan::new("a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it") else {
+        return;
+    };
+    lan.add_second();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("page"), "a page").unwrap();
+    let _servers = [&lan.node, &lan.peer].map(|node| ["80", "81"].map(|port| serve(node, dir.path(), port)));
+    let kind = Kind {
+        service: SECOND,
+        ..Kind::default()
+    };
+    let [one, two] = pair_of(&lan, dir.path(), "apart", &kind);
+    let is_duplex = |status: &Value| {
+        let (mode, failure) = (&status["mode"], &status["failure"]);
+        mode == "duplex" && failure.is_null() && status["application"] == "alive"
+    };
+    for (node, service) in [(&one, 0), (&one, 1), (&two, 0), (&two, 1)] {
+        wait_for(node, service, is_duplex);
+    }
+    for (vip, interface) in [("10.0.0.100", "eth0"), ("10.1.0.100", "eth1")] {
+        lan.stranger
+            .ip(&format!("route replace {vip}/32 dev {interface}"));
+    }
+    // The other node goes on with a connection: its keeper relays it from now on.
+    let mut client = connect(&lan, "10.0.0.100:80");
+    assert_eq!(get(&mut client), "a page");
+    hand_over(&lan.peer, &two, "web");
+    assert_eq!(get(&mut client), "a page");
+    wait_for(&two, 0, |status| is_duplex(status) && status["relayed"] == 1);
+
+    // Its path is lost, so the wire takes over, and this node has a network to take down that is not there any more.
+    // Nothing has to be set up on an interface that is known to be gone: the wire goes on without this node.
+    lan.peer.ip("link delete eth1");
+    wait_for(&one, 1, |status| status["state"] == "sole");
+    wait_for(&two, 1, |status| status["path"]["carrier"] == false);
+    assert_eq!(get(&mut connect(&lan, "10.1.0.100:81")), "a page");
+    assert_eq!(
+        get(&mut client),
+        "a page",
+        "the other service's connection goes on"
+    );
+    wait_for(&two, 0, is_duplex);
+    lan.plug_in_second(&lan.peer, 3);
+    for (node, service) in [(&one, 1), (&two, 1), (&two, 0)] {
+        wait_for(node, service, is_duplex);
+    }
+
+    // One that was made anew in a moment is found by what it lacks.
+    lan.peer.ip("link delete eth1");
+    lan.plug_in_second(&lan.peer, 3);
+    let failed = wait_for(&two, 1, |status| !status["failure"].is_null());
+    let why = failed["failure"].as_str().unwrap();
+    assert!(why.contains("interface eth1 was made anew"), "{why}");
+    assert_eq!(
+        (&failed["mode"], &failed["role"]),
+        (&"simplex".into(), &"backup".into())
+    );
+    assert_eq!(scrape(&two)["steadfast_service_failed{service=\"second\"}"], 1.0);
+    assert_eq!(
+        get(&mut client),
+        "a page",
+        "the other service's connection goes on"
+    );
+    for (node, service) in [(&one, 1), (&two, 1), (&two, 0)] {
+        wait_for(node, service, is_duplex);
+    }
+    let mut other = connect(&lan, "10.1.0.100:81");
+    assert_eq!(get(&mut other), "a page", "through the wire at the new interface");
+    wait_for(&two, 1, |status| status["connections"]["protected"] == 1);
+    hand_over(&lan.peer, &two, "second");
+    assert_eq!(get(&mut other), "a page");
+    assert_eq!(get(&mut client), "a page");
+}

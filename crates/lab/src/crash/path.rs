@@ -1,0 +1,129 @@
+//! How a node's service path is broken, while its daemon and its other networks live.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::fault::{Sequel, Target};
+use crate::net::switch::{self, Lost, ROUTER};
+use crate::net::{INTERFACE, NODE_NAMES, Topology};
+
+/// How often a flickering path is broken, for how long each time, and how long it is whole in between: all within a second. Each time it is
+/// broken for less than a silence that counts as death.
+const FLICKERS: u32 = 5;
+const FLICKER_BROKEN: Duration = Duration::from_millis(40);
+const FLICKER_WHOLE: Duration = Duration::from_millis(110);
+
+/// What breaks it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathFault {
+    /// The cable is pulled at the switch: the node loses its carrier.
+    #[default]
+    Cable,
+    /// The interface is set down on the node; it is set up and configured again later.
+    Interface,
+    /// The switch's port passes nothing any more, in either direction; the carrier stays.
+    Port,
+    /// The node's own switch loses its uplink; the carrier stays.
+    Uplink,
+    /// Nothing passes between the node and the router; the nodes reach each other.
+    Router,
+    /// What is sent to the node is lost, what it sends passes.
+    ToNode,
+    /// What the node sends is lost, what is sent to it passes.
+    FromNode,
+    /// The cable is pulled and plugged in again, several times within a second.
+    Flicker,
+}
+
+impl PathFault {
+    /// What must follow it on the node that it hits.
+    pub fn sequel(self, target: Target) -> Sequel {
+        match (self, target) {
+            // The primary reaches its clients through the wire.
+            (Self::Flicker, _) | (Self::Router, Target::Primary) => Sequel::AtMostOne,
+            (_, Target::Primary) => Sequel::Takeover,
+            (_, Target::Backup | Target::Both) => Sequel::Claim,
+        }
+    }
+
+    /// Breaks the path of node `index`.
+    ///
+    /// # Errors
+    /// If something cannot be taken down or cut.
+    pub fn cut(self, network: &Topology, index: usize) -> Result<()> {
+        let cable = network.cables[index].service();
+        match self {
+            Self::Cable => Ok(cable.pull()?),
+            Self::Interface => Ok(network.nodes[index].cable(INTERFACE)?.pull()?),
+            Self::Uplink => Ok(uplink(network, index)?.pull()?),
+            Self::Port | Self::Router | Self::ToNode | Self::FromNode => {
+                switch::lose(&network.switch, &self.lost(NODE_NAMES[index]), "")
+            }
+            Self::Flicker => {
+                for _ in 0..FLICKERS {
+                    cable.pull()?;
+                    std::thread::sleep(FLICKER_BROKEN);
+                    cable.plug()?;
+                    std::thread::sleep(FLICKER_WHOLE);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes the path of node `index` whole again.
+    ///
+    /// # Errors
+    /// If something cannot be taken up.
+    pub fn heal(self, network: &Topology, index: usize) -> Result<()> {
+        match self {
+            Self::Cable => Ok(network.cables[index].service().plug()?),
+            Self::Interface => Ok(network.configure(index)?),
+            Self::Uplink => Ok(uplink(network, index)?.plug()?),
+            Self::Port | Self::Router | Self::ToNode | Self::FromNode => switch::pass(&network.switch),
+            Self::Flicker => Ok(()),
+        }
+    }
+
+    /// What the switch loses of the node at `port`.
+    fn lost(self, port: &'static str) -> Vec<Lost> {
+        match self {
+            Self::Port => vec![Lost::from(port), Lost::to(port)],
+            Self::Router => vec![Lost::between(port, ROUTER), Lost::between(ROUTER, port)],
+            Self::ToNode => vec![Lost::to(port)],
+            Self::FromNode => vec![Lost::from(port)],
+            Self::Cable | Self::Interface | Self::Uplink | Self::Flicker => Vec::new(),
+        }
+    }
+}
+
+fn uplink(network: &Topology, index: usize) -> Result<&linux::netns::Cable> {
+    let uplinks = network.uplinks.as_ref();
+    Ok(&uplinks.context("the nodes have no switches of their own")?[index])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reaches_the_clients_decides_who_goes_on() {
+        for how in PathFault::value_variants() {
+            let sequel = how.sequel(Target::Backup);
+            assert_eq!(sequel == Sequel::Claim, *how != PathFault::Flicker, "{how:?}");
+        }
+        assert_eq!(PathFault::Port.sequel(Target::Primary), Sequel::Takeover);
+        assert_eq!(PathFault::Router.sequel(Target::Primary), Sequel::AtMostOne);
+    }
+
+    #[test]
+    fn one_direction_leaves_the_other_open() {
+        assert_eq!(PathFault::ToNode.lost("a"), [Lost::to("a")]);
+        assert_eq!(PathFault::FromNode.lost("a"), [Lost::from("a")]);
+        assert_eq!(PathFault::Router.lost("b").len(), 2);
+    }
+}

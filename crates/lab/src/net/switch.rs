@@ -1,0 +1,230 @@
+//! The switches between the nodes and the router, and what can be broken at them.
+//!
+//! ```text
+//!  router ── router [lan] a ── node a        router ── router [lan] a ── up-a [lan-a] node-a ── node a
+//!                         b ── node b                             b ── up-b [lan-b] node-b ── node b
+//!                                                  (each node behind a switch of its own)
+//!  node a ── a2 [second] b2 ── node b        (the second network)
+//! ```
+//!
+//! Each `[bridge]` is a switch, the names beside it are its ports; all are in one namespace. What the switches lose is lost by rules in
+//! their forwarding, so the nodes' carriers stay up. The ports `a`, `b` and `router` of `lan` lie on every way between nodes and router.
+
+use anyhow::{Context, Result, ensure};
+use linux::netns::{self, Cable, Netns};
+
+use super::{NODE_NAMES, Plan};
+
+/// The router's port.
+pub const ROUTER: &str = "router";
+/// The nodes' ports on the second network.
+pub const SECOND_PORTS: [&str; 2] = ["a2", "b2"];
+
+const LAN: &str = "lan";
+const SECOND: &str = "second";
+/// Each node's own switch: its name, the node's port, and the uplink's.
+const OWN: [[&str; 3]; 2] = [["lan-a", "node-a", "up-a"], ["lan-b", "node-b", "up-b"]];
+
+/// The port that the cable of node `index` is in.
+#[must_use]
+pub fn port_of(index: usize, plan: Plan) -> &'static str {
+    match plan.own_switches {
+        true => OWN[index][1],
+        false => NODE_NAMES[index],
+    }
+}
+
+/// The ports that all cables of node `index` are in.
+#[must_use]
+pub fn ports_of(index: usize, plan: Plan) -> Vec<&'static str> {
+    let second = plan.second_network.then_some(SECOND_PORTS[index]);
+    [port_of(index, plan)].into_iter().chain(second).collect()
+}
+
+/// Both ends of the uplink of node `index`'s own switch.
+#[must_use]
+pub fn uplink(index: usize) -> [&'static str; 2] {
+    [OWN[index][2], NODE_NAMES[index]]
+}
+
+/// Commands in the switches' namespace, when it has its ports.
+#[must_use]
+pub fn commands(plan: Plan) -> Vec<String> {
+    let mut bridges = vec![(LAN, vec![ROUTER, NODE_NAMES[0], NODE_NAMES[1]])];
+    if plan.own_switches {
+        bridges.extend(OWN.map(|[bridge, node, uplink]| (bridge, vec![node, uplink])));
+    }
+    if plan.second_network {
+        bridges.push((SECOND, SECOND_PORTS.to_vec()));
+    }
+    bridges
+        .into_iter()
+        .flat_map(|(bridge, ports)| bridge_commands(bridge, &ports))
+        .collect()
+}
+
+fn bridge_commands(bridge: &str, ports: &[&str]) -> Vec<String> {
+    // Multicast snooping would swallow neighbour solicitations until it knows a querier.
+    let options = "type bridge stp_state 0 forward_delay 0 mcast_snooping 0";
+    let mut commands = vec![
+        format!("link add name {bridge} {options}"),
+        format!("link set dev {bridge} up"),
+    ];
+    for port in ports {
+        commands.push(format!("link set dev {port} master {bridge}"));
+        commands.push(format!("link set dev {port} up"));
+    }
+    commands
+}
+
+/// A node's cables, at the switches' end.
+#[derive(Debug)]
+pub struct Cables(Vec<Cable>);
+
+impl Cables {
+    /// Of node `index`, at `switch`.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered.
+    pub fn of(switch: &Netns, index: usize, plan: Plan) -> Result<Self, netns::Error> {
+        let ports = ports_of(index, plan).into_iter();
+        ports
+            .map(|port| switch.cable(port))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// The one that its services use.
+    #[must_use]
+    pub fn service(&self) -> &Cable {
+        &self.0[0]
+    }
+
+    /// Pulls all of them.
+    ///
+    /// # Errors
+    /// If one cannot be pulled.
+    pub fn pull(&self) -> Result<(), netns::Error> {
+        self.0.iter().try_for_each(Cable::pull)
+    }
+
+    /// Plugs all of them in.
+    ///
+    /// # Errors
+    /// If one cannot be plugged in.
+    pub fn plug(&self) -> Result<(), netns::Error> {
+        self.0.iter().try_for_each(Cable::plug)
+    }
+}
+
+/// Frames that a switch loses: those from one port to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// `None`: any port.
+    pub from: Option<&'static str>,
+    /// `None`: any port.
+    pub to: Option<&'static str>,
+}
+
+impl Lost {
+    /// Between two ports, in one direction.
+    #[must_use]
+    pub const fn between(from: &'static str, to: &'static str) -> Self {
+        Self {
+            from: Some(from),
+            to: Some(to),
+        }
+    }
+
+    /// Everything that comes from `port`.
+    #[must_use]
+    pub const fn from(port: &'static str) -> Self {
+        Self {
+            from: Some(port),
+            to: None,
+        }
+    }
+
+    /// Everything that is sent to `port`.
+    #[must_use]
+    pub const fn to(port: &'static str) -> Self {
+        Self {
+            from: None,
+            to: Some(port),
+        }
+    }
+
+    fn rule(self, what: &str) -> String {
+        let side = |key: &str, port: Option<&str>| {
+            port.map_or_else(String::new, |port| format!("{key} \"{port}\" "))
+        };
+        let (from, to) = (side("iifname", self.from), side("oifname", self.to));
+        format!("{from}{to}{what}drop\n")
+    }
+}
+
+/// Makes the switches lose frames, of these only those that `what` selects (an expression of nft that ends with a space, or nothing: all).
+///
+/// # Errors
+/// If nft refuses.
+pub fn lose(switch: &Netns, lost: &[Lost], what: &str) -> Result<()> {
+    nft(switch, &losing(lost, what))
+}
+
+/// Lets them pass everything again.
+///
+/// # Errors
+/// If nft refuses.
+pub fn pass(switch: &Netns) -> Result<()> {
+    nft(switch, "delete table bridge cut\n")
+}
+
+fn losing(lost: &[Lost], what: &str) -> String {
+    let rules: String = lost.iter().map(|lost| lost.rule(what)).collect();
+    format!("table bridge cut {{ chain forward {{ type filter hook forward priority 0;\n{rules}}}\n}}\n")
+}
+
+/// Runs `commands` in the switches' namespace.
+fn nft(switch: &Netns, commands: &str) -> Result<()> {
+    let output = switch.command("nft")?.arg(commands).output().context("run nft")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "nft {commands}: {}", said.trim());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_direction_leaves_the_other_open() {
+        let text = losing(&[Lost::between("a", "b")], "udp dport 7400 ");
+        assert!(
+            text.contains("\niifname \"a\" oifname \"b\" udp dport 7400 drop\n"),
+            "{text}"
+        );
+        assert!(!text.contains("iifname \"b\""), "{text}");
+        assert!(losing(&[Lost::to("a")], "").contains("\noifname \"a\" drop\n"));
+    }
+
+    #[test]
+    fn what_is_between_nodes_and_router_is_there_with_and_without_switches_of_their_own() {
+        for own_switches in [false, true] {
+            let plan = Plan {
+                own_switches,
+                second_network: true,
+                ..Plan::default()
+            };
+            let text = commands(plan).join("\n");
+            for port in ["router", "a", "b"] {
+                assert!(
+                    text.contains(&format!("link set dev {port} master lan\n")),
+                    "{text}"
+                );
+            }
+            assert_eq!(text.contains("link set dev node-a master lan-a"), own_switches);
+            assert!(text.contains("link set dev b2 master second"));
+        }
+        assert!(!commands(Plan::default()).join(" ").contains("second"));
+    }
+}

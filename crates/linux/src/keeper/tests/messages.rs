@@ -1,0 +1,86 @@
+//! Fuzz target (docs/fuzzing.md): what comes to the keeper over its socket.
+//!
+//! An input is what follows a packet's magic: a zero and the content, or a one and what is in the memfd.
+
+use std::fs::File;
+use std::io::{IoSlice, Write};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
+use proto::restart::http::Resumer;
+
+use crate::keeper::channel::{self, Received, Room};
+use crate::keeper::input::Input;
+use crate::keeper::message::Request;
+use crate::keeper::{Adoption, Plan};
+
+/// A packet as an agent of this version would begin it.
+fn packet(input: &[u8]) -> Vec<u8> {
+    [channel::MAGIC.as_slice(), input].concat()
+}
+
+fn receive(input: &[u8]) -> std::io::Result<Option<Received<Request>>> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (here, there) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+    let mut files = Vec::new();
+    let sent = match input.split_first() {
+        Some((1, content)) => {
+            // A file that travels as it is, then the content.
+            for bytes in [b"spilled", content] {
+                let mut file = File::from(memfd_create(c"fuzz", MFdFlags::MFD_CLOEXEC)?);
+                file.write_all(bytes)?;
+                files.push(file);
+            }
+            packet(&[1])
+        }
+        _ => packet(&input[..input.len().min(channel::INLINE_MAX)]),
+    };
+    let raw: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control = if raw.is_empty() { &[][..] } else { &rights[..] };
+    sendmsg::<()>(
+        here.as_raw_fd(),
+        &[IoSlice::new(&sent)],
+        control,
+        MsgFlags::empty(),
+        None,
+    )?;
+    channel::receive(there.as_fd(), &mut Room::default())
+}
+
+#[test]
+fn a_message_is_taken_or_refused() {
+    fuzz::target!("keeper_messages", |input| {
+        let Ok(received) = receive(input) else { return };
+        let Received {
+            message, mut blob, ..
+        } = received.expect("the other end is open");
+        let mut buffer = [0; 1000];
+        // What is missing in a file is an error.
+        while !blob.is_empty() && blob.read(&mut buffer).is_ok_and(|count| count > 0) {}
+        let Request::Adopt(adoption) = message else { return };
+        // What was read is sent as it was read.
+        assert_eq!(sent(&adoption), *adoption);
+        if let Plan::Http { resume, volatile, .. } = adoption.plan {
+            let (mut resumer, mut to_client) = Resumer::with_volatile(resume, volatile);
+            let said = b"HTTP/1.1 200 OK\r\nETag: \"5-e\"\r\nContent-Length: 5\r\n\r\nhello";
+            let _ = resumer.on_application(said, &mut to_client);
+            let _ = resumer.on_application_end(&mut to_client);
+        }
+    });
+}
+
+/// What the keeper gets of an adoption.
+fn sent(adoption: &Adoption) -> Adoption {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (here, there) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).expect("two sockets");
+    let request = Request::Adopt(Box::new(adoption));
+    channel::send(here.as_fd(), &request, &[], &Input::default()).expect("room");
+    let received = channel::receive::<Request>(there.as_fd(), &mut Room::default());
+    match received.expect("as it was sent").expect("open").message {
+        Request::Adopt(adoption) => *adoption,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,52 @@
+//! Connections whose process died on this node (the map `dying`): the kernel remembers each until its client opens another one or the
+//! agent says that somebody goes on with it, so that an agent that dies in between does not take the knowledge with it.
+
+use std::net::SocketAddr;
+
+use libbpf_rs::MapCore;
+
+use super::abi::ClientKey;
+use super::{Step, Wire, WireError};
+
+impl Wire {
+    /// The clients of such connections of a service.
+    pub fn dying(&self, index: u16) -> Vec<SocketAddr> {
+        self.clients_in("dying", index)
+    }
+
+    /// Somebody goes on with the connections of these clients, or nobody will: RSTs for them are speech again.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn forget_dying(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
+        self.delete_clients("dying", index, clients)
+    }
+
+    /// The clients of a service in a map whose keys are clients.
+    pub(super) fn clients_in(&self, map: &str, index: u16) -> Vec<SocketAddr> {
+        let of_service = |key: &Vec<u8>| key.ends_with(&index.to_ne_bytes());
+        let map = self.map(map);
+        let keys = map.keys().filter(of_service);
+        keys.filter_map(|key| ClientKey::client(&key)).collect()
+    }
+
+    pub(super) fn delete_clients(
+        &self,
+        map: &str,
+        index: u16,
+        clients: &[SocketAddr],
+    ) -> Result<(), WireError> {
+        let mut clients = clients.iter();
+        clients.try_for_each(|&client| self.delete_key(map, &ClientKey::new(client, index).to_bytes()))
+    }
+
+    /// Deletes a key; it may be gone already.
+    pub(super) fn delete_key(&self, map: &str, key: &[u8]) -> Result<(), WireError> {
+        match self.map(map).delete(key) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(error).step(|| format!("deleting a client from the map {map}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

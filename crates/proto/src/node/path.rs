@@ -1,0 +1,148 @@
+//! The services' paths: what is seen of them, and what a node does when one breaks ([`crate::path`]).
+
+use super::{Node, Service};
+use crate::Instant;
+use crate::action::{Action, Server, ServiceIndex};
+use crate::path::{self, Outside, PathWord, Step};
+use crate::role::Role;
+
+impl Service {
+    /// What this node and the peer could do for clients if they had to go on alone: who has no application reaches nobody.
+    fn sides(&self, now: Instant, meet: bool) -> (Outside, Outside) {
+        let side = |outside, server| {
+            if server == Server::Alive {
+                outside
+            } else {
+                Outside::Lost
+            }
+        };
+        let peer_server = self.peer.as_ref().map_or(Server::Alive, |peer| peer.server);
+        let own = self.path.outside(now);
+        let peer = side(self.path.peer().outside, peer_server);
+        // A wire needs no application.
+        (if meet { own } else { side(own, self.server) }, peer)
+    }
+
+    fn step(&self, now: Instant) -> Step {
+        let meet = self.path.meets(now);
+        let (own, peer) = self.sides(now, meet);
+        path::step(self.role(), meet, own, peer)
+    }
+
+    /// Whether clients reach this node, as far as it knows.
+    fn is_reached(&self, now: Instant) -> bool {
+        matches!(self.path.outside(now), Outside::Unknown | Outside::Reached)
+    }
+}
+
+impl Node {
+    /// A word of the peer came in by the service's interface, at `at`; or one of the service's packets did, from the peer.
+    pub fn handle_sign(&mut self, at: Instant, index: ServiceIndex) {
+        self.services[usize::from(index)].path.on_sign(at);
+    }
+
+    /// Whether one of the links to the peer lies on the service's interface.
+    pub fn handle_link_of(&mut self, index: ServiceIndex, has_link: bool) {
+        self.services[usize::from(index)].path.set_link(has_link);
+    }
+
+    /// An outside host has answered what [`Action::AskOutside`] asked.
+    pub fn handle_outside(&mut self, now: Instant, index: ServiceIndex) {
+        self.services[usize::from(index)].path.on_answer(now);
+        self.judge_path(now, index);
+    }
+
+    /// There is no host that [`Action::AskOutside`] could ask.
+    pub fn handle_no_outside(&mut self, index: ServiceIndex) {
+        self.services[usize::from(index)].path.on_nobody();
+    }
+
+    /// Whether this node's cables should be looked at now: silence may be their fault.
+    pub fn wants_link(&self, now: Instant) -> bool {
+        let is_in_doubt = |service: &Service| service.path.outside(now) != Outside::Reached;
+        self.detector.is_late(now) || self.services.iter().any(is_in_doubt)
+    }
+
+    /// Whether this node's cable for a service carries a signal. Without one it hears nobody, and that is not the others' fault:
+    /// it declares nobody dead until it has had the time to hear of them again. Returns whether it has just come back.
+    pub fn handle_carrier(&mut self, now: Instant, index: ServiceIndex, has_carrier: bool) -> bool {
+        let path = &mut self.services[usize::from(index)].path;
+        let is_back = has_carrier && !path.has_carrier();
+        path.set_carrier(now, has_carrier);
+        if is_back {
+            self.detector.excuse(now);
+        }
+        self.judge_path(now, index);
+        is_back
+    }
+
+    /// Time has passed: asks outside hosts, and does what the path requires.
+    pub(super) fn look_at_path(&mut self, now: Instant, index: ServiceIndex) {
+        let is_late = self.detector.is_late(now);
+        let path = &mut self.services[usize::from(index)].path;
+        path.on_timeout(now, is_late);
+        if let Some(anew) = path.asks(now) {
+            let service = index;
+            self.actions.push_back(Action::AskOutside { service, anew });
+        }
+        self.judge_path(now, index);
+    }
+
+    /// What the peer says of its side.
+    pub(super) fn hear_of_path(&mut self, now: Instant, index: ServiceIndex, word: Option<PathWord>) {
+        self.services[usize::from(index)].path.on_word(now, word);
+        self.judge_path(now, index);
+    }
+
+    fn judge_path(&mut self, now: Instant, index: ServiceIndex) {
+        let is_alive = self.detector.is_alive(now);
+        let service = &mut self.services[usize::from(index)];
+        let word = service.path.word(now);
+        let is_news = std::mem::replace(&mut service.path_told, word) != word;
+        let fitness = service.path.fitness(now);
+        let is_reached = service.is_reached(now);
+        let change = service.standing.set_path(now, fitness, is_reached);
+        self.follow(now, index, change);
+        let service = &mut self.services[usize::from(index)];
+        let serves = |peer: &crate::action::ServiceBeat| matches!(peer.role, Role::Primary | Role::Claiming);
+        let is_partner = is_alive && service.peer.as_ref().is_some_and(serves);
+        match service.step(now) {
+            Step::Stay => {}
+            Step::TakeOver if is_partner && !service.is_busy() => {
+                let change = service.standing.on_handover(now);
+                self.follow(now, index, change);
+            }
+            Step::GiveWay if is_partner && !service.gives_way => self.set_gives_way(now, index, true),
+            Step::TakeOver | Step::GiveWay => {}
+        }
+        let service = &self.services[usize::from(index)];
+        if service.gives_way && (service.role() != Role::Backup || service.path.is_steady(now)) {
+            self.set_gives_way(now, index, false);
+        }
+        if is_news {
+            self.send_heartbeat(now); // at once, not in the usual rhythm
+        }
+    }
+
+    /// This wire leaves the VIP to the primary, or counts on itself again.
+    fn set_gives_way(&mut self, now: Instant, index: ServiceIndex, gives_way: bool) {
+        let service = &mut self.services[usize::from(index)];
+        service.gives_way = gives_way;
+        self.tell_part(now, index);
+    }
+
+    /// Whether this node has a part in the service: the operator decides, or its path.
+    pub(super) fn tell_part(&mut self, now: Instant, index: ServiceIndex) {
+        let service = &mut self.services[usize::from(index)];
+        let leaves = service.is_withdrawn || service.gives_way;
+        let standing = &mut service.standing;
+        let change = standing.set_leaves(now, leaves);
+        if standing.role() == Role::Backup {
+            // It is silent before the primary hears that it leaves, and goes on alone.
+            let (service, until) = (index, standing.until());
+            self.actions.push_back(Action::SetUntil { service, until });
+        }
+        self.follow(now, index, change);
+        self.send_heartbeat(now);
+    }
+}

@@ -1,0 +1,325 @@
+//! Paths that break while both nodes live and hear each other over another link.
+
+use super::*;
+use crate::node::view::PathFault;
+use crate::path::Outside;
+
+/// How the service's network is.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    /// A link between the nodes lies on it.
+    has_link: bool,
+    /// Frames that a node sends to the other one are lost.
+    mute: [bool; 2],
+    /// Whether outside hosts answer each node, if there are any.
+    answers: Option<[bool; 2]>,
+}
+
+impl Two {
+    /// A pair in duplex whose nodes have a link on the service's network and another one, and outside hosts.
+    fn with_paths(arbiter: Arbiter) -> Self {
+        let mut two = Self::new(arbiter);
+        two.paths.answers = Some([true; 2]);
+        two.link(true);
+        two.pass(LONG);
+        assert_eq!(two.roles(), DUPLEX);
+        two.asked = [Vec::new(), Vec::new()];
+        two
+    }
+
+    fn link(&mut self, has_link: bool) {
+        self.paths.has_link = has_link;
+        for node in &mut self.nodes {
+            node.handle_link_of(0, has_link);
+        }
+    }
+
+    /// A word of this node also comes over the service's network.
+    pub(super) fn show(&mut self, index: usize) {
+        if self.paths.has_link && !self.paths.mute[index] {
+            self.nodes[1 - index].handle_sign(self.now, 0);
+        }
+    }
+
+    pub(super) fn ask_outside(&mut self, index: usize) {
+        match self.paths.answers {
+            Some(answers) if answers[index] => {
+                self.nodes[index].handle_outside(self.now, 0);
+                self.carry_out(index);
+            }
+            Some(_) => {}
+            None => self.nodes[index].handle_no_outside(0),
+        }
+    }
+
+    /// A node's service cable is pulled, or plugged in.
+    fn set_cable(&mut self, index: usize, is_in: bool) -> &mut Self {
+        self.paths.mute = [!is_in; 2];
+        if let Some(answers) = &mut self.paths.answers {
+            answers[index] = is_in;
+        }
+        self
+    }
+
+    fn fault(&self, index: usize) -> Option<PathFault> {
+        self.nodes[index].path(self.now, 0).fault
+    }
+
+    fn changes(&self) -> [usize; 2] {
+        [0, 1].map(|index| self.nodes[index].roles(0).count())
+    }
+}
+
+const DUPLEX: [(Role, u64); 2] = [(Role::Primary, 2), (Role::Backup, 2)];
+/// The patience, and a heartbeat for what the nodes tell each other.
+const DETECTED: Duration = Duration::from_millis(120);
+const ARBITERS: [Arbiter; 3] = [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness];
+
+#[test]
+fn the_cable_of_either_node_is_pulled_and_the_other_one_goes_on() {
+    for arbiter in ARBITERS {
+        for cut in 0..2 {
+            let mut two = Two::with_paths(arbiter);
+            let went_on = 1 - cut;
+            two.outside = cut == 1; // it claims
+            two.set_cable(cut, false).pass(DETECTED);
+            assert_eq!(two.nodes[went_on].role(0), (Role::Sole, 3), "{arbiter:?} {cut}");
+            assert_eq!(two.nodes[cut].role(0), (Role::Standby, 3), "{arbiter:?} {cut}");
+            let stays = two.pass(LONG * 5).roles();
+            assert_eq!(stays[went_on], (Role::Sole, 3), "{arbiter:?} {cut}");
+            assert_eq!(
+                stays[cut],
+                (Role::Standby, 3),
+                "{arbiter:?} {cut}: it knows that its path is broken"
+            );
+            assert_eq!(two.fault(cut), Some(PathFault::Own));
+            assert_eq!(two.fault(went_on), Some(PathFault::Peer));
+            let gate = if went_on == 1 { Gate::Takeover } else { Gate::Sole };
+            assert_eq!(two.gates[went_on], (gate, None), "{arbiter:?} {cut}");
+            assert_eq!(two.gates[cut].0, Gate::Mute);
+            two.set_cable(cut, true).pass(LONG * 2);
+            let mut whole = [(Role::Backup, 4); 2];
+            whole[went_on] = (Role::Primary, 4);
+            assert_eq!(two.roles(), whole, "{arbiter:?} {cut}");
+            assert_eq!(two.fault(0).or(two.fault(1)), None);
+            assert_eq!(two.alarms, [[0; 0]; 2]);
+        }
+    }
+}
+
+#[test]
+fn nobody_is_fenced_while_the_nodes_agree() {
+    for cut in 0..2 {
+        let mut two = Two::with_paths(Arbiter::Fence);
+        two.set_cable(cut, false).pass(LONG * 3);
+        assert_eq!(two.asked, [[0; 0]; 2], "{cut}");
+    }
+}
+
+#[test]
+fn one_direction_is_enough_to_cut_a_node_off() {
+    for arbiter in ARBITERS {
+        // The node that cannot be heard, or cannot hear: no outside host answers it either way.
+        for (cut, mute) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let mut two = Two::with_paths(arbiter);
+            two.paths.mute[mute] = true;
+            two.paths.answers = Some([cut != 0, cut != 1]);
+            two.pass(DETECTED);
+            assert_eq!(
+                two.nodes[1 - cut].role(0).0,
+                Role::Sole,
+                "{arbiter:?} {cut} {mute}"
+            );
+            assert_eq!(
+                two.nodes[cut].role(0).0,
+                Role::Standby,
+                "{arbiter:?} {cut} {mute}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_router_that_the_backup_has_lost_is_the_primarys() {
+    let mut two = Two::with_paths(Arbiter::Witness);
+    two.paths.answers = Some([true, false]);
+    two.pass(Duration::from_millis(600));
+    assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 3)]);
+    two.paths.answers = Some([true; 2]);
+    two.pass(LONG * 2);
+    assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
+}
+
+#[test]
+fn a_router_that_the_primary_has_lost_is_shown_and_changes_nothing() {
+    let mut two = Two::with_paths(Arbiter::Witness);
+    two.paths.answers = Some([false, true]);
+    two.pass(LONG);
+    assert_eq!(two.roles(), DUPLEX);
+    let why = two.nodes[0].simplex(two.now, 0);
+    assert_eq!(
+        why,
+        Some(Simplex::Path(PathFault::Own)),
+        "the backup's failure is not masked"
+    );
+    let order = two.nodes[0].handle_handover(two.now, 0);
+    assert_eq!(
+        order,
+        Err(Refusal::Simplex(Simplex::Path(PathFault::Own))),
+        "it could not be the wire"
+    );
+}
+
+#[test]
+fn nothing_moves_when_nobody_reaches_the_outside() {
+    for mute in [[false; 2], [true; 2]] {
+        let mut two = Two::with_paths(Arbiter::FailStop);
+        two.paths.answers = Some([false; 2]);
+        two.paths.mute = mute;
+        two.pass(LONG * 3);
+        assert_eq!(two.roles(), DUPLEX);
+        assert_eq!(
+            two.nodes[1].simplex(two.now, 0),
+            Some(Simplex::Path(PathFault::Both))
+        );
+        two.paths = Paths {
+            has_link: true,
+            answers: Some([true; 2]),
+            ..Paths::default()
+        };
+        assert_eq!(two.pass(LONG).roles(), DUPLEX, "{mute:?}");
+        assert!(two.nodes[1].is_duplex(two.now, 0));
+    }
+}
+
+#[test]
+fn a_path_that_flickers_moves_the_service_once() {
+    for cut in 0..2 {
+        let mut two = Two::with_paths(Arbiter::Witness);
+        let before = two.changes();
+        for _ in 0..40 {
+            two.set_cable(cut, false).pass(SHORT);
+            two.set_cable(cut, true).pass(SHORT);
+        }
+        let after = two.changes();
+        let moved = [0, 1].map(|index| after[index] - before[index]);
+        assert!(moved.into_iter().all(|moved| moved <= 2), "{cut}: {moved:?}");
+        two.pass(LONG * 40);
+        assert!(two.nodes[0].is_duplex(two.now, 0), "{cut}: {:?}", two.roles());
+    }
+}
+
+#[test]
+fn a_short_break_is_none() {
+    let mut two = Two::with_paths(Arbiter::FailStop);
+    for cut in [0, 1, 0, 1] {
+        two.set_cable(cut, false).pass(BEAT * 2);
+        two.set_cable(cut, true).pass(BEAT * 2);
+    }
+    assert_eq!(two.roles(), DUPLEX);
+}
+
+#[test]
+fn packets_of_the_peer_stand_in_for_its_heartbeats() {
+    let mut two = Two::with_paths(Arbiter::FailStop);
+    two.paths.mute = [true; 2]; // heartbeats are lost in a full queue
+    for _ in 0..50 {
+        two.pass(BEAT);
+        let now = two.now;
+        for node in &mut two.nodes {
+            node.handle_sign(now, 0);
+        }
+    }
+    assert_eq!(two.roles(), DUPLEX);
+}
+
+#[test]
+fn a_node_that_is_cut_off_from_all_asks_no_arbiter_and_takes_nobody_for_dead() {
+    for arbiter in ARBITERS {
+        let mut two = Two::with_paths(arbiter);
+        two.hears = false;
+        two.set_cable(1, false).pass(LONG * 3);
+        assert_eq!(two.asked[1], [0; 0], "{arbiter:?}");
+        assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Backup, 2)], "{arbiter:?}");
+
+        let mut two = Two::with_paths(arbiter);
+        two.hears = false;
+        two.outside = false;
+        two.set_cable(0, false).pass(LONG * 3);
+        assert_eq!(two.asked[0], [0; 0], "{arbiter:?}");
+        assert_eq!(two.roles(), [(Role::Claiming, 2), (Role::Sole, 3)], "{arbiter:?}");
+    }
+}
+
+#[test]
+fn a_node_waits_before_it_has_its_peer_fenced() {
+    let mut two = Two::with_paths(Arbiter::Fence);
+    for node in &mut two.nodes {
+        let mut config = node.config.clone();
+        config.fence_delay = LONG;
+        *node = Node::new(config, two.now);
+    }
+    two.link(true);
+    two.pass(LONG);
+    two.kill(1).pass(LONG);
+    assert_eq!((two.asked[0].len(), two.nodes[0].role(0).0), (0, Role::Claiming));
+    two.pass(LONG);
+    assert_eq!(two.nodes[0].role(0).0, Role::Sole);
+}
+
+#[test]
+fn where_no_link_tells_the_nodes_meet_unless_one_has_lost_the_outside() {
+    for cut in 0..2 {
+        let mut two = Two::with_paths(Arbiter::FailStop);
+        two.link(false);
+        two.set_cable(cut, false).pass(Duration::from_millis(700));
+        assert_eq!(two.nodes[1 - cut].role(0).0, Role::Sole, "{cut}");
+    }
+}
+
+#[test]
+fn a_carrier_that_is_lost_needs_no_further_proof() {
+    let mut two = Two::with_paths(Arbiter::FailStop);
+    let now = two.now;
+    two.nodes[0].handle_carrier(now, 0, false);
+    assert_eq!(two.nodes[0].path(now, 0).own.outside, Outside::Lost);
+    assert_eq!(two.fault(0), Some(PathFault::NoCarrier));
+}
+
+/// The order of a start must not matter, nor which node is the configured primary.
+#[test]
+fn a_pair_that_starts_with_a_broken_path_serves_on_the_other_node() {
+    for arbiter in ARBITERS {
+        for cut in 0..2 {
+            let mut two = Two::new(arbiter);
+            two.paths.answers = Some([true; 2]);
+            two.set_cable(cut, false);
+            two.link(true);
+            for index in 0..2 {
+                two.nodes[index].handle_carrier(two.now, 0, index != cut);
+            }
+            two.pass(LONG * 3);
+            assert_eq!(
+                two.nodes[1 - cut].role(0).0,
+                Role::Sole,
+                "{arbiter:?} {cut}: {:?}",
+                two.roles()
+            );
+            assert!(
+                !two.nodes[cut].role(0).0.may_speak(),
+                "{arbiter:?} {cut}: {:?}",
+                two.roles()
+            );
+            for index in 0..2 {
+                let now = two.now;
+                two.nodes[index].handle_carrier(now, 0, true);
+            }
+            two.set_cable(cut, true).pass(LONG * 3);
+            assert!(
+                two.nodes[0].is_duplex(two.now, 0),
+                "{arbiter:?} {cut}: {:?}",
+                two.roles()
+            );
+        }
+    }
+}

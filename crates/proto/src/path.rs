@@ -1,0 +1,399 @@
+//! Does a service's path work? Whether a node lives and whether its clients reach it are judged apart (DESIGN.md §3, *The service path
+//! fails, and no node does*): a node with a pulled service cable goes on sending heartbeats over its other links.
+//!
+//! ```text
+//!   outside hosts ─── own ───▶ this node ◀── meet ──▶ peer ◀─── its own ─── outside hosts
+//!
+//!             proved            late: peer's heartbeats, answers        not proved again in time
+//!   Unknown ─────────▶ Reached ──────────────────────────────▶ Doubted ─────────────────────────▶ Lost
+//!                         ▲                 proved again          │          proved again          │
+//!                         └───────────────────────────────────────┴────────────────────────────────┘
+//! ```
+//!
+//! *Own*: an outside host has answered a question that was asked through the service's interface. *Meet*: both nodes hear each other
+//! there, by heartbeats or by the service's packets; heartbeats that come over another link only show that they do not. The backup
+//! decides, since it holds the gate: it takes over, or gives way to the primary ([`step`]). What was known before the trouble began
+//! proves nothing, so a doubt asks anew.
+
+mod damping;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use self::damping::Damping;
+use crate::Instant;
+use crate::detector::DetectorConfig;
+use crate::role::Role;
+
+/// Time between two questions to outside hosts while nothing is in doubt. Routers that limit their answers allow five a second.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+/// Age at which a proof is doubted: an answer is missing, not only late.
+const PROOF_MAX: Duration = Duration::from_millis(250);
+/// Length of a doubt after which the outside is lost. Longer than the pause of a router that limits its answers.
+const DOUBT_MAX: Duration = Duration::from_millis(250);
+/// Time after which hosts that never answered this node, but answer the peer, are lost to this node.
+const NEVER_ANSWERED: Duration = Duration::from_secs(1);
+
+/// Whether a node reaches outside hosts through the service's interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outside {
+    /// No host has ever answered, or there is none to be asked.
+    #[default]
+    Unknown,
+    /// A host has answered since the last doubt.
+    Reached,
+    /// Hosts are being asked anew.
+    Doubted,
+    /// There is no carrier, or no host has answered since the doubt began.
+    Lost,
+}
+
+impl Outside {
+    /// All values, for tables.
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Reached, Self::Doubted, Self::Lost];
+}
+
+impl std::fmt::Display for Outside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Unknown => "unknown",
+            Self::Reached => "reached",
+            Self::Doubted => "doubted",
+            Self::Lost => "lost",
+        })
+    }
+}
+
+/// What a node says of its side of a service's path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PathWord {
+    /// Whether it reaches outside hosts.
+    pub outside: Outside,
+    /// Whether it hears the receiver through the service's interface. `None`: no link lies there.
+    pub hears: Option<bool>,
+}
+
+impl PathWord {
+    fn is_troubled(self) -> bool {
+        matches!(self.outside, Outside::Doubted | Outside::Lost) || self.hears == Some(false)
+    }
+}
+
+/// What a backup does about a broken path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: the path works, or nobody could do better, or it is not known yet.
+    Stay,
+    /// Go on with the connections here: the primary is cut off.
+    TakeOver,
+    /// Leave the VIP to the primary: this node is cut off.
+    GiveWay,
+}
+
+/// What a node that does not speak may begin to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fitness {
+    /// It may serve.
+    pub serves: bool,
+    /// It is to serve although the other node is the configured primary, whose clients do not reach it.
+    pub begins: bool,
+    /// It may be the wire.
+    pub returns: bool,
+    /// It says that it is not to be counted on.
+    pub is_out: bool,
+}
+
+impl Fitness {
+    /// Everything works.
+    pub const WHOLE: Self = Self {
+        serves: true,
+        begins: false,
+        returns: true,
+        is_out: false,
+    };
+}
+
+/// What a node in `role` does, if `own` and `peer` say whether each reaches the outside, and `meet` whether they reach each other through
+/// the service's interfaces. Only a backup does anything by itself: its gate decides whose words pass. A primary is heard through the
+/// backup, so its own way to the outside does not matter while they meet.
+pub const fn step(role: Role, meet: bool, own: Outside, peer: Outside) -> Step {
+    use Outside::{Doubted, Lost, Reached, Unknown};
+    match role {
+        Role::Joining
+        | Role::Primary
+        | Role::Claiming
+        | Role::Returning
+        | Role::TakingOver
+        | Role::Sole
+        | Role::Standby => Step::Stay,
+        Role::Backup => match (meet, own, peer) {
+            (true, Unknown | Reached | Doubted, _) | (true, Lost, Doubted | Lost) => Step::Stay,
+            (true, Lost, Unknown | Reached) => Step::GiveWay,
+
+            (false, Reached, _) => Step::TakeOver,
+            (false, Unknown, Unknown | Lost) => Step::TakeOver,
+            (false, Unknown, Reached) => Step::GiveWay,
+            // The peer knows more in a moment, and this node never will.
+            (false, Unknown, Doubted) => Step::Stay,
+            (false, Doubted | Lost, Unknown | Reached) => Step::GiveWay,
+            (false, Doubted | Lost, Doubted | Lost) => Step::Stay,
+        },
+    }
+}
+
+/// What a node that does not speak may begin to do, by the same evidence.
+pub const fn fitness(meet: bool, own: Outside, peer: Outside) -> Fitness {
+    let (own_lost, peer_lost) = (matches!(own, Outside::Lost), matches!(peer, Outside::Lost));
+    let serves = !own_lost || peer_lost;
+    let returns = meet && serves;
+    Fitness {
+        serves,
+        begins: peer_lost && !own_lost,
+        returns,
+        is_out: !returns,
+    }
+}
+
+/// A service's path, as this node sees it.
+#[derive(Debug)]
+pub(crate) struct Path {
+    detector: DetectorConfig,
+    has_carrier: bool,
+    /// A link to the peer lies on the service's interface.
+    has_link: bool,
+    /// Last sign of the peer that came in by the service's interface.
+    seen: Option<Instant>,
+    /// Heartbeats that have come over other links since.
+    missed: u32,
+    /// The peer has been late since then: on every link, or by the service's interface.
+    late: Option<Instant>,
+    checked: Instant,
+    /// Last answer of an outside host to a question that counts.
+    answered: Option<Instant>,
+    first_asked: Option<Instant>,
+    ask_at: Instant,
+    doubted: Option<Instant>,
+    /// Answers to questions before the doubt must not count: the next question says so.
+    asks_anew: bool,
+    peer: Option<PathWord>,
+    damping: Damping,
+}
+
+impl Path {
+    /// A path of which nothing is known. `has_peer`: an agent before this one was in a pair, so the peer is taken to be heard at first.
+    pub(crate) fn new(detector: DetectorConfig, has_peer: bool, now: Instant) -> Self {
+        Self {
+            detector,
+            has_carrier: true,
+            has_link: false,
+            seen: has_peer.then_some(now),
+            missed: 0,
+            late: None,
+            checked: now,
+            answered: None,
+            first_asked: None,
+            ask_at: now,
+            doubted: None,
+            asks_anew: false,
+            peer: None,
+            damping: Damping::default(),
+        }
+    }
+
+    /// A heartbeat came, over whichever link.
+    pub(crate) fn on_heartbeat(&mut self) {
+        self.missed = self.missed.saturating_add(1);
+    }
+
+    /// A sign of the peer came in by the service's interface at `at`, which may be some time ago.
+    pub(crate) fn on_sign(&mut self, at: Instant) {
+        if self.seen.is_none_or(|seen| at > seen) {
+            self.seen = Some(at);
+            self.missed = 0;
+        }
+    }
+
+    /// Whether a link to the peer lies on the service's interface.
+    pub(crate) fn set_link(&mut self, has_link: bool) {
+        self.has_link = has_link;
+    }
+
+    /// Whether the cable of the service's interface carries a signal.
+    pub(crate) fn set_carrier(&mut self, now: Instant, has_carrier: bool) {
+        if std::mem::replace(&mut self.has_carrier, has_carrier) != has_carrier {
+            self.doubt(now);
+        }
+    }
+
+    /// Whether the cable carries a signal.
+    pub(crate) const fn has_carrier(&self) -> bool {
+        self.has_carrier
+    }
+
+    /// An outside host has answered a question that counts.
+    pub(crate) fn on_answer(&mut self, now: Instant) {
+        self.answered = Some(now);
+        self.doubted = None;
+    }
+
+    /// What the peer says of its side. Its trouble may be this node's too, and so may the end of it: what was known before proves
+    /// nothing.
+    pub(crate) fn on_word(&mut self, now: Instant, word: Option<PathWord>) {
+        let last = std::mem::replace(&mut self.peer, word);
+        let was_troubled = last.is_some_and(PathWord::is_troubled);
+        let is_troubled = word.is_some_and(PathWord::is_troubled);
+        let is_old = |at| now.since(at) >= self.detector.patience() / 2;
+        let begins = is_troubled && !was_troubled && self.answered.is_none_or(is_old);
+        // What both had lost is back, perhaps for both.
+        let ends = !is_troubled && was_troubled && self.doubted.is_some();
+        if begins || ends {
+            self.doubt(now);
+        }
+    }
+
+    /// There is no outside host to be asked.
+    pub(crate) fn on_nobody(&mut self) {
+        self.first_asked = None;
+    }
+
+    fn doubt(&mut self, now: Instant) {
+        (self.doubted, self.asks_anew, self.ask_at) = (Some(now), true, now);
+    }
+
+    /// Time has passed; `peer_is_late` says whether the peer is overdue on all links. To be called at least once per heartbeat interval;
+    /// called later, it blames nobody for what this node did not look at.
+    pub(crate) fn on_timeout(&mut self, now: Instant, peer_is_late: bool) {
+        if now.since(self.checked) > self.detector.interval {
+            self.missed = 0;
+        }
+        self.checked = now;
+        let is_late = peer_is_late || self.is_overdue(now, 2);
+        if !is_late {
+            self.late = None;
+        } else if self.late.is_none() {
+            self.late = Some(now);
+            self.doubt(now);
+        }
+        let is_old = self.answered.is_some_and(|at| now.since(at) >= PROOF_MAX);
+        if is_old && self.doubted.is_none() {
+            self.doubt(now);
+        }
+        let (is_good, is_known) = (self.is_good(now), self.is_known());
+        self.damping.on_look(now, is_good, is_known);
+    }
+
+    /// Whether outside hosts are to be asked now; `Some(true)`: and answers to earlier questions are to be ignored.
+    pub(crate) fn asks(&mut self, now: Instant) -> Option<bool> {
+        if now < self.ask_at {
+            return None;
+        }
+        let is_fresh = self.doubted.is_some_and(|at| now.since(at) < DOUBT_MAX);
+        let wait = if is_fresh {
+            self.detector.interval
+        } else {
+            ASK_EVERY
+        };
+        self.ask_at = now + wait;
+        self.first_asked.get_or_insert(now);
+        Some(std::mem::take(&mut self.asks_anew))
+    }
+
+    /// When [`asks`](Self::asks) has something to say.
+    pub(crate) const fn asks_at(&self) -> Instant {
+        self.ask_at
+    }
+
+    /// Whether signs of the peer by the service's interface have been missing for a part of the patience, while others came.
+    fn is_overdue(&self, now: Instant, part: u32) -> bool {
+        let are_missed = self.missed >= (self.detector.missed / part).max(1);
+        let is_old = |seen| now.since(seen) >= self.detector.patience() / part;
+        are_missed && self.seen.is_none_or(is_old)
+    }
+
+    /// Whether this node hears the peer through the service's interface: not without a carrier. `None`: no link lies there.
+    fn hears(&self, now: Instant) -> Option<bool> {
+        self.has_link
+            .then(|| self.has_carrier && self.seen.is_some() && !self.is_overdue(now, 1))
+    }
+
+    /// Whether there was time to hear the peer.
+    fn is_known(&self) -> bool {
+        !self.has_link || self.seen.is_some() || self.missed >= self.detector.missed
+    }
+
+    /// Whether this node reaches outside hosts.
+    pub(crate) fn outside(&self, now: Instant) -> Outside {
+        let since = |at: Option<Instant>, max| at.is_some_and(|at| now.since(at) >= max);
+        let peer_reaches = self.peer.is_some_and(|peer| peer.outside == Outside::Reached);
+        if !self.has_carrier {
+            return Outside::Lost;
+        }
+        match (self.answered, self.doubted) {
+            (None, _) if peer_reaches && since(self.first_asked, NEVER_ANSWERED) => Outside::Lost,
+            (None, _) => Outside::Unknown,
+            (Some(_), None) => Outside::Reached,
+            (Some(_), doubted) if since(doubted, DOUBT_MAX) => Outside::Lost,
+            (Some(_), Some(_)) => Outside::Doubted,
+        }
+    }
+
+    /// What this node says of its side.
+    pub(crate) fn word(&self, now: Instant) -> PathWord {
+        PathWord {
+            outside: self.outside(now),
+            hears: self.hears(now),
+        }
+    }
+
+    /// What the peer says of its side.
+    pub(crate) fn peer(&self) -> PathWord {
+        self.peer.unwrap_or_default()
+    }
+
+    /// Whether the nodes reach each other through the service's interfaces. Where no link tells, they are taken to while not exactly
+    /// one of them has lost the outside.
+    pub(crate) fn meets(&self, now: Instant) -> bool {
+        let Some(peer) = self.peer else {
+            return true; // an earlier version of the program, which does not say, and does not judge either
+        };
+        if !self.has_carrier {
+            return false;
+        }
+        match (self.hears(now), peer.hears) {
+            (Some(false), _) | (_, Some(false)) => false,
+            (Some(true), _) | (_, Some(true)) => true,
+            (None, None) => (self.outside(now) == Outside::Lost) == (peer.outside == Outside::Lost),
+        }
+    }
+
+    fn is_good(&self, now: Instant) -> bool {
+        self.meets(now) && self.outside(now) != Outside::Lost
+    }
+
+    /// What this node may begin to do. A path that was broken counts as broken until it has worked for a while, unless the peer's
+    /// clients wait for it.
+    pub(crate) fn fitness(&self, now: Instant) -> Fitness {
+        let fitness = fitness(self.meets(now), self.outside(now), self.peer().outside);
+        let is_needed = self.peer().outside == Outside::Lost;
+        let returns = fitness.returns && (is_needed || self.damping.is_steady(now));
+        Fitness {
+            returns,
+            is_out: !returns && self.is_known(),
+            ..fitness
+        }
+    }
+
+    /// Whether a backup that has given way may be counted on again.
+    pub(crate) fn is_steady(&self, now: Instant) -> bool {
+        self.is_good(now) && self.damping.is_steady(now)
+    }
+
+    /// Number of times that the path broke.
+    pub(crate) const fn losses(&self) -> u64 {
+        self.damping.losses()
+    }
+}

@@ -1,0 +1,106 @@
+//! Keeps a path that flickers from moving a service to and fro: after a loss it must work for a while without a break, and longer if it
+//! is lost again soon after that (RFC 2439's purpose, with a timer that doubles instead of a figure of merit).
+
+use std::time::Duration;
+
+use crate::Instant;
+
+/// Time that a path must work after a single loss.
+const HOLD: Duration = Duration::from_secs(1);
+/// The longest such time.
+const HOLD_MAX: Duration = Duration::from_secs(32);
+/// Time without a loss after which a loss counts as single again.
+const CALM: Duration = Duration::from_secs(60);
+
+/// The history of one path.
+#[derive(Debug, Default)]
+pub(super) struct Damping {
+    losses: u64,
+    is_bad: bool,
+    /// The path has worked before.
+    was_good: bool,
+    lost_at: Option<Instant>,
+    good_since: Option<Instant>,
+    hold: Duration,
+}
+
+impl Damping {
+    /// The path works now, or does not; `is_known`: there was time to find out. A path that has never worked is no loss.
+    pub(super) fn on_look(&mut self, now: Instant, is_good: bool, is_known: bool) {
+        if is_good && (self.is_bad || !self.was_good) {
+            (self.is_bad, self.was_good, self.good_since) = (false, true, Some(now));
+        } else if !is_good && is_known && !self.is_bad {
+            let was_steady = self.is_steady(now);
+            self.is_bad = true;
+            if !self.was_good {
+                return;
+            }
+            // A break before the path is trusted again belongs to the same loss.
+            if was_steady {
+                let is_again = self.lost_at.is_some_and(|at| now.since(at) < CALM);
+                self.hold = if is_again { self.hold * 2 } else { HOLD };
+                self.hold = self.hold.min(HOLD_MAX);
+            }
+            self.lost_at = Some(now);
+            self.losses += 1;
+        }
+    }
+
+    /// Whether the path has worked for long enough since the last loss.
+    pub(super) fn is_steady(&self, now: Instant) -> bool {
+        let has_held = || self.good_since.is_some_and(|since| now.since(since) >= self.hold);
+        !self.is_bad && (self.losses == 0 || has_held())
+    }
+
+    /// Number of losses.
+    pub(super) const fn losses(&self) -> u64 {
+        self.losses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn each_loss_holds_twice_as_long_until_there_was_calm() {
+        let mut damping = Damping::default();
+        damping.on_look(at(0), true, true);
+        assert!(damping.is_steady(at(0)), "it was never lost");
+        let mut holds = Vec::new();
+        let mut now = 0;
+        for _ in 0..8 {
+            for _ in 0..3 {
+                now += 100;
+                damping.on_look(at(now), false, true);
+                assert!(!damping.is_steady(at(now)));
+                now += 100;
+                damping.on_look(at(now), true, true);
+            }
+            let steady = (now..).step_by(500).find(|&later| damping.is_steady(at(later)));
+            let steady = steady.expect("it is steady in the end");
+            holds.push(steady - now);
+            now = steady;
+        }
+        assert_eq!(holds, [1000, 2000, 4000, 8000, 16_000, 32_000, 32_000, 32_000]);
+        now += 60_000;
+        damping.on_look(at(now), false, true);
+        damping.on_look(at(now + 1), true, true);
+        assert!(!damping.is_steady(at(now + 1000)) && damping.is_steady(at(now + 1001)));
+        assert_eq!(damping.losses(), 25);
+    }
+
+    #[test]
+    fn what_never_worked_is_not_lost() {
+        let mut damping = Damping::default();
+        damping.on_look(at(0), false, false);
+        damping.on_look(at(100), false, true);
+        assert_eq!(damping.losses(), 0);
+        damping.on_look(at(200), true, true);
+        assert!(damping.is_steady(at(200)));
+    }
+}

@@ -1,0 +1,267 @@
+//! The table, and what evidence makes of it.
+
+use std::fmt::Write;
+
+use super::*;
+
+const CONFIG: DetectorConfig = DetectorConfig {
+    interval: Duration::from_millis(20),
+    missed: 4,
+    agent_timeout: Duration::from_millis(500),
+};
+
+fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+/// All sides of this node and the peer.
+fn sides() -> impl Iterator<Item = (Outside, Outside)> {
+    let own = Outside::ALL.into_iter();
+    own.flat_map(|own| Outside::ALL.map(|peer| (own, peer)))
+}
+
+#[test]
+fn the_whole_table() {
+    let mut table = String::new();
+    for meet in [true, false] {
+        for (own, peer) in sides() {
+            let meets = if meet { "meet" } else { "apart" };
+            let step = step(Role::Backup, meet, own, peer);
+            let Fitness {
+                serves,
+                begins,
+                returns,
+                ..
+            } = fitness(meet, own, peer);
+            let may = [(serves, "serve"), (begins, "begin"), (returns, "return")];
+            let may: Vec<_> = may
+                .iter()
+                .filter_map(|(may, what)| may.then_some(*what))
+                .collect();
+            let may = if may.is_empty() {
+                "-".to_owned()
+            } else {
+                may.join(", ")
+            };
+            let step = format!("{step:?}");
+            writeln!(table, "{meets:5} own {own:7} peer {peer:7}: {step:8} {may}").unwrap();
+        }
+    }
+    insta::assert_snapshot!(table, @r"
+    meet  own unknown peer unknown: Stay     serve, return
+    meet  own unknown peer reached: Stay     serve, return
+    meet  own unknown peer doubted: Stay     serve, return
+    meet  own unknown peer lost   : Stay     serve, begin, return
+    meet  own reached peer unknown: Stay     serve, return
+    meet  own reached peer reached: Stay     serve, return
+    meet  own reached peer doubted: Stay     serve, return
+    meet  own reached peer lost   : Stay     serve, begin, return
+    meet  own doubted peer unknown: Stay     serve, return
+    meet  own doubted peer reached: Stay     serve, return
+    meet  own doubted peer doubted: Stay     serve, return
+    meet  own doubted peer lost   : Stay     serve, begin, return
+    meet  own lost    peer unknown: GiveWay  -
+    meet  own lost    peer reached: GiveWay  -
+    meet  own lost    peer doubted: Stay     -
+    meet  own lost    peer lost   : Stay     serve, return
+    apart own unknown peer unknown: TakeOver serve
+    apart own unknown peer reached: GiveWay  serve
+    apart own unknown peer doubted: Stay     serve
+    apart own unknown peer lost   : TakeOver serve, begin
+    apart own reached peer unknown: TakeOver serve
+    apart own reached peer reached: TakeOver serve
+    apart own reached peer doubted: TakeOver serve
+    apart own reached peer lost   : TakeOver serve, begin
+    apart own doubted peer unknown: GiveWay  serve
+    apart own doubted peer reached: GiveWay  serve
+    apart own doubted peer doubted: Stay     serve
+    apart own doubted peer lost   : Stay     serve, begin
+    apart own lost    peer unknown: GiveWay  -
+    apart own lost    peer reached: GiveWay  -
+    apart own lost    peer doubted: Stay     -
+    apart own lost    peer lost   : Stay     serve
+    ");
+}
+
+#[test]
+fn only_a_backup_acts_by_itself() {
+    for role in Role::ALL.into_iter().filter(|role| *role != Role::Backup) {
+        for meet in [true, false] {
+            assert!(
+                sides().all(|(own, peer)| step(role, meet, own, peer) == Step::Stay),
+                "{role:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn nobody_goes_on_who_is_known_not_to_be_reached() {
+    for meet in [true, false] {
+        for (own, peer) in sides() {
+            let step = step(Role::Backup, meet, own, peer);
+            assert!(step != Step::TakeOver || matches!(own, Outside::Reached | Outside::Unknown));
+            assert!(step != Step::GiveWay || matches!(peer, Outside::Reached | Outside::Unknown));
+            let (ours, theirs) = (fitness(meet, own, peer), fitness(meet, peer, own));
+            assert!(
+                !(ours.begins && theirs.serves),
+                "both would begin: {own:?} {peer:?}"
+            );
+            assert!(
+                ours.serves || theirs.serves,
+                "nobody would begin: {own:?} {peer:?}"
+            );
+        }
+    }
+}
+
+/// A path whose nodes meet, proved at 0; heartbeats come every 20 ms over another link.
+fn path() -> Path {
+    let mut path = Path::new(CONFIG, true, at(0));
+    path.set_link(true);
+    path.on_sign(at(0));
+    path.on_answer(at(0));
+    path.on_word(
+        at(0),
+        Some(PathWord {
+            outside: Outside::Reached,
+            hears: Some(true),
+        }),
+    );
+    path
+}
+
+/// Lets a path run, with a heartbeat over another link every 20 ms; returns when it asked.
+fn run(path: &mut Path, millis: std::ops::Range<u64>) -> Vec<u64> {
+    let mut asked = Vec::new();
+    for now in millis.step_by(10) {
+        if now % 20 == 0 {
+            path.on_heartbeat();
+        }
+        path.on_timeout(at(now), false);
+        if path.asks(at(now)).is_some() {
+            asked.push(now);
+        }
+    }
+    asked
+}
+
+#[test]
+fn silence_here_while_others_are_heard_parts_the_nodes() {
+    let mut path = path();
+    run(&mut path, 10..80);
+    assert!(path.meets(at(70)));
+    assert_eq!(
+        path.outside(at(70)),
+        Outside::Doubted,
+        "since half of the patience"
+    );
+    run(&mut path, 80..90);
+    assert!(!path.meets(at(80)));
+    assert_eq!(path.word(at(80)).hears, Some(false));
+    path.on_sign(at(85));
+    assert!(path.meets(at(85)));
+}
+
+#[test]
+fn silence_everywhere_is_not_the_paths() {
+    let mut path = path();
+    for now in (10..1000).step_by(10) {
+        path.on_timeout(at(now), true);
+    }
+    assert!(path.meets(at(990)), "there is nothing to compare with");
+}
+
+#[test]
+fn a_node_that_did_not_look_blames_nobody() {
+    let mut path = path();
+    run(&mut path, 10..40);
+    for _ in 0..10 {
+        path.on_heartbeat(); // they waited in the socket
+    }
+    path.on_timeout(at(500), false);
+    assert!(path.meets(at(500)));
+}
+
+#[test]
+fn a_doubt_asks_at_once_and_ends_with_an_answer_or_a_loss() {
+    let mut path = path();
+    let asked = run(&mut path, 10..300);
+    assert_eq!(asked[..5], [10, 40, 60, 80, 100], "from half of the patience on");
+    assert_eq!(path.outside(at(280)), Outside::Doubted);
+    assert_eq!(path.outside(at(290)), Outside::Lost);
+    path.on_answer(at(291));
+    assert_eq!(path.outside(at(291)), Outside::Reached);
+}
+
+#[test]
+fn without_trouble_few_questions_are_asked() {
+    let mut path = path();
+    let mut asked = 0;
+    for now in (10..10_000).step_by(10) {
+        path.on_heartbeat();
+        path.on_sign(at(now));
+        path.on_timeout(at(now), false);
+        if path.asks(at(now)).is_some() {
+            asked += 1;
+            path.on_answer(at(now + 1));
+        }
+        assert_eq!(path.outside(at(now + 1)), Outside::Reached);
+    }
+    assert_eq!(asked, 50);
+}
+
+#[test]
+fn the_peers_trouble_makes_this_node_prove_itself_once() {
+    let mut path = path();
+    let word = |outside| {
+        Some(PathWord {
+            outside,
+            hears: Some(true),
+        })
+    };
+    path.on_word(at(100), word(Outside::Doubted));
+    assert_eq!(path.outside(at(100)), Outside::Doubted);
+    path.on_answer(at(101));
+    for now in 102..130 {
+        path.on_word(
+            at(now),
+            word(if now % 2 == 0 {
+                Outside::Reached
+            } else {
+                Outside::Doubted
+            }),
+        );
+        assert_eq!(
+            path.outside(at(now)),
+            Outside::Reached,
+            "two nodes do not doubt in turn"
+        );
+    }
+}
+
+#[test]
+fn hosts_that_answer_the_peer_only_are_lost() {
+    let mut path = Path::new(CONFIG, false, at(0));
+    path.asks(at(0));
+    assert_eq!(
+        path.outside(at(2000)),
+        Outside::Unknown,
+        "perhaps they answer nobody"
+    );
+    path.on_word(
+        at(0),
+        Some(PathWord {
+            outside: Outside::Reached,
+            hears: None,
+        }),
+    );
+    assert_eq!(path.outside(at(999)), Outside::Unknown);
+    assert_eq!(path.outside(at(1000)), Outside::Lost);
+    path.on_nobody();
+    assert_eq!(
+        path.outside(at(2000)),
+        Outside::Unknown,
+        "there is nobody to be asked"
+    );
+}

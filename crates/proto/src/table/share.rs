@@ -1,0 +1,308 @@
+//! Who gives back when all logs of a table together reach their bound: the clients that hold the most. So one client cannot take the
+//! protection of the others away, whatever it sends.
+//!
+//! ```text
+//!   held     ▐█▌
+//!            ▐█▌          ▐█▌
+//!   level ───▐█▌──────────▐█▌──── what is above is given back
+//!            ▐█▌  ▐█▌     ▐█▌
+//!            ▐█▌  ▐█▌ ▐█▌ ▐█▌
+//! ```
+//!
+//! The level is the one at which the rest fits (max-min fairness). It is looked for only when the bound is passed, and room is made for
+//! more than what has passed it: each look over all connections is followed by many packets.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::{ConnectionId, Table};
+use crate::spill::Full;
+
+/// Room that is made: one part in so many of what all may hold.
+const ROOM: u64 = 16;
+
+impl Table {
+    /// If the logs hold more than they may, those that hold the most give back.
+    pub(super) fn share_out(&mut self) {
+        let most = self.config.bytes_max;
+        if self.memory <= most {
+            self.is_exhausted = false;
+        } else if !std::mem::replace(&mut self.is_exhausted, true) {
+            self.level_down(most - most / ROOM);
+            self.is_exhausted = self.memory > most;
+        }
+    }
+
+    /// All logs together may hold `target` bytes.
+    fn level_down(&mut self, target: u64) {
+        let mut holders = BTreeMap::<IpAddr, (u64, Vec<(u64, ConnectionId)>)>::new();
+        for (id, connection) in self.iter() {
+            let (held, memory) = (
+                holders.entry(holder(connection.client().ip())).or_default(),
+                connection.memory() as u64,
+            );
+            held.0 += memory;
+            held.1.push((memory, id));
+        }
+        let level = level(holders.values().map(|(held, _)| *held).collect(), target);
+        for (held, mut connections) in holders.into_values() {
+            let mut excess = held.saturating_sub(level);
+            connections.sort_by_key(|&(memory, _)| std::cmp::Reverse(memory)); // few that lose much, rather than many
+            for (memory, id) in connections {
+                if excess == 0 {
+                    break;
+                }
+                let bound = usize::try_from(memory.saturating_sub(excess)).unwrap_or(usize::MAX);
+                self.change(id, |connection| connection.hold(bound, Full::Share));
+                let left = self.get(id).map_or(0, |connection| connection.memory() as u64);
+                excess = excess.saturating_sub(memory - left);
+            }
+        }
+    }
+}
+
+/// Whom a client's memory is counted for. Of IPv6 addresses everyone has 2⁶⁴.
+fn holder(client: IpAddr) -> IpAddr {
+    match client {
+        IpAddr::V4(_) => client,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+    }
+}
+
+/// What each may hold, so that all hold `target` together.
+fn level(mut held: Vec<u64>, target: u64) -> u64 {
+    held.sort_unstable();
+    let mut left = target;
+    for (index, &bytes) in held.iter().enumerate() {
+        let share = left / (held.len() - index) as u64;
+        if bytes > share {
+            return share;
+        }
+        left -= bytes;
+    }
+    u64::MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::connection::{AtLimit, Protection};
+    use crate::packet::{Flags, Options, Segment};
+    use crate::spill::Spills;
+    use crate::spill::tests::Memory;
+    use crate::table::{Direction, TableConfig};
+    use crate::{Instant, Seq};
+
+    const TOTAL: u64 = 1 << 20;
+    const GET: &[u8] = b"GET /file HTTP/1.1\r\n\r\n";
+    const POST: &[u8] = b"POST /form/with/a/name/of/some/length HTTP/1.1\r\nContent-Length: 0\r\n\r\n";
+
+    fn table(at_limit: AtLimit) -> Table {
+        Table::new(TableConfig {
+            connection_bytes_max: TOTAL,
+            bytes_max: TOTAL,
+            at_limit,
+            ..TableConfig::sample()
+        })
+    }
+
+    /// A client of a table: how much it and its server have said.
+    struct Client {
+        address: SocketAddr,
+        sent: u32,
+        said: u32,
+    }
+
+    impl Client {
+        fn open(table: &mut Table, address: &str) -> Self {
+            let mut client = Self {
+                address: address.parse().expect("an address"),
+                sent: 0,
+                said: 0,
+            };
+            client.pass(table, Direction::In, Flags::SYN, &[]);
+            client.pass(table, Direction::Out, Flags::SYN_ACK, &[]);
+            client.pass(table, Direction::In, Flags::ACK, &[]);
+            client
+        }
+
+        fn pass(&mut self, table: &mut Table, direction: Direction, flags: Flags, payload: &[u8]) {
+            let opened = u32::from(!flags.syn);
+            let vip = table.config().vip;
+            let (source, destination, seq, ack) = match direction {
+                Direction::In => (self.address, vip, self.sent + opened, 1001),
+                Direction::Out => (vip, self.address, 1000 + opened + self.said, self.sent + 1),
+            };
+            let segment = Segment {
+                source,
+                destination,
+                seq: Seq(seq),
+                ack: Seq(ack),
+                flags,
+                window: u16::MAX,
+                options: Options {
+                    window_scale: flags.syn.then_some(14),
+                    ..Options::default()
+                },
+                payload,
+            };
+            table.on_packet(Instant::ZERO, direction, &segment, None);
+            match direction {
+                Direction::In => self.sent += payload.len() as u32,
+                Direction::Out => self.said += payload.len() as u32,
+            }
+        }
+
+        /// Sends this, and the server acknowledges it.
+        fn send(&mut self, table: &mut Table, payload: &[u8]) {
+            self.pass(table, Direction::In, Flags::ACK, payload);
+            self.pass(table, Direction::Out, Flags::ACK, &[]);
+        }
+
+        /// The server says this much, and the client acknowledges nothing.
+        fn download(&mut self, table: &mut Table, bytes: usize) {
+            self.send(table, GET);
+            self.pass(
+                table,
+                Direction::Out,
+                Flags::ACK,
+                b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n",
+            );
+            for _ in 0..bytes / 1000 {
+                self.pass(table, Direction::Out, Flags::ACK, &[7; 1000]);
+            }
+        }
+
+        fn protection(&self, table: &Table) -> String {
+            let id = table.find(self.address).expect("it is open");
+            match table.get(id).expect("it is open").protection() {
+                Protection::Unprotected(cause) => cause.to_string(),
+                protection => format!("{protection:?}"),
+            }
+        }
+    }
+
+    /// Clients of ten addresses want a little each, and one with many connections all that there is.
+    #[test]
+    fn one_client_cannot_take_the_protection_of_others() {
+        for greedy in ["10.9.9.9", "[2001:db8::9:0:0:9]"] {
+            let mut table = table(AtLimit::Unprotect);
+            let mut modest: Vec<_> = (0..10)
+                .map(|last| Client::open(&mut table, &format!("10.0.0.{last}:4000")))
+                .collect();
+            modest
+                .iter_mut()
+                .for_each(|client| client.download(&mut table, 10_000));
+            for number in 0..100 {
+                let mut client = Client::open(&mut table, &format!("{greedy}:{}", 4000 + number));
+                client.download(&mut table, 50_000);
+                assert!(table.memory() <= TOTAL + 65_536, "{}", table.memory());
+            }
+            for client in &mut modest {
+                client.download(&mut table, 20_000);
+            }
+            for client in &modest {
+                assert_eq!(client.protection(&table), "Protected");
+            }
+            let lost = table.iter().filter(|(_, connection)| {
+                matches!(connection.protection(), Protection::Unprotected(cause)
+                    if cause.to_string() == "all logs together reached their limit, and its client holds the most")
+            });
+            assert!(lost.count() >= 80, "the others are the greedy client's");
+        }
+    }
+
+    /// A service behind a proxy has one client, which holds all that there is.
+    #[test]
+    fn a_single_client_may_have_all() {
+        let mut table = table(AtLimit::Unprotect);
+        let mut clients: Vec<_> = (0..10)
+            .map(|port| Client::open(&mut table, &format!("10.0.0.1:{}", 4000 + port)))
+            .collect();
+        for client in &mut clients {
+            client.download(&mut table, 50_000);
+        }
+        assert!(
+            clients
+                .iter()
+                .all(|client| client.protection(&table) == "Protected")
+        );
+        let mut one_more = Client::open(&mut table, "10.0.0.1:5000");
+        one_more.download(&mut table, 600_000);
+        let lost = clients.iter().chain([&one_more]);
+        let lost = lost
+            .filter(|client| client.protection(&table) != "Protected")
+            .count();
+        assert_eq!(lost, 1, "the largest");
+    }
+
+    /// What can be spilled is, before anything is given up.
+    #[test]
+    fn a_greedy_upload_is_spilled() {
+        let spills = Spills::new(Box::new(Memory::default()), u64::MAX);
+        let mut table = table(AtLimit::Spill(spills));
+        let mut greedy = Client::open(&mut table, "10.9.9.9:4000");
+        greedy.send(
+            &mut table,
+            b"PUT /big HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n",
+        );
+        for _ in 0..3 * TOTAL / 1000 {
+            greedy.send(&mut table, &[1; 1000]);
+        }
+        assert_eq!(greedy.protection(&table), "Protected");
+        assert!(table.memory() <= TOTAL, "{}", table.memory());
+    }
+
+    /// Of a request that may not be repeated no input is kept; that it is unanswered is remembered all the same.
+    #[test]
+    fn unanswered_requests_count() {
+        let mut table = table(AtLimit::Unprotect);
+        for number in 0..100 {
+            let mut client = Client::open(&mut table, &format!("10.0.{number}.1:4000"));
+            for _ in 0..500 {
+                client.send(&mut table, POST);
+            }
+            assert!(table.memory() <= TOTAL, "{}", table.memory());
+        }
+        let kept = table.iter().map(|(_, connection)| {
+            let tracker = connection.follower().tracker();
+            tracker.map_or(0, |tracker| tracker.memory() as u64)
+        });
+        assert!(kept.sum::<u64>() <= TOTAL);
+        let whys: Vec<_> = table
+            .iter()
+            .map(|(_, connection)| connection.protection())
+            .collect();
+        let given_up = whys.iter().filter(|why| {
+            matches!(why, Protection::Unprotected(cause) if cause.to_string().starts_with("all logs together"))
+        });
+        assert!(given_up.count() > 0, "{whys:?}");
+    }
+
+    /// Bytes of a header that has not ended are held beside the log.
+    #[test]
+    fn an_unfinished_header_counts() {
+        let mut table = table(AtLimit::Unprotect);
+        let mut client = Client::open(&mut table, "10.0.0.1:4000");
+        client.send(&mut table, b"GET / HTTP/1.1\r\nX: ");
+        for _ in 0..20 {
+            client.send(&mut table, &[b'x'; 1000]);
+        }
+        assert!(table.memory() >= 2 * 20_000, "{}", table.memory());
+    }
+
+    proptest! {
+        #[test]
+        fn a_level_fits_and_no_lower_one_is_needed(held in prop::collection::vec(0..1000_u64, 1..20), target in 0..10_000_u64) {
+            let level = level(held.clone(), target);
+            let sum: u64 = held.iter().map(|&bytes| bytes.min(level)).sum();
+            prop_assert!(sum <= target);
+            let next: u64 = held.iter().map(|&bytes| bytes.min(level.saturating_add(1))).sum();
+            prop_assert!(level == u64::MAX || next > target || next - sum == 0);
+        }
+    }
+}

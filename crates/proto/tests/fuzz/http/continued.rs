@@ -1,0 +1,79 @@
+//! A reply that was cut and is continued by what a second application says: does the client get one whole reply, and that one?
+
+use steadfast_proto::restart::http::{REFUSAL, Resume, Resumer};
+
+use super::other::End;
+use super::replies::{asked, final_reply};
+
+/// What the client gets of `regenerated`, in pieces of `step` bytes, if it is not cut off.
+fn continued(resume: Resume, regenerated: &[u8], step: usize) -> Option<(Vec<u8>, Resumer)> {
+    let (mut resumer, mut to_client) = Resumer::new(resume);
+    for piece in regenerated.chunks(step) {
+        resumer.on_application(piece, &mut to_client).ok()?;
+    }
+    resumer.on_application_end(&mut to_client).ok()?;
+    Some((to_client, resumer))
+}
+
+/// Whether the other parser reads what ours reads: lines end in CRLF and are ASCII.
+fn is_plain(stream: &[u8]) -> bool {
+    let text = |byte: &u8| byte.is_ascii_graphic() || b" \t\r\n".contains(byte);
+    let ends_line = |at: usize| stream[at] != b'\n' || stream[..at].ends_with(b"\r");
+    stream.iter().all(text) && (0..stream.len()).all(ends_line)
+}
+
+#[test]
+fn a_continued_reply_is_one_reply() {
+    fuzz::target!("http_continued", |input| {
+        let [requests, said, regenerated] = super::parts(input);
+        let Some((mut tracker, to_head)) = asked(requests) else {
+            return;
+        };
+        tracker.on_output(said);
+        let answered = to_head.len() - tracker.unanswered();
+        let Ok(resume @ Resume::Again { .. }) = tracker.resume() else {
+            return;
+        };
+        let whole = continued(resume.clone(), regenerated, usize::MAX);
+        // Byte by byte, unless that takes long.
+        for step in [1, 7].map(|step| step + regenerated.len() / 1000) {
+            let again = continued(resume.clone(), regenerated, step);
+            let streams = |one: &Option<(Vec<u8>, Resumer)>| one.as_ref().map(|(stream, _)| stream.clone());
+            assert!(streams(&again) == streams(&whole), "pieces of {step} matter");
+        }
+        let Some((continuation, resumer)) = whole else {
+            return;
+        };
+        if resumer.refusal().is_some() {
+            assert!(continuation.ends_with(REFUSAL));
+            return;
+        }
+        let client = [said, continuation.as_slice()].concat();
+        let mut begin = 0;
+        for &to_head in &to_head[..answered] {
+            let (interim, reply) = final_reply(&client[begin..], to_head);
+            let End::At(length) = reply.end else { return };
+            begin += interim + length;
+        }
+        let (_, told) = final_reply(&client[begin..], to_head[answered]);
+        let (_, made) = final_reply(regenerated, to_head[answered]);
+        if matches!(made.end, End::Wrong | End::Open) || made.status == 101 || !is_plain(&client) {
+            return;
+        }
+        assert!(
+            matches!(told.end, End::At(_) | End::WithStream),
+            "{:?}: {}",
+            told.end,
+            client.escape_ascii()
+        );
+        if made.status == 206 && told.status == 200 {
+            assert!(
+                told.payload.ends_with(&made.payload),
+                "the part is the whole's end"
+            );
+        } else {
+            assert_eq!(told.status, made.status);
+            assert_eq!(told.payload, made.payload);
+        }
+    });
+}

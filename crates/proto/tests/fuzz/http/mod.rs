@@ -1,0 +1,23 @@
+//! The tracker and the resumer against kawa, the HTTP/1 parser of the proxy Sōzu, which shares no code with httparse.
+
+mod continued;
+mod other;
+mod replies;
+mod requests;
+
+/// Parts of an input are apart by this line.
+fn parts<const COUNT: usize>(input: &[u8]) -> [&[u8]; COUNT] {
+    const APART: &[u8] = b"=====\n";
+    let mut rest = input;
+    std::array::from_fn(|_| {
+        let end = rest.windows(APART.len()).position(|window| window == APART);
+        let (part, behind) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = behind.strip_prefix(APART).unwrap_or_default();
+        part
+    })
+}
+
+/// Bytes of the blank lines at the beginning of `stream`, which are ignored before a request (RFC 9112 §2.2).
+fn blank(stream: &[u8]) -> usize {
+    stream.iter().take_while(|byte| b"\r\n".contains(byte)).count()
+}

@@ -1,0 +1,89 @@
+//! Messages as kawa reads them: the parser of the proxy Sōzu.
+
+use kawa::{AsBuffer, Block, Buffer, Kawa, Kind, StatusLine, h1};
+
+/// One message.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Of a reply.
+    pub status: u16,
+    pub payload: Vec<u8>,
+    pub end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// After so many bytes.
+    At(usize),
+    /// It has not come yet.
+    Open,
+    /// It comes with the end of the stream.
+    WithStream,
+    /// It is no message.
+    Wrong,
+}
+
+struct Bytes(Vec<u8>);
+
+impl AsBuffer for Bytes {
+    fn as_buffer(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn as_mut_buffer(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+/// The message at the beginning of `stream`, without the blank lines before it.
+pub fn request(stream: &[u8]) -> Message {
+    read(Kind::Request, stream)
+}
+
+/// The reply at the beginning of `stream`.
+pub fn reply(stream: &[u8], to_head: bool) -> Message {
+    if !to_head {
+        return read(Kind::Response, stream);
+    }
+    // What its header says of a body is of another reply's.
+    let blank = stream.windows(4).position(|window| window == b"\r\n\r\n");
+    let head = blank.map_or(stream, |blank| &stream[..blank + 4]);
+    let message = read(Kind::Response, head);
+    let is_whole = blank.is_some() && message.end != End::Wrong;
+    Message {
+        end: if is_whole {
+            End::At(head.len())
+        } else {
+            message.end
+        },
+        ..message
+    }
+}
+
+fn read(kind: Kind, stream: &[u8]) -> Message {
+    let mut buffer = Buffer::new(Bytes(stream.to_vec()));
+    buffer.fill(stream.len());
+    let mut kawa = Kawa::new(kind, buffer);
+    h1::parse(&mut kawa, &mut h1::NoCallbacks);
+    let mut payload = Vec::new();
+    for block in &kawa.blocks {
+        if let Block::Chunk(chunk) = block {
+            payload.extend_from_slice(chunk.data.data(kawa.storage.buffer()));
+        }
+    }
+    let status = match kawa.detached.status_line {
+        StatusLine::Response { code, .. } => code,
+        _ => 0,
+    };
+    let is_sized = kawa.body_size != kawa::BodySize::Empty;
+    let end = if kawa.is_error() {
+        End::Wrong
+    } else if kawa.is_terminated() {
+        End::At(kawa.storage.head)
+    } else if kawa.is_main_phase() && !is_sized {
+        End::WithStream
+    } else {
+        End::Open
+    };
+    Message { status, payload, end }
+}

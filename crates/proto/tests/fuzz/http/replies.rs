@@ -1,0 +1,79 @@
+//! What a server says: where does each reply end, as its client reads it?
+
+use steadfast_proto::restart::http::{Reexecute, Resume, Rules, Tracker};
+
+use super::other::{self, End, Message};
+
+/// A tracker that was given `requests`, and for each whether it is a HEAD; `None` if they are not a row of whole requests.
+pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
+    let mut tracker = Tracker::new(Rules {
+        reexecute: Reexecute::ALL,
+        ..Rules::default()
+    });
+    tracker.on_input(requests);
+    let Ok(Resume::Again { requests: asked, .. }) = tracker.resume() else {
+        return None;
+    };
+    let is_whole = tracker.is_asked_all(steadfast_proto::Offset(requests.len() as u64));
+    is_whole.then(|| (tracker, asked.iter().map(|request| request.to_head).collect()))
+}
+
+/// The final reply at the beginning of `stream`, as the other parser reads it, and where it begins.
+pub fn final_reply(stream: &[u8], to_head: bool) -> (usize, Message) {
+    let mut begin = 0;
+    loop {
+        let message = other::reply(&stream[begin..], to_head);
+        match message.end {
+            End::At(length) if matches!(message.status, 100..200) && message.status != 101 => begin += length,
+            _ => return (begin, message),
+        }
+    }
+}
+
+#[test]
+fn both_parsers_see_replies_end_at_the_same_places() {
+    fuzz::target!("http_replies", |input| {
+        let [requests, stream] = super::parts(input);
+        let Some((mut tracker, to_head)) = asked(requests) else {
+            return;
+        };
+        let mut ends = Vec::new();
+        for (at, byte) in stream.iter().enumerate() {
+            let before = tracker.unanswered();
+            tracker.on_output(&[*byte]);
+            if tracker.refusal().is_some() {
+                break;
+            }
+            if tracker.unanswered() < before {
+                ends.push(at + 1);
+            }
+        }
+        let (mut at_once, _) = asked(requests).expect("as above");
+        at_once.on_output(stream);
+        assert_eq!(at_once.resume(), tracker.resume(), "pieces do not matter");
+
+        let mut begin = 0;
+        for (at, &to_head) in to_head.iter().enumerate() {
+            let (interim, reply) = final_reply(&stream[begin..], to_head);
+            match (ends.get(at), reply.end) {
+                (_, End::Wrong) => return,
+                _ if reply.status == 101 => return,
+                (Some(&end), End::At(length)) => {
+                    assert_eq!(end, begin + interim + length, "reply {at} ends elsewhere");
+                    begin = end;
+                }
+                (Some(end), End::Open | End::WithStream) => panic!("reply {at} ends at {end}, or has no end"),
+                (None, End::At(length)) => {
+                    let is_over = tracker.refusal().is_some() || tracker.resume() == Ok(Resume::Finished);
+                    assert!(
+                        is_over,
+                        "reply {at} has no end, or ends at {}",
+                        begin + interim + length
+                    );
+                    return;
+                }
+                (None, End::Open | End::WithStream) => return,
+            }
+        }
+    });
+}

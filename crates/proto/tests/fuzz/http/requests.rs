@@ -1,0 +1,49 @@
+//! What a client sends: where does each request end?
+
+use steadfast_proto::Offset;
+use steadfast_proto::restart::http::{Reason, Rules, Tracker};
+
+use super::other::{self, End};
+
+/// Where the requests of `stream` end, as the tracker reads them, and why it reads no further, if it does not.
+fn ends(stream: &[u8]) -> (Vec<usize>, Option<Reason>) {
+    let mut tracker = Tracker::new(Rules::default());
+    let mut ends = Vec::new();
+    for (at, byte) in stream.iter().enumerate() {
+        tracker.on_input(&[*byte]);
+        let end = at + 1;
+        if tracker.unanswered() > ends.len() && tracker.is_asked_all(Offset(end as u64)) {
+            ends.push(end);
+        }
+    }
+    let mut at_once = Tracker::new(Rules::default());
+    at_once.on_input(stream);
+    assert_eq!(at_once.resume(), tracker.resume(), "pieces do not matter");
+    assert_eq!(at_once.restart_input(), tracker.restart_input());
+    (ends, tracker.refusal().cloned())
+}
+
+#[test]
+fn both_parsers_see_requests_end_at_the_same_places() {
+    fuzz::target!("http_requests", |stream| {
+        let (ends, refusal) = ends(stream);
+        let mut begin = 0;
+        for at in 0..=ends.len() {
+            begin += super::blank(&stream[begin..]);
+            match (ends.get(at), other::request(&stream[begin..]).end) {
+                (Some(&end), End::At(length)) => {
+                    assert_eq!(end, begin + length, "request {at} ends elsewhere");
+                    begin = end;
+                }
+                (_, End::Wrong) => return, // then nobody goes on behind it
+                (Some(end), End::Open | End::WithStream) => {
+                    panic!("request {at} ends at {end}, or has no end")
+                }
+                (None, End::At(length)) if refusal.is_none() => {
+                    panic!("request {at} has no end, or ends at {}", begin + length)
+                }
+                (None, _) => {}
+            }
+        }
+    });
+}

@@ -1,0 +1,5 @@
+//! Fuzz targets (docs/fuzzing.md): what comes from the network, against parsers that share no code with ours.
+
+mod http;
+mod packets;
+mod words;

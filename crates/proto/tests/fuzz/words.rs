@@ -1,0 +1,112 @@
+//! The peer's words, in any order and with any numbers: a node hears them and goes on.
+//!
+//! An input is a list of lines. Each is a kind's digit, as in docs/peer.md, and JSON. What is none lets time pass.
+
+use std::time::Duration;
+
+use steadfast_proto::Instant;
+use steadfast_proto::action::{Action, Heartbeat};
+use steadfast_proto::census::Page;
+use steadfast_proto::connection::AtLimit;
+use steadfast_proto::detector::DetectorConfig;
+use steadfast_proto::follower::Policy;
+use steadfast_proto::learn::Told;
+use steadfast_proto::node::{Node, NodeConfig, ServiceConfig};
+use steadfast_proto::orphans::Orphans;
+use steadfast_proto::restart::http::Rules;
+use steadfast_proto::standing::{Arbiter, Verdict};
+use steadfast_proto::table::TableConfig;
+
+/// From one heartbeat to the next.
+const BEAT: Duration = Duration::from_millis(20);
+/// What a node may have to do at one time, for a page of connections and all that hangs on it.
+const ACTIONS_MAX: usize = 10_000;
+
+/// The configured backup of one service.
+fn node(now: Instant) -> Node {
+    let table = TableConfig {
+        vip: ([10, 2, 0, 100], 80).into(),
+        policy: Policy::Http,
+        rules: Rules::default(),
+        opaque: None,
+        connection_bytes_max: 1000,
+        bytes_max: 10_000,
+        at_limit: AtLimit::Unprotect,
+        hash_seed: 1,
+    };
+    let config = NodeConfig {
+        name: "a".to_owned(),
+        incarnation: 9,
+        without_peer: false,
+        detector: DetectorConfig {
+            interval: BEAT,
+            missed: 4,
+            agent_timeout: Duration::from_millis(500),
+        },
+        lease: Duration::from_millis(300),
+        fence_delay: Duration::ZERO,
+        arbiter: Arbiter::FailStop,
+        services: vec![ServiceConfig {
+            table,
+            is_primary: false,
+            mac: [0; 6],
+            found: None,
+            state_sync: None,
+        }],
+    };
+    Node::new(config, now)
+}
+
+/// Does as it is told, at once.
+fn carry_out(node: &mut Node, now: Instant) {
+    for _ in 0..ACTIONS_MAX {
+        match node.poll_action() {
+            None => return,
+            Some(Action::Drain { service }) => node.handle_drained(now, service),
+            Some(Action::Announce { service }) => node.handle_reached(now, service),
+            Some(Action::Confirm { service, epoch }) => {
+                node.handle_verdict(now, service, epoch, Verdict::Granted)
+            }
+            Some(_) => {}
+        }
+    }
+    panic!("it has no end");
+}
+
+fn hear(node: &mut Node, now: Instant, line: &[u8]) -> serde_json::Result<()> {
+    let Some((kind, json)) = line.split_first() else {
+        return Ok(());
+    };
+    match kind {
+        b'1' => node.handle_heartbeat(now, serde_json::from_slice::<Heartbeat>(json)?),
+        b'3' => node.handle_told(now, 0, serde_json::from_slice::<Vec<Told>>(json)?),
+        b'5' => node.handle_page(now, 0, serde_json::from_slice::<Page>(json)?),
+        _ => {}
+    }
+    Ok(())
+}
+
+#[test]
+fn a_node_survives_what_its_peer_says() {
+    fuzz::target!("peer_words", |input| {
+        let mut now = Instant::from_nanos(1_000_000_000);
+        let mut node = node(now);
+        for line in input.split(|byte| *byte == b'\n').take(100) {
+            let _ = hear(&mut node, now, line);
+            carry_out(&mut node, now);
+            now += BEAT;
+            node.handle_timeout(now);
+            carry_out(&mut node, now);
+        }
+    });
+}
+
+#[test]
+fn a_count_that_no_node_can_have_reached_is_not_read() {
+    let read = |first: u64| {
+        let json = format!(r#"{{"first":{first},"clients":[]}}"#);
+        serde_json::from_str::<Orphans>(&json).is_ok()
+    };
+    assert!(read(u64::MAX / 2));
+    assert!(!read(u64::MAX / 2 + 1));
+}

@@ -1,0 +1,103 @@
+//! What nodes with a [`Defect`] make of what they hear.
+
+use proto::Instant;
+use proto::action::Server;
+use proto::action::{Echo, Heartbeat, ServiceBeat};
+use proto::orphans::Orphans;
+use proto::packet::{Checksum, Segment};
+use proto::role::Role;
+use proto::table::Direction;
+
+use super::defect::Defect;
+use super::station::Station;
+use super::wire::Record;
+
+impl Station {
+    /// What a node with a defect makes of its peer's words.
+    pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
+        let (role, epoch) = self.core.role(0);
+        if self.is(Defect::WithoutConsent) && role == Role::Returning {
+            // It hears what it wants to hear.
+            for beat in &mut heartbeat.services {
+                (beat.role, beat.epoch) = (Role::Primary, epoch + 1);
+            }
+        }
+        if self.is(Defect::LeaseFromHearing)
+            && let Some(echo) = &mut heartbeat.echo
+        {
+            echo.sent = now.as_nanos();
+        }
+        for beat in &mut heartbeat.services {
+            if self.is(Defect::IgnoreEpoch) && role.may_speak() {
+                beat.epoch = beat.epoch.min(epoch.saturating_sub(1));
+            }
+        }
+        heartbeat
+    }
+
+    /// The primary seems to have answered this agent, which has said nothing yet.
+    pub(super) fn forge_echo(&mut self, now: Instant) {
+        let config = &self.config.core;
+        let beat = ServiceBeat {
+            vip: self.vip,
+            role: Role::Primary,
+            epoch: self.wire.gate().1,
+            configured_primary: !config.services[0].is_primary,
+            mac: [0; 6],
+            server: Server::Alive,
+            leaves: false,
+            hands_over: false,
+            orphans: Orphans::default(),
+            adopted: 0,
+            path: None,
+        };
+        let heartbeat = Heartbeat {
+            node: String::new(),
+            incarnation: 0,
+            sequence: 0,
+            sent: 0,
+            echo: Some(Echo {
+                incarnation: self.agent.number,
+                sent: now.as_nanos(),
+            }),
+            services: vec![beat],
+        };
+        self.core.handle_heartbeat(now, heartbeat);
+    }
+
+    /// A client's handshake that it has not ended seems to come again behind everything else that the server says.
+    pub(super) fn repeat_handshake(&mut self, record: &Record) {
+        let Ok(segment) = Segment::parse(&record.packet, Checksum::Trusted) else {
+            return;
+        };
+        let (client, opens) = match record.direction {
+            Direction::In => (segment.source, segment.flags.syn),
+            Direction::Out => (segment.destination, segment.flags.syn),
+        };
+        match record.direction {
+            Direction::In if opens => drop(self.handshakes.insert(client, vec![record.clone()])),
+            Direction::In => {
+                let answers = |known: &Vec<Record>| {
+                    let syn_ack = known
+                        .get(1)
+                        .map(|syn_ack| Segment::parse(&syn_ack.packet, Checksum::Trusted));
+                    matches!(syn_ack, Some(Ok(syn_ack)) if segment.ack == syn_ack.seq + 1)
+                };
+                if self.handshakes.get(&client).is_some_and(answers) {
+                    self.handshakes.remove(&client);
+                }
+            }
+            Direction::Out if opens => {
+                if let Some(known) = self.handshakes.get_mut(&client) {
+                    known.truncate(1);
+                    known.push(record.clone());
+                }
+            }
+            Direction::Out => {
+                for known in self.handshakes.get(&client).cloned().unwrap_or_default() {
+                    self.tell(&known, None);
+                }
+            }
+        }
+    }
+}
