@@ -402,7 +402,7 @@ SEC("cgroup/sock_release")
 int death(struct bpf_sock *sk) {
 	__u32 zero = 0;
 	struct node_state *state = bpf_map_lookup_elem(&node, &zero);
-	if (!state || sk->protocol != IPPROTO_TCP || bpf_get_netns_cookie(sk) != state->netns_cookie)
+	if (!state || (sk->protocol != IPPROTO_TCP && sk->protocol != IPPROTO_MPTCP) || bpf_get_netns_cookie(sk) != state->netns_cookie)
 		return 1;
 	struct task_struct *task = (void *)bpf_get_current_task_btf();
 	int exit_code = task->exit_code;

@@ -109,6 +109,8 @@ pub struct Standing {
     epoch: u64,
     /// A backup's own lease.
     lease_until: Option<Instant>,
+    /// Echoes of what was sent before this give no lease: the clock stood still since.
+    paused_at: Instant,
     /// The lease that the other node may have from this one.
     granted_until: Option<Instant>,
     /// The epoch that the arbiter has given to this node.
@@ -143,6 +145,7 @@ impl Standing {
             role,
             epoch,
             lease_until: None,
+            paused_at: Instant::ZERO,
             granted_until: None,
             confirmed: is_confirmed.then_some(epoch),
             ask_at: now,
@@ -316,7 +319,8 @@ impl Standing {
             .event_of(word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
         if self.is_wire_of(word) && !self.leaves() {
-            let until = word.echo.map(|sent| sent + self.config.lease);
+            let fresh = word.echo.filter(|sent| *sent >= self.paused_at);
+            let until = fresh.map(|sent| sent + self.config.lease);
             self.lease_until = self.lease_until.max(until);
         }
         self.grant(now);
@@ -333,6 +337,11 @@ impl Standing {
 
     fn is_wire_of(&self, word: &Word) -> bool {
         self.role == Role::Backup && word.role == Role::Primary && word.epoch == self.epoch
+    }
+
+    /// The clock by which the lease is measured stood still: the lease may have ended.
+    pub fn on_pause(&mut self, now: Instant) {
+        (self.lease_until, self.paused_at) = (None, now);
     }
 
     /// The peer is silent.

@@ -44,6 +44,7 @@ use linux::wire::{self, Rings};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use proto::node::Node;
+use proto::pause::PauseWatch;
 use proto::stream::{OnShelf, Shelf};
 use proto::table::Direction;
 
@@ -100,6 +101,7 @@ struct Agent<'a> {
     stop: Arc<AtomicBool>,
     upgrade: Upgrade<'a>,
     idle_naps: u32,
+    pauses: PauseWatch,
     /// Others may have the CPU first.
     yields: bool,
     peer_status: control::PeerStatus,
@@ -189,6 +191,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         stop,
         upgrade,
         idle_naps: 0,
+        pauses: PauseWatch::default(),
         yields: false,
         peer_status,
         leaves_by: None,
@@ -207,6 +210,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
 impl Agent<'_> {
     fn run(&mut self) {
         while !self.may_stop() {
+            self.look_for_pause();
             if self.executor.check_in(&mut self.node, &mut self.rings) {
                 self.executor.ask_again_for(&self.peer_addresses);
             }
@@ -248,6 +252,19 @@ impl Agent<'_> {
                 self.executor.prepare_sockets(&self.node);
                 self.rest(handled, nap);
             }
+        }
+    }
+
+    /// A lease that was granted before a hypervisor paused this machine counts no more.
+    fn look_for_pause(&mut self) {
+        let reading = linux::clock::reading();
+        if let Some(lost) = reading.and_then(|reading| self.pauses.look(reading)) {
+            tracing::warn!(
+                ?lost,
+                "this machine was paused, and its clock stood still: it speaks by no lease that it had before"
+            );
+            self.node.handle_pause(linux::clock::now());
+            self.carry_out();
         }
     }
 

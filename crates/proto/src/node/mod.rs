@@ -14,6 +14,7 @@ mod limit;
 mod older;
 mod orphans;
 mod path;
+mod pause;
 mod roles;
 mod sync;
 #[cfg(test)]

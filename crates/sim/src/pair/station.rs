@@ -284,6 +284,21 @@ impl Station {
         self.frozen_until = self.frozen_until.max(until);
     }
 
+    /// A hypervisor pauses the machine until then: its clock stands still, too, but not always the counter that would tell of it.
+    pub fn halt(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
+        let answered: Vec<_> = self
+            .verdicts
+            .iter()
+            .map(|answer| self.clock.when(answer.at))
+            .collect();
+        self.clock.stand_still(now, until, counter_goes_on);
+        for (answer, at) in self.verdicts.iter_mut().zip(answered) {
+            answer.at = self.clock.read(at); // it travels on meanwhile
+        }
+        let shown = self.clock.read(until);
+        self.frozen_until = self.frozen_until.max(shown + Duration::from_nanos(1));
+    }
+
     /// The endpoints' configuration for a restored socket.
     pub(super) const fn tcp(&self) -> &tcp::Config {
         &self.config.host.tcp
