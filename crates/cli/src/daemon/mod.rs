@@ -4,6 +4,7 @@
 //! more than logging), and sleeps until the wire wakes it when there is none. Nothing that a client waits for depends on
 //! it: the wire logs and releases in the kernel.
 
+mod arrival;
 mod carry_out;
 mod census;
 mod claim;
@@ -14,6 +15,7 @@ mod held;
 mod hook;
 mod known;
 mod limit;
+mod link;
 mod mend;
 mod news;
 mod orders;
