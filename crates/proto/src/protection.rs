@@ -54,7 +54,7 @@ impl std::fmt::Display for Cause {
         match self {
             Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
             Self::Full(full) => write!(f, "{full}"),
-            Self::LogGap => write!(f, "packets passed unlogged while the agent was away"),
+            Self::LogGap => write!(f, "packets may have passed unlogged while the agent was away"),
             Self::Older(Policy::Http) => write!(
                 f,
                 "older than the wire; protected once its next request is answered"

@@ -110,7 +110,7 @@ pub struct Standing {
     epoch: u64,
     /// A backup's own lease.
     lease_until: Option<Instant>,
-    /// Echoes of what was sent before this give no lease: the clock stood still since.
+    /// Echoes of what was sent up to then give no lease: the clock stood still since.
     paused_at: Instant,
     /// The lease that the other node may have from this one.
     granted_until: Option<Instant>,
@@ -320,7 +320,7 @@ impl Standing {
             .event_of(word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
         if self.is_wire_of(word) && !self.leaves() {
-            let fresh = word.echo.filter(|sent| *sent >= self.paused_at);
+            let fresh = word.echo.filter(|sent| *sent > self.paused_at);
             let until = fresh.map(|sent| sent + self.config.lease);
             self.lease_until = self.lease_until.max(until);
         }

@@ -139,7 +139,7 @@ pub(crate) struct Service {
     sync: Option<StateSync>,
     /// What failed in this node's network for it.
     failure: Failure,
-    /// Since then a primary does not know whether it was taken over while its agent was away.
+    /// Since then this node does not know whether the other one went on alone while its agent was away.
     doubted: Option<Instant>,
     hands_over: bool,
     is_contradicted: bool,
@@ -363,6 +363,7 @@ impl Node {
     /// The log has been read to its end, as [`Action::Drain`] asked.
     pub fn handle_drained(&mut self, now: Instant, index: ServiceIndex) {
         self.turn.pass(now);
+        self.distrust_log(index);
         let service = &mut self.services[usize::from(index)];
         if let Some(takeover) = service.takeover.as_mut() {
             takeover.on_drained(now, index, &mut service.table, &mut self.actions);
