@@ -60,7 +60,7 @@ pub(super) fn exists(table: &str) -> Result<bool, Error> {
 pub(super) const REFUSED: &str = "refused";
 
 /// Rules of a whole table.
-const RULES: usize = 9;
+const RULES: usize = 11;
 
 /// Whether the table is as it was made, and `speakers` may speak. It costs a few messages to the kernel.
 pub(super) fn stands(

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use proto::connection::{AtLimit, Connection, Protection};
+use proto::connection::{AtLimit, Cause, Connection, Protection};
 use proto::follower::Policy;
 use proto::packet::{Malformed, Segment};
 use proto::restart::http::Rules;
@@ -133,7 +133,8 @@ impl Log {
             Change::Handshake | Change::Ended(_) | Change::Old => return,
         };
         let connection = table.get(id).expect("it changed");
-        if connection.protection() != Protection::Protected {
+        let is_for_now = |cause: &Cause| matches!(cause, Cause::Policy(_));
+        if matches!(connection.protection(), Protection::Unprotected(cause) if !is_for_now(&cause)) {
             return; // nothing of it is kept
         }
         let transcript = self.transcripts.entry(client).or_default();
