@@ -83,6 +83,8 @@ pub(super) struct Flow {
     has_died: bool,
     /// A node spoke alone by its lease, in that epoch.
     pub(super) lent: Option<(u64, usize)>,
+    /// A node spoke by a lease that its clock had outlasted, while the other one spoke.
+    pub(super) was_outlasted: bool,
 }
 
 impl Flow {
@@ -109,6 +111,7 @@ impl Flow {
             is_orphaned: false,
             has_died: false,
             lent: None,
+            was_outlasted: false,
         }
     }
 

@@ -94,6 +94,8 @@ pub struct Station {
     pub(super) address: Address,
     /// While it speaks alone: what it says after this, by its own clock, is dropped.
     pub(super) until: Option<Instant>,
+    /// Leases up to then may be over: the clock stood still, and the agent has not noticed yet.
+    pub(super) outlasted: Instant,
     /// The arbiter's answers, which are on their way.
     pub(super) verdicts: VecDeque<Answer>,
     /// It may say something of its own: the second guard lets RSTs out.
@@ -173,6 +175,7 @@ impl Station {
             outputs: VecDeque::new(),
             address: Address::Nowhere,
             until: None,
+            outlasted: Instant::ZERO,
             verdicts: VecDeque::new(),
             may_speak: false,
             is_reached: false,
@@ -295,6 +298,7 @@ impl Station {
             answer.at = self.clock.read(at); // it travels on meanwhile
         }
         let shown = self.clock.read(until);
+        self.outlasted = shown + self.config.core.lease;
         self.frozen_until = self.frozen_until.max(shown + Duration::from_nanos(1));
     }
 
@@ -339,6 +343,7 @@ impl Station {
             epoch,
             is_alone: matches!(gate, Gate::Takeover | Gate::Sole),
             is_lent: self.until.is_some(),
+            is_outlasted: self.until.is_some_and(|until| until <= self.outlasted),
         };
         self.judge.borrow_mut().on_spoken(voice, &packet, is_raw);
         Some(Output::Transmit { port, packet })
@@ -363,6 +368,7 @@ impl Station {
             epoch: self.wire.gate().1,
             is_alone: false,
             is_lent: false,
+            is_outlasted: false,
         }
     }
 
