@@ -39,6 +39,7 @@ pub struct Judge {
     pub(super) given: BTreeSet<(u64, usize)>,
     /// How often two nodes spoke where one may.
     pub(super) two_voices: u64,
+    pub(super) is_split: bool,
     /// Clients whose SYN is not answered yet, or whose answer to that has not come.
     half_open: u64,
     pub(super) flows: BTreeMap<SocketAddr, Flow>,
@@ -165,6 +166,7 @@ impl Judge {
             is_off: [false; 2],
             given: BTreeSet::new(),
             two_voices: 0,
+            is_split: false,
             half_open: 0,
             flows: BTreeMap::new(),
             violations: Vec::new(),

@@ -20,6 +20,10 @@ impl Judge {
             is_lent,
             is_outlasted,
         } = voice;
+        self.is_split |= self
+            .given
+            .iter()
+            .any(|&(later, who)| who != node && later > epoch);
         let before = self.alone;
         let is_late = before.is_some_and(|(latest, who)| who != node && epoch <= latest);
         if is_late && is_outlasted {
@@ -64,6 +68,11 @@ impl Judge {
     fn two_voices(&mut self, client: SocketAddr, what: &str) {
         self.two_voices += 1;
         self.violation(client, &format!("one voice: {what}"));
+    }
+
+    /// Whether a node spoke in an epoch after which the other one had the right to speak alone, though it may not have used that yet.
+    pub const fn is_split(&self) -> bool {
+        self.is_split
     }
 
     /// How often two nodes spoke where one may.

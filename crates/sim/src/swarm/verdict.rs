@@ -43,7 +43,8 @@ const SAID_MAX: usize = 400;
 pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
     let judge = scene.judge();
     let is_no_fail_stop = scenario.faults.iter().any(|fault| fault.kind.is_no_fail_stop());
-    let have_split = judge.voices_too_many() > 0 || judge.has_lost_voice() || both_were_alone(scene);
+    let have_split =
+        judge.voices_too_many() > 0 || judge.is_split() || judge.has_lost_voice() || both_were_alone(scene);
     outcome.was_split = have_split && is_no_fail_stop && scenario.arbiter.is_none();
     outcome.connections = scene.count();
     if !outcome.was_split {
