@@ -49,7 +49,10 @@ struct service_state {
 	__u64 hold_until_ns; /* until then nothing that clients send gets to the primary, CLOCK_MONOTONIC */
 	__u32 caps;          /* the map `caps` has something for this service; stored by the agent alone */
 	__u32 consented;     /* the primary has taken this wire for its backup; for the agent that goes on from here */
+	__u8 own_address[16]; /* this node's, which its own programs have as the service's clients; zeros: they are refused */
+	__u32 own_mss;       /* bytes of a segment of theirs: it may have to leave this node */
 	__u32 crash_codes[8]; /* bit n: of this service's processes, exit code n counts as a crash */
+	__u32 zero_end;
 };
 
 /* What the map `held` has for a service. */
@@ -60,6 +63,9 @@ enum holds {
 
 /* Binary logarithm of the bits in the map `undecided`: with ten thousand clients in it, 12 of 10,000 strangers seem to be, too. */
 #define UNDECIDED_LOG2 23
+
+/* Binary logarithm of the bits in each generation of the map `known`: with 100,000 clients, one stranger in 40 seems to be known. */
+#define KNOWN_LOG2 22
 
 /* A connection, by its client. */
 struct client_key {
@@ -94,7 +100,7 @@ struct death_record {
 
 struct node_state {
 	__u32 agent_asleep;  /* the agent waits for a wake-up; else it polls and none is sent */
-	__u32 zero;
+	__u32 known_generation; /* bit 0: which half of the map `known` is the younger generation; stored by the agent alone */
 	__u64 netns_cookie;  /* processes of other network namespaces are not ours */
 	__u64 agent_seen_ns; /* when the agent last looked at the rings, CLOCK_MONOTONIC */
 	__u64 agent_timeout_ns; /* away for longer than this, it does not keep packets from passing */
@@ -136,6 +142,8 @@ enum reason {
 	REASON_EGRESS_EXPIRED,    /* the right to speak has ended; dropped */
 	REASON_LED_TO_WIRE,       /* came past the wire: sent there, to be logged */
 	REASON_INPUT_HELD,        /* the primary's state stands still while it is copied; dropped, TCP repeats it */
+	REASON_LOCAL_REFUSED,     /* a program on this node would not have been a client like any other: its connect(2) failed */
+	REASON_CAME_BACK,         /* has been sent to the peer before, which is no primary either; dropped */
 	REASON_COUNT,
 };
 
@@ -150,10 +158,12 @@ enum reason {
 #define MARK_SPEAK 0x5f000004
 /* The same of a RST, of a connection that was decided: it is said on purpose. */
 #define MARK_END 0x5f000005
+/* skb->mark of a segment of a client on this node that the wire has let pass: without it, nft refuses what did not come by wire. */
+#define MARK_LOCAL 0x5f000006
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");
-_Static_assert(sizeof(struct service_state) == 120, "service_state");
+_Static_assert(sizeof(struct service_state) == 144, "service_state");
 _Static_assert(sizeof(struct client_key) == 20, "client_key");
 _Static_assert(sizeof(struct cap) == 8, "cap");
 _Static_assert(sizeof(struct promise) == 8, "promise");

@@ -59,7 +59,10 @@ struct {
 	__uint(max_entries, 64 << 20);
 } ring_overflow SEC(".maps");
 
-/* SYNs and SYN-ACKs: a flood of them fills this ring and nothing else. */
+/*
+ * SYNs, SYN-ACKs, and segments of strangers (known.h): a flood of them fills this ring and nothing else. It is read before the others, so
+ * what is in it before a connection is known is read before the rest of that connection.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -87,6 +90,15 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } undecided SEC(".maps");
+
+/* Clients to whom the primary has said something: see known.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2 << (KNOWN_LOG2 - 6));
+	__type(key, __u32);
+	__type(value, __u64);
+} known SEC(".maps");
 
 /* Clients that are slowed, because their logs grow: looked up only while a service has any. */
 struct {

@@ -5,6 +5,7 @@
  *   wire   tc ingress of the service interface: on the backup, log each packet of a service, then release it.
  *   guard  tc egress of the same interface: nobody speaks for a VIP without the right to.
  *   death  cgroup/sock_release: marks the sockets of dying processes, so that guard can drop their FIN and RST.
+ *   loopback, connect4, connect6: wire and guard of clients on this node itself (own.h).
  *
  * The wire holds no per-flow state: the connection table lives with the reader of the ring.
  */
@@ -16,52 +17,13 @@
 #include "local.h"
 #include "log.h"
 #include "cap.h"
+#include "known.h"
+#include "own.h"
+#include "release.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 static __always_inline __u32 mode_now(struct service_state *state) { return *(volatile __u32 *)&state->mode; }
-
-static __always_inline int dropped(__u32 service, enum reason reason) {
-	count(service, reason);
-	return TC_ACT_SHOT;
-}
-
-/* Send on to the other node: same interface, other MAC addresses. */
-static __always_inline int release_to_peer(struct __sk_buff *skb, struct service_state *state) {
-	__u8 macs[12];
-	__builtin_memcpy(macs, state->peer_mac, 6);
-	__builtin_memcpy(macs + 6, state->own_mac, 6);
-	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
-		return TC_ACT_SHOT;
-	skb->mark = MARK_RELEASED;
-	return bpf_redirect(state->ifindex, 0);
-}
-
-/* Send on to the client by this node's routes and neighbours. */
-static __always_inline int release_to_client(struct __sk_buff *skb, struct service_state *state) {
-	skb->mark = MARK_RELEASED;
-	return bpf_redirect_neigh(state->ifindex, NULL, 0, 0);
-}
-
-static __always_inline int release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (packet->direction == DIRECTION_IN)
-		return release_to_peer(skb, state);
-	return release_to_client(skb, state);
-}
-
-static __always_inline _Bool same_mac(const __u8 *a, const __u8 *b) {
-	__u8 difference = 0;
-	for (int i = 0; i < ETH_ALEN; i++)
-		difference |= a[i] ^ b[i];
-	return !difference;
-}
-
-static __always_inline _Bool from_peer(struct __sk_buff *skb, struct service_state *state) {
-	__u8 source[6];
-	if (load(skb, ETH_ALEN, source, sizeof(source)))
-		return 0;
-	return same_mac(source, state->peer_mac);
-}
 
 /* To the local stack. A new connection takes over the mark, and so does what answers it (tcp_fwmark_accept). */
 static __always_inline int pass_local(struct __sk_buff *skb, struct parsed *packet, _Bool is_new) {
@@ -158,23 +120,16 @@ LOG_INTO(ring_overflow, bpf_ringbuf_query(&ring, BPF_RB_PROD_POS))
 LOG_INTO(ring_open, 0)
 
 static __always_inline int log_segment(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (packet->tcp.syn)
+	if (packet->tcp.syn || !is_known(packet))
 		return log_into_ring_open(skb, packet, state);
 	int outcome = log_into_ring(skb, packet, state);
 	return outcome == REASON_RING_FULL ? log_into_ring_overflow(skb, packet, state) : outcome;
 }
 
-/* Whether the connection of a packet's client is, or may be, being decided. The hash is multiplicative (Knuth, TAOCP 3, 6.4). */
+/* Whether the connection of a packet's client is, or may be, being decided. */
 static __always_inline _Bool is_undecided(struct parsed *packet) {
 	struct client_key client = client_of(packet);
-	__u64 words[3] = {};
-	__builtin_memcpy(words, &client, sizeof(client));
-	__u64 hash = 0;
-	for (int i = 0; i < 3; i++) {
-		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ULL;
-		hash ^= hash >> 32;
-	}
-	__u32 bit = hash >> (64 - UNDECIDED_LOG2), word = bit / 64;
+	__u32 bit = hash_of(&client) >> (64 - UNDECIDED_LOG2), word = bit / 64;
 	volatile __u64 *bits = bpf_map_lookup_elem(&undecided, &word);
 	return !bits || *bits >> bit % 64 & 1;
 }
@@ -256,6 +211,41 @@ static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packe
 	return release_to_peer(skb, state);
 }
 
+/* A segment in any mode but that of the primary, which is behind the wire. */
+static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
+	switch (mode) {
+	case MODE_WIRE:
+		return log_and_release(skb, packet, state);
+	case MODE_FORWARD:
+		return release(skb, packet, state);
+	case MODE_TAKEOVER:
+		if (packet->direction == DIRECTION_OUT)
+			return dropped(packet->service, REASON_GATE_CLOSED);
+		return packet->tcp.syn ? take_syn(skb, packet, state) : take(skb, packet);
+	case MODE_SOLE:
+		return packet->direction == DIRECTION_OUT ? dropped(packet->service, REASON_GATE_CLOSED) : TC_ACT_OK;
+	default: /* MODE_MUTE */
+		return dropped(packet->service, REASON_EGRESS_MUTE);
+	}
+}
+
+/* A segment that reaches the primary. */
+static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	_Bool is_from_wire = from_peer(skb, state);
+	if (is_from_wire)
+		state->peer_seen_ns = bpf_ktime_get_ns();
+	if (packet->direction == DIRECTION_OUT) {
+		if (is_from_wire && same_address(packet->ip.destination, state->own_address))
+			return deliver_here(skb);
+		return dropped(packet->service, REASON_FOREIGN_VOICE);
+	}
+	if (is_from_wire)
+		return same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : TC_ACT_OK;
+	/* Of a neighbour that has not heard yet where the wire is. What the wire does not know must not be accepted. */
+	count(packet->service, REASON_LED_TO_WIRE);
+	return release_to_peer(skb, state);
+}
+
 SEC("tc")
 int wire(struct __sk_buff *skb) {
 	struct parsed packet = {};
@@ -272,32 +262,8 @@ int wire(struct __sk_buff *skb) {
 		return dropped(service, REASON_FRAGMENT);
 	if (verdict == PARSE_MALFORMED)
 		return dropped(service, REASON_MALFORMED);
-	switch (mode_now(state)) {
-	case MODE_WIRE:
-		return log_and_release(skb, &packet, state);
-	case MODE_FORWARD:
-		return release(skb, &packet, state);
-	case MODE_TAKEOVER:
-		if (packet.direction == DIRECTION_OUT)
-			return dropped(service, REASON_GATE_CLOSED);
-		return packet.tcp.syn ? take_syn(skb, &packet, state) : take(skb, &packet);
-	case MODE_SOLE:
-		if (packet.direction == DIRECTION_OUT)
-			return dropped(service, REASON_GATE_CLOSED);
-		return TC_ACT_OK;
-	case MODE_MUTE:
-		return dropped(service, REASON_EGRESS_MUTE);
-	default: /* MODE_PRIMARY */
-		if (packet.direction == DIRECTION_OUT)
-			return dropped(service, REASON_FOREIGN_VOICE);
-		if (from_peer(skb, state)) {
-			state->peer_seen_ns = bpf_ktime_get_ns();
-			return TC_ACT_OK;
-		}
-		/* Of a neighbour that has not heard yet where the wire is. What the wire does not know must not be accepted. */
-		count(service, REASON_LED_TO_WIRE);
-		return release_to_peer(skb, state);
-	}
+	__u32 mode = mode_now(state);
+	return mode == MODE_PRIMARY ? reach_primary(skb, &packet, state) : carry(skb, &packet, state, mode);
 }
 
 /*
@@ -339,6 +305,34 @@ static __always_inline _Bool may_speak(struct service_state *state) {
 	return !until || bpf_ktime_get_ns() < until;
 }
 
+/* Whether this node's own stack may say this for the VIP now; by which way is not asked. */
+static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
+	__u32 service = packet->service;
+	if (packet->tcp.syn) { /* a new connection of that client, whoever died before */
+		struct client_key client = client_of(packet);
+		bpf_map_delete_elem(&dying, &client);
+	}
+	switch (mode) {
+	case MODE_WIRE:
+		if (!held_as(packet, state)) {
+			if (is_update(skb, packet, state) && !withhold(skb, packet))
+				return TC_ACT_OK;
+			return dropped(service, REASON_EGRESS_MUTE);
+		}
+		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
+	case MODE_FORWARD:
+	case MODE_MUTE:
+		return dropped(service, REASON_EGRESS_MUTE);
+	case MODE_PRIMARY:
+		return silence_death(skb, packet, state);
+	case MODE_TAKEOVER:
+	case MODE_SOLE:
+		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
+	default: /* MODE_OFF */
+		return TC_ACT_OK;
+	}
+}
+
 SEC("tc")
 int guard(struct __sk_buff *skb) {
 	struct parsed packet = {};
@@ -348,37 +342,17 @@ int guard(struct __sk_buff *skb) {
 		return TC_ACT_OK;
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
+	__u8 destination[6];
 	if (!state)
 		return TC_ACT_OK;
-	if (packet.tcp.syn) { /* a new connection of that client, whoever died before */
-		struct client_key client = client_of(&packet);
-		bpf_map_delete_elem(&dying, &client);
-	}
-	__u8 destination[6];
-	switch (mode_now(state)) {
-	case MODE_WIRE:
-		if (!held_as(&packet, state)) {
-			if (is_update(skb, &packet, state) && !withhold(skb, &packet))
-				return TC_ACT_OK;
-			return dropped(service, REASON_EGRESS_MUTE);
-		}
-		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
-	case MODE_FORWARD:
-		return dropped(service, REASON_EGRESS_MUTE);
-	case MODE_PRIMARY:
-		if (load(skb, 0, destination, sizeof(destination)) ||
-		    !same_mac(destination, state->peer_mac))
-			return dropped(service, REASON_EGRESS_UNGUARDED);
-		return silence_death(skb, &packet, state);
-	case MODE_MUTE:
-		return dropped(service, REASON_EGRESS_MUTE);
-	case MODE_TAKEOVER:
-	case MODE_SOLE:
-		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
-	default: /* MODE_OFF */
-		return TC_ACT_OK;
-	}
+	__u32 mode = mode_now(state);
+	if (mode == MODE_PRIMARY &&
+	    (load(skb, 0, destination, sizeof(destination)) || !same_mac(destination, state->peer_mac)))
+		return dropped(service, REASON_EGRESS_UNGUARDED);
+	return may_leave(skb, &packet, state, mode);
 }
+
+#include "loopback.h"
 
 /* Death by signal other than an orderly SIGTERM, SIGINT or SIGHUP. */
 static __always_inline _Bool is_killed(int exit_code) {
@@ -428,7 +402,7 @@ SEC("cgroup/sock_release")
 int death(struct bpf_sock *sk) {
 	__u32 zero = 0;
 	struct node_state *state = bpf_map_lookup_elem(&node, &zero);
-	if (!state || sk->protocol != IPPROTO_TCP || bpf_get_netns_cookie(sk) != state->netns_cookie)
+	if (!state || (sk->protocol != IPPROTO_TCP && sk->protocol != IPPROTO_MPTCP) || bpf_get_netns_cookie(sk) != state->netns_cookie)
 		return 1;
 	struct task_struct *task = (void *)bpf_get_current_task_btf();
 	int exit_code = task->exit_code;

@@ -8,8 +8,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::network::RELAY_MARK;
 use crate::repair::set_transparent;
 
-/// Begins a connection to `application` from the address and port of `client`, which is not this machine's. The stream is
-/// non-blocking and may not be connected yet. The network must lead the application's replies back
+/// Begins a connection to `application` from the address and port of `client`; from another port if `client` is on this machine. The
+/// stream is non-blocking and may not be connected yet. The network must lead the application's replies back
 /// ([`Network::prepare`](crate::network::Network::prepare)).
 ///
 /// # Errors
@@ -24,7 +24,13 @@ pub fn connect_as(client: SocketAddr, application: SocketAddr) -> io::Result<Tcp
     socket.set_mark(RELAY_MARK)?;
     set_transparent(&socket, application)?;
     socket.set_reuse_address(true)?;
-    socket.bind(&client.into())?;
+    match socket.bind(&client.into()) {
+        // The client is a program on this node, and has that port itself.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            socket.bind(&SocketAddr::new(client.ip(), 0).into())?;
+        }
+        bound => bound?,
+    }
     socket.set_tcp_nodelay(true)?;
     match socket.connect(&application.into()) {
         Ok(()) => {}

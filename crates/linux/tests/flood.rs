@@ -1,5 +1,5 @@
-//! A flood of SYNs from clients that do not exist, beside a protected connection: the connection does not notice it, and
-//! what it costs is bounded.
+//! A flood of SYNs, or of anything else, from clients that do not exist, beside a protected connection: the connection does not notice
+//! it, and what it costs is bounded.
 
 mod support;
 
@@ -20,7 +20,7 @@ use support::takeover::take_over;
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually};
 
-/// SYNs in a flood, each from another client.
+/// Segments of a flood, each from another client.
 const FLOOD: u32 = 200_000;
 /// Exchanges of the protected connection while the flood lasts.
 const ROUNDS: u32 = 100;
@@ -61,50 +61,58 @@ fn syn(family: Family, number: u32) -> Vec<u8> {
     segment.emit()
 }
 
-/// Taps in front of the backup's wire: what arrives there, counted by somebody else.
+/// A segment of a connection that never was.
+fn stray(family: Family, number: u32) -> Vec<u8> {
+    let segment = Segment {
+        source: spoofed(family, number),
+        destination: family.vip(),
+        seq: Seq(number.wrapping_mul(0x9e37_79b9)),
+        ack: Seq(number),
+        flags: Flags::ACK,
+        window: 64_240,
+        options: Options::default(),
+        payload: b"stray",
+    };
+    segment.emit()
+}
+
+/// A tap in front of the backup's wire: what arrives there, counted by somebody else.
 struct Census {
-    taps: [Tap; 2],
-    arrived: [u64; 2],
+    tap: Tap,
+    arrived: u64,
 }
 
 impl Census {
     fn of(lan: &Lan, family: Family) -> Self {
-        let tap = |syns| Tap::counting(&lan.backup, "eth0", &segments(family, syns));
         Self {
-            taps: [false, true].map(tap),
-            arrived: [0; 2],
+            tap: Tap::counting(&lan.backup, "eth0", &segments(family)),
+            arrived: 0,
         }
     }
 
-    /// Segments of connections, and SYNs with SYN-ACKs, up to now.
-    fn arrived(&mut self) -> [u64; 2] {
-        for (arrived, tap) in self.arrived.iter_mut().zip(&mut self.taps) {
-            *arrived += tap.arrived();
-        }
+    /// Segments up to now.
+    fn arrived(&mut self) -> u64 {
+        self.arrived += self.tap.arrived();
         self.arrived
     }
 }
 
-/// A classic BPF program that accepts the TCP segments of `family`: those with a SYN, or those without.
-fn segments(family: Family, syns: bool) -> [SockFilter; 8] {
+/// A classic BPF program that accepts the TCP segments of `family`.
+fn segments(family: Family) -> [SockFilter; 6] {
     const LOAD_HALF: u16 = 0x28;
     const LOAD_BYTE: u16 = 0x30;
     const IF_EQUAL: u16 = 0x15;
-    const IF_SET: u16 = 0x45;
     const RETURN: u16 = 0x06;
-    let (ether_type, protocol, flags) = match family {
-        Family::V4 => (0x0800, 14 + 9, 14 + 20 + 13),
-        Family::V6 => (0x86dd, 14 + 6, 14 + 40 + 13),
+    let (ether_type, protocol) = match family {
+        Family::V4 => (0x0800, 14 + 9),
+        Family::V6 => (0x86dd, 14 + 6),
     };
-    let (with, without) = if syns { (0, 1) } else { (1, 0) };
     let line = SockFilter::new;
     [
         line(LOAD_HALF, 0, 0, 12),
-        line(IF_EQUAL, 0, 5, ether_type),
+        line(IF_EQUAL, 0, 3, ether_type),
         line(LOAD_BYTE, 0, 0, protocol),
-        line(IF_EQUAL, 0, 3, 6),
-        line(LOAD_BYTE, 0, 0, flags),
-        line(IF_SET, with, without, 2),
+        line(IF_EQUAL, 0, 1, 6),
         line(RETURN, 0, 0, u32::MAX),
         line(RETURN, 0, 0, 0),
     ]
@@ -132,7 +140,8 @@ impl Scene {
         let reading = Reading::of(&wire);
         let census = Census::of(&lan, family);
         let listener = lan.primary.listen(family.vip());
-        let bystander = Bystander::new(lan.client.connect_pair(&listener));
+        let mut bystander = Bystander::new(lan.client.connect_pair(&listener));
+        bystander.exchange(ROUND); // until the server has said something, it is a stranger, too
         Some(Self {
             lan,
             family,
@@ -144,8 +153,8 @@ impl Scene {
         })
     }
 
-    /// Floods the service, while the connection goes on from the first SYN to the last.
-    fn flood(&mut self) {
+    /// Floods the service with these segments, while the connection goes on from the first to the last.
+    fn flood(&mut self, packet: fn(Family, u32) -> Vec<u8>) {
         let Self {
             lan,
             family,
@@ -158,7 +167,7 @@ impl Scene {
                 let tap = Tap::on(&lan.client, "port2");
                 for number in 0..FLOOD {
                     // Where the cable has no room it is lost, as on any other.
-                    tap.offer(lan.backup.mac(), lan.client.mac(), &syn(*family, number));
+                    tap.offer(lan.backup.mac(), lan.client.mac(), &packet(*family, number));
                     sent.store(number + 1, Ordering::Relaxed);
                 }
             });
@@ -171,14 +180,20 @@ impl Scene {
         });
     }
 
-    /// Every segment that arrived at the wire is in the log, and every SYN is there or was counted; returns how many were.
+    /// Every segment that arrived at the wire is in the log or was counted; returns how many were. Of the flood nothing is beside the
+    /// segments of connections.
     #[track_caller]
     fn assert_accounted_for(&mut self) -> u64 {
-        let dropped = eventually("all that arrived is logged, or a SYN that was counted", || {
-            let [segments, openings] = self.reading.now().records;
+        let dropped = eventually("all that arrived is logged or counted", || {
+            let [segments, others] = self.reading.now().records;
             let dropped = self.wire.counter(self.family, "dropped_ring_full");
-            (self.census.arrived() == [segments, openings + dropped]).then_some(dropped)
+            (self.census.arrived() == segments + others + dropped).then_some(dropped)
         });
+        let segments = self.reading.now().records[0];
+        assert!(
+            segments < u64::from(FLOOD) / 20,
+            "{segments} in the ring of connections"
+        );
         let others = self.wire.drops(self.family);
         assert!(
             others.iter().all(|&(reason, _)| reason == "dropped_ring_full"),
@@ -187,9 +202,9 @@ impl Scene {
         dropped
     }
 
-    /// The connection and a new one are protected, and a takeover continues the old one, and some of the flood.
+    /// The connection and a new one are protected, and a takeover continues the old one, and so many of the flood.
     #[track_caller]
-    fn assert_unharmed(mut self) {
+    fn assert_unharmed(mut self, pending: usize) {
         self.bystander.assert_undisturbed(&self.reading);
         let mut late = Bystander::new(self.lan.client.connect_pair(&self.listener));
         late.assert_undisturbed(&self.reading);
@@ -200,7 +215,7 @@ impl Scene {
         assert_eq!(taken.rest_of(&self.bystander.output), [0_u8; 0]);
         self.bystander.server = taken.socket;
         self.bystander.exchange(ROUND);
-        assert_eq!(self.reading.now().open_pending(family), PENDING_MAX);
+        assert_eq!(self.reading.now().open_pending(family), pending);
     }
 }
 
@@ -208,11 +223,11 @@ fn a_flood_beside_a_connection(test: &str, family: Family) {
     let Some(mut scene) = Scene::new(test, family) else {
         return;
     };
-    scene.flood();
+    scene.flood(syn);
     scene.assert_accounted_for();
     let most = scene.reading.now().handshakes_most;
     assert!((PENDING_MAX..=HANDSHAKES_MAX).contains(&most), "{most}");
-    scene.assert_unharmed();
+    scene.assert_unharmed(PENDING_MAX);
 }
 
 #[test]
@@ -225,22 +240,32 @@ fn a_flood_over_ipv6_costs_a_connection_nothing() {
     a_flood_beside_a_connection("a_flood_over_ipv6_costs_a_connection_nothing", Family::V6);
 }
 
-/// The ring of SYNs overflows, and with it nothing else.
+/// The ring of SYNs and strangers overflows, and with it nothing else.
 #[test]
 fn a_flood_that_nobody_reads_costs_a_connection_nothing() {
     for family in Family::BOTH {
-        let test = "a_flood_that_nobody_reads_costs_a_connection_nothing";
-        let Some(mut scene) = Scene::new(test, family) else {
-            return;
-        };
-        drop(scene.reading.now()); // the connection's SYNs
-        scene.reading.pause();
-        scene.flood();
-        let dropped = scene.assert_accounted_for();
-        assert!(dropped > 0, "the ring of SYNs did not overflow");
-        scene.reading.resume();
-        scene.assert_unharmed();
+        unread(family, syn, PENDING_MAX);
     }
+}
+
+#[test]
+fn a_flood_without_syns_that_nobody_reads_costs_a_connection_nothing() {
+    for family in Family::BOTH {
+        unread(family, stray, 0);
+    }
+}
+
+fn unread(family: Family, packet: fn(Family, u32) -> Vec<u8>, pending: usize) {
+    let Some(mut scene) = Scene::new("a_flood_that_nobody_reads_costs_a_connection_nothing", family) else {
+        return;
+    };
+    drop(scene.reading.now()); // the connection's SYNs
+    scene.reading.pause();
+    scene.flood(packet);
+    scene.reading.resume();
+    let dropped = scene.assert_accounted_for();
+    assert!(dropped > 0, "the ring of SYNs and strangers did not overflow");
+    scene.assert_unharmed(pending);
 }
 
 /// However many SYNs arrive between two looks, a segment that was logged before them is read.
@@ -266,6 +291,13 @@ fn a_flood_keeps_nobody_from_reading_the_connections() {
         options: Options::default(),
         payload: b"data",
     };
+    let known = Segment {
+        source: segment.destination,
+        destination: segment.source,
+        payload: &[],
+        ..segment
+    };
+    tap.put(lan.backup.mac(), lan.primary.mac(), &known.emit());
     put(&segment.emit());
     let mut numbers = 0..;
     let mut looks = 0;

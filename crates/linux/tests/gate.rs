@@ -609,3 +609,22 @@ fn held_input_reaches_nobody_until_it_is_let_go() {
         assert_eq!(&bytes, b"more");
     }
 }
+
+/// Two nodes that take each other for the primary, as two that return do.
+#[test]
+fn two_wires_do_not_send_a_segment_to_and_fro() {
+    let Some(lan) = Lan::new("two_wires_do_not_send_a_segment_to_and_fro") else {
+        return;
+    };
+    let nodes = [(&lan.backup, &lan.primary), (&lan.primary, &lan.backup)];
+    let [one, other] = nodes.map(|(host, peer)| WireOn::new(host, peer, &options(), Mode::Wire));
+    let tap = Tap::on(&lan.client, "port2");
+    for family in Family::BOTH {
+        let said = word(CLIENTS, (family.address(1), 4000).into(), family.vip());
+        tap.put(lan.backup.mac(), lan.client.mac(), &said);
+        // It is logged when it comes, by the other node, and when it comes back.
+        one.wait_for(family, "dropped_came_back", 1);
+        assert_eq!(one.counter(family, "logged_in_packets"), 2);
+        assert_eq!(other.counter(family, "logged_in_packets"), 1);
+    }
+}

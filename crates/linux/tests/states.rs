@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use proto::connection::OutputEnd;
+use proto::connection::{Cause, OutputEnd, Protection};
 use proto::packet::{Flags, Options, Segment};
 use socket2::{SockRef, TcpKeepalive};
 use steadfast_linux::raw::RawSender;
@@ -387,6 +387,32 @@ fn keepalive_probes_are_answered() {
             (tcp_info(&scene.client).tcpi_segs_in > segments).then_some(())
         });
         talk.carry_to_the_end(&scene.client, &taken);
+    }
+}
+
+/// An urgent byte is in the log. In what a program reads it is only if the program has asked for that (SO_OOBINLINE), which no packet
+/// shows: the log cannot say what the server has read, nor a restored socket what the client is to read.
+#[test]
+fn urgent_data_is_not_protected() {
+    for (family, of_client) in [(Family::V4, true), (Family::V6, false)] {
+        let Some((scene, _)) = opened("urgent_data_is_not_protected", family) else {
+            return;
+        };
+        let (from, to) = match of_client {
+            true => (&scene.client, &scene.server),
+            false => (&scene.server, &scene.client),
+        };
+        let from = SockRef::from(from);
+        from.send(b"ab").expect("send");
+        from.send_out_of_band(b"!").expect("send");
+        from.send(b"cd").expect("send");
+        let mut read = [0; 4];
+        { to }.read_exact(&mut read[..2]).expect("before it"); // a read ends there
+        { to }.read_exact(&mut read[2..]).expect("behind it");
+        assert_eq!(&read, b"abcd");
+        let log = scene.reading.now();
+        let protection = log.connection(scene.address()).1.protection();
+        assert_eq!(protection, Protection::Unprotected(Cause::Urgent));
     }
 }
 

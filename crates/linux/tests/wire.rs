@@ -38,6 +38,7 @@ fn load_attach_remove(name: &str, chunks_only: bool) {
             ifindex: 1,
             own_mac: [2; 6],
             crash_exit_codes: Vec::new(),
+            own: None,
         };
         wire.add_service(0, &service).expect("add_service");
         assert_eq!(wire.attach().expect("attach"), None);
@@ -132,9 +133,10 @@ fn everything_is_logged_before_it_arrives(test: &str, family: Family, chunks_onl
         "no large GSO packet passed: {}",
         log.longest
     );
-    assert_eq!(
-        log.records[1], 2,
-        "one SYN, one SYN-ACK, nothing else in the ring of SYNs"
+    let strangers = log.records[1];
+    assert!(
+        (2..=32).contains(&strangers),
+        "{strangers}: SYN, SYN-ACK, and what the client said before its server had"
     );
     assert_eq!(log.malformed, []);
     assert_eq!(wire.drops(family), []);

@@ -254,6 +254,9 @@ impl Connection {
                 acknowledges,
                 text,
             } => {
+                if segment.flags.urg {
+                    self.spoil(Protection::Unprotected(Cause::Urgent));
+                }
                 let payload = &segment.payload[skip..];
                 self.client
                     .note(segment, at, acknowledges, self.server.acknowledged);
@@ -302,6 +305,9 @@ impl Connection {
             return Effect::Taken; // a SYN-ACK again
         };
         self.note_paths(&segment.options);
+        if segment.flags.urg {
+            self.spoil(Protection::Unprotected(Cause::Urgent));
+        }
         if let Some(timestamps) = segment.options.timestamps
             && timestamps.value.wrapping_sub(self.server.timestamp).cast_signed() >= 0
         {

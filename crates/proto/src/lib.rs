@@ -24,6 +24,7 @@ pub mod opening;
 pub mod orphans;
 pub mod packet;
 pub mod path;
+pub mod pause;
 pub mod protection;
 pub mod rate;
 mod recent;

@@ -24,6 +24,8 @@ pub struct Flags {
     pub psh: bool,
     /// The acknowledgement number counts.
     pub ack: bool,
+    /// The urgent pointer counts (RFC 6093).
+    pub urg: bool,
 }
 
 impl Flags {
@@ -34,6 +36,7 @@ impl Flags {
         rst: false,
         psh: false,
         ack: true,
+        urg: false,
     };
     /// The first segment of a connection.
     pub const SYN: Self = Self {
@@ -148,6 +151,7 @@ impl<'a> Segment<'a> {
                 rst: tcp.rst(),
                 psh: tcp.psh(),
                 ack: tcp.ack(),
+                urg: tcp.urg(),
             },
             window: tcp.window_size(),
             options: Options::parse(tcp.options()),
@@ -183,7 +187,7 @@ impl<'a> Segment<'a> {
         );
         header.acknowledgment_number = self.ack.0;
         (header.fin, header.syn, header.rst) = (self.flags.fin, self.flags.syn, self.flags.rst);
-        (header.psh, header.ack) = (self.flags.psh, self.flags.ack);
+        (header.psh, header.ack, header.urg) = (self.flags.psh, self.flags.ack, self.flags.urg);
         header
             .set_options(&self.options.elements())
             .expect("these options fit 40 bytes");

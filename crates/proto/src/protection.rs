@@ -31,6 +31,8 @@ pub enum Cause {
     NotLearnt(String),
     /// It is one of Multipath TCP, of which a log of one path may lack bytes, and which no kernel restores.
     Multipath,
+    /// Urgent data was sent. Whether a byte of it is in the stream is for a socket to say (SO_OOBINLINE), not for a packet.
+    Urgent,
     /// It was opened while the state of the replica's server was not the primary's.
     NotSynced,
     /// The restart policy says so.
@@ -52,7 +54,7 @@ impl std::fmt::Display for Cause {
         match self {
             Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
             Self::Full(full) => write!(f, "{full}"),
-            Self::LogGap => write!(f, "packets passed unlogged while the agent was away"),
+            Self::LogGap => write!(f, "packets may have passed unlogged while the agent was away"),
             Self::Older(Policy::Http) => write!(
                 f,
                 "older than the wire; protected once its next request is answered"
@@ -73,6 +75,10 @@ impl std::fmt::Display for Cause {
                 "opened before the replica had the primary's state (state_sync)"
             ),
             Self::Multipath => write!(f, "Multipath TCP: its paths cannot be restored"),
+            Self::Urgent => write!(
+                f,
+                "urgent data was sent, which no restored socket tells from other data"
+            ),
             Self::NotLearnt(reason) => write!(f, "older than the wire, and not learnt: {reason}"),
             Self::Policy(reason) => write!(f, "{reason}"),
         }

@@ -1,75 +1,87 @@
-//! What the swarm has found, made small: each scenario breaks a promise if its defect is put back, and none without it.
+//! What the swarm has found, made small: each scenario breaks no promise any more. And for each defect that only the swarm has found there
+//! is one that breaks a promise if it is put back (`steadfast-lab swarm --defect NAME` finds another one when the world has changed).
 
 use steadfast_sim::pair::Defect;
 use steadfast_sim::swarm::{Scenario, play};
 
-/// A scenario as the swarm has written it, `seed-N.toml` by its seed.
+/// A scenario as the swarm has written it.
 macro_rules! scenario {
-    ($seed:literal) => {
-        toml::from_str::<Scenario>(include_str!(concat!("swarm_found/seed-", $seed, ".toml"))).expect($seed)
+    ($name:literal) => {
+        toml::from_str::<Scenario>(include_str!(concat!("swarm_found/", $name, ".toml"))).expect($name)
     };
 }
 
-/// None of the scenarios breaks a promise, but each does if `defect` is put back.
 #[track_caller]
-fn is_cured(defect: Defect, scenarios: impl IntoIterator<Item = Scenario>) {
-    for mut scenario in scenarios {
-        let seed = scenario.seed;
-        assert_eq!(play(&scenario).violations, [], "seed {seed}");
-        scenario.defect = Some(defect);
-        assert_ne!(play(&scenario).violations, [], "seed {seed} with {defect:?}");
+fn hold(scenarios: impl IntoIterator<Item = Scenario>) {
+    for scenario in scenarios {
+        assert_eq!(play(&scenario).violations, [], "seed {}", scenario.seed);
     }
+}
+
+/// The scenario breaks a promise because of `defect`.
+#[track_caller]
+fn shows(defect: Defect, mut scenario: Scenario) {
+    assert_eq!(scenario.defect, Some(defect));
+    assert_ne!(play(&scenario).violations, [], "{defect:?}");
+    scenario.defect = None;
+    hold([scenario]);
 }
 
 /// The primary's agent had heard that a worker died, and died itself before the backup knew. Its successor told nobody: the clients
 /// waited for ever.
 #[test]
 fn orphans_outlive_the_agent_that_was_to_tell_of_them() {
-    is_cured(
-        Defect::ForgetOrphans,
-        [
-            scenario!("1101087"),
-            scenario!("1104511"),
-            scenario!("1118234"),
-            scenario!("20272957"),
-            scenario!("31421162"),
-            scenario!("31431253"),
-            scenario!("58008073"),
-        ],
-    );
+    hold([
+        scenario!("seed-1101087"),
+        scenario!("seed-1104511"),
+        scenario!("seed-1118234"),
+        scenario!("seed-20272957"),
+        scenario!("seed-31421162"),
+        scenario!("seed-31431253"),
+        scenario!("seed-58008073"),
+    ]);
+    shows(Defect::ForgetOrphans, scenario!("forget-orphans"));
 }
 
 /// Under `fail-stop`: the primary's agent was away for so long that the backup took over; that one lost its power. The old primary's
-/// sockets went on where they had stopped.
+/// sockets went on where they had stopped. Or the wire's agent was away, the primary went on alone and lost its power, and the wire
+/// restored what stood in its old log.
 #[test]
-fn who_was_away_for_long_does_not_trust_its_gate() {
-    is_cured(Defect::TrustGate, [scenario!("20263429")]);
+fn who_was_away_for_long_does_not_trust_what_it_finds() {
+    hold([
+        scenario!("seed-20263429"),
+        scenario!("seed-2411002326"),
+        scenario!("seed-2411011912"),
+    ]);
+    shows(Defect::TrustGate, scenario!("trust-gate"));
 }
 
 /// The wire had taken connections over, its agent died, and the primary went on alone. A new agent answered what was logged before it
 /// heard of that.
 #[test]
 fn a_new_wire_says_nothing_before_the_primary_has_answered() {
-    is_cured(Defect::TrustLease, [scenario!("31440390"), scenario!("58021796")]);
+    hold([scenario!("seed-31440390"), scenario!("seed-58021796")]);
+    shows(Defect::TrustLease, scenario!("trust-lease"));
 }
 
 /// A wire that had taken connections over was drained. It spoke for them by its lease, while the primary went on alone.
 #[test]
 fn a_wire_that_leaves_is_silent_first() {
-    is_cured(Defect::LeaveLate, [scenario!("58020452")]);
+    hold([scenario!("seed-58020452")]);
+    shows(Defect::LeaveLate, scenario!("leave-late"));
 }
 
 /// A SYN came late, and then a SYN-ACK that was repeated by a node that had taken the connection over: the wire thought that the
 /// connection began there.
 #[test]
 fn a_late_handshake_opens_nothing() {
-    is_cured(Defect::TrustSyn, [scenario!("58031096")]);
+    hold([scenario!("seed-58031096")]);
+    shows(Defect::TrustSyn, scenario!("trust-syn"));
 }
 
 /// A slow survivor's lease was over before it had decided: the primary claimed, and both applications executed a request. Nor does
 /// what the survivor's guard keeps back contradict anybody.
 #[test]
 fn who_may_not_speak_any_more_has_nothing_executed() {
-    let scenario = scenario!("58016449");
-    assert_eq!(play(&scenario).violations, []);
+    hold([scenario!("seed-58016449")]);
 }

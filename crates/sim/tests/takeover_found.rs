@@ -226,7 +226,7 @@ fn what_is_due_to_a_connection_is_not_done_to_its_successor() {
 #[test]
 fn a_wire_is_heard_while_it_takes_over_many_connections() {
     let mut config = SceneConfig::quiet(10, Policy::Replica);
-    config.costs = Costs::measured(40); // 1.5 ms for each
+    config.costs = Costs::measured(50); // 1.9 ms for each
     config.own_path = Some(config.path.clone());
     let agent_timeout = 100 * MS;
     config.detector.agent_timeout = agent_timeout;

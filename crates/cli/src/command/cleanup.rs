@@ -87,6 +87,7 @@ fn remove(node: &Node) -> anyhow::Result<()> {
     for interface in interfaces {
         wire::detach(interface.index).with_context(|| format!("detaching from {}", interface.name))?;
     }
+    wire::detach_loopback(&node.name).context("detaching from lo")?;
     wire::remove_pins(&Path::new(wire::PIN_ROOT).join(&node.name)).context("removing the eBPF pins")?;
     network::remove_guard(&node.name).context("removing the guard")?;
     keepers::remove_files(&node.state_dir)?;

@@ -9,7 +9,7 @@ use anyhow::Context;
 use linux::network::{Interface, Network, Part};
 use linux::raw::RawSender;
 use linux::repair::Pool;
-use linux::wire::{FilterWatch, Mode, Rings, Wire};
+use linux::wire::{self, FilterWatch, Mode, Rings, Wire};
 use proto::action::{Action, Gate, Report, ServiceIndex};
 use proto::census::{Page, PageQuery};
 use proto::learn::{QUESTION_MAX, Told};
@@ -25,6 +25,7 @@ use super::held::Held;
 use super::hook;
 use super::outside::Outside;
 use super::peer::Peer;
+use super::refusals::Refusals;
 use super::relay::Relay;
 use super::replicas::Replicas;
 use super::restore::{Restoring, pool_max};
@@ -56,6 +57,7 @@ pub struct Executor {
     /// The last change of the network that could not be put back.
     pub(super) unmended: String,
     pub(super) verified: Instant,
+    pub(super) refusals: Refusals,
 }
 
 pub(super) struct Service {
@@ -101,7 +103,8 @@ impl Executor {
                 capped: HashSet::new(),
             });
         }
-        let interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
+        let mut interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
+        interfaces.push(wire::LOOPBACK);
         let filters = FilterWatch::open(&interfaces)?;
         Ok(Self {
             pool_max: pool_max(services.len())?,
@@ -121,6 +124,7 @@ impl Executor {
             bare: Vec::new(),
             unmended: String::new(),
             verified: Instant::now(),
+            refusals: Refusals::default(),
         })
     }
 
@@ -212,32 +216,6 @@ impl Executor {
         self.servers.watch(&self.wire, node);
         self.claims.look(linux::clock::now(), node);
         self.outside.look(node);
-    }
-
-    /// A datagram of the peer's agent came in by this interface.
-    pub fn note_arrival(&self, node: &mut Node, interface: u32) {
-        for (index, service) in (0..).zip(&self.services) {
-            if service.interface.index == interface {
-                node.handle_link_of(index, true);
-                node.handle_sign(linux::clock::now(), index);
-            }
-        }
-    }
-
-    /// Tells the node which services' interfaces have a link to the peer.
-    pub fn look_for_links(&self, node: &mut Node, peer: &Peer) {
-        let Ok(addresses) = linux::network::addresses() else {
-            return; // the next look comes soon
-        };
-        let here = peer.own_addresses();
-        for (index, service) in (0..).zip(&self.services) {
-            let is_here = |(name, address): &(String, IpAddr)| {
-                *name == service.interface.name && here.contains(address)
-            };
-            if addresses.iter().any(is_here) {
-                node.handle_link_of(index, true);
-            }
-        }
     }
 
     /// Readable when someone has changed filters.

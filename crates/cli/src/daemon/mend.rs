@@ -34,6 +34,7 @@ impl Executor {
             return false;
         }
         self.verified = Instant::now();
+        self.tell_refusals();
         self.follow_interfaces(node);
         match self.network.verify() {
             Ok(missing) if missing.is_empty() => self.unmended.clear(),

@@ -4,6 +4,7 @@
 //! more than logging), and sleeps until the wire wakes it when there is none. Nothing that a client waits for depends on
 //! it: the wire logs and releases in the kernel.
 
+mod arrival;
 mod carry_out;
 mod census;
 mod claim;
@@ -12,12 +13,15 @@ mod frame;
 mod health;
 mod held;
 mod hook;
+mod known;
 mod limit;
+mod link;
 mod mend;
 mod news;
 mod orders;
 mod outside;
 mod peer;
+mod refusals;
 mod relay;
 mod replicas;
 mod report;
@@ -42,6 +46,7 @@ use linux::wire::{self, Rings};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use proto::node::Node;
+use proto::pause::PauseWatch;
 use proto::stream::{OnShelf, Shelf};
 use proto::table::Direction;
 
@@ -51,6 +56,7 @@ use crate::control::{self, Call};
 use crate::lock::Lock;
 use crate::metrics;
 use carry_out::Executor;
+use known::Known;
 use peer::{About, Message, Peer};
 pub use servers::accepts;
 pub use set_up::could_go_on;
@@ -97,12 +103,14 @@ struct Agent<'a> {
     stop: Arc<AtomicBool>,
     upgrade: Upgrade<'a>,
     idle_naps: u32,
+    pauses: PauseWatch,
     /// Others may have the CPU first.
     yields: bool,
     peer_status: control::PeerStatus,
     /// It is to stop, by then at the latest.
     leaves_by: Option<proto::Instant>,
     peer_addresses: Vec<std::net::IpAddr>,
+    known: Known,
 }
 
 /// Reads the log for the node.
@@ -185,10 +193,12 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         stop,
         upgrade,
         idle_naps: 0,
+        pauses: PauseWatch::default(),
         yields: false,
         peer_status,
         leaves_by: None,
         peer_addresses: config.links(),
+        known: Known::new(),
     };
     let away = found.map(|Found { seen, .. }| linux::clock::now().since(seen));
     tracing::info!(node = config.node.name, peer = config.peer.name, ?away, "ready");
@@ -202,6 +212,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
 impl Agent<'_> {
     fn run(&mut self) {
         while !self.may_stop() {
+            self.look_for_pause();
             if self.executor.check_in(&mut self.node, &mut self.rings) {
                 self.executor.ask_again_for(&self.peer_addresses);
             }
@@ -222,6 +233,7 @@ impl Agent<'_> {
             if self.executor.mend(&mut self.node) {
                 self.executor.look_for_links(&mut self.node, &self.peer);
             }
+            self.known.renew(&self.executor, &self.node);
             let now = linux::clock::now();
             for (service, syn_ack) in self.executor.relay().unheard() {
                 self.node.handle_unheard(now, service, syn_ack);
@@ -242,6 +254,19 @@ impl Agent<'_> {
                 self.executor.prepare_sockets(&self.node);
                 self.rest(handled, nap);
             }
+        }
+    }
+
+    /// A lease that was granted before a hypervisor paused this machine counts no more.
+    fn look_for_pause(&mut self) {
+        let reading = linux::clock::reading();
+        if let Some(lost) = reading.and_then(|reading| self.pauses.look(reading)) {
+            tracing::warn!(
+                ?lost,
+                "this machine was paused, and its clock stood still: it speaks by no lease that it had before"
+            );
+            self.node.handle_pause(linux::clock::now());
+            self.carry_out();
         }
     }
 

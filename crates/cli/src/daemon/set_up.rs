@@ -1,11 +1,12 @@
 //! What an agent stands on: begun, or gone on with as an earlier agent left it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use linux::network::{self, Network};
+use linux::network::{self, Interface, Network};
 use linux::spill::SpillDir;
-use linux::wire::{Mode, Rings, Wire, WireOptions, WireService};
+use linux::wire::{Mode, OwnClient, Rings, Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::{Gate, ServiceIndex};
 use proto::connection::AtLimit;
@@ -171,6 +172,7 @@ fn wire_options(config: &Config) -> WireOptions {
 }
 
 fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
+    let vips: Vec<IpAddr> = config.services.iter().map(|service| service.address).collect();
     let of = |service: &config::Service| {
         let interface = network::Interface::find(&service.interface)?
             .with_context(|| format!("interface {} is gone", service.interface))?;
@@ -181,9 +183,32 @@ fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
             ifindex: interface.index,
             own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
             crash_exit_codes: service.crash_exit_codes.clone(),
+            own: own_client(&interface, service, &vips),
         })
     };
     config.services.iter().map(of).collect()
+}
+
+/// What this node's programs are as clients of a service: the peer must be able to answer that address.
+fn own_client(interface: &Interface, service: &config::Service, vips: &[IpAddr]) -> Option<OwnClient> {
+    let vip = service.address;
+    let is_link_local = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let mut own = interface.addresses.iter().copied();
+    let address =
+        own.find(|own| own.is_ipv4() == vip.is_ipv4() && !vips.contains(own) && !is_link_local(own));
+    if address.is_none() {
+        let (service, interface) = (&service.name, &interface.name);
+        tracing::warn!(
+            service,
+            interface,
+            "there is no address for clients on this node: they are refused"
+        );
+    }
+    let headers = if vip.is_ipv4() { 40 } else { 60 };
+    address.map(|address| OwnClient {
+        address,
+        mss: interface.mtu.saturating_sub(headers),
+    })
 }
 
 fn plan(config: &Config) -> network::Plan {

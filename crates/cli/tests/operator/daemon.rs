@@ -309,7 +309,7 @@ pub struct Kind<'a> {
     pub agent_timeouts_ms: [u32; 2],
     /// More lines of the logs' configuration.
     pub log: &'a str,
-    /// More lines of the service's; `PEER` stands for the last byte of the peer's addresses.
+    /// More lines of the service's, or more services; `PEER` stands for the last byte of the peer's addresses.
     pub service: &'a str,
 }
 

@@ -113,6 +113,22 @@ impl Lan {
         })
     }
 
+    /// A namespace whose only way leads through a node that forwards nothing of it elsewhere, as a container's.
+    pub fn behind(&self, node: &Namespace, number: usize) -> Namespace {
+        let container = Namespace::new();
+        let there = format!("/proc/{}/fd/{}", std::process::id(), container.file.as_raw_fd());
+        node.ip(&format!("link add inner type veth peer name eth0 netns {there}"));
+        node.ip("link set inner up");
+        node.ip(&format!("addr add 172.30.{number}.1/24 dev inner"));
+        node.ip(&format!("addr add fd17:{number}::1/64 dev inner nodad"));
+        container.ip("link set eth0 up");
+        container.ip(&format!("addr add 172.30.{number}.2/24 dev eth0"));
+        container.ip(&format!("addr add fd17:{number}::2/64 dev eth0 nodad"));
+        container.ip(&format!("route add default via 172.30.{number}.1"));
+        container.ip(&format!("-6 route add default via fd17:{number}::1"));
+        container
+    }
+
     /// A second LAN, 10.1.0.0/24: each has an `eth1` there.
     pub fn add_second(&self) {
         self.stranger.ip("link add eth1 type bridge");

@@ -7,6 +7,7 @@ mod failure;
 mod gap;
 mod keeper;
 mod lan;
+mod local;
 mod opaque;
 mod replica;
 mod requests;

@@ -1,5 +1,6 @@
 //! `swarm` and `replay`: the pair in the simulator, under failures drawn from a seed (docs/swarm.md).
 
+mod defect;
 mod report;
 
 use std::fs;
@@ -13,6 +14,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
+use sim::pair::Defect;
 use sim::swarm::{Scenario, play, play_traced, shrink};
 
 use crate::{Outcome, WrongUse};
@@ -33,6 +35,9 @@ pub struct Options {
     /// Runs at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     jobs: u32,
+    /// Put this defect into the nodes, and stop at the first run that finds it: what the checkers see, they must see here.
+    #[arg(long, value_name = "NAME", value_parser = defect::parse)]
+    defect: Option<Defect>,
     /// Where scenarios that break a promise are written.
     #[arg(long, default_value = "out/swarm")]
     out: PathBuf,
@@ -69,6 +74,9 @@ const SHRUNK_MAX: usize = 5;
 /// # Errors
 /// If a scenario cannot be written.
 pub fn run(options: &Options) -> Result<Outcome> {
+    if let Some(defect) = options.defect {
+        return defect::look_for(defect, options);
+    }
     let before = cpu_seconds()?;
     let report = Mutex::new(Report::new(options.seed, options.runs));
     let next = AtomicU64::new(0);
@@ -120,12 +128,17 @@ fn write_smallest(directory: &Path, broken: &mut Broken) -> Result<()> {
     let Some((scenario, _)) = shrink(&Scenario::draw(broken.seed)) else {
         return Ok(()); // it is written as it is drawn: the seed is enough
     };
-    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    let path = directory.join(format!("seed-{}.toml", broken.seed));
-    let text = toml::to_string(&scenario).context("writing a scenario")?;
-    fs::write(&path, text).with_context(|| path.display().to_string())?;
-    broken.replay = format!("steadfast-lab replay {}", path.display());
+    broken.replay = write(directory, &scenario)?;
     Ok(())
+}
+
+/// Writes a scenario, and returns the command that plays it again.
+fn write(directory: &Path, scenario: &Scenario) -> Result<String> {
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    let path = directory.join(format!("seed-{}.toml", scenario.seed));
+    let text = toml::to_string(scenario).context("writing a scenario")?;
+    fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(format!("steadfast-lab replay {}", path.display()))
 }
 
 /// Plays one run.

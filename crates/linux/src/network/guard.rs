@@ -8,6 +8,10 @@
 //! those that take over a mark of a packet that the wire let in. A RST needs the right, or [`MARK_END`]: that is said on purpose, of a
 //! connection that was decided, also by a wire that has taken over some beside a primary that lives. No kernel says that by itself.
 //!
+//! It also guards what comes in. What reaches a service's address here by another way than the service interface has not met the wire:
+//! of a container, of a network behind another interface, of a program on this node whose segments no eBPF program on `lo` has seen. No
+//! application may serve that, a replica least of all, so the client is told at once that nobody listens here (ICMP: a RST is speech).
+//!
 //! The table also refuses Multipath TCP (RFC 8684): it takes that option out of every SYN that comes to a service, so both ends fall
 //! back to plain TCP. No log of one path has all bytes of a connection that has several, and no kernel restores one.
 
@@ -15,11 +19,21 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
+use serde::{Deserialize, Serialize};
+
 use super::Error;
 use super::voice::Voice;
-use crate::wire::{MARK_END, MARK_SPEAK};
+use crate::wire::{MARK_END, MARK_LOCAL, MARK_SPEAK};
 
 const PREFIX: &str = "steadfast_";
+
+/// A service and the interface by which its clients' segments come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Guarded {
+    pub(super) service: SocketAddr,
+    pub(super) interface: String,
+}
 
 /// The table of `node`, in the family `inet`.
 pub(super) fn table(node: &str) -> String {
@@ -27,7 +41,7 @@ pub(super) fn table(node: &str) -> String {
 }
 
 /// Makes the table, in one transaction. Nobody has the right to speak in a new one.
-pub(super) fn create(table: &str, services: &[SocketAddr]) -> Result<(), Error> {
+pub(super) fn create(table: &str, services: &[Guarded]) -> Result<(), Error> {
     nft("create", table, &["-f", "-"], &ruleset(table, services)).map(drop)
 }
 
@@ -42,19 +56,22 @@ pub(super) fn exists(table: &str) -> Result<bool, Error> {
     Ok(nodes()?.iter().any(|node| self::table(node) == table))
 }
 
+/// The counter of packets that came past the wire.
+pub(super) const REFUSED: &str = "refused";
+
 /// Rules of a whole table.
-const RULES: usize = 9;
+const RULES: usize = 11;
 
 /// Whether the table is as it was made, and `speakers` may speak. It costs a few messages to the kernel.
 pub(super) fn stands(
     voice: &Voice,
     table: &str,
-    services: &[SocketAddr],
+    services: &[Guarded],
     speakers: &[SocketAddr],
 ) -> io::Result<bool> {
     let mut whole = voice.rules(table)? == RULES;
-    for service in services {
-        whole = whole && voice.is_guarded(table, *service)?;
+    for guarded in services {
+        whole = whole && voice.is_guarded(table, guarded.service)?;
     }
     for speaker in speakers {
         whole = whole && voice.may_speak(table, *speaker)?;
@@ -79,28 +96,31 @@ pub(super) fn nodes() -> Result<Vec<String>, Error> {
 /// # Errors
 /// What is missing.
 pub fn available() -> Result<(), Error> {
-    let services =
-        ["192.0.2.1:1".parse(), "[2001:db8::1]:1".parse()].map(|address| address.expect("constant"));
+    let services = ["192.0.2.1:1".parse(), "[2001:db8::1]:1".parse()].map(|address| Guarded {
+        service: address.expect("constant"),
+        interface: "eth0".to_owned(),
+    });
     let table = table("probe");
     nft("check", &table, &["-c", "-f", "-"], &ruleset(&table, &services)).map(drop)
 }
 
-fn ruleset(table: &str, services: &[SocketAddr]) -> String {
-    let elements = |ipv4| {
-        let list: Vec<String> = services
+fn ruleset(table: &str, services: &[Guarded]) -> String {
+    let elements = |ipv4, element: fn(&Guarded) -> String| {
+        let of_family = services
             .iter()
-            .filter(|s| s.is_ipv4() == ipv4)
-            .map(element)
-            .collect();
+            .filter(|guarded| guarded.service.is_ipv4() == ipv4);
+        let list: Vec<String> = of_family.map(element).collect();
         if list.is_empty() {
             String::new()
         } else {
             format!("elements = {{ {} }}", list.join(", "))
         }
     };
-    let (guarded4, guarded6) = (elements(true), elements(false));
+    let (guarded4, guarded6) = (elements(true, element), elements(false, element));
+    let (ways4, ways6) = (elements(true, way), elements(false, way));
     let output = "type filter hook output priority mangle; policy accept;";
     let input = "type filter hook input priority mangle; policy accept;";
+    let refusal = format!("meta mark != {{ {MARK_LOCAL}, {MARK_SPEAK} }} counter name {REFUSED} reject with");
     let fall_back = "tcp flags & syn == syn tcp option mptcp exists counter reset tcp option mptcp";
     // A table that a dead daemon left keeps who may speak; its rules are not doubled.
     format!(
@@ -116,6 +136,9 @@ fn ruleset(table: &str, services: &[SocketAddr]) -> String {
             set guarded6 {{ type ipv6_addr . inet_service; {guarded6} }}
             set speak4 {{ type ipv4_addr . inet_service; }}
             set speak6 {{ type ipv6_addr . inet_service; }}
+            counter {REFUSED} {{ }}
+            set ways4 {{ type ipv4_addr . inet_service . ifname; {ways4} }}
+            set ways6 {{ type ipv6_addr . inet_service . ifname; {ways6} }}
             chain mute {{
                 oif lo accept
                 meta mark {MARK_END} accept
@@ -128,6 +151,8 @@ fn ruleset(table: &str, services: &[SocketAddr]) -> String {
                 ip6 saddr . tcp sport @guarded6 ip6 saddr . tcp sport != @speak6 jump mute
             }}
             chain input {{
+                ip daddr . tcp dport @guarded4 ip daddr . tcp dport . iifname != @ways4 {refusal} icmp port-unreachable
+                ip6 daddr . tcp dport @guarded6 ip6 daddr . tcp dport . iifname != @ways6 {refusal} icmpv6 port-unreachable
                 ip daddr . tcp dport @guarded4 {fall_back}
                 ip6 daddr . tcp dport @guarded6 {fall_back}
             }}
@@ -136,8 +161,12 @@ fn ruleset(table: &str, services: &[SocketAddr]) -> String {
     )
 }
 
-fn element(service: &SocketAddr) -> String {
+fn element(Guarded { service, .. }: &Guarded) -> String {
     format!("{} . {}", service.ip(), service.port())
+}
+
+fn way(guarded: &Guarded) -> String {
+    format!("{} . \"{}\"", element(guarded), guarded.interface)
 }
 
 /// Runs nft and returns what it prints.

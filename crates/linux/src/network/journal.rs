@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::step::Step;
 use super::{Error, Plan};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -7,7 +7,8 @@
 //!
 //! | for | what | why |
 //! |---|---|---|
-//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak; Multipath TCP is refused |
+//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, nothing gets to it past the wire; Multipath TCP is refused |
+//! | every node | `accept_local`, `rp_filter` of `lo` | this node's own clients of a service hear by `lo` what came through the wire |
 //! | every node | `arp_ignore`, `arp_announce` | an address on `lo` is its sockets' only, not its ARP's |
 //! | every node | rule for the application's replies, local route | relayed connections have their clients' addresses |
 //! | every node | `tcp_fwmark_accept` | who answers a SYN bears its mark: a relayed connection's, or that of a takeover |
@@ -65,6 +66,9 @@ pub const TABLES: std::ops::RangeInclusive<u32> = 5300..=5399;
 /// Priority of the rule that delivers the application's replies to relayed connections locally. Before the main
 /// table (32766), and before [`PRIORITY_FROM_VIP`].
 pub const PRIORITY_RELAY: u32 = 5300;
+
+/// Priority of the rule by which ICMP from a VIP goes by the main table: before [`PRIORITY_FROM_VIP`].
+pub const PRIORITY_REFUSAL: u32 = 5309;
 
 /// Priority of the rule `from VIP` on the primary.
 pub const PRIORITY_FROM_VIP: u32 = 5310;
@@ -241,6 +245,16 @@ impl Network {
     pub fn ask_again_for(&self, address: IpAddr) -> Result<(), Error> {
         let forgotten = self.netlink.forget_unanswered(address);
         forgotten.map_err(Error::at("forget the neighbour", address))
+    }
+
+    /// How many packets have come to services past the wire, and were refused, since the guard was put up.
+    ///
+    /// # Errors
+    /// If nftables cannot be asked.
+    pub fn refused(&self) -> Result<u64, Error> {
+        let table = guard::table(&self.journal.plan().node);
+        let packets = self.voice.packets(&table, guard::REFUSED);
+        packets.map_err(Error::at("count what came past the wire in", table))
     }
 
     fn speakers(&self) -> Vec<SocketAddr> {

@@ -23,7 +23,7 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, Rule
 use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 use tokio::runtime::Runtime;
 
-use super::step::{Rule, Way};
+use super::step::{Only, Rule, Way};
 use super::{Error, Interface, Mac, PROTOCOL};
 
 /// RT_TABLE_COMPAT: the table's number does not fit the header and is in an attribute.
@@ -361,16 +361,20 @@ fn rule_message(rule: &Rule) -> RuleMessage {
         RuleAttribute::Iifname("lo".to_owned()),
         RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)),
     ];
-    if let Some(port) = rule.port {
-        message
-            .attributes
-            .push(RuleAttribute::IpProtocol(IpProtocol::Tcp));
-        message
-            .attributes
-            .push(RuleAttribute::SourcePortRange(RulePortRange {
+    let attributes = &mut message.attributes;
+    match rule.only {
+        None => {}
+        Some(Only::TcpFrom(port)) => attributes.extend([
+            RuleAttribute::IpProtocol(IpProtocol::Tcp),
+            RuleAttribute::SourcePortRange(RulePortRange {
                 start: port,
                 end: port,
-            }));
+            }),
+        ]),
+        Some(Only::Icmp) if rule.from.is_ipv6() => {
+            attributes.push(RuleAttribute::IpProtocol(IpProtocol::Other(libc::IPPROTO_ICMPV6)));
+        }
+        Some(Only::Icmp) => attributes.push(RuleAttribute::IpProtocol(IpProtocol::Icmp)),
     }
     if let Some(mark) = rule.mark {
         message.attributes.push(RuleAttribute::FwMark(mark));

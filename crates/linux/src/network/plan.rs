@@ -3,11 +3,16 @@
 use std::collections::HashMap;
 use std::io;
 
+use super::guard::Guarded;
 use super::netlink::Netlink;
-use super::step::{LOOPBACK, Rule, Step, Way};
+use super::step::{LOOPBACK, Only, Rule, Step, Way};
 use super::{
-    Error, Interface, PRIORITY_FROM_VIP, PRIORITY_RELAY, Plan, RELAY_MARK, Service, TABLES, guard, sysctl,
+    Error, Interface, PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, Plan, RELAY_MARK, Service, TABLES,
+    guard, sysctl,
 };
+
+/// The kernel's number of the main routing table (`linux/rtnetlink.h`).
+const TABLE_MAIN: u32 = 254;
 
 /// The steps of `plan`, in the order in which they are done: the guard first, the VIPs last.
 pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> {
@@ -18,10 +23,11 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
     };
     let mut steps = vec![Step::Guard {
         table: guard::table(&plan.node),
-        services: plan.services.iter().map(|service| service.address).collect(),
+        services: plan.services.iter().map(guarded).collect(),
     }];
     steps.extend(no_data_in_a_syn()?);
     steps.extend(queues_outlive_their_listener()?);
+    steps.extend(own_clients()?);
     for service in &plan.services {
         steps.extend(behind(&mut tables, service)?);
         steps.extend(relaying(&mut tables, service)?);
@@ -33,6 +39,29 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
         }));
     }
     Ok(without_repetition(steps))
+}
+
+fn guarded(service: &Service) -> Guarded {
+    Guarded {
+        service: service.address,
+        interface: service.interface.clone(),
+    }
+}
+
+/// Segments of a connection between this node's own addresses that was led through the wire come back by `lo`, and are taken there.
+/// (IPv6 has no such rule to be relaxed.) A source is not to have its route by `lo`, either: the larger value of the interface's and that
+/// of `all` counts, and 2 asks only for any route.
+fn own_clients() -> Result<Vec<Step>, Error> {
+    let mut steps = Vec::new();
+    for (name, wanted, enough) in [("accept_local", 1, [1, 1]), ("rp_filter", 2, [0, 2])] {
+        let key = format!("ipv4/conf/{LOOPBACK}/{name}");
+        let now = read_number(&format!("ipv4/conf/all/{name}"))?.max(read_number(&key)?);
+        if !enough.contains(&now) {
+            let value = wanted.to_string();
+            steps.push(Step::Sysctl { key, value });
+        }
+    }
+    Ok(steps)
 }
 
 /// Fast Open (RFC 7413) is refused, if it would not be: data that a server takes in a SYN is in no log. The kernel has one switch for
@@ -77,10 +106,18 @@ fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error
     };
     let table = tables.take(&way)?;
     steps.push(Step::Route { table, way });
+    // The guard's refusal of what came past the wire goes back by the way by which that came.
+    steps.push(Step::Rule(Rule {
+        priority: PRIORITY_REFUSAL,
+        from: service.address.ip(),
+        only: Some(Only::Icmp),
+        mark: None,
+        table: TABLE_MAIN,
+    }));
     steps.push(Step::Rule(Rule {
         priority: PRIORITY_FROM_VIP,
         from: service.address.ip(),
-        port: None,
+        only: None,
         mark: None,
         table,
     }));
@@ -137,7 +174,7 @@ fn relaying(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Err
     steps.push(Step::Rule(Rule {
         priority: PRIORITY_RELAY,
         from: application.ip(),
-        port: Some(application.port()),
+        only: Some(Only::TcpFrom(application.port())),
         mark,
         table,
     }));

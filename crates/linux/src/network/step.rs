@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use super::guard::Guarded;
 use super::netlink::Netlink;
 use super::voice::Voice;
 use super::{Error, PRIORITY_FROM_VIP, Part, guard, sysctl};
@@ -14,11 +15,8 @@ use super::{Error, PRIORITY_FROM_VIP, Part, guard, sysctl};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Step {
-    /// The nftables table that lets no RST of `services` out.
-    Guard {
-        table: String,
-        services: Vec<SocketAddr>,
-    },
+    /// The nftables table of `services`: without the right to speak nothing goes out, and nothing comes in past the wire.
+    Guard { table: String, services: Vec<Guarded> },
     /// A value under `/proc/sys/net`.
     Sysctl { key: String, value: String },
     /// A route of a table of our own: everything goes this way.
@@ -51,11 +49,21 @@ pub(super) enum Way {
 pub(super) struct Rule {
     pub(super) priority: u32,
     pub(super) from: IpAddr,
-    /// Only TCP from this port.
-    pub(super) port: Option<u16>,
+    /// Only these.
+    pub(super) only: Option<Only>,
     /// Only with this mark.
     pub(super) mark: Option<u32>,
     pub(super) table: u32,
+}
+
+/// What a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Only {
+    /// TCP from this port.
+    TcpFrom(u16),
+    /// ICMP of the address' family.
+    Icmp,
 }
 
 impl Step {
@@ -247,12 +255,16 @@ impl fmt::Display for Step {
             Self::Rule(Rule {
                 priority,
                 from,
-                port,
+                only,
                 mark,
                 table,
             }) => {
                 write!(f, "rule {priority}: from {from}")?;
-                port.map_or(Ok(()), |port| write!(f, " tcp port {port}"))?;
+                match only {
+                    None => {}
+                    Some(Only::TcpFrom(port)) => write!(f, " tcp port {port}")?,
+                    Some(Only::Icmp) => write!(f, " icmp")?,
+                }
                 mark.map_or(Ok(()), |mark| write!(f, " mark {mark:#x}"))?;
                 write!(f, " to table {table}")
             }

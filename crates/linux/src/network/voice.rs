@@ -21,11 +21,20 @@ const NFT_MSG_NEWSETELEM: u16 = NFNL_SUBSYS_NFTABLES << 8 | 12;
 const NFT_MSG_GETSETELEM: u16 = NFNL_SUBSYS_NFTABLES << 8 | 13;
 const NFT_MSG_DELSETELEM: u16 = NFNL_SUBSYS_NFTABLES << 8 | 14;
 
+const NFT_MSG_NEWOBJ: u16 = NFNL_SUBSYS_NFTABLES << 8 | 18;
+const NFT_MSG_GETOBJ: u16 = NFNL_SUBSYS_NFTABLES << 8 | 19;
+
 const NFPROTO_UNSPEC: u8 = 0;
 const NFPROTO_INET: u8 = 1;
 
 const NLA_F_NESTED: u16 = 0x8000;
 const NFTA_RULE_TABLE: u16 = 1;
+const NFTA_OBJ_TABLE: u16 = 1;
+const NFTA_OBJ_NAME: u16 = 2;
+const NFTA_OBJ_TYPE: u16 = 3;
+const NFTA_OBJ_DATA: u16 = 4;
+const NFTA_COUNTER_PACKETS: u16 = 2;
+const NFT_OBJECT_COUNTER: u32 = 1;
 const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
@@ -115,6 +124,29 @@ impl Voice {
         }
     }
 
+    /// What the counter called `name` in `table` has counted.
+    pub(super) fn packets(&self, table: &str, name: &str) -> io::Result<u64> {
+        let question = [
+            attribute(NFTA_OBJ_TABLE, &text(table)),
+            attribute(NFTA_OBJ_NAME, &text(name)),
+            attribute(NFTA_OBJ_TYPE, &NFT_OBJECT_COUNTER.to_be_bytes()),
+        ]
+        .concat();
+        let question = request(NFT_MSG_GETOBJ, 0, NFPROTO_INET, 0, &question);
+        self.socket.send(&question, 0)?;
+        let (answer, _) = self.socket.recv_from_full()?;
+        let answer = first(&answer)?;
+        if answer.kind != NFT_MSG_NEWOBJ {
+            answer.outcome()?;
+        }
+        let attributes = answer.body.get(size_of::<[u8; 4]>()..).unwrap_or_default();
+        let packets = find(attributes, NFTA_OBJ_DATA).and_then(|data| find(data, NFTA_COUNTER_PACKETS));
+        let packets = packets.and_then(|bytes| bytes.try_into().ok());
+        packets
+            .map(u64::from_be_bytes)
+            .ok_or_else(|| io::Error::other("an answer without a number of packets"))
+    }
+
     /// How many rules `table` has; none if it does not exist.
     pub(super) fn rules(&self, table: &str) -> io::Result<usize> {
         let table = attribute(NFTA_RULE_TABLE, &text(table));
@@ -168,6 +200,20 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     bytes
+}
+
+/// The value of the first attribute of this type.
+fn find(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let (head, _) = attributes.split_first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let kind = u16::from_ne_bytes([head[2], head[3]]) & !NLA_F_NESTED;
+        let value = attributes.get(4..length)?;
+        if kind == wanted {
+            return Some(value);
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
 }
 
 /// `struct nlmsghdr`, `struct nfgenmsg`, attributes.

@@ -33,7 +33,7 @@ impl ServiceKey {
 }
 
 /// As the programs compare addresses: IPv4 as `::ffff:a.b.c.d`.
-fn mapped(address: IpAddr) -> [u8; 16] {
+pub(super) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
@@ -60,7 +60,10 @@ pub(super) struct ServiceState {
     pub hold_until_ns: u64,
     pub caps: u32,
     pub consented: u32,
+    pub own_address: [u8; 16],
+    pub own_mss: u32,
     pub crash_codes: [u32; 8],
+    pub zero_end: u32,
 }
 
 /// `struct client_key`: a connection, by its client.
@@ -98,19 +101,30 @@ impl ClientKey {
 
     /// The bit of the map `undecided` that stands for this client, and others: as `is_undecided` computes it.
     pub(super) fn undecided_bit(self) -> usize {
+        usize::try_from(self.hash() >> (64 - UNDECIDED_LOG2)).expect("a few bits")
+    }
+
+    /// The bit of a generation of the map `known` that stands for this client, and others: as `is_known` computes it.
+    pub(super) fn known_bit(self) -> usize {
+        usize::try_from(self.hash() >> (64 - KNOWN_LOG2)).expect("a few bits")
+    }
+
+    /// As `hash_of` computes it.
+    fn hash(self) -> u64 {
         let mut bytes = [0; 24];
         bytes[..20].copy_from_slice(&self.to_bytes());
-        let hash = bytes.chunks_exact(8).fold(0_u64, |hash, word| {
+        bytes.chunks_exact(8).fold(0_u64, |hash, word| {
             let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
             let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             hash ^ hash >> 32
-        });
-        usize::try_from(hash >> (64 - UNDECIDED_LOG2)).expect("a few bits")
+        })
     }
 }
 
 /// `UNDECIDED_LOG2`.
 pub(super) const UNDECIDED_LOG2: u32 = 23;
+/// `KNOWN_LOG2`.
+pub(super) const KNOWN_LOG2: u32 = 22;
 
 /// `HELD_UNDECIDED`.
 pub(super) const HELD_UNDECIDED: u32 = 1;
@@ -148,7 +162,7 @@ impl Death {
 #[derive(Clone, Copy)]
 pub(super) struct NodeState {
     pub agent_asleep: u32,
-    pub zero: u32,
+    pub known_generation: u32,
     pub netns_cookie: u64,
     pub agent_seen_ns: u64,
     pub agent_timeout_ns: u64,
@@ -189,8 +203,11 @@ pub const MARK_SPEAK: u32 = 0x5f00_0004;
 /// `MARK_END`: the word that ends a connection for which this node has the right to speak.
 pub const MARK_END: u32 = 0x5f00_0005;
 
+/// `MARK_LOCAL`: a segment of a client on this node that the wire has let pass.
+pub const MARK_LOCAL: u32 = 0x5f00_0006;
+
 /// Names of the counters, in the order of `enum reason`.
-pub const REASONS: [&str; 21] = [
+pub const REASONS: [&str; 23] = [
     "logged_in_packets",
     "logged_out_packets",
     "logged_in_bytes",
@@ -212,11 +229,16 @@ pub const REASONS: [&str; 21] = [
     "dropped_right_expired",
     "led_to_wire",
     "dropped_input_held",
+    "refused_local_clients",
+    "dropped_came_back",
 ];
+
+/// `REASON_LOCAL_REFUSED`.
+pub(super) const REFUSED_LOCAL: usize = 21;
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<ServiceKey>() == 20);
-const _: () = assert!(size_of::<ServiceState>() == 120);
+const _: () = assert!(size_of::<ServiceState>() == 144);
 const _: () = assert!(size_of::<ClientKey>() == 20);
 const _: () = assert!(size_of::<NodeState>() == 32);
 const _: () = assert!(size_of::<Record>() == 24);

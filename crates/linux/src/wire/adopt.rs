@@ -24,7 +24,7 @@ const ABI: u64 = hash(&[
 ]);
 
 /// FNV-1a (Fowler, Noll, Vo): it need not resist anybody.
-const fn hash(texts: &[&[u8]]) -> u64 {
+pub(super) const fn hash(texts: &[&[u8]]) -> u64 {
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;
     let mut text = 0;
     while text < texts.len() {
@@ -67,8 +67,9 @@ impl Wire {
         }
         wire.set_agent_timeout(options.agent_timeout);
         wire.set_asleep(false);
-        for index in (0_u16..).take(services.len()) {
+        for (index, service) in (0_u16..).zip(services) {
             wire.set_caps(index, false);
+            wire.set_own_client(index, service.own);
         }
         wire.forget_caps()?;
         wire.settle_for_the_dead(u16::try_from(services.len()).expect("few"))?;

@@ -1,4 +1,4 @@
-//! Where the programs hang: the service interfaces' clsact hooks and the root cgroup.
+//! Where the programs hang: the clsact hooks of the service interfaces and of `lo`, and the root cgroup.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,12 +8,26 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{Link, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder};
 use nix::mount::{MsFlags, mount};
 
-use super::{Step, WireError};
+use super::{Step, WireError, adopt};
 
 const BPFFS: &str = "/sys/fs/bpf";
 /// Our tc filters: this priority and handle, so that they can be told from others and found again.
 const PRIORITY: u32 = 0x5f;
 const HANDLE: u32 = 1;
+/// The index of `lo`, in every network namespace.
+pub const LOOPBACK: u32 = 1;
+/// The programs of the root cgroup, and what is so without each.
+pub(super) const OF_CGROUP: [(&str, &str); 3] = [
+    ("death", "deaths of server processes are not noticed"),
+    (
+        "connect4",
+        "programs on this node cannot use its services over IPv4",
+    ),
+    (
+        "connect6",
+        "programs on this node cannot use its services over IPv6",
+    ),
+];
 
 /// Mounts the BPF file system if it is not there.
 ///
@@ -36,28 +50,57 @@ fn find<'a>(object: &'a Object, program: &str) -> Program<'a> {
         .expect("compiled with it")
 }
 
-fn hook(object: &Object, program: &str, interface: u32, point: TcAttachPoint) -> TcHook {
-    let program = find(object, program);
-    let mut builder = TcHookBuilder::new(program.as_fd());
+/// Puts a program where one of this handle may be already.
+fn attach(
+    object: &Object,
+    program: &str,
+    (interface, point): (u32, TcAttachPoint),
+    handle: u32,
+) -> Result<(), WireError> {
+    let found = find(object, program);
+    let mut builder = TcHookBuilder::new(found.as_fd());
     builder
         .ifindex(interface.cast_signed())
         .replace(true)
-        .handle(HANDLE)
+        .handle(handle)
         .priority(PRIORITY);
-    builder.hook(point)
+    let mut hook = builder.hook(point);
+    // An existing clsact qdisc is used as it is; `create` succeeds then too.
+    hook.create()
+        .step(|| format!("adding the clsact qdisc to interface {interface}"))?;
+    hook.attach()
+        .step(|| format!("attaching `{program}` to interface {interface}"))?;
+    Ok(())
 }
 
 /// Attaches the wire to the ingress and the guard to the egress of an interface.
 pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), WireError> {
     for (program, point) in [("guard", TC_EGRESS), ("wire", TC_INGRESS)] {
-        let mut hook = hook(object, program, interface, point);
-        // An existing clsact qdisc is used as it is; `create` succeeds then too.
-        hook.create()
-            .step(|| format!("adding the clsact qdisc to interface {interface}"))?;
-        hook.attach()
-            .step(|| format!("attaching `{program}` to interface {interface}"))?;
+        attach(object, program, (interface, point), HANDLE)?;
     }
     Ok(())
+}
+
+/// Attaches the wire of clients on this node to `lo`, where those of other nodes' agents may hang, too.
+pub(super) fn attach_loopback(object: &Object, node: &str) -> Result<(), WireError> {
+    attach(object, "loopback", (LOOPBACK, TC_EGRESS), loopback_handle(node))
+}
+
+/// The handle of a node's filter on `lo`.
+fn loopback_handle(node: &str) -> u32 {
+    let [.., a, b, c, d] = adopt::hash(&[node.as_bytes()]).to_be_bytes();
+    u32::from_be_bytes([a, b, c, d]).max(1) // the kernel would choose one for 0
+}
+
+/// Detaches a node's filter from `lo`, as [`detach`] does.
+///
+/// # Errors
+/// As [`detach`].
+pub fn detach_loopback(node: &str) -> Result<(), WireError> {
+    if !has_filters("lo", TC_EGRESS) {
+        return Ok(()); // libbpf would tell the operator that there is none
+    }
+    take_away(LOOPBACK, &[TC_EGRESS], loopback_handle(node))
 }
 
 /// Detaches our two filters from an interface. A qdisc without other filters goes too.
@@ -65,17 +108,21 @@ pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), Wi
 /// # Errors
 /// What the kernel says; a hook that is gone already is no error, nor an interface.
 pub fn detach(interface: u32) -> Result<(), WireError> {
+    take_away(interface, &[TC_EGRESS, TC_INGRESS], HANDLE)
+}
+
+fn take_away(interface: u32, points: &[TcAttachPoint], handle: u32) -> Result<(), WireError> {
     let Some(name) = name_of(interface) else {
         return Ok(());
     };
     // The program's descriptor is not needed to detach; any open one does.
     let null = File::open("/dev/null").step(|| "opening /dev/null".into())?;
     let mut others = false;
-    for point in [TC_EGRESS, TC_INGRESS] {
+    for &point in points {
         let mut builder = TcHookBuilder::new(null.as_fd());
         builder
             .ifindex(interface.cast_signed())
-            .handle(HANDLE)
+            .handle(handle)
             .priority(PRIORITY);
         let mut hook = builder.hook(point);
         match hook.detach() {
@@ -83,6 +130,8 @@ pub fn detach(interface: u32) -> Result<(), WireError> {
             Err(error) if is_gone(&error) => {}
             Err(error) => Err(error).step(|| format!("detaching from interface {interface}"))?,
         }
+    }
+    for point in [TC_EGRESS, TC_INGRESS] {
         others |= has_filters(&name, point);
     }
     if !others {
@@ -145,23 +194,23 @@ pub(super) fn netns_cookie() -> std::io::Result<u64> {
     }
 }
 
-/// Attaches the death program to the root of the cgroup v2 hierarchy and pins the link. In a link that a dead agent has pinned
+/// Attaches a program to the root of the cgroup v2 hierarchy and pins the link. In a link that a dead agent has pinned
 /// it takes the old program's place.
-pub(super) fn attach_death(object: &mut Object, pin: &Path) -> Result<(), WireError> {
+pub(super) fn attach_cgroup(object: &mut Object, program: &str, pin: &Path) -> Result<(), WireError> {
     if pin.exists() {
-        let program = find(object, "death");
+        let program = find(object, program);
         let replaced = Link::open(pin).and_then(|mut link| link.update_prog(&program));
         return replaced.step(|| format!("replacing the program of {}", pin.display()));
     }
     let root = cgroup2_root()?;
     let directory = File::open(&root).step(|| format!("opening {}", root.display()))?;
-    let program = object
+    let found = object
         .progs_mut()
-        .find(|program| program.name() == OsStr::new("death"))
+        .find(|candidate| candidate.name() == OsStr::new(program))
         .expect("compiled with it");
-    let mut link = program
+    let mut link = found
         .attach_cgroup(directory.as_raw_fd())
-        .step(|| format!("attaching `death` to the cgroup {}", root.display()))?;
+        .step(|| format!("attaching `{program}` to the cgroup {}", root.display()))?;
     link.pin(pin).step(|| format!("pinning {}", pin.display()))
 }
 

@@ -7,9 +7,11 @@ mod abi;
 mod adopt;
 mod attach;
 mod caps;
+mod counters;
 mod deaths;
 mod dying;
 mod held;
+mod known;
 mod ring;
 mod watch;
 mod words;
@@ -26,11 +28,14 @@ use memmap2::{MmapOptions, MmapRaw};
 use proto::packet::Checksum;
 use thiserror::Error;
 
-pub use abi::{Death, MARK_DYING, MARK_END, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX};
-pub use attach::{detach, mount_bpffs};
+pub use abi::{
+    Death, MARK_DYING, MARK_END, MARK_LOCAL, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX,
+};
+pub use attach::{LOOPBACK, detach, detach_loopback, mount_bpffs};
 pub use deaths::Deaths;
 use held::Undecided;
 pub use held::held_entries;
+use known::Known;
 pub use ring::{Log, Reader, Ring, Rings};
 pub use watch::FilterWatch;
 
@@ -166,6 +171,17 @@ pub struct WireService {
     pub own_mac: [u8; 6],
     /// Exit codes of its processes that count as a crash.
     pub crash_exit_codes: Vec<u8>,
+    /// What this node's own programs are as clients of the service; nothing: their connections to it are refused.
+    pub own: Option<OwnClient>,
+}
+
+/// What a program on this node is as a client of a service.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnClient {
+    /// Its address: this node's on the service interface, of the VIP's family, and no VIP.
+    pub address: IpAddr,
+    /// Bytes of a segment that fits the service interface, without its headers.
+    pub mss: u32,
 }
 
 /// The loaded, attached and pinned programs with their maps.
@@ -175,6 +191,7 @@ pub struct Wire {
     states: MmapRaw,
     node: MmapRaw,
     undecided: Undecided,
+    known: Known,
     /// The services of which something may be in the map `held`, as bits.
     told: AtomicU64,
     interfaces: Vec<u32>,
@@ -242,12 +259,14 @@ impl Wire {
         let states = map_memory(&object, "states", size_of::<ServiceState>() * SERVICES_MAX)?;
         let node = map_memory(&object, "node", size_of::<NodeState>())?;
         let undecided = Undecided::new(map_memory(&object, "undecided", Undecided::BYTES)?);
+        let known = Known::new(map_memory(&object, "known", Known::BYTES)?);
         Ok(Self {
             object,
             pin_dir,
             states,
             node,
             undecided,
+            known,
             told: AtomicU64::new(0),
             interfaces: Vec::new(),
         })
@@ -298,10 +317,14 @@ impl Wire {
             hold_until_ns: 0,
             caps: 0,
             consented: 0,
+            own_address: [0; 16],
+            own_mss: 0,
             crash_codes: words::crash_codes(&service.crash_exit_codes),
+            zero_end: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };
+        self.set_own_client(index, service.own);
         // port 0 stands for the VIP itself (fragments carry no port)
         for port in [0, service.port] {
             let key = ServiceKey::new(service.address, port).to_bytes();
@@ -330,14 +353,21 @@ impl Wire {
         for &interface in &self.interfaces {
             attach::attach_interface(&self.object, interface)?;
         }
+        attach::attach_loopback(&self.object, self.node_name())?;
         let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
         self.set_netns_cookie(cookie);
-        match attach::attach_death(&mut self.object, &self.pin_dir.join("death")) {
-            Ok(()) => Ok(None),
-            Err(error) => Ok(Some(format!(
-                "deaths of server processes are not noticed: {error}"
-            ))),
+        for (program, without) in attach::OF_CGROUP {
+            if let Err(error) = attach::attach_cgroup(&mut self.object, program, &self.pin_dir.join(program))
+            {
+                return Ok(Some(format!("{without}: {error}")));
+            }
         }
+        Ok(None)
+    }
+
+    fn node_name(&self) -> &str {
+        let name = self.pin_dir.file_name().and_then(OsStr::to_str);
+        name.expect("it was made from the name")
     }
 
     /// Attaches the programs to a service interface again, from which someone may have removed them: what passed meanwhile
@@ -346,6 +376,9 @@ impl Wire {
     /// # Errors
     /// Names the step that failed: the interface may be gone.
     pub fn reattach(&self, interface: u32) -> Result<(), WireError> {
+        if interface == LOOPBACK {
+            return attach::attach_loopback(&self.object, self.node_name());
+        }
         attach::attach_interface(&self.object, interface)
     }
 
@@ -378,28 +411,6 @@ impl Wire {
             .update(&word, &(known | bit).to_ne_bytes(), MapFlags::ANY)
     }
 
-    /// The counters of a service, in the order of [`REASONS`], summed over the CPUs.
-    ///
-    /// # Errors
-    /// What the kernel says to the map look-up.
-    pub fn counters(&self, index: u16) -> Result<[u64; REASONS.len()], WireError> {
-        let map = self.map("counters");
-        let mut sums = [0; REASONS.len()];
-        for (reason, sum) in sums.iter_mut().enumerate() {
-            let key = u32::try_from(usize::from(index) * REASONS.len() + reason).expect("small");
-            let values = map
-                .lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)
-                .step(|| "reading the counters".into())?
-                .unwrap_or_default();
-            *sum = values
-                .iter()
-                .filter_map(|bytes| bytes.get(..8))
-                .map(|bytes| u64::from_ne_bytes(bytes.try_into().expect("8 bytes")))
-                .sum();
-        }
-        Ok(sums)
-    }
-
     /// Detaches the programs and removes the pins.
     ///
     /// # Errors
@@ -409,6 +420,7 @@ impl Wire {
         for &interface in &self.interfaces {
             outcome = outcome.and(detach(interface));
         }
+        outcome = outcome.and(detach_loopback(self.node_name()));
         outcome.and(remove_pins(&self.pin_dir))
     }
 }

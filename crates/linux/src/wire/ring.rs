@@ -278,11 +278,11 @@ impl AsFd for Log {
     }
 }
 
-/// The log of connections and that of SYNs, read in the order in which they depend on each other.
+/// The log of known clients' connections and that of SYNs and strangers, read in the order in which they depend on each other.
 pub struct Rings {
     /// Segments of connections.
     pub connections: Log,
-    /// SYNs and SYN-ACKs.
+    /// SYNs, SYN-ACKs, and segments of clients that are not known.
     pub opening: Log,
     /// The ends that are being read up to, while they are not reached.
     under_way: Option<Ends>,
@@ -302,8 +302,8 @@ impl Rings {
         }
     }
 
-    /// Hands what was logged up to now to `reader`, SYNs first: a connection's first segment was logged after its SYN, so
-    /// by the time the end of the log of connections has been read, its SYN is in the other one. Of each log at most
+    /// Hands what was logged up to now to `reader`, SYNs and strangers first: a client is known after its SYN and its first segments, so
+    /// by the time the end of the log of connections has been read, those are in the other one. Of each log at most
     /// `records_max`; the next call goes on to the same ends before it looks for new ones, so that a flood of SYNs keeps
     /// nobody from reading the connections. With `wait` the ends are always those of now, and records that are still being
     /// written are waited for. Returns how many were handled.

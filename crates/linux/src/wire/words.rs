@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::abi::{NodeState, SERVICES_MAX, ServiceState};
-use super::{Mode, Wire};
+use super::abi::{NodeState, SERVICES_MAX, ServiceState, mapped};
+use super::{Mode, OwnClient, Wire};
 
 impl Wire {
     pub(super) fn state_pointer(&self, index: u16) -> *mut ServiceState {
@@ -60,6 +60,17 @@ impl Wire {
     pub fn set_peer_mac(&self, index: u16, mac: [u8; 6]) {
         // SAFETY: within the mapping; in mode off no program reads it.
         unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
+    }
+
+    /// Tells the programs what this node's own programs are as clients of a service.
+    pub(super) fn set_own_client(&self, index: u16, own: Option<OwnClient>) {
+        let state = self.state_pointer(index);
+        let (address, mss) = own.map_or(([0; 16], 0), |own| (mapped(own.address), own.mss));
+        // SAFETY: within the mapping. A program that reads it meanwhile takes a client of this node for another one, once.
+        unsafe {
+            (&raw mut (*state).own_address).write_volatile(address);
+            (&raw mut (*state).own_mss).write_volatile(mss);
+        }
     }
 
     /// Where the service's packets are sent, and from which MAC address. One that is sent meanwhile may get lost.

@@ -105,6 +105,11 @@ impl Host {
         })
     }
 
+    /// Its address on the LAN.
+    pub fn address(&self, family: Family) -> IpAddr {
+        family.address(self.last)
+    }
+
     pub fn mac(&self) -> [u8; 6] {
         [2, 0, 0, 0, 0, self.last]
     }

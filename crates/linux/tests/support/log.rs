@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use proto::connection::{AtLimit, Connection, Protection};
+use proto::connection::{AtLimit, Cause, Connection, Protection};
 use proto::follower::Policy;
 use proto::packet::{Malformed, Segment};
 use proto::restart::http::Rules;
@@ -30,7 +30,7 @@ pub struct Log {
     rings: Rings,
     tables: [Table; 2],
     transcripts: HashMap<SocketAddr, Transcript>,
-    /// Records of the ring of connections, and of that of SYNs.
+    /// Records of the ring of connections, and of that of SYNs and strangers.
     pub records: [u64; 2],
     /// Bytes of packet in them.
     pub bytes: u64,
@@ -77,7 +77,7 @@ impl Log {
         }
     }
 
-    /// Handles all that was logged up to now: SYNs first, as the agent does.
+    /// Handles all that was logged up to now: SYNs and strangers first, as the agent does.
     pub fn catch_up(&mut self) {
         let Rings {
             connections, opening, ..
@@ -111,7 +111,7 @@ impl Log {
             self.faults
                 .push(format!("service {} has {segment:?}", record.service));
         }
-        if segment.flags.syn != (ring == 1) {
+        if segment.flags.syn && ring != 1 {
             self.faults.push(format!("in the wrong ring: {segment:?}"));
         }
         let frontiers =
@@ -133,7 +133,8 @@ impl Log {
             Change::Handshake | Change::Ended(_) | Change::Old => return,
         };
         let connection = table.get(id).expect("it changed");
-        if connection.protection() != Protection::Protected {
+        let is_for_now = |cause: &Cause| matches!(cause, Cause::Policy(_));
+        if matches!(connection.protection(), Protection::Unprotected(cause) if !is_for_now(&cause)) {
             return; // nothing of it is kept
         }
         let transcript = self.transcripts.entry(client).or_default();

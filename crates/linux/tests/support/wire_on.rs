@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steadfast_linux::wire::{Mode, REASONS, Wire, WireOptions, WireService};
+use steadfast_linux::wire::{Mode, OwnClient, REASONS, Wire, WireOptions, WireService};
 
 use super::eventually;
 use super::lan::{Family, Host};
@@ -33,6 +33,10 @@ pub fn services(host: &Host) -> [WireService; 2] {
         ifindex,
         own_mac: host.mac(),
         crash_exit_codes: vec![family.crash_code()],
+        own: Some(OwnClient {
+            address: host.address(family),
+            mss: 1400,
+        }),
     })
 }
 

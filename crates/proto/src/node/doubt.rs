@@ -1,9 +1,13 @@
-//! A primary whose agent was away for as long as an agent may be: the backup may have taken over meanwhile.
+//! A node whose agent was away for as long as an agent may be: the other one may have gone on alone meanwhile.
 //!
 //! With an arbiter the epoch tells: a witness remembers who has it, a fence leaves nobody to be in doubt. Under `fail-stop` only the
-//! backup itself can tell, and it may have lost its power since, with all that it has told the clients. So the gate is closed until the
-//! backup says that it is still the wire of this epoch. If it says anything else, or nothing, the connections here are not what the
-//! clients know: they end without a word before this node goes on.
+//! other node itself can tell, and it may have lost its power since, with all that it has told the clients. What this node then knows
+//! is not what the clients know, unless the other one says that it is still its partner of this epoch.
+//!
+//! * A primary's gate is closed until its wire says so. If the wire says anything else, or nothing, the connections here end without a
+//!   word before this node goes on.
+//! * A wire goes on with its log: nothing passes it unlogged that its primary says. But if it takes over before the primary has said so,
+//!   it restores nothing from the time before.
 
 use super::Node;
 use crate::Instant;
@@ -32,25 +36,45 @@ impl Node {
 
     fn doubt(&mut self, now: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
-        if self.config.arbiter == Arbiter::FailStop && service.role() == Role::Primary {
-            service.doubted = Some(now);
+        if self.config.arbiter != Arbiter::FailStop || !matches!(service.role(), Role::Primary | Role::Backup)
+        {
+            return;
+        }
+        service.doubted = Some(now);
+        if service.role() == Role::Primary {
             self.set_gate(index, Gate::Mute);
         }
     }
 
-    /// The backup may say that it has not taken over: what it said before it heard of this is no answer.
+    /// The other node may say that it has not gone on alone: what it said before it heard of this is no answer.
     pub(super) fn hear_confirmation(&mut self, index: ServiceIndex, word: &Word) {
         let service = &mut self.services[usize::from(index)];
-        let is_wire = word.role == Role::Backup && word.epoch == service.standing.epoch();
+        let is_partner = matches!(
+            (service.role(), word.role),
+            (Role::Primary, Role::Backup) | (Role::Backup, Role::Primary)
+        );
+        let is_same = is_partner && word.epoch == service.standing.epoch();
         let is_answer = |since: &mut Instant| word.echo.is_some_and(|echo| echo >= *since);
-        if is_wire && service.doubted.take_if(is_answer).is_some() {
+        if is_same && service.doubted.take_if(is_answer).is_some() && service.role() == Role::Primary {
             self.set_gate(index, Gate::Primary);
         }
     }
 
-    /// This node goes on in another way, to `to`: connections that are in doubt end. Returns whether there were any.
-    pub(super) fn end_doubted(&mut self, index: ServiceIndex, to: Role) -> bool {
+    /// The log has been read to its end, and what stands in it is to be taken over: not if it is in doubt.
+    pub(super) fn distrust_log(&mut self, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
+        if service.role() == Role::TakingOver && service.doubted.take().is_some() {
+            service.table.distrust();
+        }
+    }
+
+    /// This node goes on in another way, to `to`: a primary's connections that are in doubt end. Returns whether there were any.
+    pub(super) fn end_doubted(&mut self, index: ServiceIndex, from: Role, to: Role) -> bool {
+        let service = &mut self.services[usize::from(index)];
+        if from == Role::Backup {
+            service.doubted = service.doubted.filter(|_| to == Role::TakingOver);
+            return false;
+        }
         let ends = service.doubted.take().is_some() && to != Role::Standby;
         if ends {
             self.stand_down(index, false);

@@ -14,6 +14,8 @@ mod limit;
 mod older;
 mod orphans;
 mod path;
+mod pause;
+mod replica;
 mod roles;
 mod sync;
 #[cfg(test)]
@@ -137,7 +139,7 @@ pub(crate) struct Service {
     sync: Option<StateSync>,
     /// What failed in this node's network for it.
     failure: Failure,
-    /// Since then a primary does not know whether it was taken over while its agent was away.
+    /// Since then this node does not know whether the other one went on alone while its agent was away.
     doubted: Option<Instant>,
     hands_over: bool,
     is_contradicted: bool,
@@ -361,6 +363,7 @@ impl Node {
     /// The log has been read to its end, as [`Action::Drain`] asked.
     pub fn handle_drained(&mut self, now: Instant, index: ServiceIndex) {
         self.turn.pass(now);
+        self.distrust_log(index);
         let service = &mut self.services[usize::from(index)];
         if let Some(takeover) = service.takeover.as_mut() {
             takeover.on_drained(now, index, &mut service.table, &mut self.actions);
@@ -452,55 +455,6 @@ impl Node {
             }
             self.adopt_orphans(now, index);
         }
-    }
-
-    /// A connection's replica was given the input up to `to`, and the end of input too if `ended`.
-    pub fn handle_fed(&mut self, index: ServiceIndex, connection: ConnectionId, to: Offset, ended: bool) {
-        self.with_replica(index, connection, |replica| replica.on_fed(to, ended));
-    }
-
-    /// A connection's replica said `bytes`; `None`: it closed its stream. Returns how far it is ahead of the primary:
-    /// while that is much, do not read from it.
-    pub fn handle_replica_output(
-        &mut self,
-        index: ServiceIndex,
-        connection: ConnectionId,
-        bytes: Option<&[u8]>,
-    ) -> usize {
-        let mut ahead = 0;
-        self.with_replica(index, connection, |replica| {
-            match bytes {
-                Some(bytes) => replica.on_output(bytes),
-                None => replica.on_output_end(),
-            }
-            ahead = replica.ahead();
-        });
-        let takeover = self.services[usize::from(index)].takeover.as_mut();
-        if let Some(takeover) = takeover.filter(|_| ahead > 0) {
-            takeover.hurry(connection);
-        }
-        ahead
-    }
-
-    /// A connection's replica failed: the connection is not protected.
-    pub fn handle_replica_failure(&mut self, index: ServiceIndex, connection: ConnectionId, reason: String) {
-        self.with_replica(index, connection, |replica| replica.on_failure(reason));
-    }
-
-    fn with_replica(
-        &mut self,
-        index: ServiceIndex,
-        id: ConnectionId,
-        change: impl FnOnce(&mut crate::follower::Replica),
-    ) {
-        let table = &mut self.services[usize::from(index)].table;
-        table.change(id, |connection| {
-            if let Some(replica) = connection.follower_mut().replica_mut() {
-                change(replica);
-            }
-            connection.release();
-        });
-        self.tell_wire(index);
     }
 
     /// The address of a service's clients' peer.

@@ -4,7 +4,6 @@ use super::Node;
 use crate::Instant;
 use crate::action::{Action, ServiceIndex};
 use crate::census::Page;
-use crate::connection::Cause;
 use crate::learn::Told;
 use crate::role::Role;
 use crate::state_sync::Event;
@@ -14,10 +13,7 @@ impl Node {
     /// before has been read, or its connections would be taken for younger ones.
     pub fn handle_log_gap(&mut self, now: Instant, index: ServiceIndex) {
         let table = &mut self.services[usize::from(index)].table;
-        let ids: Vec<_> = table.iter().map(|(id, _)| id).collect();
-        for id in ids {
-            table.change(id, |connection| connection.unprotect(Cause::LogGap));
-        }
+        table.distrust();
         table.forget_said();
         table.forget_handshakes();
         self.begin_census(now, index); // some may have begun meanwhile

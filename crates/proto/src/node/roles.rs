@@ -326,7 +326,7 @@ impl Node {
     pub(super) fn follow(&mut self, now: Instant, index: ServiceIndex, change: Option<Change>) {
         let Some(change) = change else { return };
         let Change { from, to, .. } = change;
-        let begins_anew = self.end_doubted(index, to) || from == Role::Joining;
+        let begins_anew = self.end_doubted(index, from, to) || from == Role::Joining;
         let service = &mut self.services[usize::from(index)];
         service.hands_over = false;
         if matches!(change.event, Event::Reached | Event::PeerReturns) {

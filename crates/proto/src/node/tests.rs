@@ -800,6 +800,60 @@ fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
     }
 }
 
+/// A hypervisor has paused the wire's machine, whose clock stood still: by that clock the lease runs on.
+#[test]
+fn a_wire_that_was_paused_has_no_lease_until_its_peer_has_heard_it_again() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(LONG);
+    two.nodes[0].handle_timeout(two.now + BEAT);
+    let late = std::iter::from_fn(|| two.nodes[0].poll_action()).find_map(|action| match action {
+        Action::Send(heartbeat) => Some(heartbeat),
+        _ => None,
+    });
+    let now = two.now;
+    two.nodes[1].handle_pause(now);
+    two.carry_out(1);
+    assert_eq!(two.gates[1], (Gate::Wire, Some(Instant::ZERO)));
+    // It waited in the machine's socket, and echoes what was said before the pause.
+    two.nodes[1].handle_heartbeat(now, late.expect("it is time for a heartbeat"));
+    two.carry_out(1);
+    assert_eq!(two.gates[1], (Gate::Wire, Some(Instant::ZERO)));
+    two.pass(BEAT * 2);
+    assert!(two.gates[1].1.is_some_and(|until| until > two.now));
+}
+
+#[test]
+fn a_wire_that_was_paused_asks_before_it_takes_over() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(LONG).kill(0);
+    two.verdict = None;
+    let now = two.now;
+    two.nodes[1].handle_pause(now);
+    two.pass(BEAT * 8);
+    assert_eq!(two.roles()[1], (Role::Backup, 2), "its lease would last still");
+    two.verdict = Some(Verdict::Granted);
+    two.pass(SHORT + BEAT);
+    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+}
+
+/// It speaks by its lease, and the arbiter has not answered.
+#[test]
+fn a_survivor_that_was_paused_falls_silent_until_the_arbiter_answers() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(LONG).kill(0);
+    two.verdict = None;
+    two.pass(BEAT * 6);
+    assert_eq!(two.nodes[1].role(0).1, 3, "it has taken over");
+    assert!(two.gates[1].1.is_some_and(|until| until > two.now));
+    let now = two.now;
+    two.nodes[1].handle_pause(now);
+    two.carry_out(1);
+    assert_eq!(two.gates[1].1, Some(Instant::ZERO));
+    two.verdict = Some(Verdict::Granted);
+    two.pass(SHORT + BEAT);
+    assert_eq!(two.gates[1].1, None);
+}
+
 /// If it dies before the arbiter knows, nobody else knows what it has said.
 #[test]
 fn the_arbiter_is_asked_the_moment_it_may_speak() {

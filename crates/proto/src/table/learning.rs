@@ -31,6 +31,14 @@ impl Table {
         }
     }
 
+    /// The log may lack packets: nothing is known for certain about the connections any more.
+    pub fn distrust(&mut self) {
+        let ids: Vec<_> = self.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.change(id, |connection| connection.unprotect(Cause::LogGap));
+        }
+    }
+
     /// Packets passed unlogged: what is being learnt begins anew.
     pub fn forget_said(&mut self) {
         self.learner.forget_candidates();

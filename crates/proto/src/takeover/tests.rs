@@ -1,6 +1,6 @@
 use super::*;
 use crate::packet::{Checksum, Flags, Options, Segment};
-use crate::protection::Protection;
+use crate::protection::{Cause, Protection};
 use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
 use crate::{Offset, Seq};
 
@@ -172,6 +172,66 @@ fn what_was_acknowledged_is_not_compared() {
     assert_eq!(kept, b"GET /abcd");
     say_of_client(&mut table, 4, Flags::ACK, b"???bcX");
     assert!(!is_protected(&table));
+}
+
+/// But only of a segment that the server takes.
+#[test]
+fn urgent_data_is_not_protected() {
+    let urgent = Flags {
+        urg: true,
+        ..Flags::ACK
+    };
+    for direction in [Direction::In, Direction::Out] {
+        let mut table = table();
+        let id = open(&mut table, 1);
+        say_of_client(&mut table, 50_000, urgent, b"!");
+        assert_eq!(table.get(id).unwrap().protection(), Protection::Protected);
+        say_with(&mut table, 1, direction, urgent, b"!");
+        let cause = Protection::Unprotected(Cause::Urgent);
+        assert_eq!(table.get(id).unwrap().protection(), cause);
+    }
+}
+
+/// A server answers with the option only if it speaks Multipath TCP on this connection; its client may offer it in vain.
+#[test]
+fn a_connection_of_several_paths_is_not_protected() {
+    let several = Options {
+        multipath: true,
+        ..Options::default()
+    };
+    let mut table = table();
+    for (port, (offered, agreed, later)) in (1..).zip([(1, 0, 0), (1, 1, 0), (1, 0, 1)]) {
+        let client: SocketAddr = ([10, 0, 0, 1], port).into();
+        let mut say = |from_client: bool, flags, seq, ack, says: i32| {
+            let ends = [client, VIP.into()];
+            let segment = Segment {
+                source: ends[usize::from(!from_client)],
+                destination: ends[usize::from(from_client)],
+                seq: Seq(seq),
+                ack: Seq(ack),
+                flags,
+                window: 5000,
+                options: if says == 1 { several } else { Options::default() },
+                payload: b"",
+            };
+            let direction = if from_client {
+                Direction::In
+            } else {
+                Direction::Out
+            };
+            table.on_packet(Instant::from_nanos(0), direction, &segment, None)
+        };
+        say(true, Flags::SYN, 0, 0, offered);
+        say(false, Flags::SYN_ACK, 1000, 1, agreed);
+        say(true, Flags::ACK, 1, 1001, 0);
+        say(false, Flags::ACK, 1001, 1, later);
+        let id = table.find(client).expect("open");
+        let expected = match agreed + later {
+            0 => Protection::Protected,
+            _ => Protection::Unprotected(Cause::Multipath),
+        };
+        assert_eq!(table.get(id).unwrap().protection(), expected, "{port}");
+    }
 }
 
 /// Also one that just listens, and whose place in the table is behind those that others have left.

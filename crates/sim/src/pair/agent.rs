@@ -10,6 +10,7 @@ use proto::census::{Page, PageQuery};
 use proto::learn::Told;
 use proto::node::Found;
 use proto::packet::Checksum;
+use proto::pause::{PauseWatch, Reading};
 use proto::role::Role;
 use proto::standing::Verdict;
 use proto::stream::{OnShelf, Shelf};
@@ -122,6 +123,7 @@ pub(super) struct Agent {
     /// How many there were before it on this node.
     pub number: u64,
     pub words: VecDeque<Word>,
+    pauses: PauseWatch,
     /// The peer's kernel has answered.
     pub is_answered: bool,
     /// Words that it has said.
@@ -147,6 +149,7 @@ impl Agent {
             late: (now, 1),
             number,
             words: VecDeque::new(),
+            pauses: PauseWatch::default(),
             is_answered: false,
             said: 0,
             heard: (0, BTreeSet::new()),
@@ -290,6 +293,11 @@ impl Station {
 
     /// One look at everything.
     fn look(&mut self, now: Instant, end: End) {
+        let (counter, clock) = (self.clock.counter(now), now);
+        let (before, after) = (counter, counter);
+        if self.agent.pauses.look(Reading { before, clock, after }).is_some() {
+            self.core.handle_pause(now);
+        }
         if self.core.wants_link(now) {
             self.core.handle_carrier(now, 0, self.has_carrier);
         }

@@ -112,4 +112,6 @@ pub(super) struct Voice {
     pub is_alone: bool,
     /// By a lease only, which ends: nobody has given it the epoch yet.
     pub is_lent: bool,
+    /// By one that the node's clock has outlasted: it stood still, and the node has not noticed yet.
+    pub is_outlasted: bool,
 }

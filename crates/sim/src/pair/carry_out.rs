@@ -134,6 +134,9 @@ impl Station {
         if is_earlier && self.wire.gate().0 == Gate::Wire && self.is(Defect::LeaveLate) {
             return;
         }
+        if until == Some(Instant::ZERO) {
+            self.outlasted = Instant::ZERO; // the agent has noticed
+        }
         self.until = until.filter(|_| !self.is(Defect::SpeakOn));
     }
 

@@ -15,6 +15,8 @@ pub(super) struct Clock {
     shown: Instant,
     /// How much faster it is, in millionths.
     drift: i64,
+    /// For so long its machine's counter has stood still.
+    stood: Duration,
 }
 
 impl Clock {
@@ -24,19 +26,34 @@ impl Clock {
             origin: Instant::ZERO,
             shown: Instant::ZERO + ahead,
             drift: 0,
+            stood: Duration::ZERO,
         }
     }
 
     /// From now on it is faster by so many millionths.
     pub fn set_drift(&mut self, now: Instant, drift: i32) {
         self.shown = self.read(now);
-        self.origin = now;
+        self.origin = self.origin.max(now);
         self.drift = drift.into();
+    }
+
+    /// It shows the same until then, for a hypervisor has paused the machine, whose counter may go on.
+    pub fn stand_still(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
+        self.shown = self.read(now);
+        if !counter_goes_on {
+            self.stood += until.since(self.origin.max(now));
+        }
+        self.origin = self.origin.max(until);
+    }
+
+    /// The machine's counter, which counts nanoseconds, when the clock shows `time`.
+    pub fn counter(&self, time: Instant) -> u64 {
+        (self.when(time) - self.stood).as_nanos()
     }
 
     /// What it shows at a time of the world.
     pub fn read(&self, now: Instant) -> Instant {
-        let passed = i128::from(now.as_nanos()) - i128::from(self.origin.as_nanos());
+        let passed = i128::from(now.as_nanos().saturating_sub(self.origin.as_nanos()));
         let shown = i128::from(self.shown.as_nanos())
             + passed
             + (passed * i128::from(self.drift)).div_euclid(MILLION);

@@ -8,7 +8,7 @@ use proto::packet::{Checksum, Flags, Segment};
 
 use super::application::Served;
 use super::defect::Defect;
-use super::station::{Station, listen};
+use super::station::{Restoring, Station, listen};
 use crate::host::EndpointId;
 use crate::tcp::{self, State};
 
@@ -131,5 +131,40 @@ impl Station {
             ..segment
         };
         Some(quiet.emit())
+    }
+
+    /// The sockets that only the agent holds, and replicas, end with it; nobody hears of it.
+    pub(super) fn drop_unfinished(&mut self) {
+        let restoring = std::mem::take(&mut self.restoring).into_values();
+        let unfinished = restoring.chain(std::mem::take(&mut self.live).into_values());
+        let mut clients = Vec::new();
+        for Restoring { endpoint, socket } in unfinished {
+            clients.push(endpoint.client);
+            self.deaf.remove(&endpoint.client);
+            self.host.take(socket);
+        }
+        self.replicas.clear();
+        let number = self.config.number;
+        self.judge.borrow_mut().on_sockets_lost(number, &clients);
+    }
+
+    /// All its sockets end without a word.
+    pub(super) fn destroy_sockets(&mut self) {
+        self.drop_unfinished();
+        let sockets: Vec<_> = self
+            .host
+            .endpoints()
+            .map(|(id, endpoint)| (id, endpoint.remote()))
+            .collect();
+        for (id, _) in &sockets {
+            self.host.take(*id);
+        }
+        self.relayed.clear();
+        self.unheard.clear();
+        self.dying.clear();
+        self.deaths.clear();
+        let clients: Vec<_> = sockets.into_iter().map(|(_, client)| client).collect();
+        let number = self.config.number;
+        self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 }

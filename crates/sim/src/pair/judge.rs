@@ -39,6 +39,7 @@ pub struct Judge {
     pub(super) given: BTreeSet<(u64, usize)>,
     /// How often two nodes spoke where one may.
     pub(super) two_voices: u64,
+    pub(super) is_split: bool,
     /// Clients whose SYN is not answered yet, or whose answer to that has not come.
     half_open: u64,
     pub(super) flows: BTreeMap<SocketAddr, Flow>,
@@ -83,6 +84,8 @@ pub(super) struct Flow {
     has_died: bool,
     /// A node spoke alone by its lease, in that epoch.
     pub(super) lent: Option<(u64, usize)>,
+    /// A node spoke by a lease that its clock had outlasted, while the other one spoke.
+    pub(super) was_outlasted: bool,
 }
 
 impl Flow {
@@ -109,6 +112,7 @@ impl Flow {
             is_orphaned: false,
             has_died: false,
             lent: None,
+            was_outlasted: false,
         }
     }
 
@@ -162,6 +166,7 @@ impl Judge {
             is_off: [false; 2],
             given: BTreeSet::new(),
             two_voices: 0,
+            is_split: false,
             half_open: 0,
             flows: BTreeMap::new(),
             violations: Vec::new(),

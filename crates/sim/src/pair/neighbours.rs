@@ -9,6 +9,7 @@ use std::time::Duration;
 use proto::Instant;
 
 use super::judge::Judge;
+use super::station::{Address, Station};
 use crate::world::{Node, Output, Port};
 
 /// "The VIP is here": a gratuitous ARP, or the answer to [`WHO`].
@@ -94,5 +95,40 @@ impl Node for Neighbours {
 
     fn poll_timeout(&self) -> Option<Instant> {
         None
+    }
+}
+
+/// What a station says to them, and hears.
+impl Station {
+    /// What is not IP: the neighbours' and the outside host's words.
+    pub(super) fn on_neighbour(&mut self, word: &[u8]) {
+        let has_address = self.address == Address::Interface;
+        if word == WHO && has_address {
+            self.announce();
+        }
+        self.is_reached |= word == PONG && has_address && self.is_claiming;
+        self.agent.is_reached_outside |= word == KNOCKED;
+    }
+
+    /// Asks an outside host from this node's own address.
+    pub(super) fn ask_outside(&mut self, anew: bool) {
+        if !self.config.outside {
+            self.core.handle_no_outside(0);
+            return;
+        }
+        self.agent.is_reached_outside &= !anew;
+        self.send(CLIENTS, KNOCK);
+    }
+
+    fn announce(&mut self) {
+        self.send(CLIENTS, ANNOUNCE);
+    }
+
+    /// Tells the neighbours where the address is; of one that is claimed it also asks an outside host.
+    pub(super) fn tell_neighbours(&mut self) {
+        self.announce();
+        if self.is_claiming {
+            self.send(CLIENTS, PING);
+        }
     }
 }

@@ -21,7 +21,6 @@ use super::books::Voice;
 use super::clock::Clock;
 use super::defect::Defect;
 use super::judge::Judge;
-use super::neighbours::{ANNOUNCE, KNOCK, KNOCKED, PING, PONG, WHO};
 use super::wire::{Fate, Record, Side, Wire};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp;
@@ -95,6 +94,8 @@ pub struct Station {
     pub(super) address: Address,
     /// While it speaks alone: what it says after this, by its own clock, is dropped.
     pub(super) until: Option<Instant>,
+    /// Leases up to then may be over: the clock stood still, and the agent has not noticed yet.
+    pub(super) outlasted: Instant,
     /// The arbiter's answers, which are on their way.
     pub(super) verdicts: VecDeque<Answer>,
     /// It may say something of its own: the second guard lets RSTs out.
@@ -174,6 +175,7 @@ impl Station {
             outputs: VecDeque::new(),
             address: Address::Nowhere,
             until: None,
+            outlasted: Instant::ZERO,
             verdicts: VecDeque::new(),
             may_speak: false,
             is_reached: false,
@@ -284,6 +286,22 @@ impl Station {
         self.frozen_until = self.frozen_until.max(until);
     }
 
+    /// A hypervisor pauses the machine until then: its clock stands still, too, but not always the counter that would tell of it.
+    pub fn halt(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
+        let answered: Vec<_> = self
+            .verdicts
+            .iter()
+            .map(|answer| self.clock.when(answer.at))
+            .collect();
+        self.clock.stand_still(now, until, counter_goes_on);
+        for (answer, at) in self.verdicts.iter_mut().zip(answered) {
+            answer.at = self.clock.read(at); // it travels on meanwhile
+        }
+        let shown = self.clock.read(until);
+        self.outlasted = shown + self.config.core.lease;
+        self.frozen_until = self.frozen_until.max(shown + Duration::from_nanos(1));
+    }
+
     /// The endpoints' configuration for a restored socket.
     pub(super) const fn tcp(&self) -> &tcp::Config {
         &self.config.host.tcp
@@ -325,6 +343,7 @@ impl Station {
             epoch,
             is_alone: matches!(gate, Gate::Takeover | Gate::Sole),
             is_lent: self.until.is_some(),
+            is_outlasted: self.until.is_some_and(|until| until <= self.outlasted),
         };
         self.judge.borrow_mut().on_spoken(voice, &packet, is_raw);
         Some(Output::Transmit { port, packet })
@@ -349,6 +368,7 @@ impl Station {
             epoch: self.wire.gate().1,
             is_alone: false,
             is_lent: false,
+            is_outlasted: false,
         }
     }
 
@@ -406,38 +426,6 @@ impl Station {
         }
     }
 
-    /// What is not IP: the neighbours' and the outside host's words.
-    pub(super) fn on_neighbour(&mut self, word: &[u8]) {
-        let has_address = self.address == Address::Interface;
-        if word == WHO && has_address {
-            self.announce();
-        }
-        self.is_reached |= word == PONG && has_address && self.is_claiming;
-        self.agent.is_reached_outside |= word == KNOCKED;
-    }
-
-    /// Asks an outside host from this node's own address.
-    pub(super) fn ask_outside(&mut self, anew: bool) {
-        if !self.config.outside {
-            self.core.handle_no_outside(0);
-            return;
-        }
-        self.agent.is_reached_outside &= !anew;
-        self.send(CLIENTS, KNOCK);
-    }
-
-    fn announce(&mut self) {
-        self.send(CLIENTS, ANNOUNCE);
-    }
-
-    /// Tells the neighbours where the address is; of one that is claimed it also asks an outside host.
-    pub(super) fn tell_neighbours(&mut self) {
-        self.announce();
-        if self.is_claiming {
-            self.send(CLIENTS, PING);
-        }
-    }
-
     pub(super) fn send(&mut self, port: Port, word: &[u8]) {
         let packet = word.to_vec();
         self.outputs.push_back(Output::Transmit { port, packet });
@@ -464,41 +452,6 @@ impl Station {
                 self.agent.wake(now);
             }
         }
-    }
-
-    /// The sockets that only the agent holds, and replicas, end with it; nobody hears of it.
-    pub(super) fn drop_unfinished(&mut self) {
-        let restoring = std::mem::take(&mut self.restoring).into_values();
-        let unfinished = restoring.chain(std::mem::take(&mut self.live).into_values());
-        let mut clients = Vec::new();
-        for Restoring { endpoint, socket } in unfinished {
-            clients.push(endpoint.client);
-            self.deaf.remove(&endpoint.client);
-            self.host.take(socket);
-        }
-        self.replicas.clear();
-        let number = self.config.number;
-        self.judge.borrow_mut().on_sockets_lost(number, &clients);
-    }
-
-    /// All its sockets end without a word.
-    pub(super) fn destroy_sockets(&mut self) {
-        self.drop_unfinished();
-        let sockets: Vec<_> = self
-            .host
-            .endpoints()
-            .map(|(id, endpoint)| (id, endpoint.remote()))
-            .collect();
-        for (id, _) in &sockets {
-            self.host.take(*id);
-        }
-        self.relayed.clear();
-        self.unheard.clear();
-        self.dying.clear();
-        self.deaths.clear();
-        let clients: Vec<_> = sockets.into_iter().map(|(_, client)| client).collect();
-        let number = self.config.number;
-        self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 }
 

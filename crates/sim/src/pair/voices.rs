@@ -18,9 +18,21 @@ impl Judge {
             epoch,
             is_alone,
             is_lent,
+            is_outlasted,
         } = voice;
+        self.is_split |= self
+            .given
+            .iter()
+            .any(|&(later, who)| who != node && later > epoch);
         let before = self.alone;
-        if before.is_some_and(|(latest, who)| who != node && epoch <= latest) {
+        let is_late = before.is_some_and(|(latest, who)| who != node && epoch <= latest);
+        if is_late && is_outlasted {
+            if let Some(flow) = self.flows.get_mut(&client) {
+                flow.was_outlasted = true;
+            }
+            return;
+        }
+        if is_late {
             self.two_voices(client, &format!("{voice:?} after {before:?}"));
             return;
         }
@@ -58,6 +70,11 @@ impl Judge {
         self.violation(client, &format!("one voice: {what}"));
     }
 
+    /// Whether a node spoke in an epoch after which the other one had the right to speak alone, though it may not have used that yet.
+    pub const fn is_split(&self) -> bool {
+        self.is_split
+    }
+
     /// How often two nodes spoke where one may.
     pub const fn voices_too_many(&self) -> u64 {
         self.two_voices
@@ -68,6 +85,12 @@ impl Judge {
     pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
         let lent = self.flows.get(&client).and_then(|flow| flow.lent);
         lent.is_some_and(|lent| !self.given.contains(&lent))
+    }
+
+    /// Whether a node spoke to this client by a lease that was over, and its clock could not tell (docs/roles.md, *A clock that stands
+    /// still*).
+    pub fn was_outlasted(&self, client: SocketAddr) -> bool {
+        self.flows.get(&client).is_some_and(|flow| flow.was_outlasted)
     }
 
     /// Whether a node that spoke alone lost its power while the other one had connections: what was said is not known there.

@@ -25,6 +25,8 @@ pub enum Kind {
     Pause,
     /// A whole machine stands still.
     Freeze,
+    /// A hypervisor pauses a machine: it stands still, and so does its clock; every second machine cannot tell.
+    Halt,
     /// An agent takes fifty times as long for everything.
     Late,
     /// An agent's clock runs at another speed, for good.
@@ -61,11 +63,12 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
         Self::Freeze,
+        Self::Halt,
         Self::Late,
         Self::Drift,
         Self::Cut,
@@ -94,6 +97,7 @@ impl Kind {
             Self::Agent => "agent",
             Self::Pause => "pause",
             Self::Freeze => "freeze",
+            Self::Halt => "halt",
             Self::Late => "late",
             Self::Drift => "drift",
             Self::Cut => "cut",
@@ -118,6 +122,7 @@ impl Kind {
     pub const fn is_no_fail_stop(self) -> bool {
         match self {
             Self::Freeze
+            | Self::Halt
             | Self::Cut
             | Self::Path
             | Self::PathOneWay
@@ -199,6 +204,12 @@ impl Fault {
             Kind::Agent => with(scene, id, |station, now| station.kill_agent(now, until)),
             Kind::Pause => with(scene, id, |station, _| station.pause(until)),
             Kind::Freeze => with(scene, id, |station, _| station.freeze(until)),
+            Kind::Halt => {
+                let counter_goes_on = self.detail & 1 == 1;
+                with(scene, id, |station, now| {
+                    station.halt(now, until, counter_goes_on)
+                })
+            }
             Kind::Late => with(scene, id, |station, _| station.delay(until, 50)),
             Kind::Drift => {
                 let drift = i32::try_from(self.detail % 2001).expect("small") - 1000;

@@ -18,5 +18,5 @@ pub use fault::{Fault, Kind, Target};
 pub use phase::Phase;
 pub use run::{Outcome, play, play_traced};
 pub use scenario::{CONNECTIONS_MIN, Connection, Endpoint, FAULTS_MIN, Network, Nodes, Scenario};
-pub use shrink::shrink;
+pub use shrink::{holds_without_defect, shrink};
 pub use verdict::Violation;

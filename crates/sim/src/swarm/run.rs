@@ -45,6 +45,8 @@ pub struct Outcome {
     pub orphaned: usize,
     /// Connections for which a node spoke by its lease, and failed before anybody knew.
     pub lent_in_vain: usize,
+    /// Connections for which a node spoke by a lease that its clock had outlasted, while the other one spoke.
+    pub outlasted: usize,
     /// All connections.
     pub connections: usize,
     /// The simulated time.

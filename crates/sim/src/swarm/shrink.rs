@@ -8,7 +8,7 @@ use super::verdict::Violation;
 const TRIES_MAX: usize = 300;
 
 /// Leaves out faults, connections and peculiarities one by one, as long as the same rule is broken. Returns the smallest scenario that
-/// was found, with its outcome; nothing if `scenario` breaks no rule.
+/// was found, with its outcome; nothing if `scenario` breaks no rule. Of one with a defect each must break none without it.
 pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Outcome)> {
     let outcome = play(scenario);
     let rule = outcome.violations.first()?.rule.clone();
@@ -22,7 +22,8 @@ pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Outcome)> {
         let mut outcome = play(&candidate);
         let is_other = |violation: &Violation| violation.rule != rule;
         outcome.violations.sort_by_key(is_other); // what it is about comes first
-        let is_broken = outcome.violations.first().is_some_and(|first| !is_other(first));
+        let is_broken = outcome.violations.first().is_some_and(|first| !is_other(first))
+            && (candidate.defect.is_none() || holds_without_defect(&candidate));
         if is_broken {
             *best = (candidate, outcome);
         }
@@ -57,4 +58,13 @@ pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Outcome)> {
             return Some(best);
         }
     }
+}
+
+/// Whether a scenario breaks no rule if its nodes have no defect.
+pub fn holds_without_defect(scenario: &Scenario) -> bool {
+    let sound = Scenario {
+        defect: None,
+        ..scenario.clone()
+    };
+    play(&sound).violations.is_empty()
 }

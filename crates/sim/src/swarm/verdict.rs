@@ -43,7 +43,8 @@ const SAID_MAX: usize = 400;
 pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
     let judge = scene.judge();
     let is_no_fail_stop = scenario.faults.iter().any(|fault| fault.kind.is_no_fail_stop());
-    let have_split = judge.voices_too_many() > 0 || judge.has_lost_voice() || both_were_alone(scene);
+    let have_split =
+        judge.voices_too_many() > 0 || judge.is_split() || judge.has_lost_voice() || both_were_alone(scene);
     outcome.was_split = have_split && is_no_fail_stop && scenario.arbiter.is_none();
     outcome.connections = scene.count();
     if !outcome.was_split {
@@ -52,10 +53,14 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
             .filter(|client| judge.was_lent_in_vain(*client))
             .collect();
         outcome.lent_in_vain = in_vain.len();
+        let outlasted: Vec<_> = (0..scene.count())
+            .map(Scene::client_of)
+            .filter(|client| judge.was_outlasted(*client))
+            .collect();
+        outcome.outlasted = outlasted.len();
         let is_excused = |line: &&String| {
-            in_vain
-                .iter()
-                .any(|client| line.contains(&format!(" {client}: ")))
+            let mut excused = in_vain.iter().chain(&outlasted);
+            excused.any(|client| line.contains(&format!(" {client}: ")))
         };
         let broken = judge.violations().iter().filter(|line| !is_excused(line));
         outcome
@@ -101,6 +106,7 @@ pub(super) fn judge(scenario: &Scenario, scene: &Scene, outcome: &mut Outcome) {
             outcome.violations.push(Violation::new("a false end", what()));
         } else if !is_orphaned
             && !judge.was_lent_in_vain(client)
+            && !judge.was_outlasted(client)
             && !excused.contains(&client)
             && !talk.may_be_cut()
         {

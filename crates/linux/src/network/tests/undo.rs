@@ -255,8 +255,8 @@ fn a_journal_that_is_damaged_or_not_of_here_is_refused() {
     for (damaged, line) in [
         (String::new(), "line 1 is damaged"),
         (
-            text.replace("\"version\":1", "\"version\":2"),
-            "line 1 is damaged: version 2 is unknown",
+            text.replace("\"version\":2", "\"version\":3"),
+            "line 1 is damaged: version 3 is unknown",
         ),
         (
             text.replace("\"begin\":0", "\"begin\":99"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::Seq;
-use crate::action::{Gate, Heartbeat, Server, ServiceBeat, ServiceIndex};
+use crate::action::{Echo, Gate, Heartbeat, Server, ServiceBeat, ServiceIndex};
 use crate::follower::Policy;
 use crate::node::Found;
 use crate::node::fixture::{BEAT, at, config};
@@ -91,6 +91,11 @@ fn open(
 
 /// The primary of all services leaves.
 fn leave(node: &mut Node, now: Instant) {
+    leave_after(node, now, None);
+}
+
+/// The same of one that has heard what the node said at `echo`.
+fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
     let beat = |service| ServiceBeat {
         vip: node.vip(service),
         role: Role::Primary,
@@ -109,7 +114,10 @@ fn leave(node: &mut Node, now: Instant) {
         incarnation: 1,
         sequence: 1,
         sent: 0,
-        echo: None,
+        echo: echo.map(|sent| Echo {
+            incarnation: node.config().incarnation,
+            sent: sent.as_nanos(),
+        }),
         services: node.indices().map(beat).collect(),
     };
     node.handle_timeout(now);
@@ -176,6 +184,21 @@ fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
     node.handle_replica_output(0, opened[97], Some(b""));
     let restored = restored(&carry_out(&mut node, &mut now, Duration::ZERO));
     assert_eq!(restored[FIRST..][..2], [(0, opened[98]), (0, opened[FIRST])]);
+}
+
+/// The primary may have gone on alone while the wire's agent was away, under `fail-stop`: only its own word tells.
+#[test]
+fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confirmed_it() {
+    for is_confirmed in [true, false] {
+        let mut node = wire(1);
+        let opened = open(&mut node, 0, 1..=3, b"");
+        node.handle_timeout(at(10));
+        let mut now = at(10) + node.config().detector.agent_timeout;
+        leave_after(&mut node, now, is_confirmed.then_some(now));
+        let done = carry_out(&mut node, &mut now, Duration::ZERO);
+        assert_eq!(restored(&done).len(), if is_confirmed { opened.len() } else { 0 });
+        assert_eq!(node.role(0).0, Role::Sole);
+    }
 }
 
 /// Only the five steps of a connection on which nobody waits.

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Segments between a service and programs on this node: see own.h. */
+#ifndef STEADFAST_LOOPBACK_H
+#define STEADFAST_LOOPBACK_H
+
+/* What a program on this node says to a service. */
+static __always_inline int hear_own(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (!same_address(packet->ip.source, state->own_address))
+		return TC_ACT_OK; /* without the mark: nft refuses it, and the program hears so */
+	__u32 mode = mode_now(state);
+	int verdict = mode == MODE_PRIMARY ? release_to_peer(skb, state) : carry(skb, packet, state, mode);
+	if (verdict == TC_ACT_OK && skb->mark != MARK_SPEAK)
+		skb->mark = MARK_LOCAL;
+	return verdict;
+}
+
+/* What the service says to it: through the wire if the peer is that. */
+static __always_inline int say_to_own(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (!same_address(packet->ip.destination, state->own_address))
+		return TC_ACT_OK;
+	__u32 mode = mode_now(state);
+	int verdict = may_leave(skb, packet, state, mode);
+	return verdict == TC_ACT_OK && mode == MODE_PRIMARY ? release_to_peer(skb, state) : verdict;
+}
+
+SEC("tc")
+int loopback(struct __sk_buff *skb) {
+	struct parsed packet = {};
+	if (parse(skb, &packet) != PARSE_SEGMENT)
+		return TC_ACT_UNSPEC; /* another node's agent may have a program here, too */
+	__u32 service = packet.service;
+	struct service_state *state = bpf_map_lookup_elem(&states, &service);
+	if (!state || mode_now(state) == MODE_OFF)
+		return TC_ACT_UNSPEC;
+	if (packet.direction == DIRECTION_IN)
+		return hear_own(skb, &packet, state);
+	return say_to_own(skb, &packet, state);
+}
+
+#endif

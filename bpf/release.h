@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Where a packet that was logged goes: to the other node or to its client. */
+#ifndef STEADFAST_RELEASE_H
+#define STEADFAST_RELEASE_H
+
+#include "maps.h"
+#include "own.h"
+#include "parse.h"
+
+static __always_inline int dropped(__u32 service, enum reason reason) {
+	count(service, reason);
+	return TC_ACT_SHOT;
+}
+
+static __always_inline _Bool same_mac(const __u8 *a, const __u8 *b) {
+	__u8 difference = 0;
+	for (int i = 0; i < ETH_ALEN; i++)
+		difference |= a[i] ^ b[i];
+	return !difference;
+}
+
+static __always_inline _Bool from_peer(struct __sk_buff *skb, struct service_state *state) {
+	__u8 source[6];
+	if (load(skb, ETH_ALEN, source, sizeof(source)))
+		return 0;
+	return same_mac(source, state->peer_mac);
+}
+
+/* Send on to the other node: same interface, other MAC addresses. */
+static __always_inline int release_to_peer(struct __sk_buff *skb, struct service_state *state) {
+	__u8 macs[12];
+	__builtin_memcpy(macs, state->peer_mac, 6);
+	__builtin_memcpy(macs + 6, state->own_mac, 6);
+	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
+		return TC_ACT_SHOT;
+	skb->mark = MARK_RELEASED;
+	return bpf_redirect(state->ifindex, 0);
+}
+
+/*
+ * A client's segment that goes back to the node from which it came: a primary leads one here that should have come here, or has said it
+ * itself. While two nodes take each other for the primary, each would send it to the other for ever. So it goes back once, as the last
+ * hop's, and one that comes back so goes nowhere.
+ */
+static __noinline int return_to_peer(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	__u32 at = L3 + (packet->ip.v6 ? offsetof(struct ipv6hdr, hop_limit) : offsetof(struct iphdr, ttl));
+	__u8 hops, last = 1;
+	if (load(skb, at, &hops, sizeof(hops)))
+		return TC_ACT_SHOT;
+	if (hops <= last)
+		return dropped(packet->service, REASON_CAME_BACK);
+	if (!packet->ip.v6 && bpf_l3_csum_replace(skb, L3 + offsetof(struct iphdr, check), bpf_htons(hops << 8), bpf_htons(last << 8), 2))
+		return TC_ACT_SHOT;
+	if (bpf_skb_store_bytes(skb, at, &last, sizeof(last), 0))
+		return TC_ACT_SHOT;
+	return release_to_peer(skb, state);
+}
+
+/* Send on to the client by this node's routes and neighbours, unless it is on this node. */
+static __always_inline int release_to_client(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (same_address(packet->ip.destination, state->own_address))
+		return deliver_here(skb);
+	skb->mark = MARK_RELEASED;
+	return bpf_redirect_neigh(state->ifindex, NULL, 0, 0);
+}
+
+static __always_inline int release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (packet->direction == DIRECTION_IN && from_peer(skb, state))
+		return return_to_peer(skb, packet, state);
+	if (packet->direction == DIRECTION_IN)
+		return release_to_peer(skb, state);
+	return release_to_client(skb, packet, state);
+}
+
+#endif

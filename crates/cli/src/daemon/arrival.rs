@@ -1,0 +1,36 @@
+//! By which services' interfaces the peer's datagrams come, and could come.
+
+use std::net::IpAddr;
+
+use proto::node::Node;
+
+use super::carry_out::Executor;
+use super::peer::Peer;
+
+impl Executor {
+    /// A datagram of the peer's agent came in by this interface.
+    pub fn note_arrival(&self, node: &mut Node, interface: u32) {
+        for (index, service) in (0..).zip(&self.services) {
+            if service.interface.index == interface {
+                node.handle_link_of(index, true);
+                node.handle_sign(linux::clock::now(), index);
+            }
+        }
+    }
+
+    /// Tells the node which services' interfaces have a link to the peer.
+    pub fn look_for_links(&self, node: &mut Node, peer: &Peer) {
+        let Ok(addresses) = linux::network::addresses() else {
+            return; // the next look comes soon
+        };
+        let here = peer.own_addresses();
+        for (index, service) in (0..).zip(&self.services) {
+            let is_here = |(name, address): &(String, IpAddr)| {
+                *name == service.interface.name && here.contains(address)
+            };
+            if addresses.iter().any(is_here) {
+                node.handle_link_of(index, true);
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! One address of the peer, with a socket of its own.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
+use socket2::{Domain, Socket, Type};
+
+use super::frame;
+use crate::control::LinkStatus;
+
+/// One address of the peer.
+pub(super) struct Link {
+    pub(super) address: SocketAddr,
+    pub(super) socket: Arc<UdpSocket>,
+    /// When something of the peer's agent of now came, a copy or not.
+    pub(super) heard: Option<Instant>,
+    /// The number of the newest of them: an older one proves nothing of the link, for anybody can have kept it.
+    pub(super) newest: frame::Number,
+}
+
+impl Link {
+    /// A link to `address`; `is_shared` if other links have the same port.
+    pub(super) fn open(address: SocketAddr, is_shared: bool) -> io::Result<Self> {
+        let any: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), None)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_address(is_shared)?;
+        tell_interfaces(&socket, address)?;
+        socket.bind(&SocketAddr::new(any, address.port()).into())?;
+        if let Err(error) = socket.connect(&address.into()) {
+            tracing::warn!(%address, %error, "no way to the peer there yet");
+        }
+        Ok(Self {
+            address,
+            socket: Arc::new(socket.into()),
+            heard: None,
+            newest: frame::Number::default(),
+        })
+    }
+
+    pub(super) fn status(&self) -> LinkStatus {
+        let nanos = |age: Duration| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        LinkStatus {
+            address: self.address.ip(),
+            heard_age_ns: self.heard.map(|at| nanos(at.elapsed())),
+        }
+    }
+}
+
+/// Has the kernel say by which interface each datagram came in (`IP_PKTINFO`, RFC 3542 §6.2).
+fn tell_interfaces(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    match address {
+        SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4PacketInfo, &true)?,
+        SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &true)?,
+    }
+    Ok(())
+}
+
+/// A datagram: its length, its sender, and the index of the interface by which it came in; 0 if the kernel does not say.
+pub(super) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>, u32)> {
+    let mut space = nix::cmsg_space!(nix::libc::in6_pktinfo);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let flags = MsgFlags::empty();
+    let received = recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
+    let from = received.address.and_then(|from| {
+        let v4 = from.as_sockaddr_in().map(|from| SocketAddr::V4((*from).into()));
+        v4.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddr::V6((*from).into())))
+    });
+    let interface = |message| match message {
+        ControlMessageOwned::Ipv4PacketInfo(info) => u32::try_from(info.ipi_ifindex).ok(),
+        ControlMessageOwned::Ipv6PacketInfo(info) => Some(info.ipi6_ifindex),
+        _ => None,
+    };
+    let interface = received.cmsgs()?.find_map(interface).unwrap_or(0);
+    Ok((received.bytes, from, interface))
+}
+
+/// Sends `datagram` over a link. One that had no way to the peer when it was opened may have one now.
+pub(super) fn send(address: SocketAddr, socket: &UdpSocket, datagram: &[u8]) {
+    let mut sent = socket.send(datagram);
+    if socket.peer_addr().is_err() {
+        sent = socket.connect(address).and_then(|()| socket.send(datagram));
+    }
+    if let Err(error) = sent {
+        tracing::trace!(%error, %address, "not sent"); // a peer that is away is no error
+    }
+}

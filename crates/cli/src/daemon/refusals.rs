@@ -1,0 +1,41 @@
+//! Clients that are refused, because they would be served past the wire.
+
+use super::carry_out::Executor;
+
+/// What was refused when it was looked last.
+#[derive(Default)]
+pub(super) struct Refusals {
+    /// Connections of programs on this node, by service.
+    local: Vec<u64>,
+    /// Packets that came by another way than the wire.
+    past: u64,
+}
+
+impl Executor {
+    /// Says what was refused since it was looked last.
+    pub(super) fn tell_refusals(&mut self) {
+        let services = u16::try_from(self.services.len()).expect("few");
+        self.refusals.local.resize(services.into(), 0);
+        for index in 0..services {
+            let Ok(now) = self.wire.refused_local_clients(index) else {
+                return; // the counters are told in the status, too, with the error
+            };
+            let before = std::mem::replace(&mut self.refusals.local[usize::from(index)], now);
+            if now > before {
+                tracing::warn!(
+                    service = self.service_name(index),
+                    connections = now - before,
+                    "programs on this node were refused: they do not leave their address to the kernel, or have none"
+                );
+            }
+        }
+        let Ok(now) = self.network.refused() else {
+            return; // the guard is gone; that is noticed and told
+        };
+        let before = std::mem::replace(&mut self.refusals.past, now);
+        if now > before {
+            let packets = now - before;
+            tracing::warn!(packets, "packets came to services past the wire: refused");
+        }
+    }
+}

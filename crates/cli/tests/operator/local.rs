@@ -1,0 +1,253 @@
+//! Programs on the nodes themselves that use the service: real redis on both nodes, and clients that stay connected.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+
+use crate::daemon::{Daemon, Kind, pair_of};
+use crate::keeper::PATIENCE;
+use crate::lan::{Lan, Namespace, Outcome, POLL, Process, steadfast};
+
+const V4: &str = "10.0.0.100";
+const V6: &str = "2001:db8::100";
+
+/// A second service, whose primary is the other node: each node is the wire of one service and the primary of the other.
+fn second_service(test: &str) -> String {
+    format!(
+        r#"
+        [[service]]
+        name = "web6"
+        address = "{V6}"
+        port = 80
+        interface = "eth0"
+        policy = "replica"
+        primary = "sf-test-{test}-two"
+        peer_address = "2001:db8::PEER"
+        "#
+    )
+}
+
+/// Two nodes, each with a redis that serves both services.
+struct Scene<'a> {
+    pair: [Daemon<'a>; 2],
+    _servers: [Process; 2],
+}
+
+impl<'a> Scene<'a> {
+    fn new(lan: &'a Lan, dir: &Path, test: &str) -> Self {
+        let nodes = [&lan.node, &lan.peer];
+        let servers = nodes.map(|node| redis(node, dir));
+        let kind = Kind {
+            policy: "replica",
+            service: &second_service(test),
+            ..Kind::default()
+        };
+        let pair = pair_of(lan, dir, test, &kind);
+        for daemon in &pair {
+            daemon.wait_for(&["\"role\":\"primary\"", "\"role\":\"backup\""]);
+        }
+        lan.stranger.ip(&format!("route add {V4}/32 dev eth0"));
+        lan.stranger.ip(&format!("-6 route add {V6}/128 dev eth0"));
+        Self {
+            pair,
+            _servers: servers,
+        }
+    }
+}
+
+/// redis at port 80 of all of a node's addresses.
+fn redis(namespace: &Namespace, dir: &Path) -> Process {
+    let mut server = Command::new("redis-server");
+    server.args([
+        "--port",
+        "80",
+        "--bind",
+        "*",
+        "-::*",
+        "--protected-mode",
+        "no",
+        "--save",
+        "",
+    ]);
+    server.args(["--logfile", "redis.log"]).current_dir(dir);
+    Process(namespace.run(|| server.spawn().expect("redis-server can be run")))
+}
+
+/// What `redis-cli` is told at `host` from a node.
+fn ask(namespace: &Namespace, host: &str, arguments: &[&str]) -> String {
+    let mut client = Command::new("timeout");
+    client.args(["10", "redis-cli", "-h", host, "-p", "80"]);
+    let Outcome { output, errors, .. } = namespace.run(|| Outcome::of(client.args(arguments)));
+    format!("{}{}", output.trim(), errors.trim())
+}
+
+/// Waits until redis gives this answer.
+#[track_caller]
+fn wait_for_answer(namespace: &Namespace, host: &str, arguments: &[&str], answer: &str) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let found = ask(namespace, host, arguments);
+        if found == answer {
+            return;
+        }
+        assert!(Instant::now() < until, "{arguments:?}: {found}, not {answer}");
+        std::thread::sleep(POLL);
+    }
+}
+
+/// A client that stays connected.
+struct Client(TcpStream);
+
+impl Client {
+    fn connect(namespace: &Namespace, vip: &str) -> Self {
+        let vip = SocketAddr::new(vip.parse().unwrap(), 80);
+        let stream = namespace.run(|| TcpStream::connect_timeout(&vip, PATIENCE).unwrap());
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
+    }
+
+    #[track_caller]
+    fn ask(&mut self, request: &str, reply: &str) {
+        self.0.write_all(format!("{request}\r\n").as_bytes()).unwrap();
+        let mut heard = vec![0; reply.len() + 2];
+        self.0.read_exact(&mut heard).unwrap();
+        assert_eq!(String::from_utf8_lossy(&heard), format!("{reply}\r\n"));
+    }
+
+    fn name(&self) -> String {
+        self.0.local_addr().unwrap().to_string()
+    }
+}
+
+#[test]
+fn a_program_on_a_node_is_a_client_like_any_other() {
+    let Some(lan) = Lan::new("a_program_on_a_node_is_a_client_like_any_other") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let scene = Scene::new(&lan, dir.path(), "local");
+    let everybody = [
+        ("stranger", &lan.stranger),
+        ("one", &lan.node),
+        ("two", &lan.peer),
+    ];
+    let mut clients = Vec::new();
+    for vip in [V4, V6] {
+        for (name, namespace) in everybody {
+            let key = format!("{vip} {name}");
+            assert_eq!(ask(namespace, vip, &["SET", &key, name]), "OK", "{key}");
+            for (reader, from) in everybody {
+                assert_eq!(ask(from, vip, &["GET", &key]), name, "{key}, read by {reader}");
+            }
+            let mut client = Client::connect(namespace, vip);
+            client.ask(&format!("SET {vip}-{name} stays"), "+OK");
+            clients.push((format!("{vip}-{name}"), client));
+        }
+    }
+    for daemon in &scene.pair {
+        daemon.wait_for(&["\"protected\":3"]);
+    }
+    // The replicas follow what the primaries have accepted.
+    for (key, _) in &clients {
+        for node in [&lan.node, &lan.peer] {
+            wait_for_answer(node, "127.0.0.1", &["GET", key], "stays");
+        }
+    }
+}
+
+/// A client on the backup's node keeps its connection while that node takes over, serves alone, has a wire again and hands over.
+#[test]
+fn a_client_on_a_node_outlives_every_change_of_its_roles() {
+    let Some(lan) = Lan::new("a_client_on_a_node_outlives_every_change_of_its_roles") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut scene = Scene::new(&lan, dir.path(), "roles");
+    let before = [V4, V6].map(|vip| Client::connect(&lan.peer, vip));
+    let mut clients = Vec::from(before);
+    for (client, vip) in clients.iter_mut().zip([V4, V6]) {
+        client.ask(&format!("INCR {vip}"), ":1");
+    }
+    let [one, two] = &mut scene.pair;
+    two.wait_for(&["\"protected\":1"]);
+
+    lan.stranger.ip("link set port2 down");
+    one.signal(Signal::SIGKILL);
+    one.process.wait().unwrap();
+    two.wait_for(&["\"mode\":\"simplex\""]);
+    for (client, vip) in clients.iter_mut().zip([V4, V6]) {
+        client.ask(&format!("INCR {vip}"), ":2");
+        assert_eq!(ask(&lan.peer, vip, &["INCR", &format!("alone {vip}")]), "1");
+    }
+    clients.extend([V4, V6].map(|vip| Client::connect(&lan.peer, vip)));
+
+    lan.stranger.ip("link set port2 up");
+    one.start_again();
+    one.wait_for(&["\"peer_state\":\"primary\""]);
+    two.wait_for(&["\"peer_state\":\"backup\""]);
+    clients.extend([V4, V6].map(|vip| Client::connect(&lan.peer, vip)));
+    for client in &mut clients {
+        client.ask("PING", "+PONG");
+    }
+    let logged = one.ask("connections").output;
+    for client in &clients {
+        assert!(logged.contains(&client.name()), "{}: {logged}", client.name());
+    }
+    one.wait_for(&["\"protected\":1"]);
+    for service in ["web", "web6"] {
+        let config = one.config.to_str().unwrap();
+        let mut handover = steadfast(&["handover", service, "--config", config]);
+        let Outcome { code, errors, .. } = lan.node.run(|| Outcome::of(&mut handover));
+        assert_eq!(code, 0, "{errors}");
+    }
+    two.wait_for(&["\"peer_state\":\"primary\""]);
+    for client in clients.iter_mut().rev().take(2) {
+        client.ask("PING", "+PONG"); // the younger ones are protected
+    }
+    for vip in [V4, V6] {
+        assert_eq!(ask(&lan.peer, vip, &["PING"]), "PONG");
+    }
+}
+
+/// What would be served past the wire is told at once that it is not, and the log says so.
+#[test]
+fn what_would_come_past_the_wire_is_refused_at_once() {
+    let Some(lan) = Lan::new("what_would_come_past_the_wire_is_refused_at_once") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let scene = Scene::new(&lan, dir.path(), "past");
+    for (number, (node, daemon)) in [&lan.node, &lan.peer].into_iter().zip(&scene.pair).enumerate() {
+        // From the VIP itself, as its own client.
+        for vip in [V4, V6] {
+            let address = |port| socket2::SockAddr::from(SocketAddr::new(vip.parse().unwrap(), port));
+            let socket = node.run(|| {
+                let domain = address(0).domain();
+                socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap()
+            });
+            socket.bind(&address(0)).unwrap();
+            let refused = socket.connect(&address(80)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{vip}");
+        }
+        wait_for_line(daemon, "refused");
+        // From a container behind the node.
+        let container = lan.behind(node, number);
+        for vip in [V4, V6] {
+            let to = SocketAddr::new(vip.parse().unwrap(), 80);
+            let refused = container.run(|| TcpStream::connect_timeout(&to, PATIENCE).unwrap_err());
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{vip}");
+        }
+    }
+}
+
+fn wait_for_line(daemon: &Daemon<'_>, word: &str) {
+    let until = Instant::now() + PATIENCE;
+    while !std::fs::read_to_string(&daemon.log).unwrap().contains(word) {
+        assert!(Instant::now() < until, "no line with {word}");
+        std::thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,59 @@
+//! `swarm --defect`: does the swarm find what is known to be wrong?
+
+use anyhow::Result;
+use indicatif::ProgressBar;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error, StrDeserializer};
+use sim::pair::Defect;
+use sim::swarm::{Scenario, holds_without_defect, play, shrink};
+
+use super::{Options, write};
+use crate::Outcome;
+
+/// A defect by its name.
+pub(super) fn parse(name: &str) -> Result<Defect, Error> {
+    let name: StrDeserializer<'_, Error> = name.into_deserializer();
+    Defect::deserialize(name)
+}
+
+/// Runs the swarm over nodes with a defect until one breaks a promise that sound nodes keep.
+pub(super) fn look_for(defect: Defect, options: &Options) -> Result<Outcome> {
+    let progress = ProgressBar::new(options.runs);
+    let with_defect = |index: u64| {
+        progress.inc(1);
+        let mut scenario = Scenario::draw(options.seed.wrapping_add(index));
+        scenario.defect = Some(defect);
+        scenario
+    };
+    let finds = |scenario: &Scenario| !play(scenario).violations.is_empty() && holds_without_defect(scenario);
+    let found = (0..options.runs)
+        .map(with_defect)
+        .zip(1_u64..)
+        .find(|(scenario, _)| finds(scenario));
+    progress.finish_and_clear();
+    let smallest = found.as_ref().and_then(|(scenario, _)| shrink(scenario));
+    let replay = smallest
+        .as_ref()
+        .map(|(scenario, _)| write(&options.out, scenario))
+        .transpose()?;
+    let runs = found.as_ref().map_or(options.runs, |(_, runs)| *runs);
+    let violations = smallest
+        .map(|(_, outcome)| outcome.violations)
+        .unwrap_or_default();
+    if options.json {
+        let report = serde_json::json!({
+            "defect": defect, "seed": options.seed, "runs": runs, "found": found.is_some(), "replay": replay,
+            "violations": violations,
+        });
+        println!("{report}");
+    } else if let Some(replay) = replay {
+        println!("found in run {runs} from seed {}: {replay}", options.seed);
+        if let Some(violation) = violations.first() {
+            println!("  {}: {}", violation.rule, violation.what);
+        }
+    } else {
+        println!("not found in {runs} runs from seed {}", options.seed);
+    }
+    Ok(super::outcome(found.is_some()))
+}

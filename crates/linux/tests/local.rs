@@ -1,0 +1,136 @@
+//! Clients on the nodes themselves: logged like all others, taken over like all others, or refused.
+
+mod support;
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+
+use socket2::{Domain, Socket, Type};
+use steadfast_linux::wire::{FilterWatch, LOOPBACK, Mode};
+
+use support::bystander::Bystander;
+use support::eventually;
+use support::lan::{Family, Host, Lan};
+use support::log::Reading;
+use support::takeover::take_over;
+use support::wire_on::{WireOn, options};
+
+/// Enough to be cut into many segments.
+const MUCH: usize = 300_000;
+
+/// A wire on each node, and a listener of each family on the primary.
+struct Scene {
+    backup: WireOn,
+    primary: WireOn,
+    reading: Reading,
+    listeners: [TcpListener; 2],
+    lan: Lan,
+}
+
+impl Scene {
+    fn new(test: &str) -> Option<Self> {
+        let lan = Lan::new(test)?;
+        for node in [&lan.backup, &lan.primary] {
+            node.sysctl("ipv4/conf/lo/accept_local", "1"); // as Network::prepare does
+        }
+        let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let primary = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+        Some(Self {
+            reading: Reading::of(&backup),
+            listeners: Family::BOTH.map(|family| lan.primary.listen(family.vip())),
+            lan,
+            backup,
+            primary,
+        })
+    }
+
+    fn connect(&self, node: &Host, family: Family) -> Bystander {
+        let listener = &self.listeners[usize::from(family.service())];
+        let client = Bystander::new(node.connect_pair(listener));
+        assert_eq!(client.address().ip(), node.address(family), "its own address");
+        client
+    }
+}
+
+#[test]
+fn a_client_on_a_node_is_logged() {
+    let Some(scene) = Scene::new("a_client_on_a_node_is_logged") else {
+        return;
+    };
+    for node in [&scene.lan.backup, &scene.lan.primary] {
+        for family in Family::BOTH {
+            let mut client = scene.connect(node, family);
+            client.exchange(MUCH);
+            client.assert_undisturbed(&scene.reading);
+        }
+    }
+    for family in Family::BOTH {
+        assert_eq!(scene.backup.drops(family), []);
+        assert_eq!(scene.primary.drops(family), []);
+    }
+}
+
+#[test]
+fn a_client_on_the_survivor_goes_on() {
+    for family in Family::BOTH {
+        let Some(scene) = Scene::new("a_client_on_the_survivor_goes_on") else {
+            return;
+        };
+        let mut client = scene.connect(&scene.lan.backup, family);
+        client.exchange(MUCH);
+        scene.lan.power_off_primary();
+        let (backup, address) = (&scene.lan.backup, client.address());
+        let taken = take_over(backup, &scene.backup, &scene.reading, address, family);
+        client.server = taken.socket;
+        client.exchange(MUCH);
+        scene.backup.set_modes(Mode::Sole);
+        client.exchange(MUCH);
+    }
+}
+
+/// Whoever has chosen an address hears at once that it may not be that one.
+#[test]
+fn a_client_with_an_address_of_its_own_choice_is_refused() {
+    let Some(scene) = Scene::new("a_client_with_an_address_of_its_own_choice_is_refused") else {
+        return;
+    };
+    let (node, wire) = (&scene.lan.backup, &scene.backup);
+    for family in Family::BOTH {
+        let connect_from = |address: SocketAddr| {
+            let socket = node.run(|| Socket::new(Domain::for_address(address), Type::STREAM, None));
+            let socket = socket.expect("a socket");
+            socket.bind(&address.into()).expect("it is this node's");
+            socket.connect(&family.vip().into()).map_err(|error| error.kind())
+        };
+        let vip = (family.vip().ip(), 0).into();
+        assert_eq!(connect_from(vip), Err(ErrorKind::PermissionDenied));
+        assert_eq!(wire.counter(family, "refused_local_clients"), 1);
+        assert_eq!(connect_from((node.address(family), 0).into()), Ok(()));
+        wire.set_modes(Mode::Off);
+        assert_eq!(connect_from(vip), Err(ErrorKind::ConnectionRefused), "not ours");
+        wire.set_modes(Mode::Wire);
+    }
+}
+
+#[test]
+fn a_filter_that_was_removed_from_lo_is_put_back() {
+    let Some(scene) = Scene::new("a_filter_that_was_removed_from_lo_is_put_back") else {
+        return;
+    };
+    let node = &scene.lan.backup;
+    let watch = node.run(|| FilterWatch::open(&[LOOPBACK])).expect("watch");
+    let removed = node.run(|| {
+        Command::new("tc")
+            .args(["qdisc", "del", "dev", "lo", "clsact"])
+            .status()
+    });
+    assert!(removed.expect("tc can be run").success());
+    let concerned = eventually("it is told", || {
+        Some(watch.check()).filter(|found| !found.is_empty())
+    });
+    assert_eq!(concerned, [LOOPBACK]);
+    node.run(|| scene.backup.reattach(LOOPBACK)).expect("reattach");
+    let mut client = scene.connect(node, Family::V4);
+    client.assert_undisturbed(&scene.reading);
+}

@@ -1,0 +1,20 @@
+//! This node's clock stood still for a while.
+
+use crate::Instant;
+use crate::action::Action;
+use crate::node::Node;
+
+impl Node {
+    /// The clock stood still until `now`, so leases have ended, for all this node knows. They count again once the peer has echoed what
+    /// is said from now on; until then the arbiter is asked first. What this node has granted lasts the longer by its clock, which is safe.
+    pub fn handle_pause(&mut self, now: Instant) {
+        for service in self.indices() {
+            let standing = &mut self.services[usize::from(service)].standing;
+            standing.on_pause(now);
+            let until = standing.until();
+            if until.is_some() {
+                self.actions.push_back(Action::SetUntil { service, until });
+            }
+        }
+    }
+}

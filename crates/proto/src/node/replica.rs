@@ -1,0 +1,54 @@
+//! What a service's replicas report.
+
+use super::*;
+
+impl Node {
+    /// A connection's replica was given the input up to `to`, and the end of input too if `ended`.
+    pub fn handle_fed(&mut self, index: ServiceIndex, connection: ConnectionId, to: Offset, ended: bool) {
+        self.with_replica(index, connection, |replica| replica.on_fed(to, ended));
+    }
+
+    /// A connection's replica said `bytes`; `None`: it closed its stream. Returns how far it is ahead of the primary:
+    /// while that is much, do not read from it.
+    pub fn handle_replica_output(
+        &mut self,
+        index: ServiceIndex,
+        connection: ConnectionId,
+        bytes: Option<&[u8]>,
+    ) -> usize {
+        let mut ahead = 0;
+        self.with_replica(index, connection, |replica| {
+            match bytes {
+                Some(bytes) => replica.on_output(bytes),
+                None => replica.on_output_end(),
+            }
+            ahead = replica.ahead();
+        });
+        let takeover = self.services[usize::from(index)].takeover.as_mut();
+        if let Some(takeover) = takeover.filter(|_| ahead > 0) {
+            takeover.hurry(connection);
+        }
+        ahead
+    }
+
+    /// A connection's replica failed: the connection is not protected.
+    pub fn handle_replica_failure(&mut self, index: ServiceIndex, connection: ConnectionId, reason: String) {
+        self.with_replica(index, connection, |replica| replica.on_failure(reason));
+    }
+
+    fn with_replica(
+        &mut self,
+        index: ServiceIndex,
+        id: ConnectionId,
+        change: impl FnOnce(&mut crate::follower::Replica),
+    ) {
+        let table = &mut self.services[usize::from(index)].table;
+        table.change(id, |connection| {
+            if let Some(replica) = connection.follower_mut().replica_mut() {
+                change(replica);
+            }
+            connection.release();
+        });
+        self.tell_wire(index);
+    }
+}

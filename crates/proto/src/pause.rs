@@ -1,0 +1,177 @@
+//! Has this node's clock stood still? A hypervisor that pauses a virtual machine usually stops `CLOCK_MONOTONIC`, but not the CPU's
+//! time-stamp counter (docs/KERNEL.md). If the counter has gone further than the clock, the machine was paused.
+//!
+//! A lease that is measured by a clock that stood still looks valid after it has ended.
+
+use std::time::Duration;
+
+use crate::Instant;
+
+/// The shortest pause that is noticed. A lease allows for 1/16 of itself.
+const LOST_MIN: Duration = Duration::from_millis(10);
+/// How long the counter's rate is measured.
+const MEASURED: Duration = Duration::from_secs(1);
+
+/// The clock, read between two readings of the counter: being interrupted there can hide a pause, but never feign one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The counter before.
+    pub before: u64,
+    /// The clock.
+    pub clock: Instant,
+    /// The counter after.
+    pub after: u64,
+}
+
+/// Compares the clock with the counter, whose rate it learns in the first second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PauseWatch {
+    last: Option<Reading>,
+    /// Where the measurement of the rate began.
+    began: Option<Reading>,
+    rate: Option<Rate>,
+}
+
+/// The counter's rate.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    ticks: u64,
+    per: Duration,
+}
+
+impl Rate {
+    /// An upper bound, so that a time that is computed from it is a lower one.
+    fn between(began: Reading, now: Reading) -> Self {
+        Self {
+            ticks: now.after.saturating_sub(began.before).max(1),
+            per: now.clock.since(began.clock),
+        }
+    }
+
+    fn time(self, ticks: u64) -> Duration {
+        let nanos = u128::from(ticks) * self.per.as_nanos() / u128::from(self.ticks);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+impl PauseWatch {
+    /// The time by which the clock has fallen behind since the last look; nothing if it has not stood still.
+    pub fn look(&mut self, now: Reading) -> Option<Duration> {
+        let last = self.last.replace(now)?;
+        let began = *self.began.get_or_insert(last);
+        let ticks = now.before.saturating_sub(last.after);
+        let passed = self.rate.map_or(Duration::ZERO, |rate| rate.time(ticks));
+        let lost = passed.saturating_sub(now.clock.since(last.clock));
+        if lost >= LOST_MIN {
+            self.began = Some(now); // the rate is measured between pauses
+            return Some(lost);
+        }
+        if now.clock.since(began.clock) >= MEASURED {
+            self.rate = Some(Rate::between(began, now));
+            self.began = Some(now);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A machine whose counter makes 5 ticks in 2 ns.
+    struct Machine {
+        world: u64,
+        behind: u64,
+        watch: PauseWatch,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let mut machine = Self {
+                world: 7 * MS,
+                behind: 0,
+                watch: PauseWatch::default(),
+            };
+            assert_eq!(machine.look_after(0, 0), None);
+            machine
+        }
+
+        /// It looks after so long, in nanoseconds, and is interrupted for so long while it reads the counter first.
+        fn look_after(&mut self, time: u64, interrupted: u64) -> Option<Duration> {
+            self.world += time;
+            let before = self.world * 5 / 2;
+            self.world += interrupted;
+            let clock = Instant::from_nanos(self.world - self.behind);
+            let after = self.world * 5 / 2;
+            self.watch.look(Reading { before, clock, after })
+        }
+
+        fn pause(&mut self, time: u64) {
+            self.world += time;
+            self.behind += time;
+        }
+    }
+
+    #[test]
+    fn a_pause_is_noticed_once_and_by_its_length() {
+        let mut machine = Machine::new();
+        for _ in 0..300 {
+            assert_eq!(machine.look_after(4 * MS, 0), None);
+        }
+        for length in [11, 300, 5_000, 86_400_000] {
+            machine.pause(length * MS);
+            let lost = machine.look_after(4 * MS, 0).expect("it was paused");
+            let length = Duration::from_millis(length);
+            assert!(
+                length - length / 1000 <= lost && lost <= length,
+                "{lost:?} of {length:?}"
+            );
+            assert_eq!(machine.look_after(4 * MS, 0), None);
+        }
+    }
+
+    #[test]
+    fn being_interrupted_is_no_pause() {
+        let mut machine = Machine::new();
+        for round in 0..3_000 {
+            let interrupted = if round % 7 == 0 { round * MS } else { 0 };
+            assert_eq!(
+                machine.look_after((round % 50) * MS, interrupted),
+                None,
+                "{round}"
+            );
+        }
+        assert_eq!(
+            machine.look_after(3_600_000 * MS, 0),
+            None,
+            "stopped, while the clock went on"
+        );
+    }
+
+    #[test]
+    fn a_pause_in_the_first_second_hides_no_later_one_for_long() {
+        let mut machine = Machine::new();
+        machine.pause(60_000 * MS);
+        for _ in 0..2_000 {
+            assert_eq!(machine.look_after(MS, 0), None);
+        }
+        machine.pause(100 * MS);
+        assert!(machine.look_after(MS, 0).is_some());
+    }
+
+    #[test]
+    fn a_counter_that_stands_still_tells_nothing() {
+        let mut watch = PauseWatch::default();
+        for millis in 0..5_000 {
+            let clock = Instant::from_nanos(millis * MS);
+            let reading = Reading {
+                before: 9,
+                clock,
+                after: 9,
+            };
+            assert_eq!(watch.look(reading), None);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A hypervisor pauses the wire's machine, and its clock with it: how long does a lease look valid that has ended?
+mod seeds;
+
+use std::time::Duration;
+
+use proto::Instant;
+use proto::follower::Policy;
+use seeds::*;
+use steadfast_sim::pair::{ArbiterKind, Scene, SceneConfig, Station};
+
+/// How long a lease looks valid after a pause of two seconds. The peer cannot be heard since, and the arbiter answers late.
+fn outlasts_by(counter_goes_on: bool) -> Duration {
+    let mut config = SceneConfig::quiet(7, Policy::Http);
+    config.arbiter = Some((ArbiterKind::Witness, MS * 1_000));
+    let mut scene = Scene::new(&config);
+    let (paused, resumed) = (at(Duration::from_secs(5)), at(Duration::from_secs(7)));
+    scene.cut(scene.heartbeats, paused, at(Duration::from_secs(12)));
+    let backup = scene.backup;
+    scene.world.at(paused, move |world| {
+        world.with(backup, |station: &mut Station, now| {
+            station.halt(now, resumed, counter_goes_on)
+        })
+    });
+    let is_over = |scene: &Scene, now: Instant| {
+        let station = scene.backup();
+        let until = station.core().right_ends_at(0).expect("a lease");
+        station.time(now) >= until
+    };
+    scene.world.run_until(paused);
+    assert!(!is_over(&scene, paused), "it has a lease");
+    let over = (0..1_000).map(|millis| resumed + MS * millis).find(|&now| {
+        scene.world.run_until(now);
+        is_over(&scene, now)
+    });
+    over.expect("it ends").since(resumed)
+}
+
+#[test]
+fn a_counter_that_goes_on_ends_the_lease_at_once() {
+    assert!(outlasts_by(true) <= MS * 20, "{:?}", outlasts_by(true));
+}
+
+/// Nothing on such a machine tells of the pause: the lease ends when it would have without one.
+#[test]
+fn without_one_the_lease_lasts_as_long_as_it_had_to_run() {
+    let by = outlasts_by(false);
+    assert!(MS * 100 < by && by <= MS * 300, "{by:?}");
+}
