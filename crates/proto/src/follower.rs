@@ -116,6 +116,13 @@ impl Replica {
         wants
     }
 
+    /// Whether it lacks input up to `acknowledged` (`ended`: the end included), or has not said yet what the primary has said. One that
+    /// was never opened lacks nothing: nobody is going to give it anything.
+    pub(crate) fn is_behind(&self, acknowledged: Offset, ended: bool) -> bool {
+        let lacks = acknowledged > self.fed || ended && !self.fed_end;
+        !self.is_late && !self.comparison.has_failed() && (lacks || self.comparison.is_behind())
+    }
+
     /// All input up to `to` was given to it, and its end if `ended`.
     pub fn on_fed(&mut self, to: Offset, ended: bool) {
         self.fed = self.fed.max(to);
@@ -395,7 +402,11 @@ pub(crate) fn follow_replica(
     actions: &mut VecDeque<Action>,
 ) {
     match change {
-        Change::Opened(connection) | Change::Connection(connection) => {
+        Change::Ended(connection) if !table.lingers(connection) => actions.push_back(Action::CloseReplica {
+            service: index,
+            connection,
+        }),
+        Change::Opened(connection) | Change::Connection(connection) | Change::Ended(connection) => {
             let Some(entry) = table.get_mut(connection) else {
                 return;
             };
@@ -416,10 +427,6 @@ pub(crate) fn follow_replica(
                 });
             }
         }
-        Change::Ended(connection) => actions.push_back(Action::CloseReplica {
-            service: index,
-            connection,
-        }),
         Change::Handshake | Change::Old | Change::Unknown => {}
     }
 }

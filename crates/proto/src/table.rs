@@ -4,6 +4,7 @@ mod config;
 mod handshakes;
 mod learning;
 mod limit;
+mod lingering;
 mod share;
 mod vanished;
 
@@ -26,6 +27,7 @@ use crate::{Instant, Seq};
 pub use config::TableConfig;
 use handshakes::Handshake;
 pub use handshakes::{HANDSHAKES_MAX, PENDING_MAX};
+use lingering::Lingering;
 use vanished::Round;
 
 /// Ended connections remembered at a time.
@@ -75,6 +77,7 @@ pub struct Table {
     by_client: Map<ConnectionId>,
     slots: Slots,
     memory: u64,
+    lingering: Lingering,
     /// The logs hold more than they may, and nobody has anything to give back.
     is_exhausted: bool,
     /// Connections of which bytes lie on a shelf.
@@ -113,6 +116,7 @@ impl Table {
             by_client: Map::with_hasher(map.clone()),
             slots: Slots::default(),
             memory: 0,
+            lingering: Lingering::default(),
             is_exhausted: false,
             shelved: Vec::new(),
             words: VecDeque::new(),
@@ -129,16 +133,20 @@ impl Table {
         }
     }
 
-    /// Forgets all: what the log tells from now on has nothing to do with what it told before. Names stay for ever.
+    /// Forgets all but what replicas are still to be given: what the log tells from now on has nothing to do with what it told before.
+    /// Names stay for ever.
     pub fn clear(&mut self) {
         let ids: Vec<ConnectionId> = self.iter().map(|(id, _)| id).collect();
         for id in ids {
             self.remove(id);
         }
         let (slots, words) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.words));
+        let lingering = std::mem::take(&mut self.lingering);
         *self = Self {
             slots,
             words,
+            memory: lingering.memory(),
+            lingering,
             ..Self::new(self.config.clone())
         };
     }
@@ -175,12 +183,12 @@ impl Table {
 
     /// A connection that is still open.
     pub fn get(&self, id: ConnectionId) -> Option<&Connection> {
-        self.slots.get(id)
+        self.slots.get(id).or_else(|| self.lingering.get(id))
     }
 
     /// The same, to be changed.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.slots.get_mut(id)
+        self.slots.get_mut(id).or_else(|| self.lingering.get_mut(id))
     }
 
     /// The open connection of this client.
@@ -271,12 +279,12 @@ impl Table {
             Effect::Taken | Effect::Rejected(_) => Change::Connection(id),
             Effect::Reset => {
                 self.remember_reset(now, id);
-                self.remove(id);
+                self.let_go(now, id);
                 Change::Ended(id)
             }
             Effect::Closed => {
                 self.remember_ended(now, id);
-                self.remove(id);
+                self.let_go(now, id);
                 Change::Ended(id)
             }
         }

@@ -251,3 +251,21 @@ fn wait_for_line(daemon: &Daemon<'_>, word: &str) {
         std::thread::sleep(POLL);
     }
 }
+
+/// A connection that has ended before its replica was given anything is not forgotten: its client has seen the answers.
+#[test]
+fn short_connections_reach_the_replica() {
+    let Some(lan) = Lan::new("short_connections_reach_the_replica") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let _scene = Scene::new(&lan, dir.path(), "short");
+    for number in 0..50 {
+        let key = format!("short {number}");
+        assert_eq!(ask(&lan.stranger, V4, &["SET", &key, "stays"]), "OK");
+    }
+    for number in 0..50 {
+        let key = format!("short {number}");
+        wait_for_answer(&lan.peer, "127.0.0.1", &["GET", &key], "stays");
+    }
+}

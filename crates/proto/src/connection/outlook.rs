@@ -66,6 +66,21 @@ impl Connection {
         }
     }
 
+    /// Whether its replica lacks what the primary has accepted, or has not answered it yet.
+    pub(crate) fn is_owed_to_replica(&self) -> bool {
+        let acknowledged = self.input_acknowledged();
+        let ended = self.input.fin() == Some(acknowledged);
+        let is_behind = |replica: &Replica| replica.is_behind(acknowledged, ended);
+        self.spoiled.is_none() && self.follower.replica().is_some_and(is_behind)
+    }
+
+    /// Bytes that the primary has accepted and the replica did not get.
+    pub(crate) fn unfed(&self) -> u64 {
+        let acknowledged = self.input_acknowledged();
+        let replica = self.follower.replica();
+        replica.map_or(0, |replica| acknowledged.since(replica.fed().min(acknowledged)))
+    }
+
     /// How a takeover goes on with the application's side: also a connection that is not protected may go on, if it is but
     /// one reply that the client does not get.
     ///

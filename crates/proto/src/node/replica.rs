@@ -36,6 +36,25 @@ impl Node {
         self.with_replica(index, connection, |replica| replica.on_failure(reason));
     }
 
+    /// Time has passed: replicas of connections that are over are not waited for for ever.
+    pub(super) fn expire_replicas(&mut self, now: Instant) {
+        for index in self.indices() {
+            let service = &mut self.services[usize::from(index)];
+            let missed = service.table.expire_lingering(now);
+            if let Some(sync) = &mut service.sync {
+                sync.on_missed(missed);
+            }
+            self.close_replicas(index);
+        }
+    }
+
+    /// Nobody waits any more for what these would say.
+    fn close_replicas(&mut self, service: ServiceIndex) {
+        let left = self.services[usize::from(service)].table.take_left();
+        let close = |connection| Action::CloseReplica { service, connection };
+        self.actions.extend(left.into_iter().map(close));
+    }
+
     fn with_replica(
         &mut self,
         index: ServiceIndex,
@@ -49,6 +68,7 @@ impl Node {
             }
             connection.release();
         });
+        self.close_replicas(index);
         self.tell_wire(index);
     }
 }

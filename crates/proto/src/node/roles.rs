@@ -209,6 +209,7 @@ impl Node {
             self.ask_about_older(now, index);
         }
         self.expire_syncs(now);
+        self.expire_replicas(now);
         for index in self.indices() {
             self.look_at_path(now, index);
             let service = &mut self.services[usize::from(index)];

@@ -118,6 +118,11 @@ impl Comparison {
         }
     }
 
+    /// Whether the replica may still say what the primary has said.
+    pub fn is_behind(&self) -> bool {
+        self.reason.is_none() && !self.replica_ended && self.ahead == Who::Primary && !self.surplus.is_empty()
+    }
+
     /// Bytes of memory for what the one ahead has said.
     pub fn memory(&self) -> usize {
         self.surplus.capacity()

@@ -29,7 +29,9 @@ impl Table {
         change: impl FnOnce(&mut Connection) -> R,
     ) -> Option<R> {
         let over = self.memory > self.config.bytes_max;
-        let connection = self.slots.get_mut(id)?;
+        let Some(connection) = self.slots.get_mut(id) else {
+            return self.change_lingering(id, change);
+        };
         let before = connection.memory();
         let result = change(connection);
         if over && connection.memory() > before {

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::Offset;
 use crate::action::Action;
 use crate::follower::{Opaque, Policy, follow_replica};
 use crate::restart::http::Volatile;
@@ -161,6 +162,61 @@ fn a_reset_that_completes_the_handshake_ends_the_connection() {
             matches!(actions.make_contiguous(), [Action::CloseReplica { .. }]),
             "{actions:?}"
         );
+    }
+}
+
+/// The whole connection is read from the log before its replica is connected: its client has seen the answer.
+#[test]
+fn a_connection_that_is_over_waits_for_its_replica() {
+    for is_answered in [true, false] {
+        let policy = Policy::Replica;
+        let config = table().config().clone();
+        let mut table = Table::new(TableConfig { policy, ..config });
+        say(&mut table, Direction::In, Flags::SYN, 0, &[]);
+        say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
+        let mut actions = VecDeque::new();
+        let mut id = None;
+        for (direction, flags, ack, payload) in [
+            (Direction::In, Flags::ACK, 1001, &b"SET"[..]),
+            (Direction::Out, Flags::FIN_ACK, 4, b"OK"),
+            (Direction::In, Flags::FIN_ACK, 1004, b"SET"),
+            (Direction::Out, Flags::ACK, 5, b""),
+        ] {
+            let change = say(&mut table, direction, flags, ack, payload);
+            follow_replica(&mut table, 0, change, &mut actions);
+            id = table.find(([10, 0, 0, 1], 4000).into()).or(id);
+        }
+        assert_eq!((table.len(), table.take_left()), (0, Vec::new()));
+        assert!(
+            matches!(
+                actions.make_contiguous(),
+                [Action::OpenReplica { .. }, Action::FeedReplica { .. }]
+            ),
+            "{actions:?}"
+        );
+        let id = id.expect("it was open");
+        let input = table.get(id).expect("it waits").input();
+        let kept: Vec<u8> = input.slices(Offset(0)..Offset(3)).flatten().copied().collect();
+        assert_eq!(kept, b"SET");
+        if is_answered {
+            table.change(id, |connection| {
+                let replica = connection.follower_mut().replica_mut().expect("its own");
+                replica.on_fed(Offset(3), true);
+                replica.on_output(b"O");
+            });
+            assert_eq!(table.take_left(), [], "it has not said all");
+            table.change(id, |connection| {
+                let replica = connection.follower_mut().replica_mut().expect("its own");
+                replica.on_output(b"K");
+            });
+        } else {
+            let end = Instant::from_nanos(10_000_000_000);
+            assert_eq!(table.expire_lingering(end - Duration::from_secs(1)), 0);
+            assert_eq!(table.take_left(), []);
+            assert_eq!(table.expire_lingering(end), 3, "bytes that it did not get");
+        }
+        assert_eq!(table.take_left(), [id]);
+        assert_eq!(table.memory(), 0);
     }
 }
 

@@ -1,0 +1,110 @@
+//! Connections that are over, while their replicas have not been given everything yet, or have not answered it. Their clients have seen the
+//! answers, so the replicas' server must know what was asked, also if the whole connection was read from the log at once.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use super::{ConnectionId, Table};
+use crate::Instant;
+use crate::connection::Connection;
+
+/// So long a replica may take: a server that does not serve is not waited for.
+const LINGER_MAX: Duration = Duration::from_secs(10);
+/// Their logs together may hold this part of what all logs may.
+const SHARE: u64 = 4;
+
+/// Those of one table.
+#[derive(Debug, Default)]
+pub(super) struct Lingering {
+    by_id: HashMap<ConnectionId, Box<Connection>>,
+    /// By the time of their ends; some have gone since.
+    order: VecDeque<(Instant, ConnectionId)>,
+    memory: u64,
+    left: Vec<ConnectionId>,
+}
+
+impl Lingering {
+    /// Bytes of memory that they hold.
+    pub(super) const fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    pub(super) fn get(&self, id: ConnectionId) -> Option<&Connection> {
+        self.by_id.get(&id).map(Box::as_ref)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.by_id.get_mut(&id).map(Box::as_mut)
+    }
+
+    fn remove(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
+        self.by_id.remove(&id)
+    }
+}
+
+impl Table {
+    /// Takes a connection out of the table that is over, and keeps it aside for as long as its replica is behind.
+    pub(super) fn let_go(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.remove(id) else { return };
+        if !connection.is_owed_to_replica() {
+            return;
+        }
+        let memory = connection.memory() as u64;
+        self.lingering.memory += memory;
+        self.memory += memory;
+        self.lingering.by_id.insert(id, connection);
+        self.lingering.order.push_back((now, id));
+    }
+
+    /// Whether a connection that is over waits for its replica.
+    pub fn lingers(&self, id: ConnectionId) -> bool {
+        self.lingering.get(id).is_some()
+    }
+
+    /// What changes one that lingers: its memory, and perhaps nothing is left to be waited for.
+    pub(super) fn change_lingering<R>(
+        &mut self,
+        id: ConnectionId,
+        change: impl FnOnce(&mut Connection) -> R,
+    ) -> Option<R> {
+        let connection = self.lingering.get_mut(id)?;
+        let before = connection.memory() as u64;
+        let result = change(connection);
+        let (after, is_owed) = (connection.memory() as u64, connection.is_owed_to_replica());
+        self.lingering.memory = self.lingering.memory + after - before;
+        self.memory = self.memory + after - before;
+        if !is_owed {
+            self.forget_lingering(id);
+        }
+        Some(result)
+    }
+
+    /// Time has passed: who waited for too long, or holds too much, is waited for no more. Returns bytes that their replicas did not get.
+    pub fn expire_lingering(&mut self, now: Instant) -> u64 {
+        let mut missed = 0;
+        while let Some(&(since, id)) = self.lingering.order.front() {
+            let is_full = self.lingering.memory > self.config.bytes_max / SHARE;
+            if self.lingers(id) && now.since(since) < LINGER_MAX && !is_full {
+                break;
+            }
+            self.lingering.order.pop_front();
+            missed += self.lingering.get(id).map_or(0, Connection::unfed);
+            self.forget_lingering(id);
+        }
+        missed
+    }
+
+    fn forget_lingering(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.lingering.remove(id) {
+            let memory = connection.memory() as u64;
+            self.lingering.memory -= memory;
+            self.memory -= memory;
+            self.lingering.left.push(id);
+        }
+    }
+
+    /// Those whose replicas are not needed any more, since this was asked last.
+    pub(crate) fn take_left(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.lingering.left)
+    }
+}
