@@ -97,7 +97,7 @@ impl Executor {
             let Some(connection) = node.table(service).get(id) else {
                 return Ok(());
             };
-            connection.restarts()?; // what came meanwhile may have changed that
+            connection.restarts_on(&restoring.endpoint)?; // what came meanwhile may have changed that
             let late = restoring.endpoint.input_frontier..connection.input().frontier();
             connection
                 .input()
@@ -139,7 +139,8 @@ impl Executor {
             return;
         };
         let replica = self.replicas.take(service, id);
-        if let Some(Err(reason)) = node.table(service).get(id).map(Connection::restarts) {
+        let connection = node.table(service).get(id);
+        if let Some(Err(reason)) = connection.map(|connection| connection.restarts_on(&endpoint)) {
             drop(socket); // it says a RST, which may be lost; the node repeats it
             node.handle_unrestorable(linux::clock::now(), service, id, reason);
             return;

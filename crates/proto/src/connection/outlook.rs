@@ -1,6 +1,6 @@
 //! What a takeover asks of a connection: who comes first, what is to be said at once, and whether it can go on.
 
-use super::{Cause, Connection, Protection};
+use super::{Cause, Connection, Endpoint, OutputEnd, Protection};
 use crate::Instant;
 use crate::follower::{Policy, Replica, Restart};
 use crate::restart::http::Tracker;
@@ -104,6 +104,23 @@ impl Connection {
         }
         self.bridges_hole()?;
         self.follower.restarts()
+    }
+
+    /// Whether the application can go on with a socket that was made from `endpoint`. Output that was logged since is not in it: the next
+    /// byte that it says would stand where the client has another one.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn restarts_on(&self, endpoint: &Endpoint) -> Result<(), String> {
+        self.restarts()?;
+        let (has, logged) = (endpoint.unacknowledged.end, self.output.frontier());
+        let (has_ended, is_ended) = (endpoint.output != OutputEnd::Open, self.output.fin().is_some());
+        if has != logged || has_ended != is_ended {
+            return Err(format!(
+                "its socket has output up to byte {has}, the log up to byte {logged}"
+            ));
+        }
+        Ok(())
     }
 
     /// What is behind a hole in the out-log was released. The client may have it, so it will acknowledge it as soon as the

@@ -510,3 +510,18 @@ fn a_worker_that_crashes_for_ever_leaves_a_few_reports_and_their_sums() {
     };
     assert_eq!(reports.sums(), sums);
 }
+
+/// A record that came to the log after the socket was made: what the application says next would stand in its place.
+#[test]
+fn a_socket_that_lacks_output_of_the_log_is_not_gone_on_with() {
+    let mut table = table();
+    let id = open(&mut table, 1);
+    say_of_client(&mut table, 1, Flags::ACK, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    let has = table.get(id).unwrap().endpoint();
+    assert_eq!(table.get(id).unwrap().restarts_on(&has), Ok(()));
+    say_with(&mut table, 1, Direction::Out, Flags::ACK, b"HTTP/1.1 200 OK\r\n");
+    let connection = table.get(id).unwrap();
+    assert_eq!(connection.restarts(), Ok(()));
+    assert!(connection.restarts_on(&has).is_err());
+    assert_eq!(connection.restarts_on(&connection.endpoint()), Ok(()));
+}

@@ -253,7 +253,8 @@ impl Station {
             return;
         };
         let Restoring { endpoint, socket } = &restoring;
-        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restarts) {
+        let connection = self.core.table(0).get(id);
+        if let Some(Err(reason)) = connection.map(|connection| connection.restarts_on(endpoint)) {
             self.host.take(*socket);
             self.core.handle_unrestorable(now, 0, id, reason);
             return;
@@ -312,7 +313,8 @@ impl Station {
             return;
         };
         let replica = self.replicas.remove(&id);
-        if let Some(Err(reason)) = self.core.table(0).get(id).map(Connection::restarts) {
+        let connection = self.core.table(0).get(id);
+        if let Some(Err(reason)) = connection.map(|connection| connection.restarts_on(&endpoint)) {
             self.host.with(now, socket, Endpoint::abort);
             self.core.handle_unrestorable(now, 0, id, reason);
             return;
