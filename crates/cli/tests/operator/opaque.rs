@@ -141,5 +141,5 @@ fn what_cannot_be_gone_on_with_ends_with_its_worker() {
         "{shown}"
     );
     // The others' service is where it was.
-    primary.wait_for(&["\"mode\":\"duplex\"", "\"role\":\"primary\""]);
+    primary.wait_for(&["\"peer_state\":\"backup\"", "\"role\":\"primary\""]);
 }

@@ -1,4 +1,4 @@
-//! A SYN flood: handshakes that nobody will ever complete, from addresses that nobody has.
+//! A flood from addresses that nobody has: handshakes that nobody will ever complete, or segments of connections that do not exist.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -33,6 +33,15 @@ pub fn swallow_answers(router: &Netns) -> Result<()> {
     Ok(batch(Some(router.name()), &[route])?)
 }
 
+/// What it is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SYNs.
+    Syn,
+    /// Acknowledgements of what nobody has said.
+    Stray,
+}
+
 /// A flood that goes on until it is stopped.
 pub struct Flood {
     stop: Arc<AtomicBool>,
@@ -40,21 +49,21 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Sends `per_s` SYNs a second from `client`'s interface to `port` of the VIP.
+    /// Sends `per_s` segments a second from `client`'s interface to `service`, or as many as it can.
     ///
     /// # Errors
     /// If the socket cannot be opened.
-    pub fn start(client: &Netns, service: SocketAddr, per_s: u32, seed: u64) -> Result<Self> {
+    pub fn start(client: &Netns, service: SocketAddr, (kind, per_s): (Kind, u32), seed: u64) -> Result<Self> {
         let socket = client.run(|| PacketSocket::open(INTERFACE))??;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let send = move || send(&socket, service.port(), per_s, seed, &stopped);
+        let send = move || send(&socket, service.port(), (kind, per_s), seed, &stopped);
         let thread = std::thread::Builder::new().name("flood".into());
         let sender = thread.spawn(send).context("start the flood")?;
         Ok(Self { stop, sender })
     }
 
-    /// Ends it; how many SYNs were sent per second.
+    /// Ends it; how many segments were sent per second.
     ///
     /// # Errors
     /// If one could not be sent.
@@ -65,7 +74,13 @@ impl Flood {
     }
 }
 
-fn send(socket: &PacketSocket, port: u16, per_s: u32, seed: u64, stop: &AtomicBool) -> Result<f64> {
+fn send(
+    socket: &PacketSocket,
+    port: u16,
+    (kind, per_s): (Kind, u32),
+    seed: u64,
+    stop: &AtomicBool,
+) -> Result<f64> {
     let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut frame = Vec::new();
     let start = Instant::now();
@@ -75,8 +90,8 @@ fn send(socket: &PacketSocket, port: u16, per_s: u32, seed: u64, stop: &AtomicBo
         let late = due.saturating_sub(sent + skipped);
         skipped += late.saturating_sub((f64::from(per_s) * LATE_MAX_S) as u64);
         while sent + skipped < due && !stop.load(Ordering::Relaxed) {
-            syn(&mut chance, port, &mut frame)?;
-            if socket.send(&frame).context("send a SYN")? {
+            segment(&mut chance, kind, port, &mut frame)?;
+            if socket.send(&frame).context("send a segment of the flood")? {
                 sent += 1;
             } else {
                 skipped += 1;
@@ -87,27 +102,29 @@ fn send(socket: &PacketSocket, port: u16, per_s: u32, seed: u64, stop: &AtomicBo
     Ok(sent as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The next SYN to `port` of the VIP, behind its virtio header.
-fn syn(chance: &mut impl RngExt, port: u16, frame: &mut Vec<u8>) -> Result<()> {
+/// The next segment to `port` of the VIP, behind its virtio header.
+fn segment(chance: &mut impl RngExt, kind: Kind, port: u16, frame: &mut Vec<u8>) -> Result<()> {
     let host = chance.random_range(1..1_u32 << (32 - SOURCES_PREFIX));
     let source = Ipv4Addr::from(u32::from(SOURCES) | host);
     frame.clear();
     frame.resize(VIRTIO_HEADER, 0);
-    PacketBuilder::ethernet2(CLIENT.mac, ROUTER_WAN.mac)
+    let packet = PacketBuilder::ethernet2(CLIENT.mac, ROUTER_WAN.mac)
         .ipv4(source.octets(), VIP_V4.octets(), 64)
         .tcp(
             chance.random_range(1024..=u16::MAX),
             port,
             chance.random(),
             64_240,
-        )
-        .syn()
-        .options(&[
+        );
+    match kind {
+        Kind::Syn => packet.syn().options(&[
             TcpOptionElement::MaximumSegmentSize(1460),
             TcpOptionElement::SelectiveAcknowledgementPermitted,
             TcpOptionElement::WindowScale(7),
-        ])?
-        .write(frame, &[])?;
+        ])?,
+        Kind::Stray => packet.ack(chance.random()),
+    }
+    .write(frame, &[])?;
     Ok(())
 }
 
@@ -117,11 +134,11 @@ mod tests {
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
     #[test]
-    fn each_syn_is_valid_and_from_somebody_else() {
+    fn each_segment_is_valid_and_from_somebody_else() {
         let mut chance = Xoshiro256PlusPlus::seed_from_u64(1);
         let (mut frame, mut sources) = (Vec::new(), std::collections::HashSet::new());
-        for _ in 0..100 {
-            syn(&mut chance, 80, &mut frame).unwrap();
+        for kind in [Kind::Syn, Kind::Stray].into_iter().cycle().take(100) {
+            segment(&mut chance, kind, 80, &mut frame).unwrap();
             let packet = SlicedPacket::from_ethernet(&frame[VIRTIO_HEADER..]).unwrap();
             let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
             else {
@@ -132,7 +149,8 @@ mod tests {
                 source.octets()[0] == 198 && [18, 19].contains(&source.octets()[1]),
                 "{source}"
             );
-            assert!(tcp.syn() && !tcp.ack() && tcp.destination_port() == 80);
+            let flags = (tcp.syn(), tcp.ack(), tcp.destination_port());
+            assert_eq!(flags, (kind == Kind::Syn, kind == Kind::Stray, 80));
             let header = tcp.to_header();
             assert_eq!(
                 header.calc_checksum_ipv4(&ip.header().to_header(), &[]).unwrap(),

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use self::flood::Flood;
+use self::flood::{Flood, Kind};
 use self::report::{Found, Report};
 use super::calibration::Calibration;
 use super::scene::{PATIENT, Scene, Serving, Variant};
@@ -33,6 +33,8 @@ const BULK_BYTES: u64 = 1_000_000_000;
 const FLOOD_LEAD: Duration = Duration::from_millis(700);
 /// A link that servers have, as against memory: the flood is played on both.
 const LINK_MBIT: u32 = 10_000;
+/// The link of the flood without SYNs.
+const STRAY_LINK_MBIT: u32 = 1_000;
 /// New connections are offered for so long in each round.
 const SHORT_SECONDS: f64 = 3.0;
 /// As by default in a configuration: detection within 80 ms.
@@ -56,6 +58,9 @@ pub struct Options {
     /// SYNs of the flood, per second.
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     syns: u32,
+    /// Segments of the flood without SYNs, per second; more than the lab can send: as many as it can.
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    strays: u32,
     /// New connections offered per second.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     new: u32,
@@ -72,6 +77,8 @@ pub struct Options {
 enum Part {
     /// Downloads beside a SYN flood, and without.
     Flood,
+    /// Downloads on a link of 1 Gbit/s beside a flood of segments that belong to no connection, and without.
+    Strays,
     /// Short connections.
     New,
     /// Idle connections and their takeover.
@@ -147,7 +154,7 @@ fn find(options: &Options, daemon: &Path, teardown: &Teardown) -> Result<Found> 
     progress.enable_steady_tick(Duration::from_millis(500));
     let asked = |part: Part| options.only.is_empty() || options.only.contains(&part);
     let mut found = Found::default();
-    if asked(Part::Flood) || asked(Part::New) {
+    if asked(Part::Flood) || asked(Part::Strays) || asked(Part::New) {
         take_rounds(options, &place, &asked, &progress, &mut found)?;
     }
     if asked(Part::Idle) {
@@ -200,16 +207,26 @@ fn take_rounds(
                 tell("download");
                 rounds.quiet.push(download(scene)?);
                 tell("download beside a flood");
-                let (syns, flooded) = flooded_download(scene, options.syns, round)?;
+                let flood = (Kind::Syn, options.syns);
+                let (syns, flooded) = flooded_download(scene, flood, round)?;
                 rounds.syns.push(syns);
                 rounds.flooded.push(flooded);
                 tell("the same on a link of 10 Gbit/s");
                 scene.shape(Some(LINK_MBIT))?;
-                let outcome = flooded_download(scene, options.syns, round);
+                let outcome = flooded_download(scene, flood, round);
                 scene.shape(None)?;
                 let (syns, flooded) = outcome?;
                 rounds.link_syns.push(syns);
                 rounds.link_flooded.push(flooded);
+            }
+            if asked(Part::Strays) {
+                tell("download beside strays on a link of 1 Gbit/s");
+                scene.shape(Some(STRAY_LINK_MBIT))?;
+                let outcome = flooded_download(scene, (Kind::Stray, options.strays), round);
+                scene.shape(None)?;
+                let (strays, flooded) = outcome?;
+                rounds.strays.push(strays);
+                rounds.stray_flooded.push(flooded);
             }
             is_whole &= scenes[1].is_duplex()?;
         }
@@ -224,9 +241,9 @@ fn last_changes(scene: &Scene) -> Result<[Option<u64>; 2]> {
     Ok([a, b].map(|service| service.history.last().map(|since| since.at_ns)))
 }
 
-/// SYNs per second, and what a download beside them reached, in 10⁹ bytes per second.
-fn flooded_download(scene: &Scene, syns: u32, seed: u32) -> Result<(f64, f64)> {
-    let flood = Flood::start(&scene.network.client, scene.service, syns, u64::from(seed))?;
+/// Segments of the flood per second, and what a download beside them reached, in 10⁹ bytes per second.
+fn flooded_download(scene: &Scene, flood: (Kind, u32), seed: u32) -> Result<(f64, f64)> {
+    let flood = Flood::start(&scene.network.client, scene.service, flood, u64::from(seed))?;
     std::thread::sleep(FLOOD_LEAD);
     let reached = download(scene);
     Ok((flood.stop()?, reached?))

@@ -37,6 +37,10 @@ pub struct Rounds {
     pub link_flooded: Vec<f64>,
     /// SYNs per second of that flood.
     pub link_syns: Vec<f64>,
+    /// Downloads beside segments that belong to no connection, on a link of 1 Gbit/s.
+    pub stray_flooded: Vec<f64>,
+    /// Such segments per second.
+    pub strays: Vec<f64>,
     /// Short connections.
     pub new: Vec<Shorts>,
 }
@@ -54,6 +58,10 @@ pub struct Report {
     flood_link_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flood: Option<[Flooded; 2]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stray_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strays: Option<[Strays; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     new_connections_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,6 +97,14 @@ struct Flooded {
     link_download_gb_per_s: f64,
 }
 
+/// Downloads of one variant beside segments that belong to no connection, on a link of 1 Gbit/s: medians.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Strays {
+    variant: &'static str,
+    strays_per_s: f64,
+    download_gb_per_s: f64,
+}
+
 /// Short connections of one variant: medians, and failures of all rounds.
 #[derive(Clone, Debug, Serialize)]
 struct New {
@@ -107,6 +123,7 @@ impl Report {
     pub fn of(rounds: u32, calibration: Calibration, found: Found) -> Self {
         let both = |index: usize| (VARIANTS[index], &found.rounds[index]);
         let flood = (!found.rounds[1].flooded.is_empty()).then(|| [0, 1].map(|index| flooded(both(index))));
+        let strays = (!found.rounds[1].strays.is_empty()).then(|| [0, 1].map(|index| strays(both(index))));
         let new = (!found.rounds[1].new.is_empty()).then(|| [0, 1].map(|index| new(both(index))));
         let mut report = Self {
             ok: false,
@@ -116,6 +133,8 @@ impl Report {
             flood_link_ratio: flood
                 .map(|[plain, wire]| wire.link_download_gb_per_s / plain.link_download_gb_per_s),
             flood,
+            stray_ratio: strays.map(|[plain, wire]| wire.download_gb_per_s / plain.download_gb_per_s),
+            strays,
             new_connections_per_s: new.as_ref().map(|[_, wire]| wire.per_s),
             new_connections_failed: new.as_ref().map(|[_, wire]| wire.failed),
             new_connections: new,
@@ -147,6 +166,15 @@ impl Report {
             promise(name, link_ratio, AtLeast(0.7));
             let reached = wire.link_syns_per_s / plain.link_syns_per_s;
             promise("its flood, vs forwarding's, there", reached, AtLeast(0.95));
+        }
+        if let (Some(ratio), Some([plain, wire])) = (self.stray_ratio, self.strays) {
+            promise(
+                "download beside strays on 1 Gbit/s, vs forwarding",
+                ratio,
+                AtLeast(0.9),
+            );
+            let reached = wire.strays_per_s / plain.strays_per_s;
+            promise("its flood, vs forwarding's", reached, AtLeast(0.95));
         }
         if let Some([_, wire]) = &self.new_connections {
             promise("new connections, 1/s", wire.per_s, AtLeast(2_950.0));
@@ -206,6 +234,12 @@ impl Report {
                 one.link_syns_per_s
             );
         }
+        for one in self.strays.iter().flatten() {
+            println!(
+                "{:<12} download {:.3} GB/s on 1 Gbit/s beside {:.0} strays/s",
+                one.variant, one.download_gb_per_s, one.strays_per_s
+            );
+        }
         for one in self.new_connections.iter().flatten() {
             println!(
                 "{:<12} {:.0} new connections/s, 99 % within {:.1} ms, {} failed{}",
@@ -232,25 +266,7 @@ impl Report {
                 idle.held_entries_after
             );
         }
-        if let Some(churn) = &self.churn {
-            println!(
-                "churn, {} min, {} connections: {:.0} kB/min at the backup, {:.0} kB/min at the primary, {:.0} table entries/min{}; held \
-                 ≤ {}, ring ≤ {} kB, log ≤ {} kB",
-                churn.minutes,
-                churn.connections,
-                churn.agent_bytes_per_minute[1] / 1e3,
-                churn.agent_bytes_per_minute[0] / 1e3,
-                churn.table_entries_per_minute,
-                if churn.is_judged {
-                    ""
-                } else {
-                    " (warming up: not judged)"
-                },
-                churn.held_entries_max,
-                churn.ring_fill_bytes_max / 1000,
-                churn.log_bytes_max / 1000
-            );
-        }
+        self.churn.iter().for_each(print_churn);
         if let Some(saturated) = &self.saturated {
             println!(
                 "saturated, {} min, {} spinners: {} role changes; simplex in {} of {} looks",
@@ -264,6 +280,26 @@ impl Report {
     }
 }
 
+fn print_churn(churn: &Churn) {
+    println!(
+        "churn, {} min, {} connections: {:.0} kB/min at the backup, {:.0} kB/min at the primary, {:.0} table entries/min{}; held \
+         ≤ {}, ring ≤ {} kB, log ≤ {} kB",
+        churn.minutes,
+        churn.connections,
+        churn.agent_bytes_per_minute[1] / 1e3,
+        churn.agent_bytes_per_minute[0] / 1e3,
+        churn.table_entries_per_minute,
+        if churn.is_judged {
+            ""
+        } else {
+            " (warming up: not judged)"
+        },
+        churn.held_entries_max,
+        churn.ring_fill_bytes_max / 1000,
+        churn.log_bytes_max / 1000
+    );
+}
+
 fn flooded((variant, rounds): (&'static str, &Rounds)) -> Flooded {
     Flooded {
         variant,
@@ -272,6 +308,14 @@ fn flooded((variant, rounds): (&'static str, &Rounds)) -> Flooded {
         quiet_gb_per_s: median(rounds.quiet.clone()),
         link_syns_per_s: median(rounds.link_syns.clone()),
         link_download_gb_per_s: median(rounds.link_flooded.clone()),
+    }
+}
+
+fn strays((variant, rounds): (&'static str, &Rounds)) -> Strays {
+    Strays {
+        variant,
+        strays_per_s: median(rounds.strays.clone()),
+        download_gb_per_s: median(rounds.stray_flooded.clone()),
     }
 }
 
