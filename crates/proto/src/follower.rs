@@ -407,7 +407,7 @@ pub(crate) fn follow_replica(
             connection,
         }),
         Change::Opened(connection) | Change::Connection(connection) | Change::Ended(connection) => {
-            let Some(entry) = table.get_mut(connection) else {
+            let Some(entry) = table.followed_mut(connection) else {
                 return;
             };
             let client = entry.client();

@@ -183,12 +183,12 @@ impl Table {
 
     /// A connection that is still open.
     pub fn get(&self, id: ConnectionId) -> Option<&Connection> {
-        self.slots.get(id).or_else(|| self.lingering.get(id))
+        self.slots.get(id)
     }
 
     /// The same, to be changed.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.slots.get_mut(id).or_else(|| self.lingering.get_mut(id))
+        self.slots.get_mut(id)
     }
 
     /// The open connection of this client.

@@ -244,7 +244,7 @@ fn feed(
     id: ConnectionId,
     buffer: &mut [u8],
 ) -> io::Result<bool> {
-    let Some(connection) = node.table(service).get(id) else {
+    let Some(connection) = node.table(service).followed(id) else {
         return Ok(true);
     };
     let Some(replica) = connection.follower().replica() else {

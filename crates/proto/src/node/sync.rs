@@ -94,7 +94,7 @@ impl Node {
             of.refuse_replica(connection);
         }
         for connection in followed {
-            if let Some(client) = of.table.get(connection).map(Connection::client) {
+            if let Some(client) = of.table.followed(connection).map(Connection::client) {
                 self.actions.push_back(Action::OpenReplica {
                     service,
                     connection,

@@ -56,6 +56,16 @@ impl Table {
         self.lingering.order.push_back((now, id));
     }
 
+    /// A connection that has a replica: an open one, or one that lingers.
+    pub fn followed(&self, id: ConnectionId) -> Option<&Connection> {
+        self.slots.get(id).or_else(|| self.lingering.get(id))
+    }
+
+    /// The same, to be changed without its memory.
+    pub(crate) fn followed_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.slots.get_mut(id).or_else(|| self.lingering.get_mut(id))
+    }
+
     /// Whether a connection that is over waits for its replica.
     pub fn lingers(&self, id: ConnectionId) -> bool {
         self.lingering.get(id).is_some()

@@ -195,7 +195,8 @@ fn a_connection_that_is_over_waits_for_its_replica() {
             "{actions:?}"
         );
         let id = id.expect("it was open");
-        let input = table.get(id).expect("it waits").input();
+        assert!(table.get(id).is_none(), "nobody takes it over");
+        let input = table.followed(id).expect("it waits").input();
         let kept: Vec<u8> = input.slices(Offset(0)..Offset(3)).flatten().copied().collect();
         assert_eq!(kept, b"SET");
         if is_answered {

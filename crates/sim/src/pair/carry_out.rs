@@ -368,7 +368,7 @@ impl Station {
         else {
             return;
         };
-        let Some(connection) = self.core.table(0).get(id) else {
+        let Some(connection) = self.core.table(0).followed(id) else {
             return;
         };
         let Some(replica) = connection.follower().replica() else {
