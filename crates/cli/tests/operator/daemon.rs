@@ -139,6 +139,22 @@ impl<'a> Daemon<'a> {
         }
     }
 
+    /// How often the log has these words.
+    pub fn says(&self, words: &str) -> usize {
+        std::fs::read_to_string(&self.log).unwrap().matches(words).count()
+    }
+
+    /// Waits until the log has these words `times` times.
+    #[track_caller]
+    pub fn wait_for_line(&self, words: &str, times: usize) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while self.says(words) < times {
+            let log = || std::fs::read_to_string(&self.log).unwrap();
+            assert!(Instant::now() < until, "{words:?} is not in: {}", log());
+            std::thread::sleep(POLL);
+        }
+    }
+
     /// What became of the connections that it has taken over.
     pub fn restored(&self) -> String {
         let config = self.config.to_str().unwrap();

@@ -233,7 +233,7 @@ fn what_would_come_past_the_wire_is_refused_at_once() {
             let refused = socket.connect(&address(80)).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{vip}");
         }
-        wait_for_line(daemon, "refused");
+        daemon.wait_for_line("refused", 1);
         // From a container behind the node.
         let container = lan.behind(node, number);
         for vip in [V4, V6] {
@@ -241,14 +241,6 @@ fn what_would_come_past_the_wire_is_refused_at_once() {
             let refused = container.run(|| TcpStream::connect_timeout(&to, PATIENCE).unwrap_err());
             assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{vip}");
         }
-    }
-}
-
-fn wait_for_line(daemon: &Daemon<'_>, word: &str) {
-    let until = Instant::now() + PATIENCE;
-    while !std::fs::read_to_string(&daemon.log).unwrap().contains(word) {
-        assert!(Instant::now() < until, "no line with {word}");
-        std::thread::sleep(POLL);
     }
 }
 
