@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use etherparse::{LaxNetSlice, LaxSlicedPacket, LinkSlice, TcpOptionElement, TransportSlice};
+use etherparse::{LaxNetSlice, LaxSlicedPacket, LinkSlice, TransportSlice};
 use proto::Seq;
 
 use super::pcap::Record;
@@ -109,14 +109,31 @@ impl Packet {
             payload_len: u32::try_from(payload_len).map_err(|_| Unreadable)?,
             payload: tcp.payload()[..tcp.payload().len().min(payload_len)].to_vec(),
         };
-        for option in tcp.options_iterator().map_while(Result::ok) {
-            match option {
-                TcpOptionElement::WindowScale(shift) => packet.window_scale = Some(shift),
-                TcpOptionElement::Timestamp(value, echo) => packet.timestamps = Some((value, echo)),
+        packet.read_options(tcp.options());
+        Ok(Some(packet))
+    }
+
+    /// (`etherparse` ends at the first option that it does not know. Linux goes on behind it.)
+    fn read_options(&mut self, mut options: &[u8]) {
+        while let [kind, rest @ ..] = options {
+            let (option, behind) = match (kind, rest) {
+                (0, _) => return,
+                (1, _) => options.split_at(1),
+                (_, [len, ..]) if (2..=options.len()).contains(&usize::from(*len)) => {
+                    options.split_at(usize::from(*len))
+                }
+                _ => return,
+            };
+            match *option {
+                [3, 3, shift] => self.window_scale = Some(shift),
+                [8, 10, v0, v1, v2, v3, e0, e1, e2, e3] => {
+                    let (value, echo) = ([v0, v1, v2, v3], [e0, e1, e2, e3]);
+                    self.timestamps = Some((u32::from_be_bytes(value), u32::from_be_bytes(echo)));
+                }
                 _ => {}
             }
+            options = behind;
         }
-        Ok(Some(packet))
     }
 
     /// The segment in packetdrill's notation; `seconds` since the start of the captures, the direction `<` from the
@@ -212,4 +229,38 @@ fn is_tcp(sliced: &LaxSlicedPacket<'_>) -> bool {
 /// Where `part`, a part of `frame`, begins in it.
 fn position(frame: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - frame.as_ptr() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+
+    use super::*;
+
+    #[test]
+    fn options_behind_unknown_ones_are_read() {
+        let options = [254, 4, 0, 0, 1, 3, 3, 7, 8, 10, 0, 0, 0, 5, 0, 0, 0, 6, 0, 9];
+        let builder = PacketBuilder::ethernet2([1; 6], [2; 6])
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+            .tcp(1, 2, 3, 4);
+        let builder = builder.options_raw(&options).unwrap();
+        let mut frame = Vec::new();
+        builder.write(&mut frame, b"").unwrap();
+        let record = Record {
+            at_ns: 0,
+            frame: &frame,
+            original_len: u32::try_from(frame.len()).unwrap(),
+        };
+        let packet = Packet::read(&record).unwrap().unwrap();
+        assert_eq!((packet.window_scale, packet.timestamps), (Some(7), Some((5, 6))));
+        // What is cut off, and what is shorter than its own head, ends them.
+        for end in [[254, 9, 0, 0], [254, 1, 0, 0]] {
+            let mut packet = Packet {
+                window_scale: None,
+                ..packet.clone()
+            };
+            packet.read_options(&[&end[..], &[3, 3, 7]].concat());
+            assert_eq!(packet.window_scale, None);
+        }
+    }
 }
