@@ -333,12 +333,21 @@ static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packe
 	}
 }
 
+/* TCP that the VIP says, and nobody can tell which service's: who speaks alone for one of them may say it, a wire would not let it pass. */
+static __always_inline int may_leave_unread(struct parsed *packet, struct service_state *state, __u32 mode, __u32 reason) {
+	_Bool is_the_vips = service_of(packet->ip.source, 0);
+	if (!is_the_vips || mode == MODE_OFF || ((mode == MODE_SOLE || mode == MODE_TAKEOVER) && may_speak(state)))
+		return TC_ACT_OK;
+	return dropped(packet->service, reason);
+}
+
 SEC("tc")
 int guard(struct __sk_buff *skb) {
 	struct parsed packet = {};
 	if (skb->mark == MARK_RELEASED)
 		return TC_ACT_OK; /* the wire has just let it pass */
-	if (parse(skb, &packet) != PARSE_SEGMENT || packet.direction != DIRECTION_OUT)
+	enum verdict verdict = parse(skb, &packet);
+	if (verdict == PARSE_OTHER || verdict == PARSE_ICMP)
 		return TC_ACT_OK;
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
@@ -346,6 +355,10 @@ int guard(struct __sk_buff *skb) {
 	if (!state)
 		return TC_ACT_OK;
 	__u32 mode = mode_now(state);
+	if (verdict != PARSE_SEGMENT)
+		return may_leave_unread(&packet, state, mode, verdict == PARSE_FRAGMENT ? REASON_FRAGMENT : REASON_MALFORMED);
+	if (packet.direction != DIRECTION_OUT)
+		return TC_ACT_OK;
 	if (mode == MODE_PRIMARY &&
 	    (load(skb, 0, destination, sizeof(destination)) || !same_mac(destination, state->peer_mac)))
 		return dropped(service, REASON_EGRESS_UNGUARDED);

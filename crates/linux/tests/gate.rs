@@ -15,7 +15,7 @@ use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, Restored};
 use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS};
 
-use support::frame::Tap;
+use support::frame::{Tap, fix_ipv4_header};
 use support::lan::{Family, Lan, accept, patient};
 use support::log::Reading;
 use support::socket::tcp_info;
@@ -169,6 +169,59 @@ fn every_mode_lets_through_what_it_says() {
                 at_client,
             };
             assert_eq!(fates(mode, family, &lan, &wire), expected, "{family:?} {mode:?}");
+        }
+    }
+}
+
+/// Nobody can tell of which service it is, or of which connection.
+#[test]
+fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
+    let Some(lan) = Lan::new("what_cannot_be_read_leaves_a_node_that_speaks_alone_only") else {
+        return;
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
+    let out = Tap::on(&lan.backup, "eth0");
+    for family in Family::BOTH {
+        let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
+        let whole = word(OWN, vip, client);
+        let cut = whole[..whole.len() - 1].to_vec();
+        let mut fragment = whole;
+        fragment[6] |= 0x20; // more follow
+        let (packet, reason) = match family {
+            Family::V4 => {
+                fix_ipv4_header(&mut fragment);
+                (fragment, "dropped_fragment")
+            }
+            Family::V6 => (cut, "dropped_malformed"),
+        };
+        for mode in [
+            Mode::Off,
+            Mode::Forward,
+            Mode::Wire,
+            Mode::Takeover,
+            Mode::Sole,
+            Mode::Primary,
+            Mode::Mute,
+        ] {
+            wire.set_modes(mode);
+            let leaves = matches!(mode, Mode::Off | Mode::Takeover | Mode::Sole);
+            let before = wire.counter(family, reason);
+            let mut at_client = Tap::on(&lan.client, "lan");
+            let fence = word(FENCE, (family.address(2), 1).into(), client);
+            for packet in [&packet, &fence] {
+                out.put(lan.client.mac(), lan.backup.mac(), packet);
+            }
+            let mut arrived = Vec::new();
+            eventually("the fence", || {
+                arrived.extend(std::iter::from_fn(|| at_client.take()));
+                arrived.contains(&fence).then_some(())
+            });
+            assert_eq!(arrived.contains(&packet), leaves, "{family:?} {mode:?}");
+            assert_eq!(
+                wire.counter(family, reason) - before,
+                u64::from(!leaves),
+                "{family:?} {mode:?}"
+            );
         }
     }
 }
