@@ -12,7 +12,7 @@ use std::path::Path;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 
 use super::abi::ServiceKey;
-use super::{PIN_ROOT, Step, Wire, WireError, WireOptions, WireService, attach};
+use super::{PIN_ROOT, Step, Wire, WireError, WireOptions, WireService, attach, verified};
 
 /// Beside the pinned maps: a link that leads to [`ABI`].
 const ABI_LINK: &str = "abi";
@@ -105,11 +105,11 @@ impl Wire {
                 "its version is another one, or it died while it started".into(),
             ));
         }
-        let mut open = Self::open(options)?;
-        reuse_maps(&mut open, &pin_dir)?.map_err(unfit)?;
-        let object = open
-            .load()
-            .step(|| "loading the eBPF programs (verifier)".into())?;
+        let object = verified(|| {
+            let mut open = Self::open(options)?;
+            reuse_maps(&mut open, &pin_dir)?.map_err(unfit)?;
+            Ok(open)
+        })?;
         let wire = Self::over(object, pin_dir.clone())?;
         wire.compare(services)?.map_err(unfit)?;
         Ok(Some(wire))

@@ -208,10 +208,7 @@ impl Wire {
         if pin_dir.exists() {
             return Err(WireError::Leftover(pin_dir));
         }
-        let open = Self::open(options)?;
-        let mut object = open
-            .load()
-            .step(|| "loading the eBPF programs (verifier)".into())?;
+        let mut object = verified(|| Self::open(options))?;
         std::fs::create_dir_all(&pin_dir).step(|| format!("creating {}", pin_dir.display()))?;
         for mut map in object.maps_mut() {
             let Some(name) = map
@@ -448,6 +445,22 @@ pub fn checksum_of(record: &Record) -> Checksum {
         0 => Checksum::Unverified,
         abi::CHECKSUM_UNKNOWN => Checksum::MaybePartial,
         _ => Checksum::Trusted,
+    }
+}
+
+/// Times that the verifier is asked. It gives up (EAGAIN) when the thread is sent a signal, or stopped; each time libbpf asks five times.
+const VERIFIER_TRIES: usize = 5;
+
+/// Loads what `open` gives.
+fn verified(open: impl Fn() -> Result<OpenObject, WireError>) -> Result<Object, WireError> {
+    let mut tries = 1;
+    loop {
+        match open()?.load() {
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::WouldBlock && tries < VERIFIER_TRIES => {
+                tries += 1
+            }
+            outcome => return outcome.step(|| "loading the eBPF programs (verifier)".into()),
+        }
     }
 }
 
