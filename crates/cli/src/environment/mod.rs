@@ -77,6 +77,7 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error
         check.listeners(index, service, &listeners);
         if let Some(interface) = check.interface(index, service, &interfaces)? {
             check.outside_hosts(index, service)?;
+            check.peer_on(index, service, interface)?;
             neighbours.push((index, service, interface));
         }
     }
@@ -268,6 +269,27 @@ impl Check<'_> {
                  broken path may be blamed on the wrong node"
             );
             self.warning(index, "claim_ping", what);
+        }
+        Ok(())
+    }
+
+    /// Whether the peer's address is on the service's interface. An answer would not tell: Linux answers for all of its addresses on
+    /// every interface.
+    fn peer_on(
+        &mut self,
+        index: usize,
+        service: &Service,
+        interface: &Interface,
+    ) -> Result<(), network::Error> {
+        let (peer, name) = (service.peer_address, &interface.name);
+        let is_link_local = matches!(peer, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let is_own = interface.addresses.contains(&peer);
+        if !is_link_local && !is_own && !interface.leads_to(peer)? {
+            let what = format!(
+                "no route leads to {peer} on {name} without a gateway: heartbeats to it say nothing of the service's network; allowed: \
+                 the peer's address on {name}"
+            );
+            self.warning(index, "peer_address", what);
         }
         Ok(())
     }

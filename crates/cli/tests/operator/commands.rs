@@ -119,6 +119,27 @@ fn the_peer_must_answer() {
     assert_eq!(outcome.code, 0, "{}", outcome.errors);
 }
 
+/// Linux would answer for it on `eth0` all the same.
+#[test]
+fn a_peer_that_is_not_on_the_services_interface_is_warned_of() {
+    let Some(lan) = Lan::new("a_peer_that_is_not_on_the_services_interface_is_warned_of") else {
+        return;
+    };
+    lan.add_second();
+    let file = lan.config("10.0.0.3", "10.1.0.3");
+    let outcome = lan.steadfast(&["check-config", "--config", file.to_str().unwrap()]);
+    let warning = "peer_address: warning: no route leads to 10.1.0.3 on eth0 without a gateway";
+    assert_eq!(
+        (outcome.code, outcome.errors.contains(warning)),
+        (0, true),
+        "{}",
+        outcome.errors
+    );
+    let right = lan.config("", "");
+    let outcome = lan.steadfast(&["check-config", "--config", right.to_str().unwrap()]);
+    assert!(!outcome.errors.contains("no route leads"), "{}", outcome.errors);
+}
+
 #[test]
 fn a_vip_that_another_machine_has_is_refused() {
     let Some(lan) = Lan::new("a_vip_that_another_machine_has_is_refused") else {

@@ -50,6 +50,20 @@ impl Interface {
             .find(|own| own.is_ipv4() == address.is_ipv4())
     }
 
+    /// Whether `address` is a neighbour on it: the route there leads out of this interface, and to no gateway.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    pub fn leads_to(&self, address: IpAddr) -> Result<bool, Error> {
+        match Netlink::open()?.route_to(address) {
+            Ok(route) => Ok(route == Some((self.index, false))),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
+                Ok(false)
+            }
+            Err(error) => Err(Error::at("find the route to", address)(error)),
+        }
+    }
+
     /// Whether it merges received packets in hardware (LRO). Nothing if the driver does not say.
     ///
     /// # Errors

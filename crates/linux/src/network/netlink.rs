@@ -108,16 +108,35 @@ impl Netlink {
 
     /// Whether packets to this address of the interface are taken.
     pub(super) fn takes(&self, address: IpAddr, index: u32) -> io::Result<bool> {
-        let destination = RouteAttribute::Destination(match address {
-            IpAddr::V4(v4) => RouteAddress::Inet(v4),
-            IpAddr::V6(v6) => RouteAddress::Inet6(v6),
-        });
+        let destination = destination(address);
         let mut message = RouteMessage::default();
         message.header.address_family = family(address.is_ipv6());
         message.attributes = vec![RouteAttribute::Table(TABLE_LOCAL), RouteAttribute::Oif(index)];
         let answers = self.dump(RouteNetlinkMessage::GetRoute(message))?;
         Ok(answers.iter().any(|answer| {
             matches!(answer, RouteNetlinkMessage::NewRoute(route) if route.attributes.contains(&destination))
+        }))
+    }
+
+    /// The interface that the route to this address leads out of, and whether it leads to a gateway.
+    pub(super) fn route_to(&self, address: IpAddr) -> io::Result<Option<(u32, bool)>> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address.is_ipv6());
+        message.header.destination_prefix_length = host_prefix(address);
+        message.attributes = vec![destination(address)];
+        let answers = self.request(RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST)?;
+        Ok(answers.iter().find_map(|answer| {
+            let RouteNetlinkMessage::NewRoute(route) = answer else {
+                return None;
+            };
+            let is_gateway = |attribute: &RouteAttribute| {
+                matches!(attribute, RouteAttribute::Gateway(_) | RouteAttribute::Via(_))
+            };
+            let out = route.attributes.iter().find_map(|attribute| match attribute {
+                RouteAttribute::Oif(index) => Some(*index),
+                _ => None,
+            });
+            Some((out?, route.attributes.iter().any(is_gateway)))
         }))
     }
 
@@ -389,6 +408,13 @@ fn family(ipv6: bool) -> AddressFamily {
     } else {
         AddressFamily::Inet
     }
+}
+
+fn destination(address: IpAddr) -> RouteAttribute {
+    RouteAttribute::Destination(match address {
+        IpAddr::V4(v4) => RouteAddress::Inet(v4),
+        IpAddr::V6(v6) => RouteAddress::Inet6(v6),
+    })
 }
 
 fn host_prefix(address: IpAddr) -> u8 {
