@@ -272,6 +272,18 @@ pub enum Report {
         /// The service.
         service: ServiceIndex,
     },
+    /// The agent was away for so long that the other node may have gone on alone, and only it can tell (`node::doubt`).
+    Doubted {
+        /// The service.
+        service: ServiceIndex,
+        /// This node is its primary.
+        is_primary: bool,
+    },
+    /// The other node has said that it did not.
+    Confirmed {
+        /// The service.
+        service: ServiceIndex,
+    },
     /// A connection cannot be continued.
     Unrestorable {
         /// The service.

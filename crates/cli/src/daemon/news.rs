@@ -19,6 +19,14 @@ impl Executor {
             }
             Report::Failed { service, why } => tell_failure(self.service_name(*service), Some(why)),
             Report::Mended { service } => tell_failure(self.service_name(*service), None),
+            Report::Doubted { service, is_primary } => tell_doubt(self.service_name(*service), *is_primary),
+            Report::Confirmed { service } => {
+                let service = self.service_name(*service);
+                tracing::info!(
+                    service,
+                    "the other node did not go on alone: this node goes on as before"
+                );
+            }
             Report::TakenOver { service } => {
                 let Some(taken) = node.takeovers(*service).last() else {
                     return;
@@ -83,4 +91,15 @@ fn tell_failure(service: &str, why: Option<&str>) {
         ),
         None => tracing::info!(service, "the service's network is whole again on this node"),
     }
+}
+
+/// The agent was away for so long that the other node may have gone on alone.
+fn tell_doubt(service: &str, is_primary: bool) {
+    let what = if is_primary {
+        "the agent was away for long, and the other node may have gone on alone: this node is mute until that one says that it did not"
+    } else {
+        "the agent was away for long, and the other node may have gone on alone: until that one says that it did not, none of its \
+         connections is taken over"
+    };
+    tracing::warn!(service, "{what}");
 }

@@ -11,7 +11,7 @@
 
 use super::Node;
 use crate::Instant;
-use crate::action::{Gate, ServiceIndex};
+use crate::action::{Action, Gate, Report, ServiceIndex};
 use crate::role::Role;
 use crate::standing::{Arbiter, Word};
 
@@ -41,9 +41,15 @@ impl Node {
             return;
         }
         service.doubted = Some(now);
-        if service.role() == Role::Primary {
+        let is_primary = service.role() == Role::Primary;
+        if is_primary {
             self.set_gate(index, Gate::Mute);
         }
+        let report = Report::Doubted {
+            service: index,
+            is_primary,
+        };
+        self.actions.push_back(Action::Report(report));
     }
 
     /// The other node may say that it has not gone on alone: what it said before it heard of this is no answer.
@@ -55,9 +61,14 @@ impl Node {
         );
         let is_same = is_partner && word.epoch == service.standing.epoch();
         let is_answer = |since: &mut Instant| word.echo.is_some_and(|echo| echo >= *since);
-        if is_same && service.doubted.take_if(is_answer).is_some() && service.role() == Role::Primary {
+        if !is_same || service.doubted.take_if(is_answer).is_none() {
+            return;
+        }
+        if service.role() == Role::Primary {
             self.set_gate(index, Gate::Primary);
         }
+        let report = Report::Confirmed { service: index };
+        self.actions.push_back(Action::Report(report));
     }
 
     /// The log has been read to its end, and what stands in it is to be taken over: not if it is in doubt.
