@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, kill, raise, signal};
 use nix::unistd::Pid;
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use steadfast_linux::network::sockets;
 use steadfast_linux::wire::Mode;
 
@@ -21,6 +21,7 @@ use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
 const ADDRESS: &str = "STEADFAST_TEST_SERVER";
+const PROTOCOL: &str = "STEADFAST_TEST_PROTOCOL";
 
 /// The server, when this binary runs as one: obeys the lines of its standard input, each after the one before.
 #[test]
@@ -36,7 +37,7 @@ fn server_process() {
         // SAFETY: the default action runs no code of ours.
         unsafe { signal(deadly, SigHandler::SigDfl) }.expect("signal");
     }
-    let listener = TcpListener::bind(address.parse::<SocketAddr>().expect("an address")).expect("bind");
+    let listener = listener(address.parse().expect("an address"));
     println!("listening");
     let mut connection: Option<TcpStream> = None;
     for line in std::io::stdin().lines() {
@@ -58,6 +59,16 @@ fn server_process() {
         println!("done");
     }
     std::process::exit(0); // whoever gave the orders is gone
+}
+
+fn listener(address: SocketAddr) -> TcpListener {
+    let protocol: i32 = std::env::var(PROTOCOL).expect("set").parse().expect("a number");
+    let socket =
+        Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol.into())).expect("socket");
+    socket.set_reuse_address(true).expect("set");
+    socket.bind(&address.into()).expect("bind");
+    socket.listen(16).expect("listen");
+    socket.into()
 }
 
 /// Writes until the kernel takes no more; returns how much it took.
@@ -86,12 +97,13 @@ struct Server {
 }
 
 impl Server {
-    fn start(host: &Host, address: SocketAddr) -> Self {
+    fn start(host: &Host, address: SocketAddr, protocol: Protocol) -> Self {
         let mut child = host
             .run(|| {
                 Command::new(std::env::current_exe().expect("this binary"))
                     .args(["--ignored", "--exact", "server_process", "--nocapture"])
                     .env(ADDRESS, address.to_string())
+                    .env(PROTOCOL, i32::from(protocol).to_string())
                     .stdin(Stdio::piped())
                     .stdout(Stdio::piped())
                     .spawn()
@@ -176,11 +188,11 @@ struct Scene {
 
 impl Scene {
     /// The server listens at `bound`.
-    fn at(lan: &Lan, family: Family, bound: IpAddr) -> Self {
+    fn at(lan: &Lan, family: Family, bound: IpAddr, protocol: Protocol) -> Self {
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
         let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
         let reading = Reading::of(&wire);
-        let mut server = Server::start(&lan.primary, (bound, family.vip().port()).into());
+        let mut server = Server::start(&lan.primary, (bound, family.vip().port()).into(), protocol);
         let client = lan.client.connect(family.vip());
         server.obey("accept");
         let tap = Tap::on(&lan.client, "port3");
@@ -196,7 +208,7 @@ impl Scene {
     }
 
     fn new(lan: &Lan, family: Family) -> Self {
-        Self::at(lan, family, family.vip().ip())
+        Self::at(lan, family, family.vip().ip(), Protocol::TCP)
     }
 
     /// Nothing but `expected` is heard by the client, and the connection is open.
@@ -306,21 +318,24 @@ fn nothing_without_data_is_heard_behind_a_silenced_fin() {
     }
 }
 
-/// A server is found dead whether it listened at the VIP, at every address, or at every one of both families.
+/// A server is found dead whether it listened at the VIP, at every address, or at every one of both families; with Multipath TCP, too.
 #[test]
 fn a_server_is_known_wherever_it_listens() {
     let Some(lan) = Lan::new("a_server_is_known_wherever_it_listens") else {
         return;
     };
-    let cases: [(Family, IpAddr); 3] = [
-        (Family::V4, Ipv4Addr::UNSPECIFIED.into()),
-        (Family::V6, Ipv6Addr::UNSPECIFIED.into()),
-        (Family::V4, Ipv6Addr::UNSPECIFIED.into()),
+    let multipath = Protocol::from(262); // IPPROTO_MPTCP
+    let cases: [(Family, IpAddr, Protocol); 5] = [
+        (Family::V4, Ipv4Addr::UNSPECIFIED.into(), Protocol::TCP),
+        (Family::V6, Ipv6Addr::UNSPECIFIED.into(), Protocol::TCP),
+        (Family::V4, Ipv6Addr::UNSPECIFIED.into(), Protocol::TCP),
+        (Family::V4, Ipv6Addr::UNSPECIFIED.into(), multipath),
+        (Family::V6, Ipv6Addr::UNSPECIFIED.into(), multipath),
     ];
-    for (family, bound) in cases {
-        let mut scene = Scene::at(&lan, family, bound);
+    for (family, bound, protocol) in cases {
+        let mut scene = Scene::at(&lan, family, bound, protocol);
         scene.end(End::Signal(Signal::SIGKILL));
-        scene.assert_silenced(&format!("{family:?} at {bound}"));
+        scene.assert_silenced(&format!("{family:?} at {bound}, {protocol:?}"));
         scene.hears(b"", "the end");
     }
 }
@@ -385,7 +400,7 @@ fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
         let deaths = scene.guard.server_deaths(family.service());
         scene.guard.forget_server_deaths(family.service(), deaths);
         scene.guard.set_modes(Mode::Sole);
-        let mut server = Server::start(&lan.primary, family.vip());
+        let mut server = Server::start(&lan.primary, family.vip(), Protocol::TCP);
         let from = scene.client.local_addr().expect("connected");
         let socket = lan
             .client
@@ -559,7 +574,7 @@ fn a_listeners_death_is_noticed_without_a_wire_too() {
         };
         let family = Family::V4;
         let guard = WireOn::new(&lan.primary, &lan.backup, &options(), mode);
-        let mut server = Server::start(&lan.primary, family.vip());
+        let mut server = Server::start(&lan.primary, family.vip(), Protocol::TCP);
         server.signal(Signal::SIGKILL);
         server.wait_for_end();
         assert!(guard.server_deaths(family.service()) > 0, "{mode:?}");
@@ -576,7 +591,7 @@ fn a_listener_that_dies_while_it_is_looked_for_is_not_forgotten() {
     let family = Family::V4;
     let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Sole);
     let die = || {
-        let mut server = Server::start(&lan.primary, family.vip());
+        let mut server = Server::start(&lan.primary, family.vip(), Protocol::TCP);
         server.signal(Signal::SIGKILL);
         server.wait_for_end();
     };
@@ -605,7 +620,7 @@ fn a_strangers_death_is_nothing() {
         (&lan.client, family.address(1)),
     ] {
         let address = (address, family.vip().port()).into();
-        let mut stranger = Server::start(host, address);
+        let mut stranger = Server::start(host, address, Protocol::TCP);
         let connection = lan.backup.connect(address);
         stranger.obey("accept");
         stranger.signal(Signal::SIGKILL);
