@@ -179,6 +179,12 @@ pub(crate) struct Path {
     doubted: Option<Instant>,
     /// Answers to questions before the doubt must not count: the next question says so.
     asks_anew: bool,
+    /// The first question that can have brought the last answer was asked then.
+    proof_from: Option<Instant>,
+    /// When hosts were last asked anew.
+    asked_anew: Option<Instant>,
+    /// Both nodes reach each other through the service's interfaces, and no host answers either: the hosts are gone, not the paths.
+    are_hosts_gone: bool,
     peer: Option<PathWord>,
     damping: Damping,
 }
@@ -199,6 +205,9 @@ impl Path {
             ask_at: now,
             doubted: None,
             asks_anew: false,
+            proof_from: None,
+            asked_anew: None,
+            are_hosts_gone: false,
             peer: None,
             damping: Damping::default(),
         }
@@ -237,17 +246,18 @@ impl Path {
     /// An outside host has answered a question that counts.
     pub(crate) fn on_answer(&mut self, now: Instant) {
         self.answered = Some(now);
+        self.proof_from = self.asked_anew;
         self.doubted = None;
     }
 
     /// What the peer says of its side. Its trouble may be this node's too, and so may the end of it: what was known before proves
-    /// nothing.
+    /// nothing. An answer counts by the time of its question, since it may come much later than the path broke.
     pub(crate) fn on_word(&mut self, now: Instant, word: Option<PathWord>) {
         let last = std::mem::replace(&mut self.peer, word);
         let was_troubled = last.is_some_and(PathWord::is_troubled);
         let is_troubled = word.is_some_and(PathWord::is_troubled);
         let is_old = |at| now.since(at) >= self.detector.patience() / 2;
-        let begins = is_troubled && !was_troubled && self.answered.is_none_or(is_old);
+        let begins = is_troubled && !was_troubled && self.proof_from.is_none_or(is_old);
         // What both had lost is back, perhaps for both.
         let ends = !is_troubled && was_troubled && self.doubted.is_some();
         if begins || ends {
@@ -284,6 +294,12 @@ impl Path {
         }
         let (is_good, is_known) = (self.is_good(now), self.is_known());
         self.damping.on_look(now, is_good, is_known);
+        if !is_late {
+            self.are_hosts_gone = self.has_carrier
+                && self.meets(now)
+                && self.outside(now) == Outside::Lost
+                && self.peer().outside == Outside::Lost;
+        }
     }
 
     /// Whether outside hosts are to be asked now; `Some(true)`: and answers to earlier questions are to be ignored.
@@ -299,7 +315,11 @@ impl Path {
         };
         self.ask_at = now + wait;
         self.first_asked.get_or_insert(now);
-        Some(std::mem::take(&mut self.asks_anew))
+        let anew = std::mem::take(&mut self.asks_anew);
+        if anew {
+            self.asked_anew = Some(now);
+        }
+        Some(anew)
     }
 
     /// When [`asks`](Self::asks) has something to say.
@@ -339,6 +359,13 @@ impl Path {
             (Some(_), doubted) if since(doubted, DOUBT_MAX) => Outside::Lost,
             (Some(_), Some(_)) => Outside::Doubted,
         }
+    }
+
+    /// Whether clients reach this node, as far as it knows. Hosts that had stopped answering both nodes before the peer was late say
+    /// nothing about this node's path.
+    pub(crate) fn is_reached(&self, now: Instant) -> bool {
+        let is_reached = matches!(self.outside(now), Outside::Unknown | Outside::Reached);
+        is_reached || self.has_carrier && self.are_hosts_gone
     }
 
     /// What this node says of its side.

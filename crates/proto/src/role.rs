@@ -68,6 +68,8 @@ pub enum Event {
     Withdrawn,
     /// A step that the role needs failed in this node's network.
     Failed,
+    /// A step failed that the consent to a peer's return needs, and the peer has not heard of the consent.
+    ConsentFailed,
     /// Outside hosts reach the VIP here.
     Reached,
     /// The last connection of a takeover is decided.
@@ -105,8 +107,8 @@ impl Role {
     /// The role after `event`; `None` if it changes nothing.
     pub fn after(self, event: Event) -> Option<Self> {
         use Event::{
-            Alone, Begins, Consented, Decided, Failed, PeerBack, PeerLeaves, PeerReturns, PeerServes,
-            PeerSilent, PeerSpeaks, PeerYields, Reached, Withdrawn,
+            Alone, Begins, ConsentFailed, Consented, Decided, Failed, PeerBack, PeerLeaves, PeerReturns,
+            PeerServes, PeerSilent, PeerSpeaks, PeerYields, Reached, Withdrawn,
         };
         match (self, event) {
             (Self::Joining, Begins) => Some(Self::Primary),
@@ -116,13 +118,15 @@ impl Role {
             (
                 Self::Joining,
                 PeerReturns | Consented | PeerSilent | PeerBack | PeerYields | PeerLeaves | Withdrawn
-                | Failed | Reached | Decided,
+                | Failed | Reached | Decided | ConsentFailed,
             ) => None,
 
             // Until it has claimed the VIP its output is held to the wire by the egress guard.
             (Self::Primary, PeerSilent | PeerLeaves) => Some(Self::Claiming),
             (Self::Primary, PeerReturns | PeerBack) => Some(Self::Primary),
             (Self::Primary, PeerSpeaks | Failed) => Some(Self::Standby),
+            // Its connections are live, and nobody else has them.
+            (Self::Primary, ConsentFailed) => Some(Self::Sole),
             (
                 Self::Primary,
                 Begins | Alone | PeerServes | Consented | PeerYields | Withdrawn | Reached | Decided,
@@ -135,7 +139,7 @@ impl Role {
             (
                 Self::Claiming,
                 Begins | Alone | PeerServes | Consented | PeerSilent | PeerYields | PeerLeaves | Withdrawn
-                | Failed | Decided,
+                | Failed | Decided | ConsentFailed,
             ) => None,
 
             // It has seen nothing that it could go on from.
@@ -144,7 +148,8 @@ impl Role {
             (Self::Returning, Begins) => Some(Self::Primary),
             (
                 Self::Returning,
-                Alone | PeerServes | PeerReturns | PeerBack | PeerYields | PeerLeaves | Reached | Decided,
+                Alone | PeerServes | PeerReturns | PeerBack | PeerYields | PeerLeaves | Reached | Decided
+                | ConsentFailed,
             ) => None,
 
             (Self::Backup, PeerSilent | PeerYields) => Some(Self::TakingOver),
@@ -152,7 +157,7 @@ impl Role {
             (
                 Self::Backup,
                 Begins | Alone | PeerServes | PeerReturns | Consented | PeerBack | PeerLeaves | Failed
-                | Reached | Decided,
+                | Reached | Decided | ConsentFailed,
             ) => None,
 
             (Self::TakingOver, Decided) => Some(Self::Sole),
@@ -160,7 +165,7 @@ impl Role {
             (
                 Self::TakingOver,
                 Begins | Alone | PeerServes | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
-                | PeerLeaves | Withdrawn | Failed | Reached,
+                | PeerLeaves | Withdrawn | Failed | Reached | ConsentFailed,
             ) => None,
 
             (Self::Sole, PeerReturns) => Some(Self::Primary),
@@ -168,7 +173,7 @@ impl Role {
             (
                 Self::Sole,
                 Begins | Alone | PeerServes | Consented | PeerSilent | PeerBack | PeerYields | PeerLeaves
-                | Withdrawn | Failed | Reached | Decided,
+                | Withdrawn | Failed | Reached | Decided | ConsentFailed,
             ) => None,
 
             // What the peer holds alone is not this node's to speak for, also when the peer falls silent.
@@ -177,7 +182,7 @@ impl Role {
             (
                 Self::Standby,
                 Alone | PeerSpeaks | PeerReturns | Consented | PeerSilent | PeerBack | PeerYields
-                | PeerLeaves | Withdrawn | Failed | Reached | Decided,
+                | PeerLeaves | Withdrawn | Failed | Reached | Decided | ConsentFailed,
             ) => None,
         }
     }
@@ -198,7 +203,7 @@ impl Role {
 
 impl Event {
     /// All events, for tables.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Begins,
         Self::Alone,
         Self::PeerSpeaks,
@@ -211,6 +216,7 @@ impl Event {
         Self::PeerLeaves,
         Self::Withdrawn,
         Self::Failed,
+        Self::ConsentFailed,
         Self::Reached,
         Self::Decided,
     ];
@@ -242,6 +248,7 @@ mod tests {
         Primary -- PeerBack --> Primary
         Primary -- PeerLeaves --> Claiming
         Primary -- Failed --> Standby
+        Primary -- ConsentFailed --> Sole
         Claiming -- PeerSpeaks --> Standby
         Claiming -- PeerReturns --> Primary
         Claiming -- PeerBack --> Primary
@@ -265,14 +272,15 @@ mod tests {
         ");
     }
 
-    /// A node starts to speak alone when it holds the gate, or has asked outside hosts.
+    /// A node starts to speak alone when it holds the gate, or has asked outside hosts; or goes on, since its consent was never heard.
     #[test]
     fn only_a_backup_or_a_claimant_starts_to_speak_alone() {
         for role in Role::ALL {
             for event in Event::ALL {
                 if role.after(event).is_some_and(Role::speaks_alone) {
                     assert!(
-                        matches!(role, Role::Backup | Role::TakingOver | Role::Claiming),
+                        matches!(role, Role::Backup | Role::TakingOver | Role::Claiming)
+                            || event == Event::ConsentFailed,
                         "{role:?} {event:?}"
                     );
                 }

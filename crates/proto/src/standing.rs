@@ -108,16 +108,18 @@ pub struct Standing {
     config: StandingConfig,
     role: Role,
     epoch: u64,
-    /// A backup's own lease.
+    /// A backup's own lease; or how long a node may speak alone on its peer's promise.
     lease_until: Option<Instant>,
-    /// Echoes of what was sent up to then give no lease: the clock stood still since.
-    paused_at: Instant,
+    /// Echoes of what was sent up to then give no lease: the clock stood still since, or this node said that it leaves.
+    echoes_after: Instant,
     /// The lease that the other node may have from this one.
     granted_until: Option<Instant>,
     /// The epoch that the arbiter has given to this node.
     confirmed: Option<u64>,
     /// Nobody must be asked before.
     ask_at: Instant,
+    /// Until then the primary may speak alone on the word of this backup, which had left: the arbiter is not asked for its epoch.
+    promised_until: Instant,
     /// The arbiter was asked in this role: it may have given an epoch without this node knowing.
     has_asked: bool,
     /// The primary is silent or yields, and the lease was over: the arbiter decides.
@@ -146,10 +148,11 @@ impl Standing {
             role,
             epoch,
             lease_until: None,
-            paused_at: Instant::ZERO,
+            echoes_after: Instant::ZERO,
             granted_until: None,
             confirmed: is_confirmed.then_some(epoch),
             ask_at: now,
+            promised_until: Instant::ZERO,
             has_asked: false,
             is_wanted: false,
             knows: config.arbiter != Arbiter::Witness,
@@ -160,6 +163,7 @@ impl Standing {
             has_failed: false,
         };
         standing.grant(now); // what the agent before has granted is not known
+        standing.keep_promise(now); // nor what it has promised
         standing
     }
 
@@ -188,6 +192,13 @@ impl Standing {
         self.lease_until
     }
 
+    /// Time has passed: a promise that has ended gives no right to claim.
+    pub fn on_timeout(&mut self, now: Instant) {
+        if self.role == Role::Claiming && !self.has_lease(now) {
+            self.lease_until = None;
+        }
+    }
+
     /// Whether this node is the wire of a primary that counts on it: then it may speak for connections that it has taken over, as soon
     /// as that primary has answered this agent, and for as long as it goes on answering.
     pub fn is_counted_on(&self, now: Instant) -> bool {
@@ -202,13 +213,14 @@ impl Standing {
 
     /// From when on a node that claims may bring the address here; nothing if it has not got the right to.
     pub fn claims_at(&self) -> Option<Instant> {
-        let has_right = self.role == Role::Claiming && self.is_confirmed();
-        has_right.then(|| self.granted_until.unwrap_or(Instant::ZERO))
+        let has_right = self.is_confirmed() || self.lease_until.is_some();
+        (self.role == Role::Claiming && has_right).then(|| self.granted_until.unwrap_or(Instant::ZERO))
     }
 
     /// Whether a node that claims may bring the address here now.
     pub fn may_claim(&self, now: Instant) -> bool {
-        self.claims_at().is_some_and(|at| now >= at)
+        let has_right = self.is_confirmed() || self.has_lease(now);
+        has_right && self.claims_at().is_some_and(|at| now >= at)
     }
 
     /// Whether the arbiter has given the epoch, in which this node speaks or is going to, to it.
@@ -265,7 +277,10 @@ impl Standing {
                 let at = self.ask_at.max(self.granted_until.unwrap_or(self.ask_at));
                 self.is_reached.then_some(at)
             }
-            Role::Backup => (self.is_wanted && self.is_reached).then_some(self.ask_at),
+            Role::Backup => {
+                let at = self.ask_at.max(self.promised_until);
+                (self.is_wanted && self.is_reached).then_some(at)
+            }
             Role::Joining | Role::Primary | Role::Returning | Role::Standby => None,
         }
     }
@@ -320,12 +335,18 @@ impl Standing {
             .event_of(word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
         if self.is_wire_of(word) && !self.leaves() {
-            let fresh = word.echo.filter(|sent| *sent > self.paused_at);
-            let until = fresh.map(|sent| sent + self.config.lease);
-            self.lease_until = self.lease_until.max(until);
+            self.extend_lease(word);
         }
+        self.hear_promise(word);
         self.grant(now);
         change
+    }
+
+    /// The peer has answered what this node sent: a lease runs from the sending.
+    fn extend_lease(&mut self, word: &Word) {
+        let fresh = word.echo.filter(|sent| *sent > self.echoes_after);
+        let until = fresh.map(|sent| sent + self.config.lease);
+        self.lease_until = self.lease_until.max(until);
     }
 
     /// Nobody is to be fenced who says itself that it is mute in this node's epoch.
@@ -342,7 +363,7 @@ impl Standing {
 
     /// The clock by which the lease is measured stood still: the lease may have ended.
     pub fn on_pause(&mut self, now: Instant) {
-        (self.lease_until, self.paused_at) = (None, now);
+        (self.lease_until, self.echoes_after) = (None, now);
     }
 
     /// The peer is silent.
@@ -356,6 +377,12 @@ impl Standing {
             return None;
         }
         self.change(now, Event::Alone, 0)
+    }
+
+    /// The step failed that this node's consent to a peer's return needs. The peer has not heard of the consent, so this node goes on alone,
+    /// in the epoch from before it.
+    pub fn on_consent_failed(&mut self, now: Instant, epoch: u64) -> Option<Change> {
+        self.change(now, Event::ConsentFailed, epoch)
     }
 
     /// Outside hosts reach the VIP here.
@@ -401,7 +428,7 @@ impl Standing {
         let to = from.after(event)?;
         self.epoch = match (event, to) {
             (Event::Begins | Event::PeerReturns, _) => self.epoch.max(epoch) + 1,
-            (Event::PeerServes | Event::Consented, _) => epoch,
+            (Event::PeerServes | Event::Consented | Event::ConsentFailed, _) => epoch,
             (Event::PeerSpeaks | Event::PeerBack, _) => self.epoch.max(epoch),
             (_, Role::TakingOver) | (Event::Reached, _) => self.epoch + 1,
             _ => self.epoch,
@@ -413,6 +440,11 @@ impl Standing {
             Event::PeerLeaves => {
                 self.granted_until = Some(now); // it has promised to take nothing over
                 self.confirmed = is_fence.then_some(self.epoch + 1);
+            }
+            Event::PeerBack
+                if from == Role::Claiming && self.confirmed == Some(self.epoch + 1) && !is_fence =>
+            {
+                self.epoch += 1; // the arbiter's, in which it has said nothing
             }
             Event::PeerBack => self.confirmed = None, // the promise is over
             // It is well, and will say that it is mute.

@@ -94,6 +94,8 @@ struct Node {
     given: Option<u64>,
     /// Its connections are as they were left at the beginning of this epoch, or later; nothing if it has none.
     base: Option<u64>,
+    /// Since then it does not trust its log: it had left, and the primary has not said that it did not go on alone.
+    doubts: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +123,8 @@ enum Action {
     TakeOver(usize),
     /// A wire that is cut off gives way to its primary; it may be wrong.
     GiveWay(usize),
+    /// Its path works again, or the primary's does not: it is the wire as before.
+    Stay(usize),
     /// A step that a node's role needs fails, or is made good.
     Fail(usize, bool),
     /// A node's power fails and comes back: its connections are gone.
@@ -172,6 +176,7 @@ impl Pair {
             spoke: None,
             given: None,
             base: None,
+            doubts: None,
         }
     }
 
@@ -188,6 +193,10 @@ impl Pair {
         }
         node.heard = Some(sent);
         let before = node.standing.clone();
+        let is_its_primary = word.role == Role::Primary && word.epoch == before.epoch();
+        if is_its_primary && node.doubts < word.echo.map(|echo| echo.as_nanos() / TICK) {
+            node.doubts = None;
+        }
         let mut change = node.standing.on_word(at(state.now), &word);
         // Who finds itself deposed can return on the same word.
         while change.is_some() {
@@ -210,7 +219,12 @@ impl Pair {
         );
         let other = &state.nodes[1 - node];
         let other_spoke = other.spoke.is_some_and(|epoch| epoch > before.epoch());
-        state.is_contradicted |= begins && other_spoke;
+        let trusts = state.nodes[node].doubts.is_none();
+        state.is_contradicted |= begins && other_spoke && trusts;
+        if change.is_some() {
+            state.nodes[node].doubts = None;
+        }
+        let other = &state.nodes[1 - node];
         let Some(Change { to, event, .. }) = change else {
             return;
         };
@@ -282,7 +296,7 @@ impl Pair {
                 let gave_way = state.nodes[node].standing.leaves();
                 self.play(&mut state, &[Action::Path(node, Knows::Whole)]);
                 if gave_way {
-                    self.play(&mut state, &[Action::Leave(node, false)]);
+                    self.play(&mut state, &[Action::Stay(node)]);
                 }
             }
         }
@@ -374,8 +388,11 @@ impl Pair {
     }
 }
 
+/// Nanoseconds.
+const TICK: u64 = 100_000_000;
+
 const fn at(ticks: u64) -> Instant {
-    Instant::from_nanos(ticks * 100_000_000)
+    Instant::from_nanos(ticks * TICK)
 }
 
 impl Model for Pair {
@@ -431,6 +448,9 @@ impl Model for Pair {
                 actions.extend(Knows::ALL.map(|knows| Action::Path(node, knows)));
                 actions.extend([Action::TakeOver(node), Action::GiveWay(node)]);
             }
+            if state.paths > 0 && state.orders == 0 && state.nodes[node].standing.leaves() {
+                actions.push(Action::Stay(node));
+            }
             if state.crashes < self.bounds.crashes {
                 actions.push(Action::Crash(node));
             }
@@ -450,7 +470,14 @@ impl Model for Pair {
                 self.note(state, node, &before, change);
             };
         match action {
-            Action::Tick => state.now += 1,
+            Action::Tick => {
+                state.now += 1;
+                let now = at(state.now);
+                state
+                    .nodes
+                    .iter_mut()
+                    .for_each(|node| node.standing.on_timeout(now));
+            }
             Action::Say(node) => {
                 let Node { standing, heard, .. } = &state.nodes[node];
                 let word = Word {
@@ -492,12 +519,20 @@ impl Model for Pair {
             Action::Leave(node, leaves) => {
                 state.orders += 1;
                 changed(&mut state, node, &mut |standing| standing.set_leaves(now, leaves));
+                doubt(&mut state, node, leaves);
+            }
+            Action::Stay(node) => {
+                changed(&mut state, node, &mut |standing| standing.set_leaves(now, false));
+                doubt(&mut state, node, false);
             }
             Action::Path(node, _)
             | Action::TakeOver(node)
             | Action::GiveWay(node)
             | Action::Fail(node, _) => {
-                changed(&mut state, node, &mut |standing| disturb(standing, now, action));
+                let trusts = state.nodes[node].doubts.is_none();
+                changed(&mut state, node, &mut |standing| {
+                    disturb(standing, now, action, trusts)
+                });
                 let is_failure = matches!(action, Action::Fail(..));
                 state.failures += u8::from(is_failure);
                 state.paths += u8::from(!is_failure);
@@ -542,14 +577,24 @@ impl Model for Pair {
     }
 }
 
-/// What a path, or a step that fails, makes of a node's standing.
-fn disturb(standing: &mut Standing, now: Instant, action: Action) -> Option<Change> {
+/// A backup that has left and is the wire as before does not trust its log.
+fn doubt(state: &mut State, node: usize, leaves: bool) {
+    let now = state.now;
+    let node = &mut state.nodes[node];
+    if !leaves && node.standing.role() == Role::Backup {
+        node.doubts = Some(now);
+    }
+}
+
+/// What a path, or a step that fails, makes of a node's standing. A node that does not trust its log takes over from nobody that it hears.
+fn disturb(standing: &mut Standing, now: Instant, action: Action, trusts: bool) -> Option<Change> {
     match action {
         Action::Path(_, knows) => {
             let (meet, own, peer) = knows.sides();
-            standing.set_path(now, fitness(meet, own, peer), own != Outside::Lost)
+            let is_reached = matches!(own, Outside::Unknown | Outside::Reached);
+            standing.set_path(now, fitness(meet, own, peer), is_reached)
         }
-        Action::TakeOver(_) => standing.on_handover(now),
+        Action::TakeOver(_) if trusts => standing.on_handover(now),
         Action::GiveWay(_) if standing.role() == Role::Backup => standing.set_leaves(now, true),
         Action::Fail(_, has_failed) => standing.set_failed(now, has_failed),
         _ => None,
@@ -612,7 +657,7 @@ fn operated() -> Bounds {
 /// Less time, but paths that break, and are taken to be broken.
 fn cut() -> Bounds {
     Bounds {
-        ticks: if wanted().0 { 2 } else { 1 },
+        ticks: if is_large() { 3 } else { 2 },
         epochs: if wanted().0 { 4 } else { 3 },
         paths: if is_large() { 2 } else { 1 },
         ..bounds()
@@ -660,6 +705,8 @@ fn pair() -> Pair {
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     let further = [
+        (Bounds { restarts: 1, ..cut() }, LEASE),
+        (Bounds { crashes: 1, ..cut() }, LEASE),
         (cut(), Duration::ZERO),
         (failed(), Duration::ZERO),
         (crashed(), Duration::ZERO),
@@ -716,7 +763,7 @@ fn told(path: Vec<(State, Option<Action>)>) -> String {
     let mut lines = String::new();
     for (state, action) in path {
         let [one, other] = state.nodes.each_ref().map(|Node { standing, .. }| {
-            let until = standing.until().map(|until| until.as_nanos() / 100_000_000);
+            let until = standing.until().map(|until| until.as_nanos() / TICK);
             format!("{:?} {} {until:?}", standing.role(), standing.epoch())
         });
         write!(lines, "\n  {}: {one}, {other}, {action:?}", state.now).expect("a string takes it");

@@ -96,7 +96,7 @@ fn tell_failure(service: &str, why: Option<&str>) {
 /// The agent was away for so long that the other node may have gone on alone.
 fn tell_doubt(service: &str, is_primary: bool) {
     let what = if is_primary {
-        "the agent was away for long, and the other node may have gone on alone: this node is mute until that one says that it did not"
+        "the agent was away for long, and the other node may have gone on alone; this node is mute until that one says that it did not"
     } else {
         "the agent was away for long, and the other node may have gone on alone: until that one says that it did not, none of its \
          connections is taken over"

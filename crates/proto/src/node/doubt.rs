@@ -1,4 +1,5 @@
-//! A node whose agent was away for as long as an agent may be: the other one may have gone on alone meanwhile.
+//! A node whose agent was away for as long as an agent may be: the other one may have gone on alone meanwhile. So may the primary of a
+//! wire that had left, and takes its leave back.
 //!
 //! With an arbiter the epoch tells: a witness remembers who has it, a fence leaves nobody to be in doubt. Under `fail-stop` only the
 //! other node itself can tell, and it may have lost its power since, with all that it has told the clients. What this node then knows

@@ -2,7 +2,8 @@
 //! concerned. It is mute here meanwhile, its peer is told as if this node left, and the step is tried again.
 //!
 //! A primary and a node that returns stand down: the peer goes on, and this node comes back as any other does. A node that claims, or
-//! speaks alone, keeps its role and its connections: nobody else may serve.
+//! speaks alone, keeps its role and its connections: nobody else may serve. So does one whose consent to a peer's return failed, for
+//! that peer has none of its connections.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -68,6 +69,7 @@ impl Node {
     /// A step for a service failed in this node's network, or cannot be made good: `why` names it. To be called before any further
     /// action is carried out: what was to follow that step is forgotten.
     pub fn handle_failed(&mut self, now: Instant, index: ServiceIndex, why: String) {
+        let unheard = self.unheard_consent(index);
         // What the peer was to be told of the service is not so. It is told anew, of the others too.
         self.actions.retain(|action| match action {
             Action::Send(_) => false,
@@ -83,9 +85,23 @@ impl Node {
             let report = Report::Failed { service: index, why };
             self.actions.push_back(Action::Report(report));
         }
-        let change = service.standing.set_failed(now, true);
+        let goes_on = unheard.and_then(|epoch| service.standing.on_consent_failed(now, epoch));
+        let change = goes_on.or_else(|| service.standing.set_failed(now, true));
+        if goes_on.is_some() {
+            service.standing.set_failed(now, true);
+        }
         self.follow(now, index, change);
         self.send_heartbeat(now);
+    }
+
+    /// The epoch in which this node spoke alone, if it has just consented to its peer's return and the peer has not heard of it: the
+    /// gate is not open yet.
+    fn unheard_consent(&self, index: ServiceIndex) -> Option<u64> {
+        let is_gate = |action: &Action| matches!(action, Action::SetGate { service, gate: Gate::Primary, .. } if *service == index);
+        let service = self.service(index);
+        let is_untold = service.role() == Role::Primary && self.actions.iter().any(is_gate);
+        let before = service.roles.iter().rev().nth(1)?;
+        (is_untold && before.role == Role::Sole).then_some(before.epoch)
     }
 
     /// The network for a service is whole again; its interface has this MAC address now. What failed is done again.
@@ -243,6 +259,45 @@ mod tests {
         };
         assert_eq!(heartbeat.services[0].mac, [9; 6]);
         assert_eq!(gates(&actions, 0), [Gate::Wire]);
+    }
+
+    /// The peer that returns has none of the connections: they stay here.
+    #[test]
+    fn a_consent_that_fails_is_taken_back() {
+        let mut node = node(true);
+        hear(&mut node, 10, Role::Joining, 0);
+        hear(&mut node, 15, Role::Returning, 1);
+        hear(&mut node, 20, Role::Backup, 2);
+        while node.poll_action().is_some() {}
+        for millis in (30..800).step_by(10) {
+            node.handle_timeout(at(millis));
+            while let Some(action) = node.poll_action() {
+                if let Action::Announce { service } = action {
+                    node.handle_reached(at(millis), service);
+                }
+            }
+        }
+        assert_eq!(node.role(0), (Role::Sole, 3));
+        hear(&mut node, 800, Role::Returning, 3);
+        let done = carry_out(&mut node, 800);
+        assert_eq!(gates(&done, 0), [Gate::Sole], "its connections live");
+        assert_eq!(gates(&done, 1), [Gate::Primary]);
+        assert!(
+            !done
+                .iter()
+                .any(|action| matches!(action, Action::StandDown { .. }))
+        );
+        assert_eq!(node.role(0), (Role::Sole, 3));
+        assert_eq!(
+            words(&done).last(),
+            Some(&[(Role::Sole, true), (Role::Primary, false)])
+        );
+        // It consents when the step may be taken again.
+        hear(&mut node, 820, Role::Returning, 3);
+        assert_eq!(node.role(0), (Role::Sole, 3));
+        node.handle_mended(at(900), 0, [0; 6]);
+        hear(&mut node, 920, Role::Returning, 3);
+        assert_eq!(node.role(0), (Role::Primary, 4));
     }
 
     #[test]

@@ -28,11 +28,6 @@ impl Service {
         let (own, peer) = self.sides(now, meet);
         path::step(self.role(), meet, own, peer)
     }
-
-    /// Whether clients reach this node, as far as it knows.
-    fn is_reached(&self, now: Instant) -> bool {
-        matches!(self.path.outside(now), Outside::Unknown | Outside::Reached)
-    }
 }
 
 impl Node {
@@ -100,15 +95,17 @@ impl Node {
         let word = service.path.word(now);
         let is_news = std::mem::replace(&mut service.path_told, word) != word;
         let fitness = service.path.fitness(now);
-        let is_reached = service.is_reached(now);
+        let is_reached = service.path.is_reached(now);
         let change = service.standing.set_path(now, fitness, is_reached);
         self.follow(now, index, change);
         let service = &mut self.services[usize::from(index)];
         let serves = |peer: &crate::action::ServiceBeat| matches!(peer.role, Role::Primary | Role::Claiming);
         let is_partner = is_alive && service.peer.as_ref().is_some_and(serves);
-        match service.step(now) {
+        let step = service.step(now);
+        match step {
             Step::Stay => {}
-            Step::TakeOver if is_partner && !service.is_busy() => {
+            // Not before the primary has said that it did not go on alone meanwhile.
+            Step::TakeOver if is_partner && !service.is_busy() && service.doubted.is_none() => {
                 let change = service.standing.on_handover(now);
                 self.follow(now, index, change);
             }
@@ -116,7 +113,8 @@ impl Node {
             Step::TakeOver | Step::GiveWay => {}
         }
         let service = &self.services[usize::from(index)];
-        if service.gives_way && (service.role() != Role::Backup || service.path.is_steady(now)) {
+        let is_over = service.role() != Role::Backup || service.path.is_steady(now) || step == Step::TakeOver;
+        if service.gives_way && is_over {
             self.set_gives_way(now, index, false);
         }
         if is_news {
@@ -136,8 +134,12 @@ impl Node {
         let service = &mut self.services[usize::from(index)];
         let leaves = service.is_withdrawn || service.gives_way;
         let standing = &mut service.standing;
+        let left = standing.leaves();
         let change = standing.set_leaves(now, leaves);
         if standing.role() == Role::Backup {
+            if left && !standing.leaves() {
+                service.doubted = Some(now); // the primary may have gone on alone on this node's word
+            }
             // It is silent before the primary hears that it leaves, and goes on alone.
             let (service, until) = (index, standing.until());
             self.actions.push_back(Action::SetUntil { service, until });

@@ -76,15 +76,15 @@ impl Node {
             if matches!(word.role, Role::Backup | Role::Returning) {
                 self.claim_beside_mute(now, index);
             }
-            let ended = self.services[usize::from(index)].standing.until().is_some();
+            let before = self.services[usize::from(index)].standing.until();
             // Who finds itself deposed can return on the same word.
             while let Some(change) = self.services[usize::from(index)].standing.on_word(now, &word) {
                 self.follow(now, index, Some(change));
             }
             let standing = &self.services[usize::from(index)].standing;
             let (role, until) = (standing.role(), standing.until());
-            // A wire's lease; or the peer's word has taken the end of the right away.
-            if role == Role::Backup || role.speaks_alone() && ended && until.is_none() {
+            // A wire's lease; or the peer's word has moved the end of the right, or taken it away.
+            if role == Role::Backup || role.speaks_alone() && until != before {
                 let service = index;
                 self.actions.push_back(Action::SetUntil { service, until });
             }
@@ -218,6 +218,7 @@ impl Node {
                 takeover.on_timeout(now);
             }
             service.failure.on_timeout(now, index, &mut self.actions);
+            service.standing.on_timeout(now);
             self.confirm(now, index);
             let service = &mut self.services[usize::from(index)];
             let may_claim = service.standing.may_claim(now);
@@ -370,6 +371,7 @@ impl Node {
                 }
             }
             Role::Standby => self.stand_down(index, from.may_speak()),
+            Role::Sole if from == Role::Primary => self.set_gate(index, Gate::Sole),
             Role::Sole | Role::Joining => {}
         }
         self.tell_role(now, index, from);

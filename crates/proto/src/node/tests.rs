@@ -256,7 +256,7 @@ fn who_leaves_has_no_part_until_told_so() {
     }
 }
 
-/// What the primary says passes through the wire until it may go out by itself.
+/// What the primary says passes through the wire until it may go out by itself. The wire's word stands in for the arbiter.
 #[test]
 fn a_wire_that_leaves_is_missed_by_nobody() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness] {
@@ -267,15 +267,8 @@ fn a_wire_that_leaves_is_missed_by_nobody() {
         let now = two.now;
         two.nodes[1].handle_leave(now, 0, true);
         two.carry_out(1);
-        let must_ask = arbiter == Arbiter::Witness;
-        if must_ask {
-            two.pass(LONG);
-            assert_eq!(two.roles(), [(Role::Claiming, 2), (Role::Backup, 2)]);
-            assert_eq!(two.gates.map(|(gate, _)| gate), [Gate::Primary, Gate::Wire]);
-        }
-        two.verdict = Some(Verdict::Granted);
-        two.pass(SHORT + BEAT);
-        assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 3)]);
+        two.pass(SHORT);
+        assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 3)], "{arbiter:?}");
         let done = &two.network[0];
         let speaks = done.iter().position(|what| *what == "speak").expect("it speaks");
         assert!(
@@ -284,6 +277,52 @@ fn a_wire_that_leaves_is_missed_by_nobody() {
         );
         assert_eq!(done[speaks + 1], "take the address");
     }
+}
+
+/// Without a lease every right comes from the arbiter.
+#[test]
+fn without_a_lease_a_promise_gives_no_right() {
+    let mut two = Two::new(Arbiter::Witness);
+    for index in 0..2 {
+        let mut config = two.nodes[index].config.clone();
+        config.lease = Duration::ZERO;
+        two.nodes[index] = Node::new(config, two.now);
+    }
+    two.pass(SHORT);
+    two.verdict = None;
+    let now = two.now;
+    two.nodes[1].handle_leave(now, 0, true);
+    two.carry_out(1);
+    two.pass(LONG);
+    assert_eq!(two.roles(), [(Role::Claiming, 2), (Role::Backup, 2)]);
+    assert_eq!(two.gates.map(|(gate, _)| gate), [Gate::Primary, Gate::Wire]);
+    two.verdict = Some(Verdict::Granted);
+    two.pass(SHORT + BEAT);
+    assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 3)]);
+}
+
+/// A node that speaks alone while its arbiter does not answer may do so for as long as its peer says that it is mute.
+#[test]
+fn a_mute_peer_stands_in_for_an_arbiter_that_is_away() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(SHORT);
+    two.verdict = None;
+    let now = two.now;
+    two.nodes[1].handle_leave(now, 0, true);
+    two.carry_out(1);
+    two.pass(LONG * 5);
+    let (gate, until) = two.gates[0];
+    assert_eq!(gate, Gate::Sole);
+    let until = until.expect("the arbiter has said nothing");
+    assert!(until > two.now, "the peer goes on saying that it is mute");
+    two.kill(1).pass(LONG);
+    assert!(
+        two.gates[0].1.is_some_and(|until| until < two.now),
+        "it says nothing any more"
+    );
+    two.verdict = Some(Verdict::Granted);
+    two.pass(SHORT);
+    assert_eq!(two.gates[0], (Gate::Sole, None));
 }
 
 /// The arbiter's word comes when the wire has been told who is held: the gate is not begun anew, or every SYN would wait for ever.
@@ -474,19 +513,39 @@ fn nothing_is_given_to_an_application_that_does_not_serve() {
 }
 
 #[test]
-fn a_backup_that_takes_its_leave_back_begins_anew() {
+fn a_backup_that_takes_its_leave_back_is_the_wire_as_before() {
+    for arbiter in [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness] {
+        let mut two = Two::new(arbiter);
+        two.pass(SHORT);
+        two.hears = false;
+        let now = two.now;
+        for leaves in [true, false] {
+            two.nodes[1].handle_leave(now, 0, leaves);
+            two.carry_out(1);
+        }
+        assert_eq!(two.nodes[1].role(0).0, Role::Backup);
+        assert_eq!(two.gates[1].0, Gate::Wire, "{arbiter:?}: clients are served");
+        two.hears = true;
+        assert_eq!(two.pass(SHORT).roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
+        assert!(two.nodes[1].service(0).doubted.is_none(), "{arbiter:?}");
+    }
+}
+
+/// The primary may have gone on alone on the wire's word, and died before the wire could hear of it.
+#[test]
+fn a_backup_that_takes_its_leave_back_is_in_doubt_until_the_primary_confirms() {
     let mut two = Two::new(Arbiter::FailStop);
     two.pass(SHORT);
-    two.hears = false; // its word may have been heard, and the answer not
+    two.hears = false;
     let now = two.now;
-    two.nodes[1].handle_leave(now, 0, true);
-    two.carry_out(1);
-    two.nodes[1].handle_leave(now, 0, false);
-    two.carry_out(1);
-    assert_eq!(two.nodes[1].role(0).0, Role::Standby);
-    assert_eq!(two.gates[1].0, Gate::Mute);
-    two.hears = true;
-    assert_eq!(two.pass(SHORT).roles(), [(Role::Primary, 3), (Role::Backup, 3)]);
+    for leaves in [true, false] {
+        two.nodes[1].handle_leave(now, 0, leaves);
+        two.carry_out(1);
+    }
+    assert!(two.nodes[1].service(0).doubted.is_some());
+    two.kill(0).pass(LONG);
+    assert_eq!(two.nodes[1].role(0).0, Role::Sole);
+    assert!(two.nodes[1].service(0).doubted.is_none(), "the log was given up");
 }
 
 #[test]

@@ -222,6 +222,7 @@ fn the_peers_trouble_makes_this_node_prove_itself_once() {
     };
     path.on_word(at(100), word(Outside::Doubted));
     assert_eq!(path.outside(at(100)), Outside::Doubted);
+    assert_eq!(path.asks(at(100)), Some(true));
     path.on_answer(at(101));
     for now in 102..130 {
         path.on_word(
@@ -237,6 +238,44 @@ fn the_peers_trouble_makes_this_node_prove_itself_once() {
             Outside::Reached,
             "two nodes do not doubt in turn"
         );
+    }
+}
+
+/// The answer is fresh, but its question may be older than the peer's trouble.
+#[test]
+fn a_proof_is_as_old_as_its_question() {
+    let mut path = path();
+    let _ = path.asks(at(100));
+    path.on_answer(at(299));
+    let troubled = PathWord {
+        outside: Outside::Doubted,
+        hears: Some(true),
+    };
+    path.on_word(at(300), Some(troubled));
+    assert_eq!(path.outside(at(300)), Outside::Doubted);
+}
+
+/// What both nodes miss while they reach each other is a host, not a path.
+#[test]
+fn hosts_that_are_gone_for_both_do_not_make_a_node_unreached() {
+    for meet in [true, false] {
+        let mut path = path();
+        let lost = PathWord {
+            outside: Outside::Lost,
+            hears: Some(meet),
+        };
+        for now in (100..2_000).step_by(20) {
+            path.on_sign(at(now));
+            path.on_word(at(now), Some(lost));
+            path.on_timeout(at(now), false);
+            let _ = path.asks(at(now));
+        }
+        assert_eq!(path.outside(at(2_000)), Outside::Lost);
+        assert_eq!(path.is_reached(at(2_000)), meet);
+        path.on_timeout(at(2_000), true); // the peer falls silent
+        assert_eq!(path.is_reached(at(2_040)), meet);
+        path.set_carrier(at(2_040), false);
+        assert!(!path.is_reached(at(2_040)));
     }
 }
 

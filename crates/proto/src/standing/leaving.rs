@@ -1,6 +1,6 @@
 //! A node gives up its part in a service: the operator wants that, its path is broken, or a step failed.
 
-use super::{Change, Standing};
+use super::{Change, DRIFT, Standing, Word};
 use crate::Instant;
 use crate::path::Fitness;
 use crate::role::{Event, Role};
@@ -33,17 +33,41 @@ impl Standing {
         self.on_leaving(now, left)
     }
 
-    /// It gives up its part, or has one again; before that it had given it up (`left`) or not.
+    /// It gives up its part, or has one again; before that it had given it up (`left`) or not. A backup that has one again is in doubt:
+    /// the primary may have gone on alone on its word (`node::doubt`).
     fn on_leaving(&mut self, now: Instant, left: bool) -> Option<Change> {
         let leaves = self.leaves();
         if leaves && self.role == Role::Backup {
             self.lease_until = None; // what it speaks for ends here, and the primary need not wait
         }
+        if left && !leaves && self.role == Role::Backup {
+            self.keep_promise(now);
+            self.echoes_after = now;
+        }
         match self.role {
             Role::Returning if leaves => self.change(now, Event::Withdrawn, 0),
-            // The primary may have gone on without it on its word: what it has logged counts no more.
-            Role::Backup if left && !leaves => self.change(now, Event::Withdrawn, 0),
             _ => None,
+        }
+    }
+
+    /// The primary may speak alone for a lease since this backup last said that it leaves.
+    pub(super) fn keep_promise(&mut self, now: Instant) {
+        self.promised_until = now + self.config.lease + self.config.lease / DRIFT;
+    }
+
+    /// The peer's word is a promise that it does not speak, nor ask for the right to: it is mute, or it is the wire and leaves. Such a word
+    /// stands in for the arbiter for as long as a lease.
+    pub(super) fn hear_promise(&mut self, word: &Word) {
+        let is_mute = matches!(word.role, Role::Standby | Role::Returning);
+        let is_promise = match self.role {
+            Role::TakingOver | Role::Sole => is_mute && word.epoch >= self.epoch,
+            Role::Claiming => {
+                word.epoch == self.epoch && (is_mute || word.role == Role::Backup && word.leaves)
+            }
+            Role::Joining | Role::Primary | Role::Returning | Role::Backup | Role::Standby => false,
+        };
+        if is_promise && !self.config.lease.is_zero() {
+            self.extend_lease(word);
         }
     }
 
@@ -51,6 +75,9 @@ impl Standing {
     pub fn set_failed(&mut self, now: Instant, has_failed: bool) -> Option<Change> {
         let left = self.leaves();
         self.has_failed = has_failed;
+        if !has_failed && self.role == Role::Backup && left && !self.leaves() {
+            return self.change(now, Event::Withdrawn, 0); // packets may have passed its log meanwhile
+        }
         let change = has_failed.then(|| self.change(now, Event::Failed, 0)).flatten();
         change.or_else(|| self.on_leaving(now, left))
     }

@@ -1,6 +1,6 @@
 //! What the peer's word means for this node.
 
-use super::{Event, Fitness, Role, Standing, Word};
+use super::{Arbiter, Event, Fitness, Role, Standing, Word};
 
 impl Standing {
     /// What the peer's word means for this node.
@@ -36,7 +36,7 @@ impl Standing {
             }
             // To what this node said last; or said before it began anew, and has forgotten.
             (Role::Primary | Role::Sole, Role::Returning) => {
-                ((same || later) && !word.leaves).then_some(Event::PeerReturns)
+                ((same || later) && !word.leaves && !self.has_failed).then_some(Event::PeerReturns)
             }
             (Role::Claiming, Role::Returning) => {
                 ((same || later) && !word.leaves && !self.has_asked).then_some(Event::PeerReturns)
@@ -44,7 +44,11 @@ impl Standing {
             // It was given an epoch that it has not used.
             (Role::Primary | Role::Claiming, Role::Backup) if later => Some(Event::PeerBack),
             (Role::Claiming, Role::Backup) => {
-                (same && !word.leaves && !self.has_asked).then_some(Event::PeerBack)
+                // Else the arbiter may give the epoch to this node at any moment.
+                let is_given =
+                    self.config.arbiter == Arbiter::Witness && self.confirmed == Some(self.epoch + 1);
+                let is_known = !self.has_asked || is_given;
+                (same && !word.leaves && is_known).then_some(Event::PeerBack)
             }
             (Role::Returning, Role::Primary) => later.then_some(Event::Consented),
             // It was refused the right to serve, or has forgotten that it served, so nobody does; and it is mute.

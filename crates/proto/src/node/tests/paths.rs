@@ -107,6 +107,88 @@ fn the_cable_of_either_node_is_pulled_and_the_other_one_goes_on() {
     }
 }
 
+/// The nodes hear each other, so they need nobody else to agree.
+#[test]
+fn a_path_moves_the_service_though_the_arbiter_is_away() {
+    for arbiter in [Arbiter::Fence, Arbiter::Witness] {
+        for cut in 0..2 {
+            let mut two = Two::with_paths(arbiter);
+            let went_on = 1 - cut;
+            two.verdict = None;
+            two.outside = cut == 1;
+            two.set_cable(cut, false).pass(DETECTED);
+            assert_eq!(two.nodes[went_on].role(0), (Role::Sole, 3), "{arbiter:?} {cut}");
+            two.pass(LONG * 5);
+            let until = two.gates[went_on].1;
+            assert!(
+                until.is_none_or(|until| until > two.now),
+                "{arbiter:?} {cut}: {until:?}"
+            );
+            two.set_cable(cut, true).pass(LONG * 2);
+            assert!(
+                two.nodes[0].is_duplex(two.now, 0),
+                "{arbiter:?} {cut}: {:?}",
+                two.roles()
+            );
+        }
+    }
+}
+
+/// A cable that is out for a moment, while the arbiter is away: whatever the primary has begun, somebody serves.
+#[test]
+fn a_short_loss_of_the_wires_path_ends_in_a_whole_pair_though_the_arbiter_is_away() {
+    for outside in [true, false] {
+        let mut two = Two::with_paths(Arbiter::Witness);
+        (two.verdict, two.outside) = (None, outside);
+        two.set_cable(1, false).pass(SHORT);
+        two.set_cable(1, true).pass(LONG * 10);
+        let [one, other] = two.roles().map(|(role, _)| role);
+        let serves = [Role::Primary, Role::Claiming].contains(&one) && other == Role::Backup;
+        assert!(serves, "{outside}: {:?}", two.roles());
+        assert_eq!(
+            two.gates.map(|(gate, _)| gate),
+            [Gate::Primary, Gate::Wire],
+            "{outside}"
+        );
+    }
+}
+
+/// The claim of a primary that turns out not to be reached: the wire that gave way takes over. (With a witness the primary has been given
+/// the epoch meanwhile, and claims on.)
+#[test]
+fn a_wire_that_gave_way_in_vain_takes_over() {
+    for arbiter in [Arbiter::FailStop, Arbiter::Fence] {
+        let mut two = Two::with_paths(arbiter);
+        two.outside = false;
+        two.set_cable(1, false).pass(DETECTED);
+        assert_eq!(
+            two.roles(),
+            [(Role::Claiming, 2), (Role::Backup, 2)],
+            "{arbiter:?}"
+        );
+        // It was the primary's path all the time.
+        two.paths.answers = Some([false, true]);
+        two.pass(LONG * 3);
+        let [one, other] = two.roles().map(|(role, _)| role);
+        assert_eq!((one, other), (Role::Standby, Role::Sole), "{arbiter:?}");
+    }
+}
+
+/// Hosts that answer nobody any more are not the nodes' paths: a node that loses its power is missed all the same.
+#[test]
+fn hosts_that_are_gone_keep_nobody_from_taking_over() {
+    for arbiter in ARBITERS {
+        for dead in 0..2 {
+            let mut two = Two::with_paths(arbiter);
+            two.paths.answers = Some([false; 2]);
+            two.pass(LONG);
+            assert_eq!(two.roles(), DUPLEX);
+            two.kill(dead).pass(LONG * 5);
+            assert_eq!(two.nodes[1 - dead].role(0).0, Role::Sole, "{arbiter:?} {dead}");
+        }
+    }
+}
+
 #[test]
 fn nobody_is_fenced_while_the_nodes_agree() {
     for cut in 0..2 {
