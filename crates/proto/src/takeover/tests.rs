@@ -525,3 +525,54 @@ fn a_socket_that_lacks_output_of_the_log_is_not_gone_on_with() {
     assert!(connection.restarts_on(&has).is_err());
     assert_eq!(connection.restarts_on(&connection.endpoint()), Ok(()));
 }
+
+/// The server's `payload` at `seq`, to the client of port 1.
+fn say_of_server(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
+    let segment = Segment {
+        source: VIP.into(),
+        destination: ([10, 0, 0, 1], 1).into(),
+        seq: Seq(seq),
+        ack: Seq(1),
+        flags,
+        window: 5000,
+        options: Options::default(),
+        payload,
+    };
+    table.on_packet(Instant::from_nanos(0), Direction::Out, &segment, None);
+}
+
+/// A middle segment of the reply is missing from the log; its tail and the server's FIN are there. The reply that is regenerated fills the
+/// hole, and ends the connection where the FIN stands.
+#[test]
+fn a_connection_goes_on_though_its_end_is_behind_a_hole() {
+    for (head, left, is_the_end) in [
+        ("Content-Length: 200\r\nConnection: close\r\n", 200, true),
+        ("Connection: close\r\n", 200, true),
+        // The client would be told that the connection goes on, or that there is more.
+        ("Content-Length: 200\r\n", 200, false),
+        ("Content-Length: 300\r\nConnection: close\r\n", 200, false),
+    ] {
+        for asks_for_the_end in [false, true] {
+            let mut table = table();
+            let id = open(&mut table, 1);
+            let request = if asks_for_the_end {
+                "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            } else {
+                "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+            };
+            say_of_client(&mut table, 1, Flags::ACK, request.as_bytes());
+            let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n");
+            let body = 1001 + u32::try_from(head.len()).expect("short");
+            say_of_server(&mut table, 1001, Flags::ACK, head.as_bytes());
+            say_of_server(&mut table, body + left / 2, Flags::FIN_ACK, &[7; 100]);
+            let connection = table.get(id).unwrap();
+            let goes_on = connection.restarts_on(&connection.endpoint());
+            if is_the_end || asks_for_the_end && head.contains(": 200") {
+                assert_eq!(connection.protection(), Protection::Protected, "{head}");
+                assert_eq!(goes_on, Ok(()), "{head}");
+            } else {
+                assert!(goes_on.is_err(), "{head}");
+            }
+        }
+    }
+}
