@@ -216,6 +216,38 @@ mod tests {
         }
     }
 
+    /// Of a client that leaves out a byte nothing behind that byte is acknowledged, so no acknowledgement gives memory back. The bytes are
+    /// given back when the connection is given up.
+    #[test]
+    fn bytes_behind_a_hole_are_given_back() {
+        // Before its hole the client has said nothing, or the beginning of a request that would be executed again.
+        for said in [
+            &b""[..],
+            b"PUT /big HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n",
+        ] {
+            let mut table = table(AtLimit::Unprotect);
+            let mut modest: Vec<_> = (0..10)
+                .map(|last| Client::open(&mut table, &format!("10.0.0.{last}:4000")))
+                .collect();
+            for number in 0..30 {
+                let mut client = Client::open(&mut table, &format!("10.9.9.9:{}", 4000 + number));
+                client.pass(&mut table, Direction::In, Flags::ACK, said);
+                client.sent += 1; // nobody saw it
+                for _ in 0..60 {
+                    client.pass(&mut table, Direction::In, Flags::ACK, &[1; 1000]);
+                    assert!(table.memory() <= TOTAL + 65_536, "{}", table.memory());
+                }
+            }
+            for client in &mut modest {
+                client.download(&mut table, 20_000);
+                assert!(table.memory() <= TOTAL + 65_536, "{}", table.memory());
+            }
+            for client in &modest {
+                assert_eq!(client.protection(&table), "Protected");
+            }
+        }
+    }
+
     /// A service behind a proxy has one client, which holds all that there is.
     #[test]
     fn a_single_client_may_have_all() {

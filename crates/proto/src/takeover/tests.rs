@@ -576,3 +576,47 @@ fn a_connection_goes_on_though_its_end_is_behind_a_hole() {
         }
     }
 }
+
+/// Of a connection that is given up no bytes are kept. Both streams are still followed, so its end is noticed, and a RST has a valid number.
+#[test]
+fn a_connection_that_is_given_up_with_holes_is_still_followed() {
+    let given_up = || {
+        let mut table = table();
+        let id = open(&mut table, 1);
+        say_of_client(&mut table, 2, Flags::ACK, b"ET /");
+        say_of_server(&mut table, 1101, Flags::ACK, &[7; 100]);
+        table.change(id, |connection| connection.unprotect(Cause::LogGap));
+        say_of_client(&mut table, 6, Flags::ACK, b" HTTP");
+        say_of_server(&mut table, 1201, Flags::ACK, &[7; 100]);
+        assert_eq!(table.memory(), 0);
+        (table, id)
+    };
+    let (takeover, _) = begun(&mut given_up().0);
+    let refusals: Vec<_> = takeover.into_refusals().collect();
+    let reset = Segment::parse(&refusals[0], Checksum::Trusted).expect("a packet");
+    assert!(reset.flags.rst);
+    assert_eq!(reset.seq, Seq(1301));
+
+    for is_hole_filled in [false, true] {
+        let (mut table, id) = given_up();
+        if is_hole_filled {
+            say_of_client(&mut table, 1, Flags::ACK, b"G");
+        } else {
+            say_of_client(&mut table, 11, Flags::RST, b"");
+            assert!(table.get(id).is_some(), "the server expects another number");
+            let acknowledges = Segment {
+                source: VIP.into(),
+                destination: ([10, 0, 0, 1], 1).into(),
+                seq: Seq(1301),
+                ack: Seq(11),
+                flags: Flags::ACK,
+                window: 5000,
+                options: Options::default(),
+                payload: b"",
+            };
+            table.on_packet(NOW, Direction::Out, &acknowledges, None);
+        }
+        say_of_client(&mut table, 11, Flags::RST, b"");
+        assert!(table.get(id).is_none(), "{is_hole_filled}");
+    }
+}
