@@ -133,7 +133,8 @@ impl Connection {
             probation: None,
             spoiled: None,
         };
-        connection.note_paths(ours);
+        connection.note_signature(theirs);
+        connection.note_options(ours);
         connection
     }
 
@@ -185,10 +186,18 @@ impl Connection {
         self.client.heard
     }
 
-    /// A server says something of Multipath TCP only if it has agreed to it.
-    fn note_paths(&mut self, server: &Options) {
+    /// Options of the server that rule out a restored socket. A server says something of Multipath TCP only if it has agreed to it.
+    fn note_options(&mut self, server: &Options) {
         if server.multipath {
             self.spoil(Protection::Unprotected(Cause::Multipath));
+        }
+        self.note_signature(server);
+    }
+
+    /// A client that signs its SYN ignores segments that are not signed.
+    fn note_signature(&mut self, options: &Options) {
+        if options.signature {
+            self.spoil(Protection::Unprotected(Cause::Signed));
         }
     }
 
@@ -303,7 +312,7 @@ impl Connection {
         let Some(at) = self.output.offset_of(segment.seq) else {
             return Effect::Taken; // a SYN-ACK again
         };
-        self.note_paths(&segment.options);
+        self.note_options(&segment.options);
         if segment.flags.urg {
             self.spoil(Protection::Unprotected(Cause::Urgent));
         }

@@ -620,3 +620,48 @@ fn a_connection_that_is_given_up_with_holes_is_still_followed() {
         assert!(table.get(id).is_none(), "{is_hole_filled}");
     }
 }
+
+/// A server answers such a client only if it has the key. The keys are the old socket's, so no restored one can sign.
+#[test]
+fn a_connection_whose_segments_are_signed_is_not_protected() {
+    let signed = Options {
+        signature: true,
+        ..Options::default()
+    };
+    for (port, is_offered, is_agreed) in [
+        (1, false, false),
+        (2, true, false),
+        (3, false, true),
+        (4, true, true),
+    ] {
+        let mut table = table();
+        let client: SocketAddr = ([10, 0, 0, 1], port).into();
+        let mut say = |direction, flags, seq, ack, is_signed: bool| {
+            let (source, destination) = match direction {
+                Direction::In => (client, VIP.into()),
+                Direction::Out => (VIP.into(), client),
+            };
+            let segment = Segment {
+                source,
+                destination,
+                seq: Seq(seq),
+                ack: Seq(ack),
+                flags,
+                window: 5000,
+                options: if is_signed { signed } else { Options::default() },
+                payload: b"",
+            };
+            table.on_packet(Instant::from_nanos(0), direction, &segment, None)
+        };
+        say(Direction::In, Flags::SYN, 0, 0, is_offered);
+        say(Direction::Out, Flags::SYN_ACK, 1000, 1, is_agreed);
+        say(Direction::In, Flags::ACK, 1, 1001, is_offered);
+        let id = table.find(client).expect("open");
+        let expected = if is_offered || is_agreed {
+            Protection::Unprotected(Cause::Signed)
+        } else {
+            Protection::Protected
+        };
+        assert_eq!(table.get(id).unwrap().protection(), expected, "{port}");
+    }
+}

@@ -125,6 +125,7 @@ fn what_is_read_stands_in_the_packet() {
                 options: Options {
                     sack: [None; 4],
                     multipath: false,
+                    signature: false,
                     ..read.options
                 },
                 ..read
