@@ -133,7 +133,8 @@ impl Connection {
             probation: None,
             spoiled: None,
         };
-        connection.note_paths(ours);
+        connection.note_signature(theirs);
+        connection.note_options(ours);
         connection
     }
 
@@ -185,10 +186,18 @@ impl Connection {
         self.client.heard
     }
 
-    /// A server says something of Multipath TCP only if it has agreed to it.
-    fn note_paths(&mut self, server: &Options) {
+    /// Options of the server that rule out a restored socket. A server says something of Multipath TCP only if it has agreed to it.
+    fn note_options(&mut self, server: &Options) {
         if server.multipath {
             self.spoil(Protection::Unprotected(Cause::Multipath));
+        }
+        self.note_signature(server);
+    }
+
+    /// A client that signs its SYN ignores segments that are not signed.
+    fn note_signature(&mut self, options: &Options) {
+        if options.signature {
+            self.spoil(Protection::Unprotected(Cause::Signed));
         }
     }
 
@@ -278,9 +287,8 @@ impl Connection {
 
     fn log_input(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
         self.make_room(source);
-        let end = at + payload.len() as u64;
-        if self.spoiled.is_some() && end.since(self.input.frontier()) > self.limit {
-            self.input.pass(end);
+        if self.spoiled.is_some() {
+            self.input.pass(at..at + payload.len() as u64);
             return;
         }
         let before = self.input.frontier();
@@ -304,7 +312,7 @@ impl Connection {
         let Some(at) = self.output.offset_of(segment.seq) else {
             return Effect::Taken; // a SYN-ACK again
         };
-        self.note_paths(&segment.options);
+        self.note_options(&segment.options);
         if segment.flags.urg {
             self.spoil(Protection::Unprotected(Cause::Urgent));
         }
@@ -338,6 +346,7 @@ impl Connection {
         let logged = self.input.frontier() + u64::from(self.input.is_complete());
         if acknowledges > logged {
             self.spoil(Protection::Unprotected(Cause::Hole));
+            self.input.pass(self.input.frontier()..acknowledges); // the server has these bytes
         }
         if acknowledges >= self.server.acknowledged {
             self.server.acknowledged = acknowledges;
@@ -352,12 +361,12 @@ impl Connection {
 
     fn log_output(&mut self, at: Offset, payload: &[u8], source: Option<OnShelf<'_>>) {
         let (before, end) = (self.output.frontier(), at + payload.len() as u64);
-        let is_expected = self.has_room_for(end);
-        match is_expected.then(|| self.output.insert(at, payload, source)) {
+        let is_logged = self.spoiled.is_none() && self.has_room_for(end);
+        match is_logged.then(|| self.output.insert(at, payload, source)) {
             Some(Inserted::Conflict) => self.spoil(Protection::Ambiguous),
             None | Some(Inserted::TooManyHoles) => {
                 self.spoil(Protection::Unprotected(Cause::Full(Full::Memory)));
-                self.output.pass(end);
+                self.output.pass(at..end);
             }
             Some(Inserted::Known) => {}
             Some(Inserted::Stored) => {
@@ -393,11 +402,11 @@ impl Connection {
         Effect::Taken
     }
 
-    /// Forgets the bytes before the restart point that the other end has acknowledged.
+    /// Forgets the bytes before the restart point that the other end has acknowledged. A connection that cannot be restarted keeps no bytes.
     pub fn release(&mut self) {
         if self.spoiled.is_some() {
-            self.input.release(self.input.frontier());
-            self.output.release(self.output.frontier());
+            self.input.give_up();
+            self.output.give_up();
             return;
         }
         let restart = self.follower.restart_input(self.input.frontier());

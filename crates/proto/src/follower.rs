@@ -335,11 +335,12 @@ impl Follower {
     }
 
     /// Whether a restart says the same bytes at the same places as the primary did behind a hole in the out-log. Nobody
-    /// could compare them: a hole that is not filled is all that a resumer sees.
+    /// could compare them: a hole that is not filled is all that a resumer sees. `to_fin`: bytes from the hole's start to the server's FIN,
+    /// if the log has the FIN.
     ///
     /// # Errors
     /// Why not, as a phrase.
-    pub fn fills_holes(&self) -> Result<(), String> {
+    pub fn fills_holes(&self, to_fin: Option<u64>) -> Result<(), String> {
         let Self::Http(tracker, _) = self else {
             return Ok(());
         };
@@ -348,6 +349,10 @@ impl Follower {
             Resume::Finished | Resume::Idle | Resume::Again { .. } | Resume::Refused(_) => None,
         };
         match body {
+            // A client that has the FIN acknowledges it with the hole's last byte. The restored socket must have sent a FIN to take that.
+            Some(_) if to_fin.is_some_and(|bytes| !tracker.ends_after(bytes)) => {
+                Err("the client may have the server's FIN, and the reply is not the connection's last".into())
+            }
             // All that is not said yet is the body's, and that is the same.
             Some(body) if !matches!(body.position, Position::Chunked(_)) => Ok(()),
             _ => Err("the client may have more of the reply than the log, in another form".into()),

@@ -31,6 +31,8 @@ pub enum Cause {
     NotLearnt(String),
     /// It is one of Multipath TCP, of which a log of one path may lack bytes, and which no kernel restores.
     Multipath,
+    /// Its segments are signed with a key (TCP MD5, TCP-AO) that only the sockets have.
+    Signed,
     /// Urgent data was sent. Whether a byte of it is in the stream is for a socket to say (SO_OOBINLINE), not for a packet.
     Urgent,
     /// It was opened while the state of the replica's server was not the primary's.
@@ -75,6 +77,10 @@ impl std::fmt::Display for Cause {
                 "opened before the replica had the primary's state (state_sync)"
             ),
             Self::Multipath => write!(f, "Multipath TCP: its paths cannot be restored"),
+            Self::Signed => write!(
+                f,
+                "its segments are signed (TCP MD5 or TCP-AO), and the keys are not restored"
+            ),
             Self::Urgent => write!(
                 f,
                 "urgent data was sent, which no restored socket tells from other data"

@@ -292,11 +292,27 @@ impl StreamLog {
         }
     }
 
-    /// Of a stream that is not kept any more: bytes up to `end` were seen. What is missing before it never comes.
-    pub fn pass(&mut self, end: Offset) {
-        self.frontier = self.end().max(end);
-        self.ahead.clear();
-        self.release(self.frontier);
+    /// Forgets all bytes, also those behind a hole. The log still knows which bytes were seen. [`pass`](Self::pass) notes the next ones.
+    pub fn give_up(&mut self) {
+        self.shelved = VecDeque::new();
+        self.spilled = None;
+        self.chunks = Chunks::new(self.frontier);
+        self.base = self.frontier;
+    }
+
+    /// Notes that these bytes of a stream that is given up were seen. If there are too many holes, the first one counts as filled.
+    pub fn pass(&mut self, seen: Range<Offset>) {
+        let end = self.fin.map_or(seen.end, |fin| fin.min(seen.end));
+        if self.ahead.is_empty() && seen.start <= self.frontier {
+            self.frontier = self.frontier.max(end);
+        } else if seen.start < end {
+            self.ahead.push(seen.start..end);
+            self.merge();
+        }
+        if self.ahead.len() > AHEAD_MAX {
+            self.frontier = self.ahead.remove(0).end;
+        }
+        self.give_up();
     }
 
     /// Moves what is kept before `to` to a file, the oldest first and in whole chunks, until no more than `memory` bytes of memory

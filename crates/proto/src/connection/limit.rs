@@ -81,9 +81,8 @@ impl Connection {
             Err(Full::Memory) => why,
             Err(full) => full,
         };
-        if self.input.memory() > self.kept() {
-            self.give_up_input(full);
-        } else {
+        let has_shed = self.input.memory() > self.kept() && self.shed(full);
+        if !has_shed || self.memory() > bound {
             self.unprotect(Cause::Full(full));
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::fixture::{self, BEAT};
 use super::*;
 use crate::node::view::{Refusal, Simplex};
+use crate::orphans::TOLD_MAX;
 use crate::standing::{Standing, StandingConfig, Verdict};
 
 /// Two nodes of one service; the first is the configured primary.
@@ -1230,4 +1231,34 @@ fn orphans_that_were_found_are_told() {
             "{gate:?}: a successor would have to tell it"
         );
     }
+}
+
+/// What a node receives has a length: however many workers of however many services die at once, a heartbeat tells of a few of their
+/// connections, and of each service's some.
+#[test]
+fn a_heartbeat_tells_of_a_few_orphans_of_all_services_together() {
+    let mut config = fixture::config(true);
+    let service = config.services[0].clone();
+    config.services = (0..8)
+        .map(|port| {
+            let mut service = service.clone();
+            service.table.vip.set_port(80 + port);
+            service.found = Some(Found::sample(Gate::Primary, 2));
+            service
+        })
+        .collect();
+    let mut node = Node::new(config, Instant::ZERO);
+    for index in 0..8 {
+        let clients = (1..=300).map(|port| SocketAddr::from(([10, 0, 0, 1], port)));
+        node.handle_orphans(Instant::ZERO, index, clients);
+    }
+    node.handle_timeout(Instant::ZERO);
+    let mut last = Vec::new();
+    while let Some(action) = node.poll_action() {
+        let Action::Send(heartbeat) = action else { continue };
+        let counts = heartbeat.services.iter().map(|beat| beat.orphans.clients.len());
+        last = counts.collect();
+        assert!(last.iter().sum::<usize>() <= TOLD_MAX, "{last:?}");
+    }
+    assert_eq!(last, [TOLD_MAX / 8; 8]);
 }

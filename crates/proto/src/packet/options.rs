@@ -12,6 +12,8 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
+const MD5: u8 = 19;
+const AUTHENTICATION: u8 = 29;
 const MULTIPATH: u8 = 30;
 
 /// Timestamps option (RFC 7323 §3).
@@ -38,6 +40,8 @@ pub struct Options {
     pub sack: [Option<(Seq, Seq)>; 4],
     /// Anything of Multipath TCP (RFC 8684). It is read only, never written.
     pub multipath: bool,
+    /// A signature of the segment: TCP MD5 (RFC 2385) or TCP-AO (RFC 5925). It is read only, never written.
+    pub signature: bool,
 }
 
 impl Options {
@@ -81,6 +85,7 @@ impl Options {
                 self.sack = std::array::from_fn(|index| (8 * index < blocks.len()).then(|| block(index)));
             }
             (MULTIPATH, _) => self.multipath = true,
+            (MD5 | AUTHENTICATION, _) => self.signature = true,
             _ => {}
         }
     }
@@ -171,6 +176,17 @@ mod tests {
         let options = Options::parse(&list);
         assert!(options.multipath);
         assert_eq!(options.window_scale, Some(7));
+    }
+
+    #[test]
+    fn signatures_are_recognised() {
+        for signature in [&[19, 18][..], &[29, 16, 1, 2]] {
+            let mut option = signature.to_vec();
+            option.resize(signature[1].into(), 0xaa);
+            let options = Options::parse(&[&option, &KNOWN[..]].concat());
+            assert!(options.signature);
+            assert_eq!(options.window_scale, Some(7));
+        }
     }
 
     #[test]

@@ -63,6 +63,38 @@ fn a_stream_has_one_end() {
 }
 
 #[test]
+fn a_stream_that_is_given_up_is_followed_without_its_bytes() {
+    let mut log = StreamLog::new(Seq(0));
+    log.insert(Offset(0), b"abc", None);
+    log.insert(Offset(100_000), b"klm", None);
+    log.give_up();
+    let places = |log: &StreamLog| (log.memory(), log.base().0, log.frontier().0, log.end().0);
+    assert_eq!(places(&log), (0, 3, 3, 100_003));
+    log.pass(Offset(200_000)..Offset(200_009));
+    log.pass(Offset(100_001)..Offset(100_005));
+    log.pass(Offset(0)..Offset(4));
+    assert_eq!(places(&log), (0, 4, 4, 200_009));
+    log.pass(Offset(3)..Offset(100_002));
+    assert_eq!(places(&log), (0, 100_005, 100_005, 200_009));
+    assert!(log.set_fin(Offset(200_009)));
+    assert_eq!((log.end_seq(), log.is_complete()), (Seq(200_010), false));
+    log.pass(Offset(100_005)..Offset(200_010)); // as the receiver acknowledges it, with the FIN
+    assert_eq!(places(&log), (0, 200_009, 200_009, 200_009));
+    assert!(log.is_complete());
+}
+
+#[test]
+fn a_stream_that_is_given_up_has_few_holes() {
+    let mut log = StreamLog::new(Seq(0));
+    log.give_up();
+    for at in (1..1000).map(|hole| 2 * hole) {
+        log.pass(Offset(at)..Offset(at + 1));
+        assert!(log.holes() <= AHEAD_MAX);
+        assert_eq!(log.end(), Offset(at + 1));
+    }
+}
+
+#[test]
 fn holes_are_bounded() {
     let mut log = StreamLog::new(Seq(0));
     for at in (0..AHEAD_MAX as u64).map(|hole| Offset(2 * hole + 1)) {

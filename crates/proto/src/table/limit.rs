@@ -16,7 +16,7 @@ impl Table {
         }
     }
 
-    /// Changes a connection, which may take other memory afterwards: but not more if all together have too much.
+    /// Changes a connection, which may take other memory afterwards: but not more if all together have too much, and nobody can give back.
     pub fn change(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
         self.change_at(id, None, change);
     }
@@ -28,13 +28,13 @@ impl Table {
         now: Option<Instant>,
         change: impl FnOnce(&mut Connection) -> R,
     ) -> Option<R> {
-        let over = self.memory > self.config.bytes_max;
+        let is_exhausted = self.is_exhausted && self.memory > self.config.bytes_max;
         let Some(connection) = self.slots.get_mut(id) else {
             return self.change_lingering(id, change);
         };
         let before = connection.memory();
         let result = change(connection);
-        if over && connection.memory() > before {
+        if is_exhausted && connection.memory() > before {
             connection.hold(before, Full::Memory);
         }
         let client = connection.client();

@@ -10,7 +10,7 @@ use crate::connection::Connection;
 
 /// So long a replica may take: a server that does not serve is not waited for.
 const LINGER_MAX: Duration = Duration::from_secs(10);
-/// Their logs together may hold this part of what all logs may.
+/// Their logs together may hold this part of what all logs may. The open connections share the rest.
 const SHARE: u64 = 4;
 
 /// Those of one table.
@@ -21,6 +21,8 @@ pub(super) struct Lingering {
     order: VecDeque<(Instant, ConnectionId)>,
     memory: u64,
     left: Vec<ConnectionId>,
+    /// Bytes that replicas did not get, since the caller asked last.
+    missed: u64,
 }
 
 impl Lingering {
@@ -91,17 +93,27 @@ impl Table {
 
     /// Time has passed: who waited for too long, or holds too much, is waited for no more. Returns bytes that their replicas did not get.
     pub fn expire_lingering(&mut self, now: Instant) -> u64 {
-        let mut missed = 0;
-        while let Some(&(since, id)) = self.lingering.order.front() {
-            let is_full = self.lingering.memory > self.config.bytes_max / SHARE;
-            if self.lingers(id) && now.since(since) < LINGER_MAX && !is_full {
-                break;
-            }
-            self.lingering.order.pop_front();
-            missed += self.lingering.get(id).map_or(0, Connection::unfed);
+        self.bound_lingering();
+        while let Some(&(since, id)) = self.lingering.order.front()
+            && !(self.lingers(id) && now.since(since) < LINGER_MAX)
+        {
+            self.miss_oldest();
+        }
+        std::mem::take(&mut self.lingering.missed)
+    }
+
+    /// Forgets the oldest lingering connections until the others hold no more than their part.
+    pub(super) fn bound_lingering(&mut self) {
+        while self.lingering.memory > self.config.bytes_max / SHARE && !self.lingering.order.is_empty() {
+            self.miss_oldest();
+        }
+    }
+
+    fn miss_oldest(&mut self) {
+        if let Some((_, id)) = self.lingering.order.pop_front() {
+            self.lingering.missed += self.lingering.get(id).map_or(0, Connection::unfed);
             self.forget_lingering(id);
         }
-        missed
     }
 
     fn forget_lingering(&mut self, id: ConnectionId) {

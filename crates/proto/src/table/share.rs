@@ -28,12 +28,13 @@ impl Table {
         if self.memory <= most {
             self.is_exhausted = false;
         } else if !std::mem::replace(&mut self.is_exhausted, true) {
-            self.level_down(most - most / ROOM);
+            self.bound_lingering();
+            self.level_down((most - most / ROOM).saturating_sub(self.lingering.memory()));
             self.is_exhausted = self.memory > most;
         }
     }
 
-    /// All logs together may hold `target` bytes.
+    /// The open connections together may hold `target` bytes.
     fn level_down(&mut self, target: u64) {
         let mut holders = BTreeMap::<IpAddr, (u64, Vec<(u64, ConnectionId)>)>::new();
         for (id, connection) in self.iter() {
@@ -91,6 +92,7 @@ mod tests {
 
     use super::*;
     use crate::connection::{AtLimit, Protection};
+    use crate::follower::Policy;
     use crate::packet::{Flags, Options, Segment};
     use crate::spill::Spills;
     use crate::spill::tests::Memory;
@@ -214,6 +216,92 @@ mod tests {
             });
             assert!(lost.count() >= 80, "the others are the greedy client's");
         }
+    }
+
+    /// Of a client that leaves out a byte nothing behind that byte is acknowledged, so no acknowledgement gives memory back. The bytes are
+    /// given back when the connection is given up.
+    #[test]
+    fn bytes_behind_a_hole_are_given_back() {
+        // Before its hole the client has said nothing, or the beginning of a request that would be executed again.
+        for said in [
+            &b""[..],
+            b"PUT /big HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n",
+        ] {
+            let mut table = table(AtLimit::Unprotect);
+            let mut modest: Vec<_> = (0..10)
+                .map(|last| Client::open(&mut table, &format!("10.0.0.{last}:4000")))
+                .collect();
+            for number in 0..30 {
+                let mut client = Client::open(&mut table, &format!("10.9.9.9:{}", 4000 + number));
+                client.pass(&mut table, Direction::In, Flags::ACK, said);
+                client.sent += 1; // nobody saw it
+                for _ in 0..60 {
+                    client.pass(&mut table, Direction::In, Flags::ACK, &[1; 1000]);
+                    assert!(table.memory() <= TOTAL + 65_536, "{}", table.memory());
+                }
+            }
+            for client in &mut modest {
+                client.download(&mut table, 20_000);
+                assert!(table.memory() <= TOTAL + 65_536, "{}", table.memory());
+            }
+            for client in &modest {
+                assert_eq!(client.protection(&table), "Protected");
+            }
+        }
+    }
+
+    /// Replicas of connections that have ended hold up to a quarter of what all logs may. That is not to be had by the open ones, so those
+    /// that hold the most give it back, not whoever comes next.
+    #[test]
+    fn what_lingers_is_given_back_by_those_that_hold_the_most() {
+        let mut table = Table::new(TableConfig {
+            policy: Policy::Replica,
+            ..table(AtLimit::Unprotect).config().clone()
+        });
+        let mut modest = Client::open(&mut table, "10.0.0.1:4000");
+        let mut number = 0;
+        while table.lingering.memory() < TOTAL / 4 - 16_384 {
+            number += 1;
+            let mut client = Client::open(&mut table, &format!("10.0.1.1:{number}"));
+            (0..10).for_each(|_| client.send(&mut table, &[1; 1000]));
+            client.pass(&mut table, Direction::In, Flags::RST, &[]);
+        }
+        let mut greedy = Client::open(&mut table, "10.9.9.9:4000");
+        while table.memory() < TOTAL - 40_000 {
+            greedy.send(&mut table, &[1; 1000]);
+        }
+        assert_eq!(greedy.protection(&table), "Protected");
+        for _ in 0..100 {
+            modest.send(&mut table, &[1; 1000]);
+            assert!(table.memory() <= TOTAL + 65_536, "{}", table.memory());
+        }
+        assert_eq!(modest.protection(&table), "Protected");
+        assert_eq!(
+            greedy.protection(&table),
+            "all logs together reached their limit, and its client holds the most"
+        );
+    }
+
+    /// More than its part may end at once, before anybody looks.
+    #[test]
+    fn connections_that_end_together_cost_nobody_protection() {
+        let mut table = Table::new(TableConfig {
+            policy: Policy::Replica,
+            ..table(AtLimit::Unprotect).config().clone()
+        });
+        let mut modest = Client::open(&mut table, "10.0.0.1:4000");
+        modest.send(&mut table, &[1; 1000]);
+        for number in 0..7 {
+            let mut client = Client::open(&mut table, &format!("10.0.1.1:{}", 4000 + number));
+            (0..100).for_each(|_| client.send(&mut table, &[1; 1000]));
+            client.pass(&mut table, Direction::In, Flags::RST, &[]);
+        }
+        assert!(table.memory() > TOTAL / 5 * 4, "{}", table.memory());
+        for _ in 0..300 {
+            modest.send(&mut table, &[1; 1000]);
+            assert!(table.memory() <= TOTAL + 65_536, "{}", table.memory());
+        }
+        assert_eq!(modest.protection(&table), "Protected");
     }
 
     /// A service behind a proxy has one client, which holds all that there is.

@@ -525,3 +525,143 @@ fn a_socket_that_lacks_output_of_the_log_is_not_gone_on_with() {
     assert!(connection.restarts_on(&has).is_err());
     assert_eq!(connection.restarts_on(&connection.endpoint()), Ok(()));
 }
+
+/// The server's `payload` at `seq`, to the client of port 1.
+fn say_of_server(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
+    let segment = Segment {
+        source: VIP.into(),
+        destination: ([10, 0, 0, 1], 1).into(),
+        seq: Seq(seq),
+        ack: Seq(1),
+        flags,
+        window: 5000,
+        options: Options::default(),
+        payload,
+    };
+    table.on_packet(Instant::from_nanos(0), Direction::Out, &segment, None);
+}
+
+/// A middle segment of the reply is missing from the log; its tail and the server's FIN are there. The reply that is regenerated fills the
+/// hole, and ends the connection where the FIN stands.
+#[test]
+fn a_connection_goes_on_though_its_end_is_behind_a_hole() {
+    for (head, left, is_the_end) in [
+        ("Content-Length: 200\r\nConnection: close\r\n", 200, true),
+        ("Connection: close\r\n", 200, true),
+        // The client would be told that the connection goes on, or that there is more.
+        ("Content-Length: 200\r\n", 200, false),
+        ("Content-Length: 300\r\nConnection: close\r\n", 200, false),
+    ] {
+        for asks_for_the_end in [false, true] {
+            let mut table = table();
+            let id = open(&mut table, 1);
+            let request = if asks_for_the_end {
+                "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            } else {
+                "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+            };
+            say_of_client(&mut table, 1, Flags::ACK, request.as_bytes());
+            let head = format!("HTTP/1.1 200 OK\r\n{head}\r\n");
+            let body = 1001 + u32::try_from(head.len()).expect("short");
+            say_of_server(&mut table, 1001, Flags::ACK, head.as_bytes());
+            say_of_server(&mut table, body + left / 2, Flags::FIN_ACK, &[7; 100]);
+            let connection = table.get(id).unwrap();
+            let goes_on = connection.restarts_on(&connection.endpoint());
+            if is_the_end || asks_for_the_end && head.contains(": 200") {
+                assert_eq!(connection.protection(), Protection::Protected, "{head}");
+                assert_eq!(goes_on, Ok(()), "{head}");
+            } else {
+                assert!(goes_on.is_err(), "{head}");
+            }
+        }
+    }
+}
+
+/// Of a connection that is given up no bytes are kept. Both streams are still followed, so its end is noticed, and a RST has a valid number.
+#[test]
+fn a_connection_that_is_given_up_with_holes_is_still_followed() {
+    let given_up = || {
+        let mut table = table();
+        let id = open(&mut table, 1);
+        say_of_client(&mut table, 2, Flags::ACK, b"ET /");
+        say_of_server(&mut table, 1101, Flags::ACK, &[7; 100]);
+        table.change(id, |connection| connection.unprotect(Cause::LogGap));
+        say_of_client(&mut table, 6, Flags::ACK, b" HTTP");
+        say_of_server(&mut table, 1201, Flags::ACK, &[7; 100]);
+        assert_eq!(table.memory(), 0);
+        (table, id)
+    };
+    let (takeover, _) = begun(&mut given_up().0);
+    let refusals: Vec<_> = takeover.into_refusals().collect();
+    let reset = Segment::parse(&refusals[0], Checksum::Trusted).expect("a packet");
+    assert!(reset.flags.rst);
+    assert_eq!(reset.seq, Seq(1301));
+
+    for is_hole_filled in [false, true] {
+        let (mut table, id) = given_up();
+        if is_hole_filled {
+            say_of_client(&mut table, 1, Flags::ACK, b"G");
+        } else {
+            say_of_client(&mut table, 11, Flags::RST, b"");
+            assert!(table.get(id).is_some(), "the server expects another number");
+            let acknowledges = Segment {
+                source: VIP.into(),
+                destination: ([10, 0, 0, 1], 1).into(),
+                seq: Seq(1301),
+                ack: Seq(11),
+                flags: Flags::ACK,
+                window: 5000,
+                options: Options::default(),
+                payload: b"",
+            };
+            table.on_packet(NOW, Direction::Out, &acknowledges, None);
+        }
+        say_of_client(&mut table, 11, Flags::RST, b"");
+        assert!(table.get(id).is_none(), "{is_hole_filled}");
+    }
+}
+
+/// A server answers such a client only if it has the key. The keys are the old socket's, so no restored one can sign.
+#[test]
+fn a_connection_whose_segments_are_signed_is_not_protected() {
+    let signed = Options {
+        signature: true,
+        ..Options::default()
+    };
+    for (port, is_offered, is_agreed) in [
+        (1, false, false),
+        (2, true, false),
+        (3, false, true),
+        (4, true, true),
+    ] {
+        let mut table = table();
+        let client: SocketAddr = ([10, 0, 0, 1], port).into();
+        let mut say = |direction, flags, seq, ack, is_signed: bool| {
+            let (source, destination) = match direction {
+                Direction::In => (client, VIP.into()),
+                Direction::Out => (VIP.into(), client),
+            };
+            let segment = Segment {
+                source,
+                destination,
+                seq: Seq(seq),
+                ack: Seq(ack),
+                flags,
+                window: 5000,
+                options: if is_signed { signed } else { Options::default() },
+                payload: b"",
+            };
+            table.on_packet(Instant::from_nanos(0), direction, &segment, None)
+        };
+        say(Direction::In, Flags::SYN, 0, 0, is_offered);
+        say(Direction::Out, Flags::SYN_ACK, 1000, 1, is_agreed);
+        say(Direction::In, Flags::ACK, 1, 1001, is_offered);
+        let id = table.find(client).expect("open");
+        let expected = if is_offered || is_agreed {
+            Protection::Unprotected(Cause::Signed)
+        } else {
+            Protection::Protected
+        };
+        assert_eq!(table.get(id).unwrap().protection(), expected, "{port}");
+    }
+}

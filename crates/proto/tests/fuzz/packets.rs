@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{TcpHeaderSlice, TcpOptionElement};
 use steadfast_proto::Seq;
 use steadfast_proto::packet::{Checksum, Malformed, Options, Segment, Timestamps};
 
@@ -16,12 +15,11 @@ fn segment(packet: &[u8]) -> &[u8] {
     let end = 40 + word(4);
     let (mut next, mut at) = (packet[6], 40);
     while next != 6 {
-        // Hop-by-hop options, routing, destination options; the authentication header counts otherwise (RFC 4302 §2.2).
         let units = usize::from(packet[at + 1]);
-        let length = if next == 51 {
-            (units + 2) * 4
-        } else {
-            (units + 1) * 8
+        let length = match next {
+            44 => 8,               // a fragment that is the whole packet (RFC 6946); it has no length
+            51 => (units + 2) * 4, // the authentication header (RFC 4302 §2.2)
+            _ => (units + 1) * 8,  // hop-by-hop options, routing, destination options
         };
         next = packet[at];
         at += length;
@@ -29,25 +27,46 @@ fn segment(packet: &[u8]) -> &[u8] {
     &packet[at..end]
 }
 
-/// What etherparse reads of the options, unless it finds something wrong with one.
-fn options(segment: &[u8]) -> Option<Options> {
-    let header = TcpHeaderSlice::from_slice(segment).ok()?;
+/// The options of a TCP header, read one by one where RFC 9293 §3.1 places them. Kinds that nobody here needs are skipped by their length.
+fn options(header: &[u8]) -> Options {
+    let long = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"));
     let mut options = Options::default();
-    for element in header.options_iterator() {
-        match element.ok()? {
-            TcpOptionElement::MaximumSegmentSize(0) | TcpOptionElement::Noop => {}
-            TcpOptionElement::MaximumSegmentSize(mss) => options.mss = Some(mss),
-            TcpOptionElement::WindowScale(shift) => options.window_scale = Some(shift),
-            TcpOptionElement::SelectiveAcknowledgementPermitted => options.sack_permitted = true,
-            TcpOptionElement::Timestamp(value, echo) => options.timestamps = Some(Timestamps { value, echo }),
-            TcpOptionElement::SelectiveAcknowledgement(first, rest) => {
-                let [second, third, fourth] = rest;
-                let blocks = [Some(first), second, third, fourth];
-                options.sack = blocks.map(|block| block.map(|(left, right)| (Seq(left), Seq(right))));
-            }
+    let mut at = 20;
+    while at < header.len() && header[at] != 0 {
+        if header[at] == 1 {
+            at += 1;
+            continue;
         }
+        let length = header.get(at + 1).map_or(0, |length| usize::from(*length));
+        if length < 2 || at + length > header.len() {
+            break;
+        }
+        match (header[at], length) {
+            (2, 4) => {
+                let mss = u16::from_be_bytes([header[at + 2], header[at + 3]]);
+                options.mss = if mss == 0 { options.mss } else { Some(mss) };
+            }
+            (3, 3) => options.window_scale = Some(header[at + 2]),
+            (4, 2) => options.sack_permitted = true,
+            (5, 10 | 18 | 26 | 34) => {
+                options.sack = [None; 4];
+                for (index, start) in (at + 2..at + length).step_by(8).enumerate() {
+                    options.sack[index] = Some((Seq(long(start)), Seq(long(start + 4))));
+                }
+            }
+            (8, 10) => {
+                options.timestamps = Some(Timestamps {
+                    value: long(at + 2),
+                    echo: long(at + 6),
+                });
+            }
+            (19 | 29, _) => options.signature = true,
+            (30, _) => options.multipath = true,
+            _ => {}
+        }
+        at += length;
     }
-    Some(options)
+    options
 }
 
 fn check(packet: &[u8], read: &Segment<'_>) {
@@ -70,16 +89,12 @@ fn check(packet: &[u8], read: &Segment<'_>) {
         read.flags.rst,
         read.flags.psh,
         read.flags.ack,
+        read.flags.urg,
     ];
     assert_eq!(flags, std::array::from_fn(|bit| tcp[13] >> bit & 1 == 1));
-    assert_eq!(read.payload, &tcp[usize::from(tcp[12] >> 4) * 4..]);
-    if let Some(options) = options(tcp) {
-        let read = Options {
-            mss: read.options.mss.filter(|mss| *mss != 0),
-            ..read.options
-        };
-        assert_eq!(read, options);
-    }
+    let (header, payload) = tcp.split_at(usize::from(tcp[12] >> 4) * 4);
+    assert_eq!(read.payload, payload);
+    assert_eq!(read.options, options(header));
 }
 
 /// The packet with the lengths and checksums that it must have, so that what is behind those checks is reached.
@@ -120,11 +135,13 @@ fn what_is_read_stands_in_the_packet() {
             }
             let Ok(read) = trusted else { continue };
             check(&packet, &read);
-            // Built again it says the same, if the options fit: they are laid out otherwise, and Multipath TCP is only recognised.
+            // Built again it says the same, if the options fit: they are laid out otherwise, and Multipath TCP and signatures are only
+            // recognised.
             let simple = Segment {
                 options: Options {
                     sack: [None; 4],
                     multipath: false,
+                    signature: false,
                     ..read.options
                 },
                 ..read

@@ -31,6 +31,14 @@ impl ReplyBody {
         self.body.is_complete()
     }
 
+    /// Bytes of the body that have not been said yet, if its header gives the length.
+    pub const fn left(&self) -> Option<u64> {
+        match self.body {
+            Body::Length { left } => Some(left),
+            Body::Chunked(_) | Body::UntilClose => None,
+        }
+    }
+
     /// What of `bytes` belongs to it.
     pub fn take(&mut self, bytes: &mut &[u8]) -> Result<(), Fault> {
         if let Body::Length { left } = &mut self.body

@@ -287,6 +287,15 @@ impl Tracker {
         matches!(self.receiving, Receiving::Between) && self.input == input && !self.unanswered.is_empty()
     }
 
+    /// Whether the reply whose body is under way ends the connection, and may end after `bytes` more bytes.
+    pub fn ends_after(&self, bytes: u64) -> bool {
+        let Replying::Body(reply) = &self.replying else {
+            return false;
+        };
+        let request_persists = self.unanswered.front().is_none_or(|first| first.persists);
+        !(reply.persists && request_persists) && reply.left().is_none_or(|left| left == bytes)
+    }
+
     /// How many requests have no complete reply.
     pub fn unanswered(&self) -> usize {
         self.unanswered.len()
