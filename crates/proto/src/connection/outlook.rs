@@ -114,7 +114,7 @@ impl Connection {
     pub fn restarts_on(&self, endpoint: &Endpoint) -> Result<(), String> {
         self.restarts()?;
         let (has, logged) = (endpoint.unacknowledged.end, self.output.frontier());
-        let (has_ended, is_ended) = (endpoint.output != OutputEnd::Open, self.output.fin().is_some());
+        let (has_ended, is_ended) = (endpoint.output != OutputEnd::Open, self.output.is_complete());
         if has != logged || has_ended != is_ended {
             return Err(format!(
                 "its socket has output up to byte {has}, the log up to byte {logged}"
