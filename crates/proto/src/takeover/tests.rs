@@ -51,7 +51,7 @@ const NOW: Instant = Instant::from_nanos(1);
 /// A takeover whose log has been read, and its first steps.
 fn begun(table: &mut Table) -> (Takeover, VecDeque<Action>) {
     let mut actions = VecDeque::new();
-    let mut takeover = Takeover::begin(NOW, 0, &mut actions);
+    let mut takeover = Takeover::begin(NOW, 0, None, &[], &mut actions);
     takeover.on_drained(NOW, 0, table, &mut actions);
     (takeover, actions)
 }
@@ -524,4 +524,29 @@ fn a_socket_that_lacks_output_of_the_log_is_not_gone_on_with() {
     assert_eq!(connection.restarts(), Ok(()));
     assert!(connection.restarts_on(&has).is_err());
     assert_eq!(connection.restarts_on(&connection.endpoint()), Ok(()));
+}
+
+/// A segment before it was not logged: the log does not end where the server's stream does, and neither does a socket that is made of it.
+#[test]
+fn a_fin_behind_a_gap_of_the_log_ends_no_socket() {
+    let mut table = table();
+    let id = open(&mut table, 1);
+    say_of_client(&mut table, 1, Flags::ACK, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    let head = b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n";
+    say_with(&mut table, 1, Direction::Out, Flags::ACK, head);
+    let end = Segment {
+        source: VIP.into(),
+        destination: ([10, 0, 0, 1], 1).into(),
+        seq: Seq(1001) + u32::try_from(head.len()).unwrap() + 100,
+        ack: Seq(1),
+        flags: Flags::FIN_ACK,
+        window: 5000,
+        options: Options::default(),
+        payload: &[0; 100],
+    };
+    table.on_packet(Instant::from_nanos(0), Direction::Out, &end, None);
+    let connection = table.get(id).unwrap();
+    assert!(connection.output().fin().is_some() && connection.output().has_holes());
+    let refused = |result: Result<(), String>| result.is_err_and(|why| why.starts_with("its socket has"));
+    assert!(!refused(connection.restarts_on(&connection.endpoint())));
 }
