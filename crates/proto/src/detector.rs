@@ -37,6 +37,8 @@ pub struct Detector {
     heard: Option<Instant>,
     /// The last heartbeat.
     beat: Option<Instant>,
+    /// The last sign of life of the peer's kernel.
+    kernel: Option<Instant>,
     checked: Instant,
     probed: Instant,
 }
@@ -48,6 +50,7 @@ impl Detector {
             config,
             heard: None,
             beat: None,
+            kernel: None,
             checked: now,
             probed: now,
         }
@@ -92,8 +95,24 @@ impl Detector {
         wants
     }
 
+    /// The same for as long as the peer's agent is silent: to be asked by a node that waits for that agent while the kernel answers.
+    pub fn wants_answer(&mut self, now: Instant) -> bool {
+        let wants = self.is_late(now) && now.since(self.probed) >= self.config.interval / 2;
+        if wants {
+            self.probed = now;
+        }
+        wants
+    }
+
+    /// Whether the peer's kernel has given a sign of life lately, however long its agent has been silent.
+    pub fn hears_kernel(&self, now: Instant) -> bool {
+        self.kernel
+            .is_some_and(|at| now.since(at) < self.config.patience())
+    }
+
     /// A packet of the peer came through the wire, or its kernel answered, at `now`, which may be some time ago.
     pub fn on_traffic(&mut self, now: Instant) {
+        self.kernel = self.kernel.max(Some(now));
         if self
             .beat
             .is_none_or(|beat| now.since(beat) < self.config.agent_timeout)

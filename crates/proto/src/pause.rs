@@ -55,6 +55,11 @@ impl Rate {
 }
 
 impl PauseWatch {
+    /// Whether the counter's rate is known: before, no pause is noticed.
+    pub const fn knows_rate(&self) -> bool {
+        self.rate.is_some()
+    }
+
     /// The time by which the clock has fallen behind since the last look; nothing if it has not stood still.
     pub fn look(&mut self, now: Reading) -> Option<Duration> {
         let last = self.last.replace(now)?;

@@ -181,7 +181,8 @@ impl Standing {
     /// Nothing if it does not end.
     pub fn until(&self) -> Option<Instant> {
         let ends = match self.role {
-            Role::Backup => self.config.arbiter != Arbiter::FailStop || self.leaves(),
+            // The primary goes on alone after that, whoever decides.
+            Role::Backup => true,
             role => role.speaks_alone() && !self.is_confirmed(),
         };
         ends.then(|| self.lease_until.unwrap_or(Instant::ZERO))
@@ -202,8 +203,7 @@ impl Standing {
     /// Whether this node is the wire of a primary that counts on it: then it may speak for connections that it has taken over, as soon
     /// as that primary has answered this agent, and for as long as it goes on answering.
     pub fn is_counted_on(&self, now: Instant) -> bool {
-        let has_lease = |until: Instant| now < until || self.config.lease.is_zero();
-        self.role == Role::Backup && self.lease_until.is_some_and(has_lease)
+        self.role == Role::Backup && self.has_lease(now)
     }
 
     /// When a primary may claim, if the wire is silent from now on: the lease that it granted has ended.

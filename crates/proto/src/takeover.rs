@@ -144,13 +144,33 @@ pub(crate) struct Takeover {
     reset: usize,
     live: Vec<(ConnectionId, Instant)>,
     refusals: Vec<Vec<u8>>,
+    /// Connections of a dead worker whose steps an earlier takeover has planned, and which are not decided yet.
+    begun: BTreeSet<ConnectionId>,
 }
 
 impl Takeover {
-    /// The gate is closed: asks for the log.
-    pub(crate) fn begin(now: Instant, service: ServiceIndex, actions: &mut VecDeque<Action>) -> Self {
+    /// The gate is closed: asks for the log. The takeover of a dead worker's connections may be under way (`adoption`): its remaining
+    /// `steps` follow, and are not planned again.
+    pub(crate) fn begin(
+        now: Instant,
+        service: ServiceIndex,
+        adoption: Option<Self>,
+        steps: &[Action],
+        actions: &mut VecDeque<Action>,
+    ) -> Self {
         actions.push_back(Action::Drain { service });
-        Self::declared(now, Scope::Service)
+        let connection = |action: &Action| match *action {
+            Action::HandOver { connection, .. } => Some(connection),
+            _ => None,
+        };
+        let (refusals, live) =
+            adoption.map_or_else(Default::default, |adoption| (adoption.refusals, adoption.live));
+        Self {
+            begun: steps.iter().filter_map(connection).collect(),
+            refusals,
+            live,
+            ..Self::declared(now, Scope::Service)
+        }
     }
 
     /// The same for the connections of `clients`.
@@ -184,6 +204,7 @@ impl Takeover {
             reset: 0,
             live: Vec::new(),
             refusals: Vec::new(),
+            begun: BTreeSet::new(),
         }
     }
 
@@ -221,6 +242,9 @@ impl Takeover {
         for connection in connections {
             let entry = table.get_mut(connection).expect("in the table");
             entry.hold_input();
+            if self.begun.contains(&connection) {
+                continue; // its steps are planned
+            }
             if self.half_open.contains_key(&connection) {
                 opening.push(connection);
             } else if entry.is_busy() {

@@ -351,6 +351,9 @@ impl Agent<'_> {
     fn carry_out(&mut self) {
         while let Some(action) = self.node.poll_action() {
             self.yield_to_others(self.node.is_unhurried());
+            let Some(action) = self.node.admit(linux::clock::now(), action) else {
+                continue; // it is polled again later
+            };
             self.executor
                 .carry_out(action, &mut self.node, &mut self.rings, &self.peer);
         }

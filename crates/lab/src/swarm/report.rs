@@ -27,6 +27,8 @@ pub struct Report {
     pub connections_lent_in_vain: u64,
     /// Those for which a node spoke by a lease that its clock had outlasted, while the other one spoke.
     pub connections_outlasted: u64,
+    /// How often both nodes had each other switched off.
+    pub mutual_fences: u64,
     /// Runs in which both nodes spoke and `assume = "fail-stop"` allows it.
     pub runs_split: u64,
     pub simulated_s: f64,
@@ -60,6 +62,7 @@ impl Report {
             connections_orphaned: 0,
             connections_lent_in_vain: 0,
             connections_outlasted: 0,
+            mutual_fences: 0,
             runs_split: 0,
             simulated_s: 0.0,
         }
@@ -86,6 +89,7 @@ impl Report {
         self.connections_orphaned += outcome.orphaned as u64;
         self.connections_lent_in_vain += outcome.lent_in_vain as u64;
         self.connections_outlasted += outcome.outlasted as u64;
+        self.mutual_fences += outcome.mutual_fences as u64;
         self.runs_split += u64::from(outcome.was_split);
         self.simulated_s += outcome.time.as_secs_f64();
         let first = outcome.violations.into_iter().next();
@@ -126,7 +130,8 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned, {} lent in vain, {} outlasted; {} runs split",
+            "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned, {} lent in vain, {} outlasted; {} mutual fences; \
+             {} runs split",
             self.runs,
             self.seed,
             self.runs_per_cpu_second,
@@ -134,6 +139,7 @@ impl fmt::Display for Report {
             self.connections_orphaned,
             self.connections_lent_in_vain,
             self.connections_outlasted,
+            self.mutual_fences,
             self.runs_split
         )?;
         for broken in &self.violations {

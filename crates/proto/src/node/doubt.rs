@@ -9,18 +9,45 @@
 //!   word before this node goes on.
 //! * A wire goes on with its log: nothing passes it unlogged that its primary says. But if it takes over before the primary has said so,
 //!   it restores nothing from the time before.
+//! * The other node's agent may be away, too, while its kernel goes on to speak. A node in doubt waits for that agent as long as the
+//!   other kernel answers, for 10 s at most.
 
-use super::Node;
+use std::time::Duration;
+
+use super::{Node, Service};
 use crate::Instant;
 use crate::action::{Action, Gate, Report, ServiceIndex};
 use crate::role::Role;
 use crate::standing::{Arbiter, Word};
 
+/// How long a node in doubt waits for the other node's agent while that node's kernel answers. Longer than a supervisor takes to start
+/// an agent again.
+const AGENT_WAIT: Duration = Duration::from_secs(10);
+
+impl Service {
+    /// Whether the silence of the other node's agent is no death yet: this node is in doubt, and that agent may come back. Only where
+    /// that node's kernel answers.
+    pub(super) fn waits_for_agent(&self, now: Instant) -> bool {
+        self.doubted.is_some_and(|since| now.since(since) < AGENT_WAIT)
+    }
+}
+
 impl Node {
+    /// Whether a service is in doubt.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.services.iter().any(|service| service.doubted.is_some())
+    }
+
+    /// Whether the agent was away for so long that it must hear the peer before it takes over more: its last turn ended before.
+    pub(super) fn is_absent(&self, now: Instant) -> bool {
+        self.config.arbiter == Arbiter::FailStop && now.since(self.ran) >= self.config.detector.agent_timeout
+    }
+
     /// The agent runs again, and may have been away since it ran last.
     pub(super) fn look_at_absence(&mut self, now: Instant) {
         let ran = std::mem::replace(&mut self.ran, now);
-        if now.since(ran) >= self.config.detector.agent_timeout {
+        let is_trusted = self.broken.trusts_absence;
+        if now.since(ran) >= self.config.detector.agent_timeout && !is_trusted {
             self.indices().for_each(|index| self.doubt(now, index));
         }
     }

@@ -5,6 +5,7 @@
 //! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. It is due at once
 //! when a takeover has more to do, but everything else should be looked at first.
 
+mod broken;
 mod doubt;
 mod failure;
 #[cfg(test)]
@@ -29,6 +30,8 @@ use std::time::Duration;
 
 use rustc_hash::FxSeededState;
 
+#[doc(hidden)]
+pub use self::broken::Broken;
 pub use self::found::Found;
 pub use self::view::{PathFault, PathView};
 use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
@@ -233,6 +236,7 @@ pub struct Node {
     services: Vec<Service>,
     actions: VecDeque<Action>,
     turn: Turn,
+    broken: Broken,
 }
 
 impl Node {
@@ -265,6 +269,7 @@ impl Node {
             services,
             actions: VecDeque::new(),
             turn: Turn::new(now),
+            broken: Broken::default(),
         };
         node.speak_as_found();
         node.sync_what_was_found(now);

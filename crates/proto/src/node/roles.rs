@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::view::Refusal;
-use super::{Node, ROLES_MAX, RoleSince, Unfollowed};
+use super::{Node, ROLES_MAX, RoleSince, Service, Unfollowed};
 use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
@@ -115,10 +115,10 @@ impl Node {
         }
     }
 
-    /// Whether a wire may speak for some connections beside a primary that lives: by its lease, or because nobody is to be asked. Else it
-    /// takes over all.
-    pub(super) fn may_speak_beside(&self) -> bool {
-        self.config.arbiter == Arbiter::FailStop || !self.config.lease.is_zero()
+    /// Whether a wire may speak for some connections beside a primary that lives: it does so by its lease. Without a lease it takes over
+    /// all.
+    pub(super) const fn may_speak_beside(&self) -> bool {
+        !self.config.lease.is_zero()
     }
 
     /// The peer's kernel answered a probe.
@@ -233,15 +233,20 @@ impl Node {
                 self.handle_reached(now, index);
             }
         }
-        if self.detector.wants_probe(now) {
+        if self.detector.wants_probe(now) || self.is_in_doubt() && self.detector.wants_answer(now) {
             self.actions.push_back(Action::Probe);
         }
+        let hears_kernel = self.detector.hears_kernel(now) && !self.broken.waits_for_nobody;
+        let waits_for_agent = |service: &Service| hears_kernel && service.waits_for_agent(now);
         let (is_silent, is_alone) = (self.detector.is_silent(now), self.is_alone(now));
         let has_heard = self.detector.has_heard();
         for index in self.indices() {
             let service = &mut self.services[usize::from(index)];
             let may_miss = has_heard || service.expects_peer();
-            let change = if is_silent && may_miss && service.path.has_carrier() && !service.is_busy() {
+            // An adoption that must wait for the lease does not keep the node from taking over all.
+            let is_busy = service.is_busy() && !service.is_mute(now);
+            let is_missed = is_silent && may_miss && service.path.has_carrier() && !waits_for_agent(service);
+            let change = if is_missed && !is_busy {
                 service.standing.on_silent(now)
             } else if is_alone && service.config.is_primary {
                 service.standing.on_alone(now)
@@ -356,10 +361,13 @@ impl Node {
             }
             Role::TakingOver => {
                 service.taken.clear(); // from now on it answers for all
+                let begun = self.set_aside_steps(index);
                 self.set_gate(index, Gate::Takeover);
                 self.confirm(now, index); // at once: what is said before the answer is known to nobody else if this node dies
-                let takeover = Takeover::begin(now, index, &mut self.actions);
+                let adoption = self.services[usize::from(index)].takeover.take();
+                let takeover = Takeover::begin(now, index, adoption, &begun, &mut self.actions);
                 self.services[usize::from(index)].takeover = Some(takeover);
+                self.actions.extend(begun);
             }
             Role::Sole if from == Role::Claiming => {
                 let claim = service.claim.as_mut().expect("it claimed");

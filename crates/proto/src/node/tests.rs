@@ -843,11 +843,11 @@ fn a_backup_without_a_lease_asks_before_it_speaks() {
 #[test]
 fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
     let lease = Duration::from_millis(300);
-    for (arbiter, ends) in [(Arbiter::Witness, true), (Arbiter::FailStop, false)] {
+    for arbiter in [Arbiter::Witness, Arbiter::Fence, Arbiter::FailStop] {
         let mut two = Two::new(arbiter);
         two.pass(LONG);
         let (gate, until) = two.gates[1];
-        assert_eq!((gate, until.is_some()), (Gate::Wire, ends));
+        assert_eq!((gate, until.is_some()), (Gate::Wire, true), "{arbiter:?}");
         assert_eq!(
             two.nodes.each_ref().map(|node| node.right_ends_at(0)),
             [None, until]
@@ -1121,6 +1121,52 @@ fn a_primary_that_was_away_for_long_forgets_what_its_wire_does_not_confirm() {
             two.nodes[0].role(0).0,
             if comes_back { Role::Primary } else { Role::Sole }
         );
+    }
+}
+
+/// The wire took over, and then its agent was stopped, too: its kernel goes on to speak.
+#[test]
+fn a_primary_in_doubt_waits_for_its_peers_agent_while_that_kernel_answers() {
+    for answers in [true, false] {
+        let mut two = Two::new(Arbiter::FailStop);
+        two.pass(SHORT).kill(0).pass(LONG);
+        assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+        two.kill(1);
+        two.replace(0);
+        let mut config = two.nodes[0].config_as_found();
+        config.services[0].found.as_mut().expect("replaced").seen = two.now - AWAY;
+        two.nodes[0] = Node::new(config, two.now);
+        let pass = |two: &mut Two, time| {
+            let end = two.now + time;
+            let mut was_asked = false;
+            while two.now < end {
+                two.now += BEAT / 2;
+                let now = two.now;
+                two.nodes[0].handle_timeout(now);
+                while let Some(action) = two.nodes[0].poll_action() {
+                    match action {
+                        Action::Probe => {
+                            was_asked = true;
+                            if answers {
+                                two.nodes[0].handle_answer(now);
+                            }
+                        }
+                        Action::Announce { .. } => two.nodes[0].handle_reached(now, 0),
+                        _ => {}
+                    }
+                }
+            }
+            was_asked
+        };
+        assert!(pass(&mut two, LONG * 2));
+        let waits = if answers { Role::Primary } else { Role::Sole };
+        assert_eq!(two.nodes[0].role(0).0, waits, "the kernel answers: {answers}");
+        if answers {
+            assert!(pass(&mut two, LONG * 5), "it is asked all the time");
+            assert_eq!(two.nodes[0].role(0), (Role::Primary, 2));
+            pass(&mut two, LONG * 5);
+            assert_eq!(two.nodes[0].role(0).0, Role::Sole, "not for ever");
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{Node, Service};
 use crate::Instant;
 use crate::action::{Action, ServiceIndex};
+use crate::connection::Connection;
 use crate::role::Role;
 use crate::state_sync::StateSync;
 use crate::table::ConnectionId;
@@ -54,11 +55,12 @@ impl Turn {
 }
 
 impl Service {
-    /// Whether it takes over, but the right to speak has ended until the arbiter answers: the old primary may have claimed by now, and
-    /// its application may execute what this one would.
-    fn is_mute(&self, now: Instant) -> bool {
+    /// Whether it takes over all or some connections, but the right to speak has ended until the arbiter or the primary answers: the
+    /// primary may have gone on alone by now, and its application may execute what this one would.
+    pub(super) fn is_mute(&self, now: Instant) -> bool {
         let is_over = |until: Instant| now >= until;
-        self.role() == Role::TakingOver && self.standing.until().is_some_and(is_over)
+        let takes_over = self.role() == Role::TakingOver || self.is_busy();
+        takes_over && self.standing.until().is_some_and(is_over)
     }
 }
 
@@ -108,10 +110,47 @@ impl Node {
     /// The first that need not wait: the steps of a takeover do while the node has no right to speak.
     fn next_action(&mut self) -> Option<Action> {
         let now = self.turn.began + self.turn.lasted;
-        let waits = |service: ServiceIndex| self.services[usize::from(service)].is_mute(now);
+        let waits = |service: ServiceIndex| self.must_wait(now, service);
         let is_next = |action: &Action| !step_of(action).is_some_and(waits);
         let next = self.actions.iter().position(is_next)?;
         self.actions.remove(next)
+    }
+
+    /// Whether the steps of a service's takeover wait: it has no right to speak, or the agent was away and must hear the peer first.
+    fn must_wait(&self, now: Instant, service: ServiceIndex) -> bool {
+        let must = self.is_absent(now) || self.services[usize::from(service)].is_mute(now);
+        must && !self.broken.decides_mute
+    }
+
+    /// The steps of a service's takeover that were planned and not polled.
+    pub(super) fn set_aside_steps(&mut self, index: ServiceIndex) -> Vec<Action> {
+        let actions = std::mem::take(&mut self.actions);
+        let (steps, others): (Vec<_>, Vec<_>) = actions
+            .into_iter()
+            .partition(|action| step_of(action) == Some(index));
+        self.actions = others.into();
+        steps
+    }
+
+    /// To be called when an action that was polled is about to be carried out. The agent may have been stopped between the two, and the
+    /// right to speak may have ended meanwhile. Then a step of a takeover waits: it is polled again when the node may go on. A connection
+    /// that cannot be restored any more, because its log has a gap since, is refused. Any other action is returned.
+    pub fn admit(&mut self, now: Instant, action: Action) -> Option<Action> {
+        let Some(service) = step_of(&action) else {
+            return Some(action);
+        };
+        self.turn.pass(now);
+        if self.must_wait(now, service) {
+            self.actions.push_front(action);
+            return None;
+        }
+        if let Action::Restore { connection, .. } = action
+            && let Some(Err(reason)) = self.table(service).get(connection).map(Connection::restarts)
+        {
+            self.handle_unrestorable(now, service, connection, reason);
+            return None;
+        }
+        Some(action)
     }
 
     /// Whether the action that was polled last can wait for others that need the CPU: it is a step of taking over a connection on which

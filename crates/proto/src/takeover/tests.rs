@@ -51,7 +51,7 @@ const NOW: Instant = Instant::from_nanos(1);
 /// A takeover whose log has been read, and its first steps.
 fn begun(table: &mut Table) -> (Takeover, VecDeque<Action>) {
     let mut actions = VecDeque::new();
-    let mut takeover = Takeover::begin(NOW, 0, &mut actions);
+    let mut takeover = Takeover::begin(NOW, 0, None, &[], &mut actions);
     takeover.on_drained(NOW, 0, table, &mut actions);
     (takeover, actions)
 }

@@ -177,6 +177,11 @@ impl Agent {
         }
     }
 
+    /// Whether it would find out that its clock stood still while the counter went on.
+    pub const fn notices_pauses(&self) -> bool {
+        self.pauses.knows_rate()
+    }
+
     fn slowed(&self, now: Instant, cost: Duration) -> Duration {
         match self.late {
             (until, times) if now < until => cost * times,
@@ -245,6 +250,7 @@ impl Station {
         self.wire.forget_caps();
         self.wire.settle_for_the_dead();
         self.agent = Agent::new(now, number);
+        self.turns_unaware = 0;
         self.core = core_of(&self.config, config, now);
         if self.is(Defect::TrustLease) && gate == Gate::Wire {
             self.forge_echo(now);
@@ -272,7 +278,10 @@ impl Station {
         }
         self.agent.is_asleep = false;
         if let Some((action, end)) = self.agent.doing.take() {
-            self.carry_out(now, action, end);
+            let action = self.core.admit(now, action);
+            if let Some(action) = action {
+                self.carry_out(now, action, end);
+            }
         }
         if let Some(action) = self.core.poll_action() {
             let end = self.wire.end();
@@ -295,16 +304,25 @@ impl Station {
     fn look(&mut self, now: Instant, end: End) {
         let (counter, clock) = (self.clock.counter(now), now);
         let (before, after) = (counter, counter);
-        if self.agent.pauses.look(Reading { before, clock, after }).is_some() {
+        if self.turns_unaware > 0 {
+            self.turns_unaware -= 1;
+            if self.turns_unaware == 0 {
+                self.outlasted = Instant::ZERO; // it has had the time to notice
+            }
+        }
+        let was_paused = self.agent.pauses.look(Reading { before, clock, after }).is_some();
+        if was_paused && !self.is(Defect::IgnorePause) {
             self.core.handle_pause(now);
         }
         if self.core.wants_link(now) {
             self.core.handle_carrier(now, 0, self.has_carrier);
         }
-        if let Some(seen) = self.agent.seen_here.take() {
+        let seen = self.agent.seen_here.take();
+        if let Some(seen) = seen.or_else(|| self.is(Defect::IgnoreMeet).then_some(now)) {
             self.core.handle_sign(seen, 0);
         }
-        if std::mem::take(&mut self.agent.is_reached_outside) {
+        let is_reached_outside = std::mem::take(&mut self.agent.is_reached_outside);
+        if is_reached_outside || self.is(Defect::TrustOutside) && self.config.outside {
             self.core.handle_outside(now, 0);
         }
         if self.wire.check_in(now) > 0 {

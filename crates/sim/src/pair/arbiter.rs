@@ -1,6 +1,5 @@
 //! Who decides which node may speak, when the nodes do not hear each other: a witness (etcd), or a fence.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use proto::Instant;
@@ -42,6 +41,15 @@ pub(crate) struct Answer {
     pub verdict: Verdict,
 }
 
+/// A command that runs: it switches the other node off when it is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fence {
+    pub question: Question,
+    /// The agent that asked.
+    pub agent: u64,
+    pub due: Instant,
+}
+
 /// It gives a node no answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
@@ -61,8 +69,8 @@ pub(crate) struct Arbiter {
     /// As each node sees it.
     outages: [Outage; 2],
     asked: u64,
-    /// Who is to be switched off for whom: the scene does it.
-    pub fences: VecDeque<Question>,
+    /// The commands that run: the scene does what they say.
+    pub fences: Vec<Fence>,
 }
 
 impl Arbiter {
@@ -76,7 +84,7 @@ impl Arbiter {
                 decides: false,
             }; 2],
             asked: 0,
-            fences: VecDeque::new(),
+            fences: Vec::new(),
         }
     }
 
@@ -89,8 +97,8 @@ impl Arbiter {
         }
     }
 
-    /// The answer; of a fence it comes when the other node is off.
-    pub fn ask(&mut self, now: Instant, question: Question) -> Option<Answer> {
+    /// The answer; of a fence it comes when the other node is off. What an agent has asked already is not asked again.
+    pub fn ask(&mut self, now: Instant, question: Question, agent: u64) -> Option<Answer> {
         self.asked += 1;
         let outage = self.outages[question.node];
         let is_out = now < outage.until;
@@ -100,7 +108,11 @@ impl Arbiter {
             ArbiterKind::Witness => self.decide(question),
             ArbiterKind::Fence if is_out => Verdict::Failed,
             ArbiterKind::Fence => {
-                self.fences.push_back(question);
+                let is_same = |fence: &Fence| fence.question == question && fence.agent == agent;
+                if !self.fences.iter().any(is_same) {
+                    let due = now + self.delay;
+                    self.fences.push(Fence { question, agent, due });
+                }
                 return None;
             }
         };
@@ -127,15 +139,6 @@ impl Arbiter {
                 }
                 Verdict::Granted
             }
-        }
-    }
-
-    /// When somebody who asked to fence is told that it is done.
-    pub fn fenced(&self, now: Instant, question: Question) -> Answer {
-        Answer {
-            at: now + self.delay,
-            epoch: question.epoch,
-            verdict: Verdict::Granted,
         }
     }
 }

@@ -45,6 +45,15 @@ impl Known {
         contiguous + u64::from(self.fin == Some(contiguous))
     }
 
+    /// Whether something is known that stands behind a gap.
+    pub const fn has_hole(&self) -> bool {
+        let is_behind = match self.fin {
+            Some(fin) => fin > self.contiguous as u64,
+            None => false,
+        };
+        self.bytes.len() > self.contiguous || is_behind
+    }
+
     pub fn has(&self, at: i64, payload: &[u8]) -> bool {
         (at..).zip(payload).all(|(position, byte)| {
             let known = usize::try_from(position).map(|position| self.bytes.get(position).copied().flatten());

@@ -27,12 +27,9 @@ const AHEAD_MAX: usize = 1 << 20;
 const READ_SIZE: usize = 16 * 1024;
 
 impl Station {
-    /// What the kernel keeps for the next agent, and what the verdict needs.
-    fn on_role(&mut self, to: Role, epoch: u64) {
+    /// What the kernel keeps for the next agent.
+    fn on_role(&mut self, to: Role) {
         self.is_consented = to == Role::Backup;
-        if to.speaks_alone() {
-            self.alone_in.push(epoch);
-        }
     }
 
     /// Does one thing; `end` is how far the log reached when it was begun.
@@ -45,13 +42,13 @@ impl Station {
         }
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
-            Action::Report(Report::Role { to, epoch, .. }) => self.on_role(to, epoch),
+            Action::Report(Report::Role { to, .. }) => self.on_role(to),
             Action::Report(_) => {}
             Action::Assume { gate, .. } => self.assume(gate),
             Action::SetGate {
                 gate, epoch, until, ..
             } => self.change_gate(gate, epoch, until),
-            Action::SetUntil { until, .. } => self.set_until(until),
+            Action::SetUntil { until, .. } => self.change_until(until),
             Action::Confirm { epoch, .. } => self.confirm(now, epoch),
             Action::Hold { .. } if self.is(Defect::NeverTold) => {}
             Action::Hold { clients, .. } => self.wire.hold(&clients),
@@ -129,6 +126,15 @@ impl Station {
         }
     }
 
+    /// The end of the right to speak is another one, and the gate stays as it is.
+    fn change_until(&mut self, until: Option<Instant>) {
+        self.set_until(until);
+        let (gate, epoch) = self.wire.gate();
+        if until.is_none() && matches!(gate, Gate::Takeover | Gate::Sole) {
+            self.judge.borrow_mut().on_given(self.config.number, epoch);
+        }
+    }
+
     fn set_until(&mut self, until: Option<Instant>) {
         let is_earlier = until.is_some_and(|until| Some(until) < self.until);
         if is_earlier && self.wire.gate().0 == Gate::Wire && self.is(Defect::LeaveLate) {
@@ -137,11 +143,17 @@ impl Station {
         if until == Some(Instant::ZERO) {
             self.outlasted = Instant::ZERO; // the agent has noticed
         }
-        self.until = until.filter(|_| !self.is(Defect::SpeakOn));
+        let has_no_end =
+            self.is(Defect::SpeakOn) || self.is(Defect::AdoptForever) && self.config.arbiter.is_none();
+        self.until = until.filter(|_| !has_no_end);
     }
 
     fn set_gate(&mut self, gate: Gate, epoch: u64) {
         self.wire.set_gate(gate, epoch);
+        let is_alone = matches!(gate, Gate::Takeover | Gate::Sole);
+        self.judge
+            .borrow_mut()
+            .on_gate(self.config.number, is_alone.then_some(epoch));
         if gate == Gate::Primary {
             self.judge.borrow_mut().on_behind(self.config.number);
         }
@@ -170,7 +182,7 @@ impl Station {
             let verdict = Verdict::Failed;
             Some(Answer { at, epoch, verdict })
         } else {
-            arbiter.borrow_mut().ask(at, question)
+            arbiter.borrow_mut().ask(at, question, self.agent.number)
         };
         if let Some(answer) = answer {
             self.expect_verdict(answer);
@@ -256,6 +268,8 @@ impl Station {
         let connection = self.core.table(0).get(id);
         if let Some(Err(reason)) = connection.map(|connection| connection.restarts_on(endpoint)) {
             self.host.take(*socket);
+            let (node, client) = (self.config.number, endpoint.client);
+            self.judge.borrow_mut().on_sockets_lost(node, &[client]);
             self.core.handle_unrestorable(now, 0, id, reason);
             return;
         }
@@ -316,6 +330,8 @@ impl Station {
         let connection = self.core.table(0).get(id);
         if let Some(Err(reason)) = connection.map(|connection| connection.restarts_on(&endpoint)) {
             self.host.with(now, socket, Endpoint::abort);
+            let (node, client) = (self.config.number, endpoint.client);
+            self.judge.borrow_mut().on_sockets_lost(node, &[client]);
             self.core.handle_unrestorable(now, 0, id, reason);
             return;
         }

@@ -66,6 +66,8 @@ pub struct SceneConfig {
     pub same_chunks: bool,
     /// Who decides when the nodes do not hear each other, and how long that takes.
     pub arbiter: Option<(ArbiterKind, Duration)>,
+    /// How long the configured primary waits before it has a silent peer fenced.
+    pub fence_delay: Duration,
     /// How long a wire may speak alone after its primary heard it last, without having asked.
     pub lease: Duration,
     /// What is broken.
@@ -113,6 +115,7 @@ impl SceneConfig {
             think: Duration::ZERO,
             same_chunks: false,
             arbiter: None,
+            fence_delay: Duration::ZERO,
             lease: Duration::from_millis(300),
             defect: None,
             service_link: false,
@@ -142,7 +145,11 @@ impl SceneConfig {
             without_peer: false,
             detector: self.detector,
             lease: self.lease,
-            fence_delay: Duration::ZERO,
+            fence_delay: if is_primary {
+                self.fence_delay
+            } else {
+                Duration::ZERO
+            },
             arbiter: self
                 .arbiter
                 .map_or(standing::Arbiter::FailStop, |(kind, _)| kind.of_core()),

@@ -54,6 +54,20 @@ pub enum Defect {
     LeaveLate,
     /// A SYN that the server had long before is taken for the beginning of a connection.
     TrustSyn,
+    /// A takeover goes on though the right to speak has ended.
+    DecideMute,
+    /// An agent that was stopped trusts its gate, however long it was away.
+    TrustAbsence,
+    /// Under `fail-stop` a wire speaks for connections of a dead worker without end.
+    AdoptForever,
+    /// A node in doubt takes the silence of the other node's agent for death, though that node's kernel answers.
+    ClaimInDoubt,
+    /// An agent does not notice that its clock stood still.
+    IgnorePause,
+    /// The two nodes are taken to hear each other through the service's network.
+    IgnoreMeet,
+    /// An outside host is taken to have answered: the arbiter is asked by a node that is not reached.
+    TrustOutside,
     /// The gate is not told whose connections are being decided: everybody's SYN waits.
     NeverTold,
 }
@@ -73,12 +87,19 @@ impl Defect {
     ];
 
     /// Those that only the swarm has found, in scenarios of their own (`tests/swarm_found`).
-    pub const FOUND: [Self; 5] = [
+    pub const FOUND: [Self; 12] = [
         Self::ForgetOrphans,
         Self::TrustGate,
         Self::TrustLease,
         Self::LeaveLate,
         Self::TrustSyn,
+        Self::DecideMute,
+        Self::TrustAbsence,
+        Self::AdoptForever,
+        Self::ClaimInDoubt,
+        Self::IgnorePause,
+        Self::IgnoreMeet,
+        Self::TrustOutside,
     ];
 
     /// Those of a node, besides.

@@ -28,6 +28,9 @@ impl Station {
             echo.sent = now.as_nanos();
         }
         for beat in &mut heartbeat.services {
+            if let Some(path) = beat.path.as_mut().filter(|_| self.is(Defect::IgnoreMeet)) {
+                path.hears = Some(true);
+            }
             if self.is(Defect::IgnoreEpoch) && role.may_speak() {
                 beat.epoch = beat.epoch.min(epoch.saturating_sub(1));
             }

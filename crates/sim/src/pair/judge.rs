@@ -29,21 +29,25 @@ const VIOLATIONS_MAX: usize = 20;
 pub struct Judge {
     vip: SocketAddr,
     /// The world's.
-    now: Instant,
+    pub(super) now: Instant,
     /// The latest epoch in which a node spoke alone, and which one.
     pub(super) alone: Option<(u64, usize)>,
-    pub(super) has_lost_voice: bool,
+    /// The epoch in which each node may speak alone now.
+    pub(super) alone_now: [Option<u64>; 2],
+    /// The latest epoch in which each node began to speak alone, since the other one has had its power.
+    pub(super) began: [Option<u64>; 2],
+    /// When two nodes had the right to speak.
+    pub(super) splits: Vec<Instant>,
     /// The nodes without power.
     pub(super) is_off: [bool; 2],
     /// Epochs that nodes were given, not only lent.
     pub(super) given: BTreeSet<(u64, usize)>,
-    /// How often two nodes spoke where one may.
-    pub(super) two_voices: u64,
-    pub(super) is_split: bool,
     /// Clients whose SYN is not answered yet, or whose answer to that has not come.
     half_open: u64,
     pub(super) flows: BTreeMap<SocketAddr, Flow>,
     violations: Vec<String>,
+    /// When each of them happened.
+    moments: Vec<Instant>,
     resets: Vec<(Instant, SocketAddr)>,
 }
 
@@ -82,8 +86,12 @@ pub(super) struct Flow {
     is_orphaned: bool,
     /// The process that served it has died.
     has_died: bool,
+    /// When somebody had to go on with it, later output was known than what was known without a gap.
+    had_hole: bool,
     /// A node spoke alone by its lease, in that epoch.
     pub(super) lent: Option<(u64, usize)>,
+    /// What it said then is lost.
+    pub(super) was_lent_in_vain: bool,
     /// A node spoke by a lease that its clock had outlasted, while the other one spoke.
     pub(super) was_outlasted: bool,
 }
@@ -111,7 +119,9 @@ impl Flow {
             sockets: [false; 2],
             is_orphaned: false,
             has_died: false,
+            had_hole: false,
             lent: None,
+            was_lent_in_vain: false,
             was_outlasted: false,
         }
     }
@@ -127,6 +137,17 @@ impl Flow {
             *latest = value;
         }
         is_in_time
+    }
+
+    /// Somebody has to go on with it: a restored socket may not be able to bridge a gap in what was logged.
+    pub(super) const fn look_for_hole(&mut self) {
+        self.had_hole |= self.output.has_hole();
+    }
+
+    /// What was said by a lease is lost: from now on the other node may contradict it.
+    pub(super) const fn lose_lent(&mut self) {
+        self.lent = None;
+        self.was_lent_in_vain = true;
     }
 
     /// While there is no SYN-ACK for it, nothing is lost: the client begins anew.
@@ -162,14 +183,15 @@ impl Judge {
             vip,
             now: Instant::ZERO,
             alone: None,
-            has_lost_voice: false,
+            alone_now: [None; 2],
+            began: [None; 2],
+            splits: Vec::new(),
             is_off: [false; 2],
             given: BTreeSet::new(),
-            two_voices: 0,
-            is_split: false,
             half_open: 0,
             flows: BTreeMap::new(),
             violations: Vec::new(),
+            moments: Vec::new(),
             resets: Vec::new(),
         }
     }
@@ -179,14 +201,29 @@ impl Judge {
         &self.violations
     }
 
+    /// The same, each with its time.
+    pub fn violations_with_times(&self) -> impl Iterator<Item = (Instant, &str)> {
+        let lines = self.violations.iter().map(String::as_str);
+        self.moments.iter().copied().zip(lines)
+    }
+
     /// The resets that reached clients.
     pub fn resets(&self) -> &[(Instant, SocketAddr)] {
         &self.resets
     }
 
+    /// A promise to a client is broken, unless what it was told before may be contradicted.
     pub(super) fn violation(&mut self, client: SocketAddr, what: &str) {
+        let may_be = |flow: &Flow| flow.was_lent_in_vain || flow.was_outlasted;
+        if !self.flows.get(&client).is_some_and(may_be) {
+            self.record(client, what);
+        }
+    }
+
+    pub(super) fn record(&mut self, client: SocketAddr, what: &str) {
         let now = self.now;
         if self.violations.len() < VIOLATIONS_MAX {
+            self.moments.push(now);
             let micros = now.as_nanos() / 1000;
             self.violations.push(format!(
                 "{}.{:06} {client}: {what}",
@@ -308,6 +345,7 @@ impl Judge {
         self.on_sockets_lost(node, &[client]);
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.has_died = true;
+            flow.look_for_hole();
         }
     }
 
@@ -334,12 +372,21 @@ impl Judge {
         self.is_off[node] = true;
         self.on_log_lost(node);
         let spoke = self.alone.is_some_and(|(_, who)| who == node);
-        self.has_lost_voice |= spoke && self.flows.values().any(|flow| flow.sockets[1 - node]);
+        let is_lost = spoke && self.flows.values().any(|flow| flow.sockets[1 - node]);
+        self.splits.extend(is_lost.then_some(self.now));
+        self.alone_now[node] = None;
+        self.began[1 - node] = None;
+        if self.is_off[1 - node] {
+            self.given.clear(); // nobody remembers these epochs
+        }
         // What it said is said: a pair of which nobody remembers the epoch begins with a new one.
         self.alone = self.alone.filter(|(_, who)| *who != node);
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;
             flow.look_for_holders();
+            if flow.lent.is_some_and(|(_, who)| who == node) {
+                flow.lose_lent();
+            }
             flow.voice = flow.voice.filter(|voice| voice.node != node);
             flow.silenced = None;
         }
@@ -360,6 +407,11 @@ impl Judge {
         self.flows
             .get(&client)
             .is_some_and(|flow| flow.has_died && flow.is_orphaned)
+    }
+
+    /// Whether there was a gap in what was logged of a connection's output when somebody had to go on with it.
+    pub fn had_hole(&self, client: SocketAddr) -> bool {
+        self.flows.get(&client).is_some_and(|flow| flow.had_hole)
     }
 
     /// Whether a client waits for the end of a handshake.

@@ -45,7 +45,6 @@ pub use config::SceneConfig;
 pub use defect::Defect;
 pub use judge::Judge;
 pub use relay::{Ending, Relay};
-pub(crate) use scene::is_excused;
 pub use scene::{Scene, vip};
 pub use spill::Full;
 pub use station::{Station, StationConfig};

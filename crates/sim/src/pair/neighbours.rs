@@ -53,6 +53,11 @@ impl Neighbours {
         }
     }
 
+    /// The number of the node that gets the VIP's packets: 0 or 1.
+    pub const fn vip_at(&self) -> usize {
+        self.vip_at.0 - 1
+    }
+
     fn send(&mut self, port: Port, packet: Vec<u8>) {
         self.outputs.push_back(Output::Transmit { port, packet });
     }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proto::Instant;
+use proto::action::Gate;
 
 use super::arbiter::Arbiter;
 use super::config::SceneConfig;
@@ -39,6 +40,7 @@ pub struct Scene {
     pub backup: NodeId,
     /// The primary.
     pub primary: NodeId,
+    neighbours: NodeId,
     /// Between the clients and the backup.
     pub path: CableId,
     /// Between the clients and the primary.
@@ -108,6 +110,7 @@ impl Scene {
             client,
             backup,
             primary,
+            neighbours,
             path,
             own_path,
             lan,
@@ -143,7 +146,10 @@ impl Scene {
     /// A node loses power now.
     pub(crate) fn lose_power(&mut self, node: NodeId) {
         self.world.power_off(node);
-        self.judge_mut().on_power_lost(self.number_of(node));
+        let now = self.world.now();
+        let mut judge = self.judge_mut();
+        judge.look_at_clock(now);
+        judge.on_power_lost(self.number_of(node));
     }
 
     /// It boots.
@@ -226,6 +232,31 @@ impl Scene {
     pub(crate) fn link_of(&self, cable: CableId) -> LinkConfig {
         let link = self.links.iter().find(|(one, _)| *one == cable);
         link.map(|(_, link)| link.clone()).unwrap_or_default()
+    }
+
+    /// Whether clients reach an application now: by a node that speaks alone, or by a wire and its primary. Seen from outside.
+    pub(crate) fn is_served(&self) -> bool {
+        let nodes = [self.primary, self.backup];
+        let neighbours: &Neighbours = self.world.node(self.neighbours);
+        let at = neighbours.vip_at();
+        let [here, there] = [at, 1 - at].map(|index| self.world.node::<Station>(nodes[index]));
+        let reaches = |index: usize| self.world.is_up(self.cables_of(nodes[index])[0]);
+        let is_linked = self.world.is_up(self.lan);
+        match (here.gate().0, there.gate().0) {
+            (Gate::Takeover | Gate::Sole, _) => reaches(at) && here.may_speak_now(self.world.now()),
+            (Gate::Wire, Gate::Primary) => reaches(at) && is_linked,
+            // The neighbours' entry is old: the primary leads it to the wire.
+            (Gate::Primary, Gate::Wire) => reaches(at) && reaches(1 - at) && is_linked,
+            _ => false,
+        }
+    }
+
+    /// Whether both nodes live and their agents hear each other, and one of them reaches the clients.
+    pub(crate) fn could_be_served(&self) -> bool {
+        let nodes = [self.primary, self.backup];
+        let live = nodes.iter().all(|node| self.world.is_powered(*node));
+        let reaches = |node: &NodeId| self.world.is_up(self.cables_of(*node)[0]);
+        live && self.world.is_up(self.heartbeats) && nodes.iter().any(reaches)
     }
 
     /// Both nodes.
@@ -331,6 +362,6 @@ impl Scene {
 }
 
 /// Whether a connection may be lost for this reason, as long as its client sees it.
-pub(crate) fn is_excused(reason: &str) -> bool {
+fn is_excused(reason: &str) -> bool {
     reason.starts_with("the client may ") || reason.ends_with("must not be executed again")
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto::Instant;
 use proto::action::Gate;
 use proto::connection::Endpoint;
-use proto::node::{Node as Core, NodeConfig};
+use proto::node::{Broken, Node as Core, NodeConfig};
 use proto::packet::{Checksum, Segment};
 use proto::role::Role;
 use proto::table::{ConnectionId, Direction};
@@ -37,6 +37,9 @@ pub(super) const AGENTS: Port = Port(2);
 pub(super) const PROBE: &[u8] = b"probe";
 /// Its answer.
 const ALIVE: &[u8] = b"alive";
+
+/// In the first turn after a halt an agent finds out, in the second one it has done what follows.
+const TURNS_UNAWARE: u32 = 2;
 
 /// What a station is like.
 #[derive(Clone)]
@@ -121,8 +124,8 @@ pub struct Station {
     pub(super) agent: Agent,
     /// All times in here are this clock's; the world's are read on it where they come in.
     pub(super) clock: Clock,
-    /// The epochs in which it began to speak alone.
-    pub(crate) alone_in: Vec<u64>,
+    /// The agent's turns until it has found out that the machine was halted, if the counter went on.
+    pub(super) turns_unaware: u32,
     /// The primary has taken this node for its backup: kept by the kernel, for the next agent.
     pub(super) is_consented: bool,
     /// The cable of the service's interface carries a signal.
@@ -192,7 +195,7 @@ impl Station {
             lost: Vec::new(),
             agent,
             clock,
-            alone_in: Vec::new(),
+            turns_unaware: 0,
             is_consented: false,
             has_carrier: true,
             is_cut_off: false,
@@ -214,7 +217,6 @@ impl Station {
         fresh.clock = self.clock;
         fresh.frozen_until = now;
         fresh.lost = std::mem::take(&mut self.lost);
-        fresh.alone_in = std::mem::take(&mut self.alone_in);
         *self = fresh;
     }
 
@@ -251,6 +253,27 @@ impl Station {
     /// The gate, and the epoch in which it was set.
     pub const fn gate(&self) -> (Gate, u64) {
         self.wire.gate()
+    }
+
+    /// Whether its right to speak has not ended at a time of the world.
+    pub(crate) fn may_speak_now(&self, now: Instant) -> bool {
+        let now = self.clock.read(now);
+        self.until.is_none_or(|until| now < until)
+    }
+
+    /// Whether the machine stands still at a time of the world.
+    pub(crate) fn stands_still(&self, now: Instant) -> bool {
+        self.is_frozen(self.clock.read(now))
+    }
+
+    /// Whether no cable leads anywhere.
+    pub(crate) const fn is_cut_off(&self) -> bool {
+        self.is_cut_off
+    }
+
+    /// The agent that runs, or ran last: how many there were before it.
+    pub(crate) const fn agent_number(&self) -> u64 {
+        self.agent.number
     }
 
     /// What its clock shows at a time of the world.
@@ -298,6 +321,8 @@ impl Station {
             answer.at = self.clock.read(at); // it travels on meanwhile
         }
         let shown = self.clock.read(until);
+        let is_noticed = counter_goes_on && self.agent.notices_pauses();
+        self.turns_unaware = if is_noticed { TURNS_UNAWARE } else { 0 };
         self.outlasted = shown + self.config.core.lease;
         self.frozen_until = self.frozen_until.max(shown + Duration::from_nanos(1));
     }
@@ -459,6 +484,11 @@ impl Station {
 pub(super) fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
     let mut core = Core::new(core, now);
     core.handle_link_of(0, config.service_link);
+    core.break_rules(Broken {
+        decides_mute: config.defect == Some(Defect::DecideMute),
+        trusts_absence: config.defect == Some(Defect::TrustAbsence),
+        waits_for_nobody: config.defect == Some(Defect::ClaimInDoubt),
+    });
     core
 }
 

@@ -1,14 +1,36 @@
-//! The judge's ear: one voice, and what a lease costs.
+//! The judge's ear: one voice, what a lease costs, and when two nodes had the right to speak.
 
 use std::net::SocketAddr;
 
+use proto::Instant;
+
 use super::books::Voice;
-use super::judge::Judge;
+use super::judge::{Flow, Judge};
 
 impl Judge {
-    /// A node may speak alone in this epoch, for good.
+    /// The gate of a node is another one. If the node speaks alone behind it, this is the epoch.
+    pub(super) fn on_gate(&mut self, node: usize, alone_in: Option<u64>) {
+        let other = 1 - node;
+        if alone_in.is_some() && alone_in != self.alone_now[node] {
+            let is_second = self.alone_now[other].is_some() || self.began[other] >= alone_in;
+            self.splits.extend(is_second.then_some(self.now));
+            self.began[node] = self.began[node].max(alone_in);
+            self.flows.values_mut().for_each(Flow::look_for_hole);
+        }
+        self.alone_now[node] = alone_in;
+    }
+
+    /// A node may speak alone in this epoch, for good. What the other node said by its lease in this epoch, or an earlier one, is not
+    /// known here.
     pub(super) fn on_given(&mut self, node: usize, epoch: u64) {
         self.given.insert((epoch, node));
+        for flow in self.flows.values_mut() {
+            match flow.lent {
+                Some((lent, who)) if who == node && lent <= epoch => flow.lent = None,
+                Some((lent, _)) if lent <= epoch => flow.lose_lent(),
+                _ => {}
+            }
+        }
     }
 
     /// Somebody says something to a client.
@@ -20,10 +42,11 @@ impl Judge {
             is_lent,
             is_outlasted,
         } = voice;
-        self.is_split |= self
+        let is_behind = self
             .given
             .iter()
             .any(|&(later, who)| who != node && later > epoch);
+        self.splits.extend(is_behind.then_some(self.now));
         let before = self.alone;
         let is_late = before.is_some_and(|(latest, who)| who != node && epoch <= latest);
         if is_late && is_outlasted {
@@ -45,6 +68,9 @@ impl Judge {
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
         };
+        if flow.lent.is_some_and(|(lent, who)| who != node && lent <= epoch) {
+            flow.lose_lent();
+        }
         if is_alone && is_lent {
             flow.lent = Some((epoch, node));
         }
@@ -66,35 +92,25 @@ impl Judge {
     }
 
     fn two_voices(&mut self, client: SocketAddr, what: &str) {
-        self.two_voices += 1;
-        self.violation(client, &format!("one voice: {what}"));
+        self.splits.push(self.now);
+        self.record(client, &format!("one voice: {what}"));
     }
 
-    /// Whether a node spoke in an epoch after which the other one had the right to speak alone, though it may not have used that yet.
-    pub const fn is_split(&self) -> bool {
-        self.is_split
+    /// When both nodes had the right to speak, or a node that had spoken alone was lost while the other one had connections: of each
+    /// such time the moment at which it arose.
+    pub fn splits(&self) -> &[Instant] {
+        &self.splits
     }
 
-    /// How often two nodes spoke where one may.
-    pub const fn voices_too_many(&self) -> u64 {
-        self.two_voices
-    }
-
-    /// Whether a node spoke to this client by its lease alone, and nobody was ever told that it had the epoch: the other node may go
-    /// on without knowing what was said.
+    /// Whether a node spoke to this client by its lease alone and then lost its power, or the other node went on, before an arbiter had
+    /// given it the epoch: the other node does not know what was said.
     pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
-        let lent = self.flows.get(&client).and_then(|flow| flow.lent);
-        lent.is_some_and(|lent| !self.given.contains(&lent))
+        self.flows.get(&client).is_some_and(|flow| flow.was_lent_in_vain)
     }
 
     /// Whether a node spoke to this client by a lease that was over, and its clock could not tell (docs/roles.md, *A clock that stands
     /// still*).
     pub fn was_outlasted(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.was_outlasted)
-    }
-
-    /// Whether a node that spoke alone lost its power while the other one had connections: what was said is not known there.
-    pub const fn has_lost_voice(&self) -> bool {
-        self.has_lost_voice
     }
 }

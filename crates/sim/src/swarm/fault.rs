@@ -116,34 +116,6 @@ impl Kind {
             Self::Drain => "drain",
         }
     }
-
-    /// Whether a node may be silent after it and yet be alive: not what `assume = "fail-stop"` assumes. An agent alone may be silent,
-    /// however: it is there again, and notices.
-    pub const fn is_no_fail_stop(self) -> bool {
-        match self {
-            Self::Freeze
-            | Self::Halt
-            | Self::Cut
-            | Self::Path
-            | Self::PathOneWay
-            | Self::Router
-            | Self::Between
-            | Self::OneWay
-            | Self::Loss => true,
-            Self::Crash
-            | Self::Agent
-            | Self::Pause
-            | Self::Late
-            | Self::Drift
-            | Self::Reorder
-            | Self::Duplicate
-            | Self::Worker
-            | Self::Server
-            | Self::Arbiter
-            | Self::Handover
-            | Self::Drain => false,
-        }
-    }
 }
 
 /// Which of the two nodes, when the fault strikes.

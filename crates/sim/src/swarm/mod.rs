@@ -7,10 +7,12 @@
 //! ```
 
 mod fault;
+mod outage;
 mod phase;
 mod run;
 mod scenario;
 mod shrink;
+mod silence;
 mod story;
 mod verdict;
 

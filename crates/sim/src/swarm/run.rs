@@ -6,11 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use proto::Instant;
+use proto::standing::Verdict;
 
 use super::fault::{Fault, Kind, Mend};
+use super::outage::Watch;
 use super::phase::{Observer, Phase};
 use super::scenario::Scenario;
+use super::silence::Silences;
 use super::verdict::{self, Violation};
+use crate::pair::arbiter::{Answer, Fence};
 use crate::pair::draw::Draw;
 use crate::pair::{Scene, Station, Talk};
 
@@ -18,6 +22,8 @@ use crate::pair::{Scene, Station, Talk};
 const WAIT_MAX: Duration = Duration::from_millis(1_200);
 /// A node that was fenced is off for so long.
 const FENCED: Duration = Duration::from_millis(400);
+/// A failure that ended so long before has nothing to do with what happens now.
+const CALM: Duration = Duration::from_secs(1);
 /// From the end of the last fault to the mending of all.
 const AFTERMATH: Duration = Duration::from_millis(200);
 /// From then on to a new client's connection; and from the last power failure to another one's.
@@ -33,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What was found out.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Broken promises.
+    /// Broken promises, in the order in which they were broken; at last those that only the end of a run shows.
     pub violations: Vec<Violation>,
     /// What struck, and what the pair was at then.
     pub strikes: Vec<(Kind, Phase)>,
@@ -47,6 +53,8 @@ pub struct Outcome {
     pub lent_in_vain: usize,
     /// Connections for which a node spoke by a lease that its clock had outlasted, while the other one spoke.
     pub outlasted: usize,
+    /// How often a fence switched a node off that had just had the other one switched off.
+    pub mutual_fences: usize,
     /// All connections.
     pub connections: usize,
     /// The simulated time.
@@ -82,6 +90,14 @@ struct Run<'a> {
     mends: Vec<(Instant, Mend)>,
     /// When the faults that have struck end.
     ends: Vec<Instant>,
+    /// When the agents did not hear each other.
+    silences: Silences,
+    /// A path that broke alone.
+    watch: Option<Watch>,
+    /// What was wrong so far, and when.
+    seen: Vec<(Instant, Violation)>,
+    /// When fences switched nodes off, and which ones: 0 or 1.
+    fenced: Vec<(Instant, usize)>,
     outcome: Outcome,
 }
 
@@ -110,6 +126,10 @@ impl<'a> Run<'a> {
             phase: Phase::Pairing,
             mends: Vec::new(),
             ends: Vec::new(),
+            silences: Silences::new(scenario.service_link),
+            watch: None,
+            seen: Vec::new(),
+            fenced: Vec::new(),
             outcome: Outcome::default(),
         }
     }
@@ -131,7 +151,8 @@ impl<'a> Run<'a> {
             self.lose_one();
         }
         let mut outcome = std::mem::take(&mut self.outcome);
-        verdict::judge(self.scenario, &self.scene, &mut outcome);
+        let seen = std::mem::take(&mut self.seen);
+        verdict::judge(self.scenario, &self.scene, &self.silences, seen, &mut outcome);
         outcome.time = self.now().since(Instant::ZERO);
         outcome
     }
@@ -145,10 +166,20 @@ impl<'a> Run<'a> {
         loop {
             let due = self.mends.iter().map(|(at, _)| *at).min();
             let limit = due.map_or(until, |due| due.min(until));
+            let limit = if self.watch.is_some() {
+                limit.min(self.now() + LOOK)
+            } else {
+                limit
+            };
             if !self.run_until(limit, phase) {
                 return;
             }
             let now = self.now();
+            if let Some(watch) = self.watch.take() {
+                let (watch, wrong) = watch.look(&self.scene, now);
+                self.watch = watch;
+                self.seen.extend(wrong.map(|wrong| (now, wrong)));
+            }
             let (due, later) = std::mem::take(&mut self.mends)
                 .into_iter()
                 .partition(|(at, _)| *at <= now);
@@ -161,51 +192,96 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The same, without mending anything; false if the pair came to `phase`.
+    /// The same, without mending anything; false if the pair came to `phase`. Fences are carried out.
     fn run_until(&mut self, until: Instant, phase: Option<Phase>) -> bool {
         loop {
             let (observer, seen, arbiter) = (&mut self.observer, &mut self.phase, self.scene.arbiter.clone());
             let fences = || {
-                arbiter
-                    .as_ref()
-                    .is_some_and(|arbiter| !arbiter.borrow().fences.is_empty())
+                let arbiter = arbiter.as_ref()?.borrow();
+                let due = arbiter.fences.iter().map(|fence| fence.due).min()?;
+                Some((arbiter.fences.len(), due))
             };
+            let planned = fences();
+            let limit = planned.map_or(until, |(_, due)| due.min(until));
             let (world, judge) = self.scene.world_and_judge();
-            let is_over = world.run_while(until, |world| {
+            let is_over = world.run_while(limit, |world| {
                 *seen = observer.look(world, judge.borrow().has_handshakes());
-                Some(*seen) != phase && !fences()
+                Some(*seen) != phase && fences() == planned
             });
             if is_over {
-                world.run_until(until);
-                return true;
-            }
-            if !fences() {
+                world.run_until(limit);
+                self.fence();
+                if limit == until {
+                    return true;
+                }
+            } else if Some(self.phase) == phase {
                 return false;
             }
-            self.fence();
         }
     }
 
-    /// Switches off who is to be switched off, for some time, and says that it is done.
+    /// Carries out the commands that are over: switches off who is to be switched off, for some time, and says so. Every second run's
+    /// switch has its order from the beginning, and goes on with it when the node that gave it is off.
     fn fence(&mut self) {
         let now = self.now();
         let Some(arbiter) = self.scene.arbiter.clone() else {
             return;
         };
-        let questions = std::mem::take(&mut arbiter.borrow_mut().fences);
-        for question in questions {
-            let nodes = [self.scene.primary, self.scene.backup];
-            let (asker, other) = (nodes[question.node], nodes[1 - question.node]);
-            if !self.scene.world.is_powered(asker) {
+        let is_ordered = (self.scenario.seed >> 1).is_multiple_of(2);
+        let nodes = [self.scene.primary, self.scene.backup];
+        let is_due = |fence: &mut Fence| fence.due <= now;
+        let due: Vec<Fence> = arbiter.borrow_mut().fences.extract_if(.., is_due).collect();
+        for mut fence in due {
+            let number = fence.question.node;
+            let (asker, other) = (nodes[number], nodes[1 - number]);
+            let lives = self.scene.world.is_powered(asker);
+            if !lives && !is_ordered {
                 continue;
             }
-            if self.scene.world.is_powered(other) {
+            let station: &Station = self.scene.world.node(asker);
+            if lives && station.stands_still(now) {
+                fence.due = now + LOOK;
+                arbiter.borrow_mut().fences.push(fence); // its command stands still, too
+                continue;
+            }
+            let verdict = if lives && station.is_cut_off() {
+                Verdict::Failed
+            } else {
+                Verdict::Granted
+            };
+            let hears = lives && station.agent_number() == fence.agent;
+            if verdict == Verdict::Granted && self.scene.world.is_powered(other) {
+                self.note_mutual(1 - number, lives);
                 self.scene.lose_power(other);
+                self.fenced.push((now, 1 - number));
                 self.mends.push((now + FENCED, Mend::Boot(other)));
             }
-            let answer = arbiter.borrow().fenced(now, question);
-            let tell = |station: &mut Station, _| station.expect_verdict(answer);
-            self.scene.world.with(asker, tell);
+            if hears {
+                let epoch = fence.question.epoch;
+                let answer = Answer {
+                    at: now,
+                    epoch,
+                    verdict,
+                };
+                let tell = |station: &mut Station, _| station.expect_verdict(answer);
+                self.scene.world.with(asker, tell);
+            }
+        }
+    }
+
+    /// A fence switches the node of this number off, whose own fence may have switched off the other one (`lives`: it did not). Where one
+    /// node waits for longer than the other one's command takes, a single failure must not bring that about.
+    fn note_mutual(&mut self, number: usize, lives: bool) {
+        let now = self.now();
+        let was_fenced = |(at, who): &(Instant, usize)| *who != number && now.since(*at) < FENCED;
+        if lives || !self.fenced.iter().any(was_fenced) {
+            return;
+        }
+        self.outcome.mutual_fences += 1;
+        let recent = self.ends.iter().filter(|end| **end + CALM > now).count();
+        if self.scenario.fence_delay_us > self.scenario.arbiter_delay_us && recent <= 1 {
+            let what = format!("both nodes were fenced at {now:?}");
+            self.seen.push((now, Violation::new("mutual fencing", what)));
         }
     }
 
@@ -215,6 +291,9 @@ impl<'a> Run<'a> {
             self.outcome.doubles.push(self.phase);
         }
         self.outcome.strikes.push((fault.kind, self.phase));
+        let last = self.ends.iter().max().copied();
+        self.watch = Watch::of(fault, self.scenario, self.phase, last, now);
+        self.silences.add(fault, now);
         let end = now + fault.length();
         self.ends.push(end);
         let mends = fault.strike(&mut self.scene, self.scenario.connections.len());
@@ -233,8 +312,8 @@ impl<'a> Run<'a> {
         let talk = Talk::plain(self.scenario.policy, 1_000);
         self.scene.connect(begin + SETTLING, talk);
         let is_recovered = self.wait(begin + SETTLING, begin + RECOVERY_MAX, verdict::is_recovered);
-        let violations = &mut self.outcome.violations;
-        violations.extend(verdict::not_whole(&self.scene));
+        let not_whole = verdict::not_whole(&self.scene);
+        self.seen.extend(not_whole.map(|wrong| (self.now(), wrong)));
         is_recovered
     }
 

@@ -28,8 +28,11 @@ pub struct Scenario {
     pub defect: Option<Defect>,
     /// Who decides when the nodes do not hear each other.
     pub arbiter: Option<ArbiterKind>,
-    /// How long that takes.
+    /// How long that takes; of a fence the other node is off then.
     pub arbiter_delay_us: u64,
+    /// How long the configured primary waits before it has a silent peer fenced.
+    #[serde(default)]
+    pub fence_delay_us: u64,
     /// How long a wire may speak alone without having asked; 0: not at all, if there is an arbiter.
     pub lease_us: u64,
     /// The cables.
@@ -171,6 +174,7 @@ impl Scenario {
                 Some(ArbiterKind::Fence),
             ]),
             arbiter_delay_us: draw.pick(&[1_000, 20_000, 150_000]),
+            fence_delay_us: 0,
             lease_us: LEASE_US,
             network,
             nodes,
@@ -186,10 +190,28 @@ impl Scenario {
         }
         scenario.opaque = scenario.policy == Policy::Replica && draw.chance(0.4);
         scenario.draw_paths(&mut draw);
-        if let Some(faults) = story::of(seed) {
-            scenario.faults = faults;
+        scenario.draw_fence();
+        if let Some(story) = story::of(seed) {
+            scenario.faults = story.faults;
+            if let Some(bytes_max) = story.bytes_max {
+                (scenario.network.path_delay_us, scenario.network.path_rate) = (15_000, 20_000_000);
+                for connection in &mut scenario.connections {
+                    (connection.requests, connection.bytes_max) = (4, bytes_max);
+                }
+            }
+            scenario.outside |= story.has_outside;
         }
         scenario
+    }
+
+    /// How long a fence takes, and how long the primary waits for its peer's: longer than that, or not at all. Its chances are its own:
+    /// other runs are what they would be without.
+    fn draw_fence(&mut self) {
+        if self.arbiter == Some(ArbiterKind::Fence) {
+            let mut draw = Draw::new(self.seed ^ 0xfe4c_e000_5eed);
+            self.arbiter_delay_us = draw.pick(&[1_000, 20_000, 150_000, 600_000]);
+            self.fence_delay_us = draw.pick(&[0, self.arbiter_delay_us + 500_000]);
+        }
     }
 
     /// In half of the runs nodes judge their paths, and some of the faults are those of paths.
@@ -275,6 +297,7 @@ impl Scenario {
             think: micros(self.nodes.think_us),
             lease: micros(self.lease_us),
             arbiter: self.arbiter.map(|kind| (kind, micros(self.arbiter_delay_us))),
+            fence_delay: micros(self.fence_delay_us),
             defect: self.defect,
             opaque: self.opaque,
             service_link: self.service_link,

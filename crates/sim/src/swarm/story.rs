@@ -9,64 +9,150 @@ use crate::pair::draw::Draw;
 /// The share of the runs that are made of one.
 const SHARE: f64 = 0.2;
 
-/// The faults of the run of this seed, if they are to be a story. Its chances are its own: other runs are what they would be without.
-pub(super) fn of(seed: u64) -> Option<Vec<Fault>> {
+/// What a run is made of.
+pub(super) struct Story {
+    pub faults: Vec<Fault>,
+    /// Clients' requests are of at most so many bytes, on paths that take a while for them.
+    pub bytes_max: Option<u64>,
+    /// Outside hosts answer.
+    pub has_outside: bool,
+}
+
+impl Story {
+    const fn of(faults: Vec<Fault>) -> Self {
+        Self {
+            faults,
+            bytes_max: None,
+            has_outside: false,
+        }
+    }
+}
+
+/// The story of the run of this seed, if there is to be one. Its chances are its own: other runs are what they would be without.
+pub(super) fn of(seed: u64) -> Option<Story> {
     let mut draw = Draw::new(seed ^ 0x5704_1e50_f7b0_5eed);
     draw.chance(SHARE).then(|| {
-        let stories = [orphans_untold, away, gone_alone, leaves, late_handshake];
-        let mut faults = draw.pick(&stories)(&mut draw);
-        while (faults.len() as u64) < FAULTS_MIN {
+        let stories = [
+            orphans_untold,
+            away,
+            gone_alone,
+            leaves,
+            late_handshake,
+            both_agents_away,
+            path_alone,
+            stopped_while_deciding,
+            halted,
+        ];
+        let mut story = draw.pick(&stories)(&mut draw);
+        while (story.faults.len() as u64) < FAULTS_MIN {
             let during = draw.pick(&Phase::ALL);
-            faults.push(fault(&mut draw, Some(during)));
+            story.faults.push(fault(&mut draw, Some(during)));
         }
-        faults
+        story
     })
 }
 
 const MS: u64 = 1_000;
 
 /// The wire is not heard, a process of the application dies, and then the agent that was to tell of it.
-fn orphans_untold(draw: &mut Draw) -> Vec<Fault> {
+fn orphans_untold(draw: &mut Draw) -> Story {
     let silenced = draw.pick(&[Kind::Cut, Kind::Freeze, Kind::Between]);
-    vec![
+    Story::of(vec![
         begin(draw, silenced, Target::Other, 150..500),
         next(draw, DEATHS, Target::Speaker, 100, 100..500),
         next(draw, &[Kind::Agent], Target::Speaker, 50, 20..450),
-    ]
+    ])
 }
 
 /// An agent is away for so long that it counts as dead; the node that goes on without it fails, too.
-fn away(draw: &mut Draw) -> Vec<Fault> {
+fn away(draw: &mut Draw) -> Story {
     let kind = draw.pick(&[Kind::Agent, Kind::Pause]);
     let target = draw.pick(&[Target::Speaker, Target::Speaker, Target::Other]);
     let first = begin(draw, kind, target, 600..1000);
     let mut second = next(draw, &[Kind::Crash], Target::Speaker, 300, 200..500);
     second.during = Some(Phase::Simplex);
-    vec![first, second]
+    Story::of(vec![first, second])
 }
 
-/// The wire takes connections over, its agent dies, and the primary goes on alone.
-fn gone_alone(draw: &mut Draw) -> Vec<Fault> {
+/// The wire takes connections over, its agent dies or is stopped, at once or while it speaks for them, and the primary goes on alone.
+fn gone_alone(draw: &mut Draw) -> Story {
     let death = draw.pick(DEATHS);
-    vec![
+    let within = draw.pick(&[2, 10, 250]);
+    let faults = vec![
         begin(draw, death, Target::Speaker, 300..900),
-        next(draw, &[Kind::Agent], Target::Other, 10, 600..1000),
-    ]
+        next(
+            draw,
+            &[Kind::Agent, Kind::Pause],
+            Target::Other,
+            within,
+            600..1000,
+        ),
+    ];
+    Story {
+        bytes_max: draw.pick(&[None, Some(60_000), Some(300_000)]),
+        ..Story::of(faults)
+    }
+}
+
+/// The primary's agent is away, the wire takes over, and then its own agent is away while the primary's comes back.
+fn both_agents_away(draw: &mut Draw) -> Story {
+    let kind = draw.pick(&[Kind::Agent, Kind::Pause]);
+    let first = begin(draw, kind, Target::Speaker, 550..750);
+    let mut second = next(draw, &[Kind::Agent, Kind::Pause], Target::Speaker, 30, 900..1000);
+    second.during = Some(Phase::Takeover);
+    Story::of(vec![first, second])
+}
+
+/// A path breaks for long, and nothing else does meanwhile.
+fn path_alone(draw: &mut Draw) -> Story {
+    let kind = draw.pick(&Kind::PATHS);
+    let target = draw.pick(&[Target::Speaker, Target::Other]);
+    let first = begin(draw, kind, target, 2_500..3_500);
+    let during = draw.pick(&Phase::ALL);
+    let mut second = fault(draw, Some(during));
+    second.after_us += first.length_us;
+    Story {
+        has_outside: true,
+        ..Story::of(vec![first, second])
+    }
+}
+
+/// A survivor's agent is stopped while it decides, for longer than its lease; the old primary lives, and does not hear it.
+fn stopped_while_deciding(draw: &mut Draw) -> Story {
+    let silenced = draw.pick(&[Kind::Between, Kind::Freeze, Kind::Between]);
+    let mut stopped = next(draw, &[Kind::Pause], Target::Speaker, 5, 350..900);
+    stopped.during = Some(Phase::Takeover);
+    Story::of(vec![begin(draw, silenced, Target::Speaker, 300..900), stopped])
+}
+
+/// A wire's machine is halted for longer than its lease, and does not hear the primary afterwards.
+fn halted(draw: &mut Draw) -> Story {
+    let mut halt = begin(draw, Kind::Halt, Target::Other, 350..700);
+    halt.after_us += 900 * MS; // an agent knows its counter's rate after a second
+    halt.detail |= 1; // the counter goes on
+    let between = next(
+        draw,
+        &[Kind::Between, Kind::OneWay],
+        Target::Speaker,
+        340,
+        800..1000,
+    );
+    Story::of(vec![halt, between])
 }
 
 /// The wire takes connections over and is drained, and does not hear that the primary goes on alone.
-fn leaves(draw: &mut Draw) -> Vec<Fault> {
+fn leaves(draw: &mut Draw) -> Story {
     let death = draw.pick(DEATHS);
-    vec![
+    Story::of(vec![
         begin(draw, death, Target::Speaker, 300..900),
         next(draw, &[Kind::Drain], Target::Other, 10, 100..500),
         next(draw, &[Kind::Cut, Kind::Between], Target::Speaker, 20, 300..900),
-    ]
+    ])
 }
 
 /// A survivor has a wire again, SYN-ACKs are lost, both change their parts while SYNs are repeated, a second later, and once more when
 /// the SYN-ACKs are.
-fn late_handshake(draw: &mut Draw) -> Vec<Fault> {
+fn late_handshake(draw: &mut Draw) -> Story {
     let mut lossy = next(draw, &[Kind::Loss], Target::Speaker, 150, 300..500);
     lossy.during = Some(Phase::DuplexAgain);
     let mut handover = next(draw, &[Kind::Handover], Target::Other, 500, 20..100);
@@ -80,7 +166,7 @@ fn late_handshake(draw: &mut Draw) -> Vec<Fault> {
     );
     again.after_us += 1000 * MS;
     let first = begin(draw, Kind::Crash, Target::Speaker, 150..400);
-    vec![first, lossy, handover, again]
+    Story::of(vec![first, lossy, handover, again])
 }
 
 /// Ways in which connections lose their process.

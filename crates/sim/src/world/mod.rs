@@ -223,6 +223,11 @@ impl World {
         self.cables[cable.0].links[direction].set_up(up);
     }
 
+    /// Whether both links of a cable are connected.
+    pub fn is_up(&self, cable: CableId) -> bool {
+        self.cables[cable.0].links.iter().all(Link::is_up)
+    }
+
     /// From now on both links of a cable are like that.
     ///
     /// # Errors

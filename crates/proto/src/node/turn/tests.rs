@@ -201,6 +201,112 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
     }
 }
 
+/// The primary's heartbeat at `now`, which has heard what the node said at `echo`, and has lost the process of these clients.
+fn tell_orphans(node: &mut Node, now: Instant, sequence: u64, echo: Instant, clients: &[SocketAddr]) {
+    let beat = ServiceBeat {
+        vip: node.vip(0),
+        role: Role::Primary,
+        epoch: 2,
+        configured_primary: true,
+        mac: [0; 6],
+        server: Server::Alive,
+        leaves: false,
+        hands_over: false,
+        orphans: Orphans {
+            first: 0,
+            clients: clients.to_vec(),
+        },
+        adopted: 0,
+        path: None,
+    };
+    let heartbeat = Heartbeat {
+        node: "alpha".to_owned(),
+        incarnation: 1,
+        sequence,
+        sent: 0,
+        echo: Some(Echo {
+            incarnation: node.config().incarnation,
+            sent: echo.as_nanos(),
+        }),
+        services: vec![beat],
+    };
+    node.handle_heartbeat(now, heartbeat);
+}
+
+fn clients(ports: std::ops::RangeInclusive<u16>) -> Vec<SocketAddr> {
+    ports.map(|port| ([10, 1, 0, 1], port).into()).collect()
+}
+
+/// Under `fail-stop`, too: the primary goes on alone when the lease that it granted is over.
+#[test]
+fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() {
+    let mut node = wire(1);
+    let opened = open(&mut node, 0, 1..=3, b"GET / HTTP/1.1\r\n\r\n");
+    let mut now = at(10);
+    node.handle_timeout(now);
+    tell_orphans(&mut node, now, 1, now, &clients(1..=3));
+    // The agent is stopped when it is about to take the second step.
+    let mut done = Vec::new();
+    let stopped = loop {
+        let action = node.poll_action().expect("there is more to do");
+        match action {
+            Action::MakeReady { .. } => break action,
+            Action::Drain { service } => node.handle_drained(now, service),
+            _ => {}
+        }
+        done.push((action, false));
+    };
+    assert_eq!(restored(&done), [(0, opened[0])]);
+    now = at(400);
+    assert_eq!(node.admit(now, stopped.clone()), None);
+    let is_step = |(action, _): &(Action, bool)| step_of(action).is_some();
+    assert!(!carry_out(&mut node, &mut now, Duration::ZERO).iter().any(is_step));
+    node.handle_timeout(now);
+    assert!(!carry_out(&mut node, &mut now, Duration::ZERO).iter().any(is_step));
+    now = at(420);
+    tell_orphans(&mut node, now, 2, at(410), &clients(1..=3));
+    let done = carry_out(&mut node, &mut now, Duration::ZERO);
+    let steps: Vec<_> = done.iter().filter(|done| is_step(done)).collect();
+    assert_eq!(steps[0].0, stopped, "it goes on where it was");
+    assert!(!node.is_deciding());
+    assert_eq!(restored(&done), [(0, opened[1]), (0, opened[2])]);
+}
+
+/// Its lease is over before it has decided, and the primary is dead: all connections are taken over, each once.
+#[test]
+fn an_adoption_that_waits_becomes_part_of_the_takeover_of_all() {
+    let mut node = wire(1);
+    let opened = open(&mut node, 0, 1..=3, b"GET / HTTP/1.1\r\n\r\n");
+    let mut now = at(10);
+    node.handle_timeout(now);
+    tell_orphans(&mut node, now, 1, now, &clients(1..=2));
+    let mut done = Vec::new();
+    while restored(&done).is_empty() {
+        let action = node.poll_action().expect("there is more to do");
+        if let Action::Drain { service } = action {
+            node.handle_drained(now, service);
+        }
+        done.push((action, false));
+    }
+    now = at(400);
+    while node.role(0).0 != Role::Sole && now < at(2000) {
+        now += BEAT / 2;
+        node.handle_timeout(now);
+        done.extend(carry_out(&mut node, &mut now, Duration::ZERO));
+    }
+    let mut taken = restored(&done);
+    taken.sort_unstable();
+    assert_eq!(taken, [(0, opened[0]), (0, opened[1]), (0, opened[2])]);
+    assert_eq!(node.role(0), (Role::Sole, 3));
+    let gate = done
+        .iter()
+        .position(|(action, _)| matches!(action, Action::SetGate { .. }));
+    let ready = done
+        .iter()
+        .position(|(action, _)| matches!(action, Action::MakeReady { .. }));
+    assert!(gate < ready, "what was begun goes on behind the gate: {done:?}");
+}
+
 /// Only the five steps of a connection on which nobody waits.
 #[test]
 fn what_can_wait_is_said_of_each_action() {

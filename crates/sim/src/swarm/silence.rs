@@ -1,0 +1,139 @@
+//! When failures kept the agents of two living nodes from hearing each other. Only then may `assume = "fail-stop"` split a pair.
+
+use std::time::Duration;
+
+use proto::Instant;
+
+use super::fault::{Fault, Kind};
+
+/// After such a failure has ended, a node may still find out that the other one was silent: detection (500 ms and 80 ms), the lease
+/// with its margin (319 ms), and the answers of outside hosts to a claim (80 ms).
+const AFTERWARDS: Duration = Duration::from_millis(1_000);
+/// The cables of a node: to the clients, to the peer's stack, to its agent.
+const CABLES: u64 = 3;
+
+/// Where the agents do not hear each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    /// Nowhere: a machine stands still, or all cables between the nodes are cut.
+    Everywhere,
+    /// Through the service's network.
+    Service,
+    /// Through the network of the heartbeats.
+    Heartbeats,
+}
+
+/// A failure that is one, and its time.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    place: Where,
+    from: Instant,
+    to: Instant,
+}
+
+/// All that there were.
+#[derive(Clone, Debug)]
+pub(super) struct Silences {
+    /// The agents hear each other through the service's network, too.
+    service_link: bool,
+    all: Vec<Silence>,
+}
+
+impl Silences {
+    pub const fn new(service_link: bool) -> Self {
+        let all = Vec::new();
+        Self { service_link, all }
+    }
+
+    /// A fault strikes at `from`.
+    pub fn add(&mut self, fault: &Fault, from: Instant) {
+        let to = from + fault.length() + AFTERWARDS;
+        self.all
+            .extend(silenced_by(fault).map(|place| Silence { place, from, to }));
+    }
+
+    /// Whether the agents did not hear each other at a time, or shortly before.
+    pub fn covers(&self, at: Instant) -> bool {
+        let mut now = self.all.iter().filter(|one| one.from <= at && at <= one.to);
+        let has = |place| {
+            self.all
+                .iter()
+                .any(|one| one.place == place && one.from <= at && at <= one.to)
+        };
+        now.any(|one| match one.place {
+            Where::Everywhere => true,
+            Where::Heartbeats => !self.service_link || has(Where::Service),
+            Where::Service => false,
+        })
+    }
+}
+
+/// A killed or stopped agent is none: the product tells it from a dead machine. Nor is a router that is gone.
+const fn silenced_by(fault: &Fault) -> Option<Where> {
+    match fault.kind {
+        Kind::Freeze | Kind::Halt | Kind::Cut | Kind::Between => Some(Where::Everywhere),
+        Kind::Path | Kind::PathOneWay => Some(Where::Service),
+        Kind::OneWay | Kind::Loss => match fault.detail / 2 % CABLES {
+            1 => Some(Where::Service),
+            2 => Some(Where::Heartbeats),
+            _ => None,
+        },
+        Kind::Crash
+        | Kind::Agent
+        | Kind::Pause
+        | Kind::Late
+        | Kind::Drift
+        | Kind::Router
+        | Kind::Reorder
+        | Kind::Duplicate
+        | Kind::Worker
+        | Kind::Server
+        | Kind::Arbiter
+        | Kind::Handover
+        | Kind::Drain => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::swarm::Target;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fault(kind: Kind, cable: u64) -> Fault {
+        Fault {
+            during: None,
+            after_us: 0,
+            kind,
+            target: Target::Speaker,
+            length_us: 100_000,
+            detail: cable * 2,
+        }
+    }
+
+    #[test]
+    fn only_what_keeps_agents_from_hearing_each_other_is_one_and_only_for_its_time() {
+        let begin = Instant::ZERO + SECOND;
+        let during = |service_link, faults: &[Fault], at| {
+            let mut silences = Silences::new(service_link);
+            faults.iter().for_each(|fault| silences.add(fault, begin));
+            silences.covers(at)
+        };
+        let between = fault(Kind::Between, 0);
+        assert!(during(true, &[between.clone()], begin));
+        assert!(during(true, &[between.clone()], begin + SECOND));
+        assert!(!during(true, &[between.clone()], begin + SECOND * 2));
+        assert!(!during(true, &[between], begin - SECOND));
+        let [clients, service, heartbeats] = [0, 1, 2].map(|cable| fault(Kind::OneWay, cable));
+        assert!(!during(false, &[clients], begin));
+        assert!(!during(false, &[service.clone()], begin));
+        assert!(during(false, &[heartbeats.clone()], begin));
+        assert!(
+            !during(true, &[heartbeats.clone()], begin),
+            "there is another link"
+        );
+        assert!(during(true, &[heartbeats, service], begin));
+        assert!(!during(true, &[fault(Kind::Agent, 2)], begin));
+    }
+}
