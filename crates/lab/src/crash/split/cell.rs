@@ -204,7 +204,8 @@ impl Cell {
             None => true,
         };
         let is_fenced_rightly = self.fenced.iter().all(|fenced| may_be_fenced(fenced.node));
-        self.ok = (is_decided && is_served && is_fenced_rightly || self.assume == Assume::FailStop)
+        let is_excused = self.assume == Assume::FailStop && self.fault.breaks_fail_stop(links);
+        self.ok = (is_decided && is_served && is_fenced_rightly || is_excused)
             && self.wrong == 0
             && self.newcomer.is_none()
             && self.unproven.is_empty()

@@ -133,6 +133,12 @@ impl SplitFault {
         }
     }
 
+    /// Whether a living node is silent to a peer that clients reach, with `links` between them. Fail-stop assumes that this does not happen.
+    /// A node that clients do not reach takes nobody for dead.
+    pub fn breaks_fail_stop(self, links: u8) -> bool {
+        !self.nodes_hear_each_other(links) && !matches!(self, Self::PrimaryIsolated | Self::WireIsolated)
+    }
+
     /// Whether the agents hear each other while the fault lasts, over one of their `links`. Then nobody needs a fence.
     pub fn nodes_hear_each_other(self, links: u8) -> bool {
         match self {

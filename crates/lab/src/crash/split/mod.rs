@@ -29,8 +29,8 @@ const CONNECTIONS: u32 = 20;
 /// command that turns the other node's power off), slow-fence (one that takes two seconds) and etcd. Clients send requests all the time,
 /// and in the end a new one must be served. From captures at the router it is found which node spoke when. With fence and etcd two nodes
 /// must never speak at the same time. Where one node alone can serve the clients, it must go on within the time that the configuration
-/// promises, while the fault lasts, and nobody may fence it. With fail-stop all this is measured and shown. In no cell may a client get a
-/// wrong byte.
+/// promises, while the fault lasts, and nobody may fence it. With fail-stop all this is only measured and shown where a living node is
+/// silent to a peer that clients reach. In no cell may a client get a wrong byte.
 #[derive(Clone, Debug, Args)]
 pub struct SplitOptions {
     /// What happens; default: everything, one after the other.
@@ -68,7 +68,7 @@ pub struct SplitOptions {
 /// All cells.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Whether nobody spoke beside another with fence and etcd, and no client got a wrong byte anywhere.
+    /// Whether every cell held.
     ok: bool,
     links: u8,
     ipv6: bool,
