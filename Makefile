@@ -1,7 +1,7 @@
 # make demo       the main job on this machine, seen by a person in under a minute after the build
 # make test       everything that must hold: formatting, lints, unit, simulation and kernel tests, real failures
 # make test-long  the same with many rounds and under loss, for hours; REPEAT=1 is the least (10 by default)
-# make bench      ratios against plain forwarding, many connections and their stalls; and ns-2, where it is installed (apt-get install ns2)
+# make bench      ratios against plain forwarding, many connections and their stalls, stalls after a cut service path; and ns-2, where it is installed (apt-get install ns2)
 # make lint       formatting and lints only
 # make install    binaries, man pages, the systemd unit and examples under PREFIX (default /usr/local); needs less than the others
 
@@ -24,6 +24,9 @@ bench: deps build
 	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1; scale=$$?; \
 		for way in "" "--rtt 20"; do \
 			$(LAB) crash --measure --connections 10500 --workload request --repeat 3 $$way || scale=$$?; \
+		done; \
+		for node in primary backup; do \
+			$(LAB) crash --measure --fault cut-service-path --links 2 --node $$node --workload request --repeat 5 || scale=$$?; \
 		done; exit $$((pair | scale))
 
 lint: deps-build

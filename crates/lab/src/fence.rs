@@ -1,6 +1,8 @@
 //! The lab's fence: turns a node's power off when the other node's daemon asks for it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -8,6 +10,7 @@ use clap::Args;
 use linux::netns::Netns;
 use nix::unistd::Pid;
 
+use crate::clock::monotonic;
 use crate::process;
 
 /// The hidden subcommand.
@@ -29,15 +32,26 @@ pub struct FenceOptions {
     /// Its own namespace.
     #[arg(long)]
     node: String,
+    /// File that gets a line when the command starts.
+    #[arg(long)]
+    journal: PathBuf,
 }
 
-/// The command that turns the power of node `node` off, whose cables are in `ports` of the switch; it `takes` so long.
+/// The command that turns the power of node `node` off. The node's cables are in `ports` of the switch. The command lasts for `takes`
+/// and adds its start to `journal`.
 ///
 /// # Errors
 /// If this program does not know where it is itself.
-pub fn command(switch: &Netns, ports: &[&str], node: &Netns, takes: Duration) -> Result<Vec<String>> {
+pub fn command(
+    switch: &Netns,
+    ports: &[&str],
+    node: &Netns,
+    takes: Duration,
+    journal: &Path,
+) -> Result<Vec<String>> {
     let lab = std::env::current_exe().context("find this program")?;
     let takes_ms = takes.as_millis().to_string();
+    let journal = journal.to_str().context("the journal's path is not UTF-8")?;
     let fixed = [
         "--switch",
         switch.name(),
@@ -45,6 +59,8 @@ pub fn command(switch: &Netns, ports: &[&str], node: &Netns, takes: Duration) ->
         node.name(),
         "--takes-ms",
         &takes_ms,
+        "--journal",
+        journal,
     ];
     let ports = ports.iter().flat_map(|port| ["--port", port]);
     let words = [FENCE].into_iter().chain(fixed).chain(ports);
@@ -59,6 +75,10 @@ pub fn command(switch: &Netns, ports: &[&str], node: &Netns, takes: Duration) ->
 /// # Errors
 /// If that is not possible: then the power is not off.
 pub fn fence(options: &FenceOptions) -> Result<()> {
+    let started_ns = monotonic().as_nanos();
+    let mut journal = File::options().create(true).append(true).open(&options.journal)?;
+    // One write, so that the lines of two commands do not mix.
+    journal.write_all(format!("{started_ns} {}\n", options.node).as_bytes())?;
     let switch = Netns::open(&options.switch)?;
     // The order has left the node that gave it: its own end does not take it back.
     switch.enter()?;
@@ -70,6 +90,41 @@ pub fn fence(options: &FenceOptions) -> Result<()> {
     process::kill_inside(&[node.inode()], is_capture, KILL_LIMIT).context("kill the node's processes")
 }
 
+/// When commands with this `journal` started, in nanoseconds of the monotonic clock, and the namespaces of the nodes that they fenced.
+///
+/// # Errors
+/// If the journal cannot be read or is garbled. If there is none, no command has started.
+pub fn read_journal(journal: &Path) -> Result<Vec<(u64, String)>> {
+    let text = match fs::read_to_string(journal) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.with_context(|| journal.display().to_string())?,
+    };
+    let entry = |line: &str| {
+        let (at_ns, node) = line.split_once(' ')?;
+        Some((at_ns.parse().ok()?, node.to_owned()))
+    };
+    text.lines()
+        .map(|line| entry(line).with_context(|| format!("fence journal: {line}")))
+        .collect()
+}
+
 fn is_capture(pid: Pid) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "tcpdump")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_journal_says_which_node_was_fenced_and_when() {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = directory.path().join("fences");
+        assert_eq!(read_journal(&journal).unwrap(), []);
+        fs::write(&journal, "17 sf-b\n18 sf-a\n").unwrap();
+        let entries = [(17, "sf-b".to_owned()), (18, "sf-a".to_owned())];
+        assert_eq!(read_journal(&journal).unwrap(), entries);
+        fs::write(&journal, "soon sf-b\n").unwrap();
+        assert!(read_journal(&journal).is_err());
+    }
 }

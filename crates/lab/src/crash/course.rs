@@ -36,6 +36,8 @@ pub struct Course {
     pub fault_at: Instant,
     /// The fault that makes node b take over, if one does.
     pub deadly_at: Option<Instant>,
+    /// When node a began to claim the address of a service whose wire is gone, if it did.
+    pub claimed_at: Option<Instant>,
     /// The event after it, which must change nothing: a return, an agent's death.
     pub second_at: Option<Instant>,
     /// Node b's takeovers: of some connections, of the service.
@@ -68,7 +70,7 @@ pub fn follow(
             course.deadly_at = Some(fault_at);
             course.survive(stage, sequel == Sequel::TakeoverOfSome)?;
         }
-        Sequel::Claim => course.wait_for_role(stage, 0, Status::is_alone, "work alone")?,
+        Sequel::Claim => course.wait_for_claim(stage)?,
         Sequel::Nothing => course.recover(stage, options, target)?,
         Sequel::AtMostOne => course.settle(stage)?,
     }
@@ -90,6 +92,7 @@ impl Course {
         Self {
             fault_at,
             deadly_at: None,
+            claimed_at: None,
             second_at: None,
             takeovers: Vec::new(),
             taken_over: Vec::new(),
@@ -149,6 +152,14 @@ impl Course {
                 Ok(())
             }
         }
+    }
+
+    /// Waits until node a works alone, and asks it since when it has claimed the address.
+    fn wait_for_claim(&mut self, stage: &Stage) -> Result<()> {
+        self.wait_for_role(stage, 0, Status::is_alone, "work alone")?;
+        let claimed_at = stage.status(0).ok().and_then(|status| status.became("claiming"));
+        self.claimed_at = claimed_at.filter(|at| *at >= self.fault_at);
+        Ok(())
     }
 
     /// Waits until the agent of node `index` says what it should.

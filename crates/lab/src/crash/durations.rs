@@ -2,6 +2,7 @@
 
 use proto::Instant;
 
+use super::play::FAULT;
 use crate::client::{Gap, Report};
 use crate::node::{Connection, Takeover};
 
@@ -12,7 +13,7 @@ pub struct Durations {
     pub stall: Vec<f64>,
     /// Around what came after it.
     pub second_stall: Vec<f64>,
-    /// From the fault to its declaration.
+    /// From the fault to its declaration: a takeover, or the beginning of a claim.
     pub detection: Vec<f64>,
     /// Of each connection at work: the stall less that.
     pub beyond_detection: Vec<f64>,
@@ -100,6 +101,18 @@ impl Durations {
                 ms(able, gap.start_ns + gap.length_ns).max(0.0)
             });
             self.restart_gap.extend((index >= felt.idle).then_some(waited));
+        }
+    }
+
+    /// Adds what the claim that began at `claimed_at`, after the fault at `fault_at`, has cost the connections. The waits count against the
+    /// promise if it `is_promised`.
+    pub fn add_claim(&mut self, felt: Felt<'_>, fault_at: Instant, claimed_at: Instant, is_promised: bool) {
+        let detection = ms(fault_at.as_nanos(), claimed_at.as_nanos());
+        self.detection
+            .extend(felt.client.connections.iter().map(|_| detection));
+        if is_promised {
+            self.beyond_detection
+                .extend(felt.waits(FAULT).map(|wait| wait - detection));
         }
     }
 

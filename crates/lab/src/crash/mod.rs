@@ -223,8 +223,15 @@ impl Options {
         if self.baseline && sequel != Sequel::Takeover {
             return wrong("--baseline needs a fault after which the address moves, such as power-off");
         }
-        if self.measure && sequel != Sequel::Takeover && !self.then_power_off {
-            return wrong("--measure needs a fault after which the other node takes over, such as power-off");
+        if self.measure
+            && sequel != Sequel::Takeover
+            && !self.then_power_off
+            && !self.is_measured_claim(sequel)
+        {
+            return wrong(
+                "--measure needs a fault after which the other node takes over, such as power-off; or cut-service-path of the backup with \
+                 --links 2 and without --rounds",
+            );
         }
         if self.rounds.is_some() {
             self.check_rounds()?;
@@ -240,6 +247,13 @@ impl Options {
     /// What must follow the fault if it hits `target`.
     fn sequel(&self, target: Target) -> Sequel {
         self.fault.sequel(target, self.how)
+    }
+
+    /// Whether the promise about connections at work holds for the claim that is the `sequel`: a wire that is heard over another link gives
+    /// way at once. The lease of a wire that is silent must end first.
+    fn is_measured_claim(&self, sequel: Sequel) -> bool {
+        let gives_way = self.fault == Fault::CutServicePath && self.links > 1;
+        sequel == Sequel::Claim && gives_way && self.rounds.is_none()
     }
 
     /// Why there is no such cell.
@@ -351,4 +365,31 @@ pub fn run(options: &Options) -> Result<Outcome> {
     }
     preflight::check(options)?;
     repeat::run(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_claim_of_what_a_living_wire_gives_up_is_measured() {
+        let fits = |fault, node, links, rounds| {
+            let options = Options {
+                fault,
+                node: Some(node),
+                links,
+                rounds,
+                measure: true,
+                ..Options::single(Workload::Request, 1, 1, None)
+            };
+            options.check().is_ok()
+        };
+        for node in [Target::Primary, Target::Backup] {
+            assert!(fits(Fault::CutServicePath, node, 2, None));
+        }
+        // A wire that is not heard has a lease, which must end first.
+        assert!(!fits(Fault::CutServicePath, Target::Backup, 1, None));
+        assert!(!fits(Fault::KillBackup, Target::Backup, 2, None));
+        assert!(!fits(Fault::CutServicePath, Target::Backup, 2, Some(2)));
+    }
 }

@@ -62,6 +62,9 @@ pub struct Facts {
     /// When the fault that makes node b take over began.
     #[serde(serialize_with = "as_optional_nanos")]
     pub deadly_at: Option<Instant>,
+    /// When node a began to claim the address of a service whose wire is gone, if it did.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub claimed_at: Option<Instant>,
     /// When the event after the fault began, if there was one.
     #[serde(serialize_with = "as_optional_nanos")]
     pub second_at: Option<Instant>,
@@ -215,6 +218,7 @@ fn play_with(
         target,
         fault_at,
         deadly_at: course.deadly_at,
+        claimed_at: course.claimed_at,
         second_at: course.second_at,
         takeovers: course.takeovers,
         taken_over: course.taken_over,

@@ -1,17 +1,18 @@
 //! What is promised to connections at work: the stall is the detection, one round trip and little else, beyond what they wait anyway.
+//! The promise is for takeovers, and for claims of what a living wire gives up.
 
 use serde::Serialize;
 
 use super::durations::Durations;
 use crate::client::Spread;
 
-/// What a takeover may add to detection and round trip, in milliseconds.
+/// What a takeover or a claim may add to detection and round trip, in milliseconds.
 const ALLOWANCE_MS: f64 = 20.0;
 
 /// The promise, measured over the connections at work. In milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BusyStall {
-    /// 99th percentile of the stall less the detection of its run.
+    /// 99th percentile of the stall less the detection of its run. The detection lasts until a takeover is declared or a claim begins.
     pub beyond_detection_p99_ms: f64,
     /// 99th percentile of the longest waits without a fault: from when all were connected until 100 ms before it.
     pub fault_free_gap_p99_ms: f64,
@@ -24,7 +25,7 @@ pub struct BusyStall {
 }
 
 impl BusyStall {
-    /// What `durations` show at a round trip of `rtt_ms`; nothing without a takeover.
+    /// What `durations` show at a round trip of `rtt_ms`; nothing if no such takeover or claim was seen.
     #[must_use]
     pub fn of(durations: &Durations, rtt_ms: f64) -> Option<Self> {
         let p99 = |values: &[f64]| Some(Spread::of(values.iter().copied())?.p99);

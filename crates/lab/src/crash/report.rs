@@ -75,7 +75,7 @@ pub struct Report {
     restart_gap_ms: Option<Spread>,
     /// The longest wait of any connection before the fault; none if all waits were too short to be remembered.
     baseline_gap_ms: Option<f64>,
-    /// Whether connections at work waited no longer than is promised; none without a takeover.
+    /// Whether connections at work waited no longer than is promised; none without a takeover, or a claim of what a living wire gives up.
     busy_stall: Option<BusyStall>,
     /// After a return of a node: from its first heartbeat to the first segment that it forwarded, as captured; over returns.
     integration_ms: Option<Spread>,
@@ -146,7 +146,7 @@ impl Report {
             connections_at_second: facts.second_at.map_or(0, under_way),
             problems: facts.problems.iter().take(SHOWN).cloned().collect(),
             failures: failures.take(SHOWN).collect(),
-            durations: durations(facts),
+            durations: durations(options, facts),
             log_at_fault: facts.log.iter().cloned().collect(),
             first_live_ms: facts.takeovers.last().and_then(|takeover| {
                 let first = takeover.first_live_ns?;
@@ -399,7 +399,7 @@ fn append<T>(list: &mut Vec<T>, more: Vec<T>) -> u64 {
 }
 
 /// The stall in its parts, for each connection.
-fn durations(facts: &Facts) -> Durations {
+fn durations(options: &Options, facts: &Facts) -> Durations {
     let felt = Felt {
         client: &facts.client,
         idle: facts.idle,
@@ -431,6 +431,10 @@ fn durations(facts: &Facts) -> Durations {
             taken_over: &facts.taken_over,
         };
         durations.add_takeover(felt, cause);
+    }
+    if let Some(claimed_at) = facts.claimed_at {
+        let is_promised = options.is_measured_claim(options.sequel(facts.target));
+        durations.add_claim(felt, facts.fault_at, claimed_at, is_promised);
     }
     durations
 }

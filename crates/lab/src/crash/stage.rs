@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use linux::netns::Netns;
+use proto::Instant;
 
 use super::fault::Fault;
 use super::work::Work;
@@ -31,8 +33,8 @@ const HEARTBEAT_MS: u32 = 20;
 const MISSED: u32 = 4;
 /// What is seen of an agent that comes back must not depend on how long a busy machine takes to start it.
 const AGENT_TIMEOUT_MS: u32 = 5_000;
-/// Node a waits for so much longer than a slow fence takes before it fences node b, in milliseconds.
-const FENCE_MARGIN_MS: u128 = 500;
+/// File in the run's directory that says when a node's fence command started.
+const FENCE_JOURNAL: &str = "fences";
 /// Where a server has workers, two, so that one can die.
 const WORKERS: u32 = 2;
 
@@ -150,6 +152,24 @@ impl Stage {
         self.agent(index)?.status(&self.network.nodes[index])
     }
 
+    /// The nodes that a fence command was to turn off, and when each command started, in order of time.
+    ///
+    /// # Errors
+    /// If the journal of the commands is garbled.
+    pub fn fenced(&self) -> Result<Vec<(usize, Instant)>> {
+        let node = |name: &str| {
+            let is_it = |node: &Netns| node.name() == name;
+            self.network.nodes.iter().position(is_it)
+        };
+        fence::read_journal(&self.directory.join(FENCE_JOURNAL))?
+            .into_iter()
+            .map(|(at_ns, name)| {
+                let node = node(&name).with_context(|| format!("fence journal: {name} is no node"))?;
+                Ok((node, Instant::from_nanos(at_ns)))
+            })
+            .collect()
+    }
+
     /// The latest epoch that a living agent knows; 0 without steadfast.
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -223,10 +243,11 @@ fn arbiter(
             let of = |node: usize| -> Result<Fence> {
                 let (peer, takes) = (1 - node, options.assume.takes());
                 let ports = network.ports(peer);
+                let journal = directory.join(FENCE_JOURNAL);
+                let delay = options.assume.fence_delay(node);
                 Ok(Fence {
-                    command: fence::command(&network.switch, &ports, &network.nodes[peer], takes)?,
-                    delay_ms: (node == 0 && !takes.is_zero())
-                        .then(|| u32::try_from(takes.as_millis() + FENCE_MARGIN_MS).expect("seconds")),
+                    command: fence::command(&network.switch, &ports, &network.nodes[peer], takes, &journal)?,
+                    delay_ms: (!delay.is_zero()).then(|| u32::try_from(delay.as_millis()).expect("seconds")),
                 })
             };
             Ok((Arbiter::Fence([of(0)?, of(1)?]), None))

@@ -90,6 +90,8 @@ pub struct Health {
     pub expect: &'static str,
 }
 
+/// Time for which a backup may speak without having asked. The daemons' default.
+const LEASE: Duration = Duration::from_millis(300);
 /// Milliseconds between two health probes, and until one has failed; and how many must fail one after the other.
 const HEALTH_INTERVAL_MS: u32 = 50;
 const HEALTH_TIMEOUT_MS: u32 = 100;
@@ -111,6 +113,12 @@ impl Pair {
     #[must_use]
     pub fn leftovers_of(&self, index: usize) -> [PathBuf; 2] {
         [PINS, STATE].map(|root| Path::new(root).join(&self.names[index]))
+    }
+
+    /// Longest time from a node's last word to the end of the lease that it may have: 17/16 of it, for clocks that differ.
+    #[must_use]
+    pub fn lease_end() -> Duration {
+        LEASE + LEASE / 16
     }
 
     /// The longest time from a node's death to its declaration.
@@ -148,6 +156,7 @@ key_file = {key:?}
 [detector]
 heartbeat_ms = {}
 missed = {}
+lease_ms = {}
 {}
 [[service]]
 name = \"{service_name}\"
@@ -167,6 +176,7 @@ application = \"{loopback}:{port}\"
                 .collect::<Vec<_>>(),
             self.heartbeat_ms,
             self.missed,
+            LEASE.as_millis(),
             self.log.table(),
             self.service.ip(),
             self.policy,

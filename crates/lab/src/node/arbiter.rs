@@ -6,6 +6,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
+/// Time by which the delay of a fence is longer than the other node's command takes.
+const FENCE_DELAY_MARGIN: Duration = Duration::from_millis(500);
+
 /// The kinds that a pair can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -28,6 +31,16 @@ impl Assume {
         match self {
             Self::FailStop | Self::Fence | Self::Etcd => Duration::ZERO,
             Self::SlowFence => Duration::from_secs(2),
+        }
+    }
+
+    /// Time that node `index` waits before it runs its fence command, as docs/witness.md recommends: the usual primary, node a, waits for
+    /// longer than the command of node b takes. Zero: not configured.
+    #[must_use]
+    pub fn fence_delay(self, index: usize) -> Duration {
+        match self {
+            Self::SlowFence if index == 0 => self.takes() + FENCE_DELAY_MARGIN,
+            Self::FailStop | Self::Fence | Self::SlowFence | Self::Etcd => Duration::ZERO,
         }
     }
 }

@@ -262,6 +262,7 @@ impl Play<'_> {
             deadly_at: first
                 .filter(|round| round.was_primary)
                 .map(|round| round.fault_at),
+            claimed_at: None,
             second_at: first.map(|round| round.integration.returned_at),
             takeovers: rounds.iter().flat_map(|round| round.takeovers.clone()).collect(),
             taken_over: Vec::new(),

@@ -6,7 +6,8 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::fault::{HOLD, SplitFault};
+use super::fault::SplitFault;
+use super::silence::{hold, silence_max};
 use crate::client::{Failure, Report, Spread};
 use crate::clock::{ClockOffset, monotonic};
 use crate::crash::Options;
@@ -39,6 +40,10 @@ pub struct Cell {
     pub two_speakers_ms: f64,
     /// The longest time in which no node spoke, from the fault on.
     pub silence_ms: f64,
+    /// Longest such time that the configuration allows. Nothing if both nodes can serve the clients.
+    silence_max_ms: Option<f64>,
+    /// The fence commands that were started.
+    fenced: Vec<Fenced>,
     /// Who spoke when, since the fault.
     pub speeches: Vec<Speaker>,
     /// When it ended, since it began.
@@ -57,6 +62,15 @@ pub struct Cell {
     newcomer: Option<String>,
     /// What the captures cannot prove.
     unproven: Vec<String>,
+}
+
+/// A fence command.
+#[derive(Clone, Debug, Serialize)]
+struct Fenced {
+    /// The node whose power it turns off.
+    node: &'static str,
+    /// Its start, in milliseconds since the fault.
+    at_ms: f64,
 }
 
 /// A time in which a node spoke, in milliseconds since the fault.
@@ -91,7 +105,8 @@ fn play_with(
     let (stage, mut client) = begin(options, &work, run, &|_| {}, teardown)?;
     std::thread::sleep(BEFORE);
     let fault_at = monotonic();
-    fault.play(&stage, HOLD + options.assume.takes())?;
+    let detection = stage.pair.detection();
+    fault.play(&stage, hold(fault, options, detection))?;
     let healed_at = monotonic();
     std::thread::sleep(AFTER);
     measure(&mut client, fault_at, healed_at.since(fault_at))?;
@@ -101,6 +116,11 @@ fn play_with(
         Err(_) => DOES_NOT_ANSWER.to_owned(),
     });
     let client = finish(client, &work)?;
+    let fenced = stage.fenced()?.into_iter().map(|(node, at)| Fenced {
+        node: NODE_NAMES[node],
+        at_ms: since_ms(at.as_nanos(), fault_at.as_nanos()),
+    });
+    let fenced = fenced.collect();
     let captures = stage.captures.stop()?;
     let survey = Survey::of(&captures, &of_service(options, Vec::new()))?;
     let missed = captures.iter().filter(|capture| capture.dropped > 0);
@@ -111,6 +131,8 @@ fn play_with(
         ok: false,
         two_speakers_ms: survey.two_speakers_ns() as f64 / 1e6,
         silence_ms: silence_ms(&survey.passages, fault_ns),
+        silence_max_ms: silence_max(fault, options, detection).map(|max| max.as_secs_f64() * 1e3),
+        fenced,
         speeches: speeches(&survey, fault_ns),
         healed_ms: healed_at.since(fault_at).as_secs_f64() * 1e3,
         connections: client.connections.len(),
@@ -128,7 +150,7 @@ fn play_with(
             .collect(),
     };
     cell.other = cell.connections - cell.survived - cell.reset - cell.wrong;
-    cell.conclude();
+    cell.conclude(options.links);
     Ok(cell)
 }
 
@@ -147,9 +169,16 @@ impl Cell {
     pub fn line(&self) -> String {
         let newcomer = self.newcomer.as_ref();
         let newcomer = newcomer.map_or_else(String::new, |problem| format!("; {problem}"));
+        let max = self
+            .silence_max_ms
+            .map_or_else(String::new, |max| format!(" of at most {max:.0}"));
+        let mut fenced = String::new();
+        for Fenced { node, at_ms } in &self.fenced {
+            fenced += &format!("{node} fenced at {at_ms:.0} ms, ");
+        }
         format!(
-            "{:<7} {:<31} both spoke {:8.1} ms, nobody {:7.1} ms; of {} connections {} survived, {} reset, {} wrong, {} other; \
-             then a {}, b {}{newcomer}",
+            "{:<7} {:<31} both spoke {:8.1} ms, nobody {:7.1}{max} ms; of {} connections {} survived, {} reset, {} wrong, {} other; \
+             {fenced}then a {}, b {}{newcomer}",
             if self.ok { "held" } else { "BROKEN" },
             self.key(),
             self.two_speakers_ms,
@@ -164,14 +193,19 @@ impl Cell {
         )
     }
 
-    fn conclude(&mut self) {
+    fn conclude(&mut self, links: u8) {
         let is_decided = self.two_speakers_ms == 0.0 && self.survived == self.connections;
         let survivor = self.fault.survivor();
-        let is_served = survivor.is_none_or(|index| {
-            // One node reached the clients all the time.
-            self.states[index] != DOES_NOT_ANSWER && self.silence_ms <= self.healed_ms
-        });
-        self.ok = (is_decided && is_served || self.assume == Assume::FailStop)
+        let lives = survivor.is_none_or(|index| self.states[index] != DOES_NOT_ANSWER);
+        let is_served = lives && self.silence_max_ms.is_none_or(|max| self.silence_ms <= max);
+        let may_be_fenced = |node| match survivor {
+            _ if self.fault.nodes_hear_each_other(links) => false,
+            Some(survivor) => node != NODE_NAMES[survivor],
+            None => true,
+        };
+        let is_fenced_rightly = self.fenced.iter().all(|fenced| may_be_fenced(fenced.node));
+        let is_excused = self.assume == Assume::FailStop && self.fault.breaks_fail_stop(links);
+        self.ok = (is_decided && is_served && is_fenced_rightly || is_excused)
             && self.wrong == 0
             && self.newcomer.is_none()
             && self.unproven.is_empty()

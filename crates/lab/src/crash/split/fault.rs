@@ -14,8 +14,6 @@ use crate::net::switch::{self, Lost, ROUTER};
 use crate::node::HEARTBEAT_PORT;
 use crate::process;
 
-/// How long it lasts: more than a death takes to be declared, with a lease and an agent's timeout besides.
-pub const HOLD: Duration = Duration::from_millis(2000);
 /// How long a link that flaps is cut, and whole again, and how often.
 const FLAP: Duration = Duration::from_millis(150);
 const FLAPS: u32 = 7;
@@ -119,12 +117,42 @@ impl SplitFault {
         }
     }
 
-    /// The node that alone reaches the clients while it lasts, if one does: it must be there in the end.
+    /// The node that alone can serve the clients while the fault lasts, if one can: the other one is not reached, or its processes are
+    /// stopped. The survivor must go on, and must never be fenced.
     pub fn survivor(self) -> Option<usize> {
         match self {
-            Self::PrimaryIsolated => Some(1),
-            Self::WireIsolated | Self::CutToClients => Some(0),
-            _ => None,
+            Self::PrimaryIsolated | Self::PrimaryPaused => Some(1),
+            Self::WireIsolated | Self::CutToClients | Self::WirePaused => Some(0),
+            Self::CutBetween
+            | Self::CutControl
+            | Self::OneWayFromPrimary
+            | Self::OneWayFromWire
+            | Self::Flap
+            | Self::PrimaryAgentPaused
+            | Self::WireAgentPaused => None,
+        }
+    }
+
+    /// Whether a living node is silent to a peer that clients reach, with `links` between them. Fail-stop assumes that this does not happen.
+    /// A node that clients do not reach takes nobody for dead.
+    pub fn breaks_fail_stop(self, links: u8) -> bool {
+        !self.nodes_hear_each_other(links) && !matches!(self, Self::PrimaryIsolated | Self::WireIsolated)
+    }
+
+    /// Whether the agents hear each other while the fault lasts, over one of their `links`. Then nobody needs a fence.
+    pub fn nodes_hear_each_other(self, links: u8) -> bool {
+        match self {
+            Self::CutToClients => true,
+            Self::CutBetween
+            | Self::CutControl
+            | Self::PrimaryIsolated
+            | Self::WireIsolated
+            | Self::OneWayFromPrimary
+            | Self::OneWayFromWire
+            | Self::Flap => links > 1,
+            Self::PrimaryPaused | Self::WirePaused | Self::PrimaryAgentPaused | Self::WireAgentPaused => {
+                false
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 mod cell;
 mod fault;
 mod picture;
+mod silence;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,8 +28,9 @@ const CONNECTIONS: u32 = 20;
 /// Each fault is played with each way to decide who may speak: fail-stop (nobody decides: silence is taken for death), fence (a
 /// command that turns the other node's power off), slow-fence (one that takes two seconds) and etcd. Clients send requests all the time,
 /// and in the end a new one must be served. From captures at the router it is found which node spoke when. With fence and etcd two nodes
-/// must never speak at the same time, and where one node reaches the clients all the time, nobody is silent for longer than the fault lasts;
-/// with fail-stop both are measured and shown. In no cell may a client get a wrong byte.
+/// must never speak at the same time. Where one node alone can serve the clients, it must go on within the time that the configuration
+/// promises, while the fault lasts, and nobody may fence it. With fail-stop all this is only measured and shown where a living node is
+/// silent to a peer that clients reach. In no cell may a client get a wrong byte.
 #[derive(Clone, Debug, Args)]
 pub struct SplitOptions {
     /// What happens; default: everything, one after the other.
@@ -66,7 +68,7 @@ pub struct SplitOptions {
 /// All cells.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Whether nobody spoke beside another with fence and etcd, and no client got a wrong byte anywhere.
+    /// Whether every cell held.
     ok: bool,
     links: u8,
     ipv6: bool,
