@@ -211,6 +211,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
 
 impl Agent<'_> {
     fn run(&mut self) {
+        self.carry_out(); // what follows from what was found, before anybody is told that an agent is here
         while !self.may_stop() {
             self.look_for_pause();
             if self.executor.check_in(&mut self.node, &mut self.rings) {

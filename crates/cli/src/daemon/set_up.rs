@@ -57,13 +57,16 @@ pub(super) fn set_up(
     let found = adopted.as_ref().map(|wire| Found {
         services: (0..)
             .take(services.len())
-            .map(|index| found_of(wire, index))
+            .map(|index| found_of(config, wire, index))
             .collect(),
         seen: Instant::from_nanos(wire.agent_seen()),
     });
-    let (wire, network) = match adopted {
-        Some(wire) => go_on(config, wire)?,
-        None => begin(config, &options, &services)?,
+    let (wire, network) = match (adopted, &found) {
+        (Some(wire), Some(found)) => {
+            close_doubted(config, &wire);
+            go_on(config, wire, found)?
+        }
+        _ => begin(config, &options, &services)?,
     };
     let rings = wire.rings()?;
     let state_syncs = StateSyncs::start(config, wake.clone())?;
@@ -101,23 +104,44 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn found_of(wire: &Wire, index: ServiceIndex) -> proto::node::Found {
+fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::node::Found {
     let (mode, epoch) = wire.gate(index);
     proto::node::Found {
         gate: gate_of(mode),
         epoch,
         is_consented: wire.is_consented(index),
         is_confirmed: wire.until(index) == 0,
+        is_doubted: config.arbiter == config::Arbiter::FailStop && wire.is_doubted(index),
         seen: Instant::from_nanos(wire.agent_seen()),
         taken: wire.held(index),
         orphans: wire.dying(index),
     }
 }
 
-/// Nothing is undone if this fails: forwarding goes on, and the operator decides.
-fn go_on(config: &Config, mut wire: Wire) -> anyhow::Result<(Wire, Network)> {
+/// Closes the gates of primaries whose agent was away for so long that the wire may have gone on alone. The node does the same, but this
+/// start may fail before, again and again.
+fn close_doubted(config: &Config, wire: &Wire) {
+    let away = linux::clock::now().since(Instant::from_nanos(wire.agent_seen()));
+    if config.arbiter != config::Arbiter::FailStop || away < config.node.agent_timeout {
+        return;
+    }
+    for (index, service) in (0..).zip(&config.services) {
+        if wire.gate(index).0 == Mode::Primary {
+            tracing::warn!(
+                service = service.name,
+                ?away,
+                "no agent was here for long: the primary is mute"
+            );
+            wire.set_doubted(index, true);
+            wire.set_mode(index, Mode::Mute);
+        }
+    }
+}
+
+/// Nothing is undone if this fails: forwarding goes on, and the operator decides. Nor does it say that an agent is here: a start that
+/// fails must not hide for how long none was.
+fn go_on(config: &Config, mut wire: Wire, found: &Found) -> anyhow::Result<(Wire, Network)> {
     tracing::info!("going on with what an earlier agent left");
-    wire.set_agent_seen(linux::clock::now().as_nanos());
     if let Some(left_out) = wire.attach()? {
         tracing::warn!("{left_out}");
     }
@@ -125,8 +149,13 @@ fn go_on(config: &Config, mut wire: Wire) -> anyhow::Result<(Wire, Network)> {
     let mut network = Network::adopt(&plan(config), &journal)?
         .with_context(|| format!("{} is missing; run `steadfast cleanup` first", journal.display()))?;
     // That agent may have died between two parts: what the gate says holds.
-    for (index, service) in (0..).zip(&config.services) {
-        if let Some(part) = part_behind(gate_of(wire.gate(index).0)) {
+    for (service, found) in config.services.iter().zip(&found.services) {
+        let gate = if found.is_doubted && found.gate == Gate::Mute {
+            Gate::Primary
+        } else {
+            found.gate
+        };
+        if let Some(part) = part_behind(gate) {
             network.assume(service.address, part)?;
         }
     }

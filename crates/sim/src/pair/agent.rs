@@ -234,6 +234,7 @@ impl Station {
             epoch,
             is_consented: self.is_consented,
             is_confirmed: self.until.is_none(),
+            is_doubted: self.is_doubted,
             seen: if self.is(Defect::TrustGate) {
                 now
             } else {
@@ -307,7 +308,7 @@ impl Station {
         if std::mem::take(&mut self.agent.is_reached_outside) {
             self.core.handle_outside(now, 0);
         }
-        if self.wire.check_in(now) > 0 {
+        if self.wire.check_in(self.core.ran()) > 0 {
             self.tell_gap(now);
         }
         self.read_log(end);

@@ -30,6 +30,7 @@ impl Station {
     /// What the kernel keeps for the next agent, and what the verdict needs.
     fn on_role(&mut self, to: Role, epoch: u64) {
         self.is_consented = to == Role::Backup;
+        self.is_doubted = false;
         if to.speaks_alone() {
             self.alone_in.push(epoch);
         }
@@ -46,6 +47,8 @@ impl Station {
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
             Action::Report(Report::Role { to, epoch, .. }) => self.on_role(to, epoch),
+            Action::Report(Report::Doubted { .. }) => self.is_doubted = true,
+            Action::Report(Report::Confirmed { .. }) => self.is_doubted = false,
             Action::Report(_) => {}
             Action::Assume { gate, .. } => self.assume(gate),
             Action::SetGate {

@@ -125,6 +125,8 @@ pub struct Station {
     pub(crate) alone_in: Vec<u64>,
     /// The primary has taken this node for its backup: kept by the kernel, for the next agent.
     pub(super) is_consented: bool,
+    /// What the other node has done while no agent was here is in doubt: the kernel remembers that, too.
+    pub(super) is_doubted: bool,
     /// The cable of the service's interface carries a signal.
     pub(super) has_carrier: bool,
     /// No cable leads anywhere: the arbiter is not reached either.
@@ -194,6 +196,7 @@ impl Station {
             clock,
             alone_in: Vec::new(),
             is_consented: false,
+            is_doubted: false,
             has_carrier: true,
             is_cut_off: false,
             frozen_until: now,
