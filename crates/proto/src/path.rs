@@ -177,8 +177,8 @@ pub(crate) struct Path {
     first_asked: Option<Instant>,
     ask_at: Instant,
     doubted: Option<Instant>,
-    /// Answers to questions before the doubt must not count: the next question says so.
-    asks_anew: bool,
+    /// When the last doubt began, ended or not: answers to questions that were asked before prove nothing.
+    distrusts: Option<Instant>,
     peer: Option<PathWord>,
     damping: Damping,
 }
@@ -198,7 +198,7 @@ impl Path {
             first_asked: None,
             ask_at: now,
             doubted: None,
-            asks_anew: false,
+            distrusts: None,
             peer: None,
             damping: Damping::default(),
         }
@@ -234,10 +234,12 @@ impl Path {
         self.has_carrier
     }
 
-    /// An outside host has answered a question that counts.
-    pub(crate) fn on_answer(&mut self, now: Instant) {
-        self.answered = Some(now);
-        self.doubted = None;
+    /// An outside host has answered a question that was asked at `asked`.
+    pub(crate) fn on_answer(&mut self, now: Instant, asked: Instant) {
+        if self.distrusts.is_none_or(|since| asked >= since) {
+            self.answered = Some(now);
+            self.doubted = None;
+        }
     }
 
     /// What the peer says of its side. Its trouble may be this node's too, and so may the end of it: what was known before proves
@@ -261,7 +263,7 @@ impl Path {
     }
 
     fn doubt(&mut self, now: Instant) {
-        (self.doubted, self.asks_anew, self.ask_at) = (Some(now), true, now);
+        (self.doubted, self.distrusts, self.ask_at) = (Some(now), Some(now), now);
     }
 
     /// Time has passed; `peer_is_late` says whether the peer is overdue on all links. To be called at least once per heartbeat interval;
@@ -286,10 +288,10 @@ impl Path {
         self.damping.on_look(now, is_good, is_known);
     }
 
-    /// Whether outside hosts are to be asked now; `Some(true)`: and answers to earlier questions are to be ignored.
-    pub(crate) fn asks(&mut self, now: Instant) -> Option<bool> {
+    /// Whether outside hosts are to be asked now.
+    pub(crate) fn asks(&mut self, now: Instant) -> bool {
         if now < self.ask_at {
-            return None;
+            return false;
         }
         let is_fresh = self.doubted.is_some_and(|at| now.since(at) < DOUBT_MAX);
         let wait = if is_fresh {
@@ -299,7 +301,12 @@ impl Path {
         };
         self.ask_at = now + wait;
         self.first_asked.get_or_insert(now);
-        Some(std::mem::take(&mut self.asks_anew))
+        true
+    }
+
+    /// Answers to questions that were asked before this time prove nothing.
+    pub(crate) const fn distrusts(&self) -> Option<Instant> {
+        self.distrusts
     }
 
     /// When [`asks`](Self::asks) has something to say.

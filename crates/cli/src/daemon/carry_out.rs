@@ -299,7 +299,7 @@ impl Executor {
             }
             Action::Mend { service } => self.mend_service(node, service),
             Action::Announce { service } => self.claims.announce(service),
-            Action::AskOutside { service, anew } => self.outside.ask(node, service, anew),
+            Action::AskOutside { service, since } => self.outside.ask(node, service, since),
             Action::StandDown { service, is_deposed } => self.stand_down(service, is_deposed),
             Action::Drain { service } => self.drain(node, service, rings),
             Action::Restore { service, connection } => self.restore(node, service, connection),

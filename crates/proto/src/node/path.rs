@@ -46,9 +46,9 @@ impl Node {
         self.services[usize::from(index)].path.set_link(has_link);
     }
 
-    /// An outside host has answered what [`Action::AskOutside`] asked.
-    pub fn handle_outside(&mut self, now: Instant, index: ServiceIndex) {
-        self.services[usize::from(index)].path.on_answer(now);
+    /// An outside host has answered what [`Action::AskOutside`] asked, at `asked`.
+    pub fn handle_outside(&mut self, now: Instant, index: ServiceIndex, asked: Instant) {
+        self.services[usize::from(index)].path.on_answer(now, asked);
         self.judge_path(now, index);
     }
 
@@ -81,9 +81,9 @@ impl Node {
         let is_late = self.detector.is_late(now);
         let path = &mut self.services[usize::from(index)].path;
         path.on_timeout(now, is_late);
-        if let Some(anew) = path.asks(now) {
-            let service = index;
-            self.actions.push_back(Action::AskOutside { service, anew });
+        if path.asks(now) {
+            let (service, since) = (index, path.distrusts());
+            self.actions.push_back(Action::AskOutside { service, since });
         }
         self.judge_path(now, index);
     }

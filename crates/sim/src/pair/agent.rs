@@ -133,7 +133,9 @@ pub(super) struct Agent {
     /// When something of the peer came through the service's network last.
     pub seen_here: Option<Instant>,
     /// An outside host has answered.
-    pub is_reached_outside: bool,
+    pub reached_outside: Option<Instant>,
+    /// When it asked the outside host last.
+    pub asked_outside: Instant,
 }
 
 impl Agent {
@@ -154,7 +156,8 @@ impl Agent {
             said: 0,
             heard: (0, BTreeSet::new()),
             seen_here: None,
-            is_reached_outside: false,
+            reached_outside: None,
+            asked_outside: now,
         }
     }
 
@@ -305,8 +308,8 @@ impl Station {
         if let Some(seen) = self.agent.seen_here.take() {
             self.core.handle_sign(seen, 0);
         }
-        if std::mem::take(&mut self.agent.is_reached_outside) {
-            self.core.handle_outside(now, 0);
+        if let Some(asked) = self.agent.reached_outside.take() {
+            self.core.handle_outside(now, 0, asked);
         }
         if self.wire.check_in(self.core.ran()) > 0 {
             self.tell_gap(now);

@@ -66,7 +66,7 @@ impl Station {
                 self.is_claiming = true;
             }
             Action::Announce { .. } => self.tell_neighbours(),
-            Action::AskOutside { anew, .. } => self.ask_outside(anew),
+            Action::AskOutside { .. } => self.ask_outside(now),
             Action::StandDown { .. } => self.stand_down(),
             Action::Drain { .. } => {
                 let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();
