@@ -20,6 +20,7 @@ mod mend;
 mod news;
 mod orders;
 mod outside;
+mod own;
 mod peer;
 mod refusals;
 mod relay;

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use linux::network::{self, Interface, Network};
+use linux::network::{self, Network};
 use linux::spill::SpillDir;
-use linux::wire::{Mode, OwnClient, Rings, Wire, WireOptions, WireService};
+use linux::wire::{Mode, Rings, Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::{Gate, ServiceIndex};
 use proto::connection::AtLimit;
@@ -19,6 +19,7 @@ use proto::table::TableConfig;
 
 use super::carry_out::{Executor, part_behind};
 use super::health::Watch;
+use super::own::first_own_client;
 use super::servers::Servers;
 use super::state_sync::StateSyncs;
 use crate::arbiter::Arbiter;
@@ -212,32 +213,10 @@ fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
             ifindex: interface.index,
             own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
             crash_exit_codes: service.crash_exit_codes.clone(),
-            own: own_client(&interface, service, &vips),
+            own: first_own_client(service, &interface, &vips),
         })
     };
     config.services.iter().map(of).collect()
-}
-
-/// What this node's programs are as clients of a service: the peer must be able to answer that address.
-fn own_client(interface: &Interface, service: &config::Service, vips: &[IpAddr]) -> Option<OwnClient> {
-    let vip = service.address;
-    let is_link_local = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let mut own = interface.addresses.iter().copied();
-    let address =
-        own.find(|own| own.is_ipv4() == vip.is_ipv4() && !vips.contains(own) && !is_link_local(own));
-    if address.is_none() {
-        let (service, interface) = (&service.name, &interface.name);
-        tracing::warn!(
-            service,
-            interface,
-            "there is no address for clients on this node: they are refused"
-        );
-    }
-    let headers = if vip.is_ipv4() { 40 } else { 60 };
-    address.map(|address| OwnClient {
-        address,
-        mss: interface.mtu.saturating_sub(headers),
-    })
 }
 
 fn plan(config: &Config) -> network::Plan {

@@ -176,7 +176,7 @@ pub struct WireService {
 }
 
 /// What a program on this node is as a client of a service.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnClient {
     /// Its address: this node's on the service interface, of the VIP's family, and no VIP.
     pub address: IpAddr,

@@ -1,5 +1,6 @@
 //! The mapped words: what the agent and the programs tell each other without a system call.
 
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -62,8 +63,18 @@ impl Wire {
         unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
     }
 
+    /// What this node's own programs are as clients of a service.
+    pub fn own_client(&self, index: u16) -> Option<OwnClient> {
+        let state = self.state(index);
+        let address = Ipv6Addr::from(state.own_address);
+        (!address.is_unspecified()).then(|| OwnClient {
+            address: address.to_canonical(),
+            mss: state.own_mss,
+        })
+    }
+
     /// Tells the programs what this node's own programs are as clients of a service.
-    pub(super) fn set_own_client(&self, index: u16, own: Option<OwnClient>) {
+    pub fn set_own_client(&self, index: u16, own: Option<OwnClient>) {
         let state = self.state_pointer(index);
         let (address, mss) = own.map_or(([0; 16], 0), |own| (mapped(own.address), own.mss));
         // SAFETY: within the mapping. A program that reads it meanwhile takes a client of this node for another one, once.
