@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use linux::network::{self, Interface};
+use linux::network::Interface;
 use linux::wire::OwnClient;
 use proto::action::ServiceIndex;
 
@@ -49,7 +49,7 @@ pub(super) fn first_own_client(
 impl Executor {
     /// Programs on this node follow the service interfaces: their addresses and MTUs may have changed.
     pub(super) fn follow_own_addresses(&self) {
-        let interfaces = match network::interfaces() {
+        let interfaces = match self.network.interfaces() {
             Ok(interfaces) => interfaces,
             Err(error) => {
                 tracing::debug!(%error, "the service interfaces cannot be looked at");
