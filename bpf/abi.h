@@ -52,7 +52,7 @@ struct service_state {
 	__u8 own_address[16]; /* this node's, which its own programs have as the service's clients; zeros: they are refused */
 	__u32 own_mss;       /* bytes of a segment of theirs: it may have to leave this node */
 	__u32 crash_codes[8]; /* bit n: of this service's processes, exit code n counts as a crash */
-	__u32 zero_end;
+	__u32 doubted;       /* the other node may have gone on alone, and has not said that it did not; for the agent that goes on from here */
 };
 
 /* What the map `held` has for a service. */

@@ -8,6 +8,8 @@ static __always_inline int hear_own(struct __sk_buff *skb, struct parsed *packet
 	if (!same_address(packet->ip.source, state->own_address))
 		return TC_ACT_OK; /* without the mark: nft refuses it, and the program hears so */
 	__u32 mode = mode_now(state);
+	if (mode == MODE_MUTE && packet->tcp.syn)
+		return TC_ACT_OK; /* as above: nobody serves here now */
 	int verdict = mode == MODE_PRIMARY ? release_to_peer(skb, state) : carry(skb, packet, state, mode);
 	if (verdict == TC_ACT_OK && skb->mark != MARK_SPEAK)
 		skb->mark = MARK_LOCAL;

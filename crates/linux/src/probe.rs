@@ -22,7 +22,7 @@ pub struct Prober {
     is_v4: bool,
     /// Tells our questions from others'.
     id: u16,
-    nonce: Cell<[u8; 8]>,
+    nonce: [u8; 8],
     /// Questions with this nonce.
     asked: Cell<u32>,
 }
@@ -60,7 +60,7 @@ impl Prober {
             socket,
             is_v4: peer.is_ipv4(),
             id: (std::process::id() & 0xffff) as u16,
-            nonce: Cell::new(nonce()),
+            nonce: (random_seed() as u64).to_be_bytes(),
             asked: Cell::new(0),
         })
     }
@@ -75,7 +75,7 @@ impl Prober {
         echo[0] = if self.is_v4 { 8 } else { 128 };
         echo[4..6].copy_from_slice(&self.id.to_be_bytes());
         echo[6..8].copy_from_slice(&low_bits(self.asked.get()).to_be_bytes());
-        echo[8..].copy_from_slice(&self.nonce.get());
+        echo[8..].copy_from_slice(&self.nonce);
         if self.is_v4 {
             let sum = checksum(&[&echo]); // the kernel does ICMPv6's
             echo[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -83,42 +83,41 @@ impl Prober {
         self.socket.send(&echo).map(drop)
     }
 
-    /// From now on answers to earlier questions count for nothing.
-    pub fn forget(&self) {
-        self.nonce.set(nonce());
-        self.asked.set(0);
-    }
-
     /// Whether it has answered since the last call.
     pub fn is_answered(&self) -> bool {
-        let mut is_answered = false;
+        self.answered().is_some()
+    }
+
+    /// The newest of the questions that it has answered since the last call, by its number: the first one is 1.
+    fn answered(&self) -> Option<u32> {
+        let mut newest = None;
         let mut packet = [0; 128];
         for _ in 0..TAKEN_MAX {
             match (&self.socket).read(&mut packet) {
-                Ok(len) => is_answered |= self.is_answer(&packet[..len]),
+                Ok(len) => newest = newest.max(self.question_of(&packet[..len])),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {} // "unreachable" is reported once
             }
         }
-        is_answered
+        newest
     }
 
-    fn is_answer(&self, packet: &[u8]) -> bool {
+    /// The number of the question that `packet` answers.
+    fn question_of(&self, packet: &[u8]) -> Option<u32> {
         // An IPv4 raw socket gives the IP header too.
         let header = packet
             .first()
             .filter(|_| self.is_v4)
             .map_or(0, |first| usize::from(first & 15) * 4);
-        let Some(echo) = packet.get(header..header + ECHO_LEN) else {
-            return false;
-        };
+        let echo = packet.get(header..header + ECHO_LEN)?;
         let reply = if self.is_v4 { 0 } else { 129 };
         let sequence = u16::from_be_bytes([echo[6], echo[7]]);
-        let asked_since = low_bits(self.asked.get()).wrapping_sub(sequence);
-        echo[..2] == [reply, 0]
+        let asked_since = u32::from(low_bits(self.asked.get()).wrapping_sub(sequence));
+        let is_answer = echo[..2] == [reply, 0]
             && echo[4..6] == self.id.to_be_bytes()
-            && echo[8..] == self.nonce.get()
-            && u32::from(asked_since) < self.asked.get()
+            && echo[8..] == self.nonce
+            && asked_since < self.asked.get();
+        is_answer.then(|| self.asked.get() - asked_since)
     }
 }
 
@@ -141,10 +140,6 @@ fn socket_for(peer: IpAddr) -> io::Result<Socket> {
     };
     let address = SocketAddr::new(peer, 0);
     Socket::new(Domain::for_address(address), Type::RAW, Some(protocol))
-}
-
-fn nonce() -> [u8; 8] {
-    (random_seed() as u64).to_be_bytes()
 }
 
 #[allow(clippy::cast_possible_truncation)] // a sequence number wraps
@@ -206,17 +201,14 @@ impl OutsideHosts {
         if is_asked { Ok(()) } else { outcome }
     }
 
-    /// From now on answers to earlier questions count for nothing: call it when an answer shall prove something anew.
-    pub fn forget(&self) {
-        self.hosts.iter().for_each(Prober::forget);
-    }
-
     /// Whether one of them has answered since the last call.
     pub fn is_answered(&self) -> bool {
-        // Every host is heard: what it said would count at the next call else.
-        self.hosts
-            .iter()
-            .fold(false, |answered, host| host.is_answered() | answered)
+        self.answered().is_some()
+    }
+
+    /// The newest of the questions that one of them has answered since the last call, by its number: the first one is 1.
+    pub fn answered(&self) -> Option<u32> {
+        self.hosts.iter().filter_map(Prober::answered).max() // every host is heard: what it said would count at the next call else
     }
 }
 
@@ -263,28 +255,27 @@ mod tests {
         let answer = |sequence: u16| {
             let [high, low] = prober.id.to_be_bytes();
             let [first, second] = sequence.to_be_bytes();
-            [&[129, 0, 0, 0, high, low, first, second], &prober.nonce.get()[..]].concat()
+            [&[129, 0, 0, 0, high, low, first, second], &prober.nonce[..]].concat()
         };
-        assert!(!prober.is_answer(&answer(0)), "nothing was asked");
+        assert_eq!(prober.question_of(&answer(0)), None, "nothing was asked");
         prober.asked.set(2);
         let heard: Vec<_> = (0..5)
-            .filter(|&sequence| prober.is_answer(&answer(sequence)))
+            .filter_map(|sequence| prober.question_of(&answer(sequence)))
             .collect();
         assert_eq!(heard, [1, 2]);
         prober.asked.set(0x1_0001);
-        assert!(prober.is_answer(&answer(0xffff)) && prober.is_answer(&answer(1)));
+        assert_eq!(prober.question_of(&answer(0xffff)), Some(0xffff));
+        assert_eq!(prober.question_of(&answer(1)), Some(0x1_0001));
         let right = answer(1);
         for at in [0, 1, 4, 5, 8, 15] {
             let mut wrong = right.clone();
             wrong[at] ^= 1;
-            assert!(!prober.is_answer(&wrong), "byte {at}");
+            assert_eq!(prober.question_of(&wrong), None, "byte {at}");
         }
         for len in 0..right.len() {
-            assert!(!prober.is_answer(&right[..len]), "{len} bytes");
+            assert_eq!(prober.question_of(&right[..len]), None, "{len} bytes");
         }
-        prober.forget();
         prober.ask().unwrap();
-        assert!(!prober.is_answer(&right), "an answer of before");
         assert!(waits_for_answer(&prober, Duration::from_secs(10)));
     }
 

@@ -112,12 +112,12 @@ pub enum Action {
         service: ServiceIndex,
     },
     /// Ask outside hosts through the service's interface, from this node's own address; each time one answers, call
-    /// `handle_outside`.
+    /// `handle_outside` with the time of that question.
     AskOutside {
         /// For this service.
         service: ServiceIndex,
-        /// Answers to questions that were asked before are to be ignored.
-        anew: bool,
+        /// Answers to questions that were asked before do not count: such a question cannot stand for this one.
+        since: Option<Instant>,
     },
     /// The peer speaks alone. Give up the VIP, end what sockets and replicas have it without a word.
     StandDown {

@@ -177,12 +177,10 @@ pub(crate) struct Path {
     first_asked: Option<Instant>,
     ask_at: Instant,
     doubted: Option<Instant>,
-    /// Answers to questions before the doubt must not count: the next question says so.
-    asks_anew: bool,
-    /// The first question that can have brought the last answer was asked then.
-    proof_from: Option<Instant>,
-    /// When hosts were last asked anew.
-    asked_anew: Option<Instant>,
+    /// When the last doubt began, ended or not: answers to questions that were asked before prove nothing.
+    distrusts: Option<Instant>,
+    /// When the last question was asked that a host has answered.
+    proved: Option<Instant>,
     /// Both nodes reach each other through the service's interfaces, and no host answers either: the hosts are gone, not the paths.
     are_hosts_gone: bool,
     peer: Option<PathWord>,
@@ -204,9 +202,8 @@ impl Path {
             first_asked: None,
             ask_at: now,
             doubted: None,
-            asks_anew: false,
-            proof_from: None,
-            asked_anew: None,
+            distrusts: None,
+            proved: None,
             are_hosts_gone: false,
             peer: None,
             damping: Damping::default(),
@@ -243,11 +240,13 @@ impl Path {
         self.has_carrier
     }
 
-    /// An outside host has answered a question that counts.
-    pub(crate) fn on_answer(&mut self, now: Instant) {
-        self.answered = Some(now);
-        self.proof_from = self.asked_anew;
-        self.doubted = None;
+    /// An outside host has answered a question that was asked at `asked`.
+    pub(crate) fn on_answer(&mut self, now: Instant, asked: Instant) {
+        if self.distrusts.is_none_or(|since| asked >= since) {
+            self.answered = Some(now);
+            self.proved = self.proved.max(Some(asked));
+            self.doubted = None;
+        }
     }
 
     /// What the peer says of its side. Its trouble may be this node's too, and so may the end of it: what was known before proves
@@ -257,7 +256,7 @@ impl Path {
         let was_troubled = last.is_some_and(PathWord::is_troubled);
         let is_troubled = word.is_some_and(PathWord::is_troubled);
         let is_old = |at| now.since(at) >= self.detector.patience() / 2;
-        let begins = is_troubled && !was_troubled && self.proof_from.is_none_or(is_old);
+        let begins = is_troubled && !was_troubled && self.proved.is_none_or(is_old);
         // What both had lost is back, perhaps for both.
         let ends = !is_troubled && was_troubled && self.doubted.is_some();
         if begins || ends {
@@ -271,7 +270,7 @@ impl Path {
     }
 
     fn doubt(&mut self, now: Instant) {
-        (self.doubted, self.asks_anew, self.ask_at) = (Some(now), true, now);
+        (self.doubted, self.distrusts, self.ask_at) = (Some(now), Some(now), now);
     }
 
     /// Time has passed; `peer_is_late` says whether the peer is overdue on all links. To be called at least once per heartbeat interval;
@@ -302,10 +301,10 @@ impl Path {
         }
     }
 
-    /// Whether outside hosts are to be asked now; `Some(true)`: and answers to earlier questions are to be ignored.
-    pub(crate) fn asks(&mut self, now: Instant) -> Option<bool> {
+    /// Whether outside hosts are to be asked now.
+    pub(crate) fn asks(&mut self, now: Instant) -> bool {
         if now < self.ask_at {
-            return None;
+            return false;
         }
         let is_fresh = self.doubted.is_some_and(|at| now.since(at) < DOUBT_MAX);
         let wait = if is_fresh {
@@ -315,11 +314,12 @@ impl Path {
         };
         self.ask_at = now + wait;
         self.first_asked.get_or_insert(now);
-        let anew = std::mem::take(&mut self.asks_anew);
-        if anew {
-            self.asked_anew = Some(now);
-        }
-        Some(anew)
+        true
+    }
+
+    /// Answers to questions that were asked before this time prove nothing.
+    pub(crate) const fn distrusts(&self) -> Option<Instant> {
+        self.distrusts
     }
 
     /// When [`asks`](Self::asks) has something to say.

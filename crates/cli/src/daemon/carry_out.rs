@@ -228,10 +228,11 @@ impl Executor {
         self.servers.fd()
     }
 
-    /// Says that the agent is there, and tells the node what passed while it was not. Returns whether a cable has come back.
+    /// Says that the agent is there, and tells the node what passed while it was not. Returns whether a cable has come back. All actions
+    /// must be carried out before: an agent that is gone before it has closed a gate must have a successor that closes it.
     pub fn check_in(&self, node: &mut Node, rings: &mut Rings) -> bool {
         let mut is_back = false;
-        self.wire.set_agent_seen(linux::clock::now().as_nanos());
+        self.wire.set_agent_seen(node.ran().as_nanos());
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let now = linux::clock::now();
             if node.wants_link(now) {
@@ -298,7 +299,7 @@ impl Executor {
             }
             Action::Mend { service } => self.mend_service(node, service),
             Action::Announce { service } => self.claims.announce(service),
-            Action::AskOutside { service, anew } => self.outside.ask(node, service, anew),
+            Action::AskOutside { service, since } => self.outside.ask(node, service, since),
             Action::StandDown { service, is_deposed } => self.stand_down(service, is_deposed),
             Action::Drain { service } => self.drain(node, service, rings),
             Action::Restore { service, connection } => self.restore(node, service, connection),
@@ -342,7 +343,6 @@ impl Executor {
 
     fn drain(&self, node: &mut Node, service: ServiceIndex, rings: &mut Rings) {
         // The agent may have been away since it looked last.
-        self.wire.set_agent_seen(linux::clock::now().as_nanos());
         let unlogged = self.wire.take_unlogged(service);
         self.read_all(node, service, rings, unlogged);
         node.handle_drained(linux::clock::now(), service);
@@ -350,8 +350,14 @@ impl Executor {
 
     /// What the operator is told, and the next agent.
     fn hear(&self, node: &Node, report: &Report) {
-        if let Report::Role { service, to, .. } = report {
-            self.wire.set_consented(*service, *to == Role::Backup);
+        match report {
+            Report::Role { service, to, .. } => {
+                self.wire.set_consented(*service, *to == Role::Backup);
+                self.wire.set_doubted(*service, false);
+            }
+            Report::Doubted { service, .. } => self.wire.set_doubted(*service, true),
+            Report::Confirmed { service } => self.wire.set_doubted(*service, false),
+            _ => {}
         }
         self.tell(node, report);
     }

@@ -25,8 +25,8 @@ struct Service {
     /// Open all the time: closing it takes 10 ms.
     announcer: Announcer,
     is_begun: bool,
-    /// `None`: there is nobody to be asked.
-    outside: Option<OutsideHosts>,
+    /// Those that are asked; `None`: there is nobody to be asked.
+    outside: Option<(Vec<IpAddr>, OutsideHosts)>,
 }
 
 impl Claims {
@@ -60,6 +60,10 @@ impl Claims {
         let service = &mut self.services[usize::from(index)];
         service.announcer = Announcer::open(interface)?;
         service.interface = interface.clone();
+        if let Some((hosts, sockets)) = &mut service.outside {
+            *sockets = OutsideHosts::open(service.vip.ip(), &interface.name, hosts)
+                .context("opening sockets to ask outside hosts")?;
+        }
         Ok(())
     }
 
@@ -84,10 +88,11 @@ impl Claims {
         };
         let of_family = hosts.iter().any(|host| host.is_ipv4() == vip.is_ipv4());
         let outside = match of_family {
-            true => Some(
-                OutsideHosts::open(vip, &service.interface.name, &hosts)
-                    .context("opening sockets to ask outside hosts")?,
-            ),
+            true => {
+                let sockets = OutsideHosts::open(vip, &service.interface.name, &hosts)
+                    .context("opening sockets to ask outside hosts")?;
+                Some((hosts, sockets))
+            }
             false => {
                 tracing::warn!(%vip, "there is no outside host to be asked (claim_ping): claimed without");
                 None
@@ -104,7 +109,7 @@ impl Claims {
         if let Err(error) = service.announcer.announce(service.vip.ip()) {
             tracing::debug!(%error, "the VIP is not announced"); // it is tried again
         }
-        if let Some(Err(error)) = service.outside.as_ref().map(OutsideHosts::ask) {
+        if let Some(Err(error)) = service.outside.as_ref().map(|(_, sockets)| sockets.ask()) {
             tracing::debug!(%error, "no outside host can be asked"); // a link that is down is no error
         }
     }
@@ -112,7 +117,8 @@ impl Claims {
     /// Tells the node which claims outside hosts have confirmed.
     pub fn look(&self, now: proto::Instant, node: &mut Node) {
         for (index, service) in (0..).zip(&self.services) {
-            if service.is_begun && service.outside.as_ref().is_none_or(OutsideHosts::is_answered) {
+            let outside = service.outside.as_ref();
+            if service.is_begun && outside.is_none_or(|(_, sockets)| sockets.is_answered()) {
                 node.handle_reached(now, index);
             }
         }

@@ -75,6 +75,7 @@ impl Executor {
             self.claims.move_to(index, &found)?;
             self.filters.replace(old, found.index);
             self.bare.retain(|interface| *interface != old);
+            self.follow_own_address(index, &found);
             let service = &mut self.services[usize::from(index)];
             (service.interface, service.mac) = (found, mac);
         }

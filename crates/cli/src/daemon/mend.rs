@@ -36,6 +36,7 @@ impl Executor {
         self.verified = Instant::now();
         self.tell_refusals();
         self.follow_interfaces(node);
+        self.follow_own_addresses();
         match self.network.verify() {
             Ok(missing) if missing.is_empty() => self.unmended.clear(),
             Ok(_) => match self.network.repair() {

@@ -20,6 +20,7 @@ mod mend;
 mod news;
 mod orders;
 mod outside;
+mod own;
 mod peer;
 mod refusals;
 mod relay;
@@ -29,6 +30,7 @@ mod restore;
 mod servers;
 mod set_up;
 mod state_sync;
+mod turn;
 mod upgrade;
 
 use std::collections::BTreeMap;
@@ -61,11 +63,10 @@ use peer::{About, Message, Peer};
 pub use servers::accepts;
 pub use set_up::could_go_on;
 use set_up::{Found, SetUp, node_config, set_up};
+use turn::{BATCH, Turn};
 use upgrade::Upgrade;
 pub use upgrade::block_signal;
 
-/// Records handled between two looks at the clock.
-const BATCH: usize = 4096;
 /// Between two looks at the rings while there is traffic: long, since it takes a CPU away from those who make it.
 const NAP: Duration = Duration::from_millis(4);
 /// The same while more than [`MUCH`] is found: half of that ring lasts so long at 8 GB/s.
@@ -103,6 +104,8 @@ struct Agent<'a> {
     stop: Arc<AtomicBool>,
     upgrade: Upgrade<'a>,
     idle_naps: u32,
+    /// The length of the next nap.
+    nap: Duration,
     pauses: PauseWatch,
     /// Others may have the CPU first.
     yields: bool,
@@ -193,6 +196,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         stop,
         upgrade,
         idle_naps: 0,
+        nap: NAP,
         pauses: PauseWatch::default(),
         yields: false,
         peer_status,
@@ -211,79 +215,9 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
 
 impl Agent<'_> {
     fn run(&mut self) {
+        self.carry_out(); // what follows from what was found, before anybody is told that an agent is here
         while !self.may_stop() {
-            self.look_for_pause();
-            if self.executor.check_in(&mut self.node, &mut self.rings) {
-                self.executor.ask_again_for(&self.peer_addresses);
-            }
-            let nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
-            let handled = self.rings.drain(BATCH, false, &mut Reader(&mut self.node));
-            self.carry_out();
-            for arrival in self.peer.receive() {
-                self.executor.note_arrival(&mut self.node, arrival.interface);
-                if let Some(message) = arrival.message {
-                    self.hear(message);
-                }
-                self.carry_out();
-            }
-            if self.peer.is_answered() {
-                self.node.handle_answer(linux::clock::now());
-            }
-            self.executor.watch(&mut self.node);
-            if self.executor.mend(&mut self.node) {
-                self.executor.look_for_links(&mut self.node, &self.peer);
-            }
-            self.known.renew(&self.executor, &self.node);
-            let now = linux::clock::now();
-            for (service, syn_ack) in self.executor.relay().unheard() {
-                self.node.handle_unheard(now, service, syn_ack);
-            }
-            if now >= self.node.poll_timeout() {
-                self.node.handle_timeout(now);
-            }
-            self.executor.serve_replicas(&mut self.node);
-            self.carry_out();
-            // A listing of thousands takes as long as restoring hundreds.
-            while !self.node.is_in_a_hurry()
-                && let Ok(call) = self.calls.try_recv()
-            {
-                self.answer(call);
-            }
-            self.look_for_upgrade();
-            if handled < BATCH {
-                self.executor.prepare_sockets(&self.node);
-                self.rest(handled, nap);
-            }
-        }
-    }
-
-    /// A lease that was granted before a hypervisor paused this machine counts no more.
-    fn look_for_pause(&mut self) {
-        let reading = linux::clock::reading();
-        if let Some(lost) = reading.and_then(|reading| self.pauses.look(reading)) {
-            tracing::warn!(
-                ?lost,
-                "this machine was paused, and its clock stood still: it speaks by no lease that it had before"
-            );
-            self.node.handle_pause(linux::clock::now());
-            self.carry_out();
-        }
-    }
-
-    /// Makes way for another program, once it is asked for, found fit, and nothing would be left half done.
-    fn look_for_upgrade(&mut self) {
-        let is_settled = !self.node.is_deciding() && self.executor.is_settled();
-        if self.leaves_by.is_none() && self.upgrade.is_due(is_settled) {
-            let relay = &mut self.executor.relay;
-            let keepers = relay.pause();
-            let error = self.upgrade.make_way();
-            tracing::error!(error = format!("{error:#}"), "not upgraded: going on as before");
-            if let Some(Err(error)) = keepers.map(|keepers| relay.start(keepers)) {
-                tracing::error!(
-                    error = format!("{error:#}"),
-                    "connections to come will not be relayed"
-                );
-            }
+            turn::take(self);
         }
     }
 
@@ -347,19 +281,6 @@ impl Agent<'_> {
         }
     }
 
-    /// Does what the node wants, until it wants nothing more, or everything else to be looked at before it goes on with a takeover.
-    fn carry_out(&mut self) {
-        while let Some(action) = self.node.poll_action() {
-            self.yield_to_others(self.node.is_unhurried());
-            let Some(action) = self.node.admit(linux::clock::now(), action) else {
-                continue; // it is polled again later
-            };
-            self.executor
-                .carry_out(action, &mut self.node, &mut self.rings, &self.peer);
-        }
-        self.yield_to_others(false);
-    }
-
     /// Who goes on already needs its application and the keeper; who is idle can wait for them.
     fn yield_to_others(&mut self, yields: bool) {
         if self.yields == yields {
@@ -388,9 +309,106 @@ impl Agent<'_> {
             Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.executor, &order)),
         }
     }
+}
+
+impl Turn for Agent<'_> {
+    fn look_for_pause(&mut self) {
+        let reading = linux::clock::reading();
+        if let Some(lost) = reading.and_then(|reading| self.pauses.look(reading)) {
+            tracing::warn!(
+                ?lost,
+                "this machine was paused, and its clock stood still: it speaks by no lease that it had before"
+            );
+            self.node.handle_pause(linux::clock::now());
+            self.carry_out();
+        }
+    }
+
+    fn check_in(&mut self) {
+        if self.executor.check_in(&mut self.node, &mut self.rings) {
+            self.executor.ask_again_for(&self.peer_addresses);
+        }
+    }
+
+    fn read_log(&mut self) -> usize {
+        self.nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
+        self.rings.drain(BATCH, false, &mut Reader(&mut self.node))
+    }
+
+    /// Does what the node wants, until it wants nothing more, or everything else to be looked at before it goes on with a takeover.
+    fn carry_out(&mut self) {
+        while let Some(action) = self.node.poll_action() {
+            self.yield_to_others(self.node.is_unhurried());
+            let Some(action) = self.node.admit(linux::clock::now(), action) else {
+                continue; // it is polled again later
+            };
+            self.executor
+                .carry_out(action, &mut self.node, &mut self.rings, &self.peer);
+        }
+        self.yield_to_others(false);
+    }
+
+    fn hear_peer(&mut self) {
+        for arrival in self.peer.receive() {
+            self.executor.note_arrival(&mut self.node, arrival.interface);
+            if let Some(message) = arrival.message {
+                self.hear(message);
+            }
+            self.carry_out();
+        }
+        if self.peer.is_answered() {
+            self.node.handle_answer(linux::clock::now());
+        }
+    }
+
+    fn watch(&mut self) {
+        self.executor.watch(&mut self.node);
+        if self.executor.mend(&mut self.node) {
+            self.executor.look_for_links(&mut self.node, &self.peer);
+        }
+        self.known.renew(&self.executor, &self.node);
+    }
+
+    fn pass_time(&mut self) {
+        let now = linux::clock::now();
+        for (service, syn_ack) in self.executor.relay().unheard() {
+            self.node.handle_unheard(now, service, syn_ack);
+        }
+        if now >= self.node.poll_timeout() {
+            self.node.handle_timeout(now);
+        }
+        self.executor.serve_replicas(&mut self.node);
+    }
+
+    fn answer_calls(&mut self) {
+        // A listing of thousands takes as long as restoring hundreds.
+        while !self.node.is_in_a_hurry()
+            && let Ok(call) = self.calls.try_recv()
+        {
+            self.answer(call);
+        }
+    }
+
+    /// Makes way for another program, once it is asked for, found fit, and nothing would be left half done.
+    fn look_for_upgrade(&mut self) {
+        let is_settled = !self.node.is_deciding() && self.executor.is_settled();
+        if self.leaves_by.is_none() && self.upgrade.is_due(is_settled) {
+            let relay = &mut self.executor.relay;
+            let keepers = relay.pause();
+            let error = self.upgrade.make_way();
+            tracing::error!(error = format!("{error:#}"), "not upgraded: going on as before");
+            if let Some(Err(error)) = keepers.map(|keepers| relay.start(keepers)) {
+                tracing::error!(
+                    error = format!("{error:#}"),
+                    "connections to come will not be relayed"
+                );
+            }
+        }
+    }
 
     /// A nap while there is traffic, sleep while there is none.
-    fn rest(&mut self, handled: usize, nap: Duration) {
+    fn rest(&mut self, handled: usize) {
+        self.executor.prepare_sockets(&self.node);
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
         let mut fds: Vec<_> = self.peer.fds().collect();
@@ -400,7 +418,7 @@ impl Agent<'_> {
             self.executor.filters_fd(),
         ]);
         if self.idle_naps <= NAPS_MAX {
-            wait(&fds, nap.min(due));
+            wait(&fds, self.nap.min(due));
         } else {
             self.executor.set_asleep(true);
             if self.rings.fill() == 0 {

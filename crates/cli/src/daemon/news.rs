@@ -93,13 +93,12 @@ fn tell_failure(service: &str, why: Option<&str>) {
     }
 }
 
-/// The agent was away for so long that the other node may have gone on alone.
+/// The other node may have gone on alone: this node's agent was away for long, or this node had left.
 fn tell_doubt(service: &str, is_primary: bool) {
     let what = if is_primary {
-        "the agent was away for long, and the other node may have gone on alone; this node is mute until that one says that it did not"
+        "the other node may have gone on alone; this node is mute until that one says that it did not"
     } else {
-        "the agent was away for long, and the other node may have gone on alone: until that one says that it did not, none of its \
-         connections is taken over"
+        "the other node may have gone on alone; until it says that it did not, none of its connections is taken over"
     };
     tracing::warn!(service, "{what}");
 }

@@ -1,22 +1,28 @@
 //! Asking outside hosts through the services' interfaces whether clients could reach this node.
 //!
 //! Services that have the same interface and the same hosts share their questions: a gateway is asked as often for sixty services as
-//! for one.
+//! for one. Which answers count for a service is the node's decision, so it is told when the question was asked.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linux::network;
 use linux::probe::OutsideHosts;
+use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::node::Node;
 
 use crate::config::Config;
 
-/// Questions of services that share their hosts count as one within this time.
+/// Time within which several services share a question.
 const SHARED: Duration = Duration::from_millis(5);
-/// Time between two looks for gateways while there are none.
+/// Time between two looks for hosts to ask.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Silence of all gateways after which the routes are read again. Longer than the pause of a router that limits its answers.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+/// Number of questions whose times are remembered: half a second, at one every [`SHARED`].
+const QUESTIONS_MAX: usize = 100;
 
 /// The outside hosts of all services.
 pub struct Outside {
@@ -32,10 +38,53 @@ struct Route {
     /// Not to be asked: for IPv6 `/proc` also lists the way through the peer's wire.
     peer: IpAddr,
     services: Vec<ServiceIndex>,
-    /// `None`: nobody can be asked.
-    hosts: Option<OutsideHosts>,
+    /// When hosts were looked for last.
     looked: Option<Instant>,
-    asked: Option<Instant>,
+    /// `None`: nobody can be asked.
+    hosts: Option<Hosts>,
+}
+
+/// Hosts that are asked.
+struct Hosts {
+    sockets: OutsideHosts,
+    addresses: Vec<IpAddr>,
+    /// Index of the interface that the sockets are bound to.
+    interface: u32,
+    /// When one of them answered last; at first, when the sockets were opened.
+    heard: Instant,
+    questions: Questions,
+}
+
+/// When the last questions were asked.
+#[derive(Default)]
+struct Questions {
+    /// Number of questions asked so far.
+    count: u32,
+    /// The times of the last ones.
+    asked: VecDeque<Instant>,
+}
+
+impl Questions {
+    /// Whether the last question also does for a service whose answers count only for questions since `since`.
+    fn do_for(&self, now: Instant, since: Option<Instant>) -> bool {
+        let does = |at: Instant| now.since(at) < SHARED && since.is_none_or(|since| at >= since);
+        self.asked.back().copied().is_some_and(does)
+    }
+
+    fn on_asked(&mut self, now: Instant) {
+        self.count = self.count.wrapping_add(1);
+        self.asked.push_back(now);
+        if self.asked.len() > QUESTIONS_MAX {
+            self.asked.pop_front();
+        }
+    }
+
+    /// When the question with this number, counted from 1, was asked. Nothing if that is too long ago.
+    fn asked_at(&self, number: u32) -> Option<Instant> {
+        let age = usize::try_from(self.count.wrapping_sub(number)).ok()?;
+        let newest = self.asked.len().checked_sub(1)?;
+        self.asked.get(newest.checked_sub(age)?).copied()
+    }
 }
 
 impl Outside {
@@ -58,81 +107,153 @@ impl Outside {
                     configured: service.claim_ping.clone(),
                     peer: service.peer_address,
                     services: vec![index],
-                    hosts: None,
                     looked: None,
-                    asked: None,
+                    hosts: None,
                 }),
             }
         }
         Self { routes }
     }
 
-    /// Asks on behalf of a service; `anew`: earlier questions do not count. The node is told if there is nobody to be asked.
-    pub fn ask(&mut self, node: &mut Node, service: ServiceIndex, anew: bool) {
-        if !self.asks(service, anew) {
+    /// Asks on behalf of a service. A question from before `since` does not do. The node is told if there is nobody to be asked.
+    pub fn ask(&mut self, node: &mut Node, service: ServiceIndex, since: Option<Instant>) {
+        let mut routes = self.routes.iter_mut();
+        let route = routes.find(|route| route.services.contains(&service));
+        if !route.is_some_and(|route| route.ask(linux::clock::now(), since)) {
             node.handle_no_outside(service);
         }
     }
 
-    fn asks(&mut self, service: ServiceIndex, anew: bool) -> bool {
-        let mut routes = self.routes.iter_mut();
-        let Some(route) = routes.find(|route| route.services.contains(&service)) else {
-            return false;
-        };
-        route.look_for_hosts();
-        let Some(hosts) = &route.hosts else { return false };
-        let is_just_asked = route.asked.is_some_and(|at| at.elapsed() < SHARED);
-        if is_just_asked {
-            return true;
-        }
-        if anew {
-            hosts.forget();
-        }
-        route.asked = Some(Instant::now());
-        if let Err(error) = hosts.ask() {
-            tracing::trace!(%error, interface = route.interface, "outside hosts not asked"); // a cable that is out is no error
-        }
-        true
-    }
-
     /// Tells the node which services' hosts have answered.
-    pub fn look(&self, node: &mut Node) {
-        for route in &self.routes {
-            if route.hosts.as_ref().is_some_and(OutsideHosts::is_answered) {
-                for &service in &route.services {
-                    node.handle_outside(linux::clock::now(), service);
-                }
+    pub fn look(&mut self, node: &mut Node) {
+        for route in &mut self.routes {
+            let Some(hosts) = &mut route.hosts else { continue };
+            let now = linux::clock::now();
+            let Some(asked) = hosts.answered(now) else {
+                continue;
+            };
+            for &service in &route.services {
+                node.handle_outside(now, service, asked);
             }
         }
     }
 }
 
 impl Route {
-    fn look_for_hosts(&mut self) {
-        if self.hosts.is_some() || self.looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN) {
-            return;
+    /// Asks, unless somebody just has. Returns whether there is somebody to be asked.
+    fn ask(&mut self, now: Instant, since: Option<Instant>) -> bool {
+        let index = nix::net::if_::if_nametoindex(self.interface.as_str()).ok();
+        if self.looks(now, index) {
+            self.look_for_hosts(now, index);
         }
-        let is_first = self.looked.replace(Instant::now()).is_none();
-        match self.open() {
-            Ok(hosts) => self.hosts = hosts,
-            Err(error) if is_first => {
-                let interface = &self.interface;
+        let Some(hosts) = &mut self.hosts else {
+            return false;
+        };
+        if hosts.questions.do_for(now, since) {
+            return true;
+        }
+        hosts.questions.on_asked(now);
+        if let Err(error) = hosts.sockets.ask() {
+            tracing::trace!(%error, interface = self.interface, "outside hosts not asked"); // a cable that is out is no error
+        }
+        true
+    }
+
+    /// Whether hosts are to be looked for: there are none, the interface with this index is not the one that they are asked through, or
+    /// gateways have been silent for long and may have been replaced.
+    fn looks(&self, now: Instant, index: Option<u32>) -> bool {
+        let is_time = self.looked.is_none_or(|at| now.since(at) >= LOOK_AGAIN);
+        let is_stale = |hosts: &Hosts| {
+            let is_silent = now.since(hosts.heard) >= SILENCE_MAX;
+            index != Some(hosts.interface) || (self.configured.is_empty() && is_silent)
+        };
+        is_time && self.hosts.as_ref().is_none_or(is_stale)
+    }
+
+    fn look_for_hosts(&mut self, now: Instant, index: Option<u32>) {
+        let is_first = self.looked.replace(now).is_none();
+        let interface = &self.interface;
+        match self.open(now, index) {
+            Ok(Some(hosts)) => {
+                if !is_first {
+                    tracing::info!(interface, hosts = ?hosts.addresses, "outside hosts are asked through new sockets");
+                }
+                self.hosts = Some(hosts);
+            }
+            Ok(None) => {}
+            Err(error) if is_first || self.hosts.is_some() => {
                 tracing::warn!(%error, interface, "outside hosts cannot be asked: a broken path is noticed late, or not at all");
             }
             Err(_) => {}
         }
     }
 
-    fn open(&self) -> anyhow::Result<Option<OutsideHosts>> {
-        let mut hosts = self.configured.clone();
-        if hosts.is_empty() {
-            hosts = network::gateways(&self.interface)?;
-            hosts.retain(|host| *host != self.peer);
+    /// Opens sockets to the hosts. Nothing if there are none, or if those that are asked now are the right ones: gateways that are gone
+    /// with their routes may come back with the cable.
+    fn open(&self, now: Instant, index: Option<u32>) -> anyhow::Result<Option<Hosts>> {
+        let mut addresses = self.configured.clone();
+        if addresses.is_empty() {
+            addresses = network::gateways(&self.interface)?;
+            addresses.retain(|host| *host != self.peer);
         }
-        hosts.retain(|host| host.is_ipv4() == self.is_v4);
-        if hosts.is_empty() {
+        addresses.retain(|host| host.is_ipv4() == self.is_v4);
+        let is_asked = |hosts: &Hosts| hosts.addresses == addresses && Some(hosts.interface) == index;
+        let Some(interface) = index else { return Ok(None) };
+        if addresses.is_empty() || self.hosts.as_ref().is_some_and(is_asked) {
             return Ok(None);
         }
-        Ok(Some(OutsideHosts::through(&self.interface, &hosts)?))
+        Ok(Some(Hosts {
+            sockets: OutsideHosts::through(&self.interface, &addresses)?,
+            addresses,
+            interface,
+            heard: now,
+            questions: Questions::default(),
+        }))
+    }
+}
+
+impl Hosts {
+    /// When the newest of the questions was asked that were answered since the last call.
+    fn answered(&mut self, now: Instant) -> Option<Instant> {
+        let asked = self
+            .sockets
+            .answered()
+            .and_then(|number| self.questions.asked_at(number))?;
+        self.heard = now;
+        Some(asked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_question_of_before_a_doubt_is_not_shared() {
+        let mut questions = Questions::default();
+        assert!(!questions.do_for(at(100), None), "nothing was asked");
+        questions.on_asked(at(100));
+        assert!(questions.do_for(at(104), None));
+        assert!(questions.do_for(at(104), Some(at(100))));
+        assert!(!questions.do_for(at(104), Some(at(101))), "the doubt is younger");
+        assert!(!questions.do_for(at(105), None), "the question is old");
+    }
+
+    #[test]
+    fn the_time_of_a_question_is_known_for_a_while() {
+        let mut questions = Questions::default();
+        assert_eq!(questions.asked_at(0), None);
+        assert_eq!(questions.asked_at(1), None);
+        for number in 1..=150 {
+            questions.on_asked(at(number));
+        }
+        assert_eq!(questions.asked_at(151), None);
+        assert_eq!(questions.asked_at(150), Some(at(150)));
+        assert_eq!(questions.asked_at(51), Some(at(51)));
+        assert_eq!(questions.asked_at(50), None, "forgotten");
     }
 }

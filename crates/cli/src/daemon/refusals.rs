@@ -35,7 +35,10 @@ impl Executor {
         let before = std::mem::replace(&mut self.refusals.past, now);
         if now > before {
             let packets = now - before;
-            tracing::warn!(packets, "packets came to services past the wire: refused");
+            tracing::warn!(
+                packets,
+                "packets came to services past the wire, or from this node while it is mute: refused"
+            );
         }
     }
 }

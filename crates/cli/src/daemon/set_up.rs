@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use linux::network::{self, Interface, Network};
+use linux::network::{self, Network};
 use linux::spill::SpillDir;
-use linux::wire::{Mode, OwnClient, Rings, Wire, WireOptions, WireService};
+use linux::wire::{Mode, Rings, Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::{Gate, ServiceIndex};
 use proto::connection::AtLimit;
@@ -19,6 +19,7 @@ use proto::table::TableConfig;
 
 use super::carry_out::{Executor, part_behind};
 use super::health::Watch;
+use super::own::first_own_client;
 use super::servers::Servers;
 use super::state_sync::StateSyncs;
 use crate::arbiter::Arbiter;
@@ -57,13 +58,16 @@ pub(super) fn set_up(
     let found = adopted.as_ref().map(|wire| Found {
         services: (0..)
             .take(services.len())
-            .map(|index| found_of(wire, index))
+            .map(|index| found_of(config, wire, index))
             .collect(),
         seen: Instant::from_nanos(wire.agent_seen()),
     });
-    let (wire, network) = match adopted {
-        Some(wire) => go_on(config, wire)?,
-        None => begin(config, &options, &services)?,
+    let (wire, network) = match (adopted, &found) {
+        (Some(wire), Some(found)) => {
+            close_doubted(config, &wire);
+            go_on(config, wire, found)?
+        }
+        _ => begin(config, &options, &services)?,
     };
     let rings = wire.rings()?;
     let state_syncs = StateSyncs::start(config, wake.clone())?;
@@ -101,23 +105,44 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn found_of(wire: &Wire, index: ServiceIndex) -> proto::node::Found {
+fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::node::Found {
     let (mode, epoch) = wire.gate(index);
     proto::node::Found {
         gate: gate_of(mode),
         epoch,
         is_consented: wire.is_consented(index),
         is_confirmed: wire.until(index) == 0,
+        is_doubted: config.arbiter == config::Arbiter::FailStop && wire.is_doubted(index),
         seen: Instant::from_nanos(wire.agent_seen()),
         taken: wire.held(index),
         orphans: wire.dying(index),
     }
 }
 
-/// Nothing is undone if this fails: forwarding goes on, and the operator decides.
-fn go_on(config: &Config, mut wire: Wire) -> anyhow::Result<(Wire, Network)> {
+/// Closes the gates of primaries whose agent was away for so long that the wire may have gone on alone. The node does the same, but this
+/// start may fail before, again and again.
+fn close_doubted(config: &Config, wire: &Wire) {
+    let away = linux::clock::now().since(Instant::from_nanos(wire.agent_seen()));
+    if config.arbiter != config::Arbiter::FailStop || away < config.node.agent_timeout {
+        return;
+    }
+    for (index, service) in (0..).zip(&config.services) {
+        if wire.gate(index).0 == Mode::Primary {
+            tracing::warn!(
+                service = service.name,
+                ?away,
+                "no agent was here for long: the primary is mute"
+            );
+            wire.set_doubted(index, true);
+            wire.set_mode(index, Mode::Mute);
+        }
+    }
+}
+
+/// Nothing is undone if this fails: forwarding goes on, and the operator decides. Nor does it say that an agent is here: a start that
+/// fails must not hide for how long none was.
+fn go_on(config: &Config, mut wire: Wire, found: &Found) -> anyhow::Result<(Wire, Network)> {
     tracing::info!("going on with what an earlier agent left");
-    wire.set_agent_seen(linux::clock::now().as_nanos());
     if let Some(left_out) = wire.attach()? {
         tracing::warn!("{left_out}");
     }
@@ -125,8 +150,13 @@ fn go_on(config: &Config, mut wire: Wire) -> anyhow::Result<(Wire, Network)> {
     let mut network = Network::adopt(&plan(config), &journal)?
         .with_context(|| format!("{} is missing; run `steadfast cleanup` first", journal.display()))?;
     // That agent may have died between two parts: what the gate says holds.
-    for (index, service) in (0..).zip(&config.services) {
-        if let Some(part) = part_behind(gate_of(wire.gate(index).0)) {
+    for (service, found) in config.services.iter().zip(&found.services) {
+        let gate = if found.is_doubted && found.gate == Gate::Mute {
+            Gate::Primary
+        } else {
+            found.gate
+        };
+        if let Some(part) = part_behind(gate) {
             network.assume(service.address, part)?;
         }
     }
@@ -183,32 +213,10 @@ fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
             ifindex: interface.index,
             own_mac: mac.with_context(|| format!("interface {} has no MAC address", interface.name))?,
             crash_exit_codes: service.crash_exit_codes.clone(),
-            own: own_client(&interface, service, &vips),
+            own: first_own_client(service, &interface, &vips),
         })
     };
     config.services.iter().map(of).collect()
-}
-
-/// What this node's programs are as clients of a service: the peer must be able to answer that address.
-fn own_client(interface: &Interface, service: &config::Service, vips: &[IpAddr]) -> Option<OwnClient> {
-    let vip = service.address;
-    let is_link_local = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let mut own = interface.addresses.iter().copied();
-    let address =
-        own.find(|own| own.is_ipv4() == vip.is_ipv4() && !vips.contains(own) && !is_link_local(own));
-    if address.is_none() {
-        let (service, interface) = (&service.name, &interface.name);
-        tracing::warn!(
-            service,
-            interface,
-            "there is no address for clients on this node: they are refused"
-        );
-    }
-    let headers = if vip.is_ipv4() { 40 } else { 60 };
-    address.map(|address| OwnClient {
-        address,
-        mss: interface.mtu.saturating_sub(headers),
-    })
 }
 
 fn plan(config: &Config) -> network::Plan {

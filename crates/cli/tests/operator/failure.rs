@@ -22,6 +22,7 @@ const SECOND: &str = r#"
             policy = "http"
             primary = "sf-test-apart-two"
             peer_address = "10.1.0.PEER"
+            claim_ping = ["10.1.0.4"]
 "#;
 
 fn serve(namespace: &Namespace, dir: &Path, port: &str) -> Process {
@@ -163,4 +164,37 @@ fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
     hand_over(&lan.peer, &two, "second");
     assert_eq!(get(&mut other), "a page");
     assert_eq!(get(&mut client), "a page");
+}
+
+/// Waits until a node says this of the way to its outside hosts.
+fn wait_for_outside(daemon: &Daemon<'_>, outside: &str) {
+    wait_for(daemon, 0, |status| status["path"]["outside"] == outside);
+}
+
+/// Hosts that are not configured are the interface's gateways, as they are now and not as they were at the start.
+#[test]
+fn a_router_that_takes_the_place_of_another_is_asked() {
+    let Some(lan) = Lan::new("a_router_that_takes_the_place_of_another_is_asked") else {
+        return;
+    };
+    let nodes = [&lan.node, &lan.peer];
+    for node in nodes {
+        node.ip("route add default via 10.0.0.4");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let pair = pair_of(&lan, dir.path(), "router", &Kind::default());
+    for daemon in &pair {
+        wait_for_outside(daemon, "reached");
+    }
+    lan.stranger.ip("addr del 10.0.0.4/24 dev eth0");
+    for daemon in &pair {
+        wait_for_outside(daemon, "lost");
+    }
+    lan.stranger.ip("addr add 10.0.0.5/24 dev eth0");
+    for node in nodes {
+        node.ip("route replace default via 10.0.0.5");
+    }
+    for daemon in &pair {
+        wait_for_outside(daemon, "reached");
+    }
 }

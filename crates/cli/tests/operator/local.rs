@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
@@ -242,6 +242,112 @@ fn what_would_come_past_the_wire_is_refused_at_once() {
             assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{vip}");
         }
     }
+}
+
+/// A program whose socket is of IPv6, and that connects to an IPv4 address: Java does so.
+#[test]
+fn a_socket_of_ipv6_reaches_a_service_of_ipv4() {
+    let Some(lan) = Lan::new("a_socket_of_ipv6_reaches_a_service_of_ipv4") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let scene = Scene::new(&lan, dir.path(), "mapped");
+    let mapped = format!("::ffff:{V4}");
+    let mut clients = [&lan.node, &lan.peer].map(|node| Client::connect(node, &mapped));
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.ask("INCR mapped", &format!(":{}", number + 1));
+    }
+    scene.pair[1].wait_for(&["\"protected\":2"]);
+}
+
+/// What the kernel answers to a program that connects to `vip` with a socket of this kind.
+fn connect_by(namespace: &Namespace, protocol: socket2::Protocol, vip: &str) -> std::io::Result<TcpStream> {
+    let vip = SocketAddr::new(vip.parse().unwrap(), 80);
+    namespace.run(|| {
+        let domain = socket2::Domain::for_address(vip);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(protocol))?;
+        socket.connect_timeout(&vip.into(), PATIENCE)?;
+        Ok(socket.into())
+    })
+}
+
+/// Both ends fall back to plain TCP, of which the wire sees everything.
+#[test]
+fn a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other() {
+    let Some(lan) = Lan::new("a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let scene = Scene::new(&lan, dir.path(), "paths");
+    let mut clients = Vec::new();
+    for (number, node) in [&lan.node, &lan.peer].into_iter().enumerate() {
+        for vip in [V4, V6] {
+            let mut client = Client(connect_by(node, socket2::Protocol::MPTCP, vip).unwrap());
+            client.ask(&format!("INCR {vip}"), &format!(":{}", number + 1));
+            clients.push(client);
+        }
+    }
+    for daemon in &scene.pair {
+        daemon.wait_for(&["\"protected\":2"]);
+    }
+}
+
+/// Segments must fit the interface as it is now, and come from an address that is still the node's.
+#[test]
+fn clients_on_a_node_follow_its_interface() {
+    let Some(lan) = Lan::new("clients_on_a_node_follow_its_interface") else {
+        return;
+    };
+    lan.peer.ip("addr del 10.0.0.3/24 dev eth0");
+    lan.peer.ip("addr add 10.0.0.33/32 dev eth0");
+    lan.peer.ip("addr add 10.0.0.3/24 dev eth0");
+    let dir = tempfile::tempdir().unwrap();
+    let _scene = Scene::new(&lan, dir.path(), "follow");
+    let client = Client::connect(&lan.peer, V4);
+    assert_eq!(client.0.local_addr().unwrap().ip().to_string(), "10.0.0.33");
+    let wait_for = |what: &str, is_so: &dyn Fn(&TcpStream) -> bool| {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let vip = SocketAddr::new(V4.parse().unwrap(), 80);
+            let client = lan.peer.run(|| TcpStream::connect_timeout(&vip, PATIENCE));
+            if client.as_ref().is_ok_and(is_so) {
+                return;
+            }
+            assert!(Instant::now() < until, "{what}: {client:?}");
+            std::thread::sleep(POLL);
+        }
+    };
+    lan.peer.ip("addr del 10.0.0.33/32 dev eth0");
+    wait_for("from the address that is left", &|client| {
+        client.local_addr().unwrap().ip().to_string() == "10.0.0.3"
+    });
+    lan.peer.ip("link set eth0 mtu 1400");
+    wait_for("short segments", &|client| {
+        socket2::SockRef::from(client).tcp_mss().unwrap() <= 1360
+    });
+}
+
+/// A primary that does not know whether the other node went on alone serves nobody, though the VIP is here.
+#[test]
+fn a_client_on_a_mute_node_is_refused_at_once() {
+    let Some(lan) = Lan::new("a_client_on_a_mute_node_is_refused_at_once") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut scene = Scene::new(&lan, dir.path(), "mute");
+    let [one, two] = &mut scene.pair;
+    two.signal(Signal::SIGSTOP);
+    one.signal(Signal::SIGKILL);
+    one.process.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(2100)); // as long as an agent may be away
+    one.start_again();
+    one.wait_for_line("this node is mute", 1);
+    let refused = connect_by(&lan.node, socket2::Protocol::TCP, V4).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    one.wait_for_line("or from this node while it is mute: refused", 1);
+    two.signal(Signal::SIGCONT);
+    one.wait_for(&["\"role\":\"primary\"", "\"peer_state\":\"backup\""]);
+    Client::connect(&lan.node, V4).ask("PING", "+PONG");
 }
 
 /// A connection that has ended before its replica was given anything is not forgotten: its client has seen the answers.

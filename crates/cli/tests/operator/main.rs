@@ -11,4 +11,5 @@ mod local;
 mod opaque;
 mod replica;
 mod requests;
+mod start;
 mod upgrade;

@@ -95,7 +95,11 @@ impl Interface {
 /// # Errors
 /// If the kernel cannot be asked.
 pub fn interfaces() -> Result<Vec<Interface>, Error> {
-    let netlink = Netlink::open()?;
+    list(&Netlink::open()?)
+}
+
+/// The same over a way to the kernel that is open.
+pub(super) fn list(netlink: &Netlink) -> Result<Vec<Interface>, Error> {
     let list = || {
         let mut interfaces = netlink.links()?;
         for (index, address) in netlink.addresses()? {

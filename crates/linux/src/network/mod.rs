@@ -247,6 +247,14 @@ impl Network {
         forgotten.map_err(Error::at("forget the neighbour", address))
     }
 
+    /// All interfaces with their addresses. Opens nothing.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    pub fn interfaces(&self) -> Result<Vec<Interface>, Error> {
+        interface::list(&self.netlink)
+    }
+
     /// How many packets have come to services past the wire, and were refused, since the guard was put up.
     ///
     /// # Errors

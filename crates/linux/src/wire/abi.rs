@@ -63,7 +63,7 @@ pub(super) struct ServiceState {
     pub own_address: [u8; 16],
     pub own_mss: u32,
     pub crash_codes: [u32; 8],
-    pub zero_end: u32,
+    pub doubted: u32,
 }
 
 /// `struct client_key`: a connection, by its client.

@@ -176,7 +176,7 @@ pub struct WireService {
 }
 
 /// What a program on this node is as a client of a service.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnClient {
     /// Its address: this node's on the service interface, of the VIP's family, and no VIP.
     pub address: IpAddr,
@@ -317,7 +317,7 @@ impl Wire {
             own_address: [0; 16],
             own_mss: 0,
             crash_codes: words::crash_codes(&service.crash_exit_codes),
-            zero_end: 0,
+            doubted: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };

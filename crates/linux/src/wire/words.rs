@@ -1,5 +1,6 @@
 //! The mapped words: what the agent and the programs tell each other without a system call.
 
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -62,8 +63,18 @@ impl Wire {
         unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
     }
 
+    /// What this node's own programs are as clients of a service.
+    pub fn own_client(&self, index: u16) -> Option<OwnClient> {
+        let state = self.state(index);
+        let address = Ipv6Addr::from(state.own_address);
+        (!address.is_unspecified()).then(|| OwnClient {
+            address: address.to_canonical(),
+            mss: state.own_mss,
+        })
+    }
+
     /// Tells the programs what this node's own programs are as clients of a service.
-    pub(super) fn set_own_client(&self, index: u16, own: Option<OwnClient>) {
+    pub fn set_own_client(&self, index: u16, own: Option<OwnClient>) {
         let state = self.state_pointer(index);
         let (address, mss) = own.map_or(([0; 16], 0), |own| (mapped(own.address), own.mss));
         // SAFETY: within the mapping. A program that reads it meanwhile takes a client of this node for another one, once.
@@ -126,6 +137,20 @@ impl Wire {
             .store(consented.into(), Ordering::SeqCst);
     }
 
+    /// Whether the other node may have gone on alone while no agent was here, and has not said yet that it did not.
+    pub fn is_doubted(&self, index: u16) -> bool {
+        // SAFETY: as for `set_until`.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).doubted) }.load(Ordering::SeqCst)
+            != 0
+    }
+
+    /// Sets that, for the agent that goes on from here.
+    pub fn set_doubted(&self, index: u16, doubted: bool) {
+        // SAFETY: as for `set_until`.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).doubted) }
+            .store(doubted.into(), Ordering::SeqCst);
+    }
+
     /// When the right to speak alone ends: nanoseconds of the monotonic clock; 0: it does not end.
     pub fn until(&self, index: u16) -> u64 {
         // SAFETY: as for `set_until`.
@@ -157,14 +182,15 @@ impl Wire {
         word.swap(0, Ordering::SeqCst)
     }
 
-    /// When the agent said last that it is there, nanoseconds of the monotonic clock.
+    /// Until when nothing that agents missed is left to be done: nanoseconds of the monotonic clock.
     pub fn agent_seen(&self) -> u64 {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }
             .load(Ordering::Relaxed)
     }
 
-    /// The agent is there; if it is away for longer than its timeout, a full log keeps no packet from passing.
+    /// The agent is there, and has done what follows from a time before `now_ns` in which it was not: its successor does not ask again.
+    /// If it is away for longer than its timeout, a full log keeps no packet from passing.
     pub fn set_agent_seen(&self, now_ns: u64) {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }

@@ -43,6 +43,11 @@ impl Node {
         self.config.arbiter == Arbiter::FailStop && now.since(self.ran) >= self.config.detector.agent_timeout
     }
 
+    /// Until when this agent was there: it has seen to all that it missed before, once its actions are carried out.
+    pub const fn ran(&self) -> Instant {
+        self.ran
+    }
+
     /// The agent runs again, and may have been away since it ran last.
     pub(super) fn look_at_absence(&mut self, now: Instant) {
         let ran = std::mem::replace(&mut self.ran, now);
@@ -55,8 +60,9 @@ impl Node {
     /// The agent before this one may have been gone for long.
     pub(super) fn doubt_what_was_found(&mut self, now: Instant) {
         for index in self.indices() {
+            let timeout = self.config.detector.agent_timeout;
             let found = self.service(index).config.found.as_ref();
-            if found.is_some_and(|found| now.since(found.seen) >= self.config.detector.agent_timeout) {
+            if found.is_some_and(|found| found.is_doubted || now.since(found.seen) >= timeout) {
                 self.doubt(now, index);
             }
         }
@@ -68,16 +74,23 @@ impl Node {
         {
             return;
         }
-        service.doubted = Some(now);
+        self.begin_doubt(now, index);
+    }
+
+    /// Words of the other node that answer what was sent before `since` confirm nothing.
+    pub(super) fn begin_doubt(&mut self, since: Instant, index: ServiceIndex) {
+        let service = &mut self.services[usize::from(index)];
+        service.doubted = Some(since);
         let is_primary = service.role() == Role::Primary;
-        if is_primary {
-            self.set_gate(index, Gate::Mute);
-        }
+        // First: an agent that finds the gate closed must know why.
         let report = Report::Doubted {
             service: index,
             is_primary,
         };
         self.actions.push_back(Action::Report(report));
+        if is_primary {
+            self.set_gate(index, Gate::Mute);
+        }
     }
 
     /// The other node may say that it has not gone on alone: what it said before it heard of this is no answer.

@@ -25,6 +25,7 @@ impl Found {
             epoch,
             is_consented: true,
             is_confirmed: true,
+            is_doubted: false,
             seen: Instant::ZERO,
             taken: Vec::new(),
             orphans: Vec::new(),

@@ -20,6 +20,11 @@ pub struct Found {
     pub is_consented: bool,
     /// Whether the right to speak had no end: nobody needs to be asked for it again.
     pub is_confirmed: bool,
+    /// Whether that agent waited for the other node's word that it had not gone on alone ([`Report::Doubted`]). A primary's gate is
+    /// closed meanwhile.
+    ///
+    /// [`Report::Doubted`]: crate::action::Report::Doubted
+    pub is_doubted: bool,
     /// When that agent was there last.
     pub seen: Instant,
     /// Clients whose last connection it had taken over, while the service was not.
@@ -51,6 +56,7 @@ pub(super) fn behind(found: &Found) -> Left {
         Gate::Wire => Role::Returning,
         Gate::Takeover | Gate::Sole => Role::Sole,
         Gate::Primary => Role::Primary,
+        Gate::Mute if found.is_doubted => Role::Primary,
         Gate::Mute => Role::Standby,
     };
     Left {

@@ -1,5 +1,7 @@
 //! The services' paths: what is seen of them, and what a node does when one breaks ([`crate::path`]).
 
+use std::time::Duration;
+
 use super::{Node, Service};
 use crate::Instant;
 use crate::action::{Action, Server, ServiceIndex};
@@ -41,9 +43,9 @@ impl Node {
         self.services[usize::from(index)].path.set_link(has_link);
     }
 
-    /// An outside host has answered what [`Action::AskOutside`] asked.
-    pub fn handle_outside(&mut self, now: Instant, index: ServiceIndex) {
-        self.services[usize::from(index)].path.on_answer(now);
+    /// An outside host has answered what [`Action::AskOutside`] asked, at `asked`.
+    pub fn handle_outside(&mut self, now: Instant, index: ServiceIndex, asked: Instant) {
+        self.services[usize::from(index)].path.on_answer(now, asked);
         self.judge_path(now, index);
     }
 
@@ -76,9 +78,9 @@ impl Node {
         let is_late = self.detector.is_late(now);
         let path = &mut self.services[usize::from(index)].path;
         path.on_timeout(now, is_late);
-        if let Some(anew) = path.asks(now) {
-            let service = index;
-            self.actions.push_back(Action::AskOutside { service, anew });
+        if path.asks(now) {
+            let (service, since) = (index, path.distrusts());
+            self.actions.push_back(Action::AskOutside { service, since });
         }
         self.judge_path(now, index);
     }
@@ -136,12 +138,14 @@ impl Node {
         let standing = &mut service.standing;
         let left = standing.leaves();
         let change = standing.set_leaves(now, leaves);
-        if standing.role() == Role::Backup {
-            if left && !standing.leaves() {
-                service.doubted = Some(now); // the primary may have gone on alone on this node's word
-            }
+        let (role, is_back) = (standing.role(), left && !standing.leaves());
+        if role == Role::Backup && is_back {
+            // The primary may have gone on alone on this node's word. What was sent in this moment may still say that it leaves.
+            self.begin_doubt(now + Duration::from_nanos(1), index);
+        }
+        if role == Role::Backup {
             // It is silent before the primary hears that it leaves, and goes on alone.
-            let (service, until) = (index, standing.until());
+            let (service, until) = (index, self.service(index).standing.until());
             self.actions.push_back(Action::SetUntil { service, until });
         }
         self.follow(now, index, change);

@@ -1190,6 +1190,31 @@ fn who_finds_its_gate_mute_ends_what_is_behind_it() {
     assert_eq!(gates(&mut Node::new(config, Instant::ZERO)), ["end"]);
 }
 
+/// The agent before it died, too, before the other node had answered it. That one had been here a moment ago.
+#[test]
+fn a_doubt_outlives_the_agent_that_had_it() {
+    for (gate, role) in [(Gate::Mute, Role::Primary), (Gate::Wire, Role::Backup)] {
+        let mut config = fixture::config(gate == Gate::Mute);
+        config.services[0].found = Some(Found {
+            is_doubted: true,
+            ..Found::sample(gate, 3)
+        });
+        let mut node = Node::new(config, Instant::ZERO);
+        assert_eq!(node.role(0), (role, 3));
+        let done: Vec<_> = std::iter::from_fn(|| node.poll_action()).collect();
+        let told = |action: &Action| matches!(action, Action::Report(Report::Doubted { .. }));
+        let told = done.iter().position(told).expect("it doubts, too");
+        let closed = |action: &Action| matches!(action, Action::SetGate { gate: Gate::Mute, .. });
+        let closed = done.iter().position(closed);
+        let is_primary = role == Role::Primary;
+        assert_eq!(closed.is_some(), is_primary);
+        assert!(
+            closed.is_none_or(|closed| closed > told),
+            "the reason is known before"
+        );
+    }
+}
+
 /// The primary goes on alone on that word, whatever the wire had taken over.
 #[test]
 fn a_wire_is_silent_before_it_says_that_it_leaves() {

@@ -120,7 +120,7 @@ fn path() -> Path {
     let mut path = Path::new(CONFIG, true, at(0));
     path.set_link(true);
     path.on_sign(at(0));
-    path.on_answer(at(0));
+    path.on_answer(at(0), at(0));
     path.on_word(
         at(0),
         Some(PathWord {
@@ -139,7 +139,7 @@ fn run(path: &mut Path, millis: std::ops::Range<u64>) -> Vec<u64> {
             path.on_heartbeat();
         }
         path.on_timeout(at(now), false);
-        if path.asks(at(now)).is_some() {
+        if path.asks(at(now)) {
             asked.push(now);
         }
     }
@@ -190,8 +190,23 @@ fn a_doubt_asks_at_once_and_ends_with_an_answer_or_a_loss() {
     assert_eq!(asked[..5], [10, 40, 60, 80, 100], "from half of the patience on");
     assert_eq!(path.outside(at(280)), Outside::Doubted);
     assert_eq!(path.outside(at(290)), Outside::Lost);
-    path.on_answer(at(291));
+    path.on_answer(at(291), at(290));
     assert_eq!(path.outside(at(291)), Outside::Reached);
+}
+
+#[test]
+fn answers_to_questions_of_before_a_doubt_prove_nothing() {
+    let mut path = path();
+    path.set_carrier(at(99), false);
+    path.set_carrier(at(100), true);
+    assert_eq!(path.distrusts(), Some(at(100)));
+    path.on_answer(at(101), at(99));
+    assert_eq!(path.outside(at(101)), Outside::Doubted);
+    path.on_answer(at(102), at(100));
+    assert_eq!(path.outside(at(102)), Outside::Reached);
+    path.on_answer(at(340), at(98)); // late: the proof is not younger for it
+    path.on_timeout(at(352), false);
+    assert_eq!(path.outside(at(352)), Outside::Doubted);
 }
 
 #[test]
@@ -202,9 +217,9 @@ fn without_trouble_few_questions_are_asked() {
         path.on_heartbeat();
         path.on_sign(at(now));
         path.on_timeout(at(now), false);
-        if path.asks(at(now)).is_some() {
+        if path.asks(at(now)) {
             asked += 1;
-            path.on_answer(at(now + 1));
+            path.on_answer(at(now + 1), at(now));
         }
         assert_eq!(path.outside(at(now + 1)), Outside::Reached);
     }
@@ -222,8 +237,7 @@ fn the_peers_trouble_makes_this_node_prove_itself_once() {
     };
     path.on_word(at(100), word(Outside::Doubted));
     assert_eq!(path.outside(at(100)), Outside::Doubted);
-    assert_eq!(path.asks(at(100)), Some(true));
-    path.on_answer(at(101));
+    path.on_answer(at(101), at(100));
     for now in 102..130 {
         path.on_word(
             at(now),
@@ -246,7 +260,7 @@ fn the_peers_trouble_makes_this_node_prove_itself_once() {
 fn a_proof_is_as_old_as_its_question() {
     let mut path = path();
     let _ = path.asks(at(100));
-    path.on_answer(at(299));
+    path.on_answer(at(299), at(100));
     let troubled = PathWord {
         outside: Outside::Doubted,
         hears: Some(true),

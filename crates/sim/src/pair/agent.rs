@@ -133,7 +133,9 @@ pub(super) struct Agent {
     /// When something of the peer came through the service's network last.
     pub seen_here: Option<Instant>,
     /// An outside host has answered.
-    pub is_reached_outside: bool,
+    pub reached_outside: Option<Instant>,
+    /// When it asked the outside host last.
+    pub asked_outside: Instant,
 }
 
 impl Agent {
@@ -154,7 +156,8 @@ impl Agent {
             said: 0,
             heard: (0, BTreeSet::new()),
             seen_here: None,
-            is_reached_outside: false,
+            reached_outside: None,
+            asked_outside: now,
         }
     }
 
@@ -239,6 +242,7 @@ impl Station {
             epoch,
             is_consented: self.is_consented,
             is_confirmed: self.until.is_none(),
+            is_doubted: self.is_doubted,
             seen: if self.is(Defect::TrustGate) {
                 now
             } else {
@@ -321,11 +325,14 @@ impl Station {
         if let Some(seen) = seen.or_else(|| self.is(Defect::IgnoreMeet).then_some(now)) {
             self.core.handle_sign(seen, 0);
         }
-        let is_reached_outside = std::mem::take(&mut self.agent.is_reached_outside);
-        if is_reached_outside || self.is(Defect::TrustOutside) && self.config.outside {
-            self.core.handle_outside(now, 0);
+        let mut asked = self.agent.reached_outside.take();
+        if self.is(Defect::TrustOutside) && self.config.outside {
+            asked = Some(now);
         }
-        if self.wire.check_in(now) > 0 {
+        if let Some(asked) = asked {
+            self.core.handle_outside(now, 0, asked);
+        }
+        if self.wire.check_in(self.core.ran()) > 0 {
             self.tell_gap(now);
         }
         self.read_log(end);

@@ -30,6 +30,7 @@ impl Station {
     /// What the kernel keeps for the next agent.
     fn on_role(&mut self, to: Role) {
         self.is_consented = to == Role::Backup;
+        self.is_doubted = false;
     }
 
     /// Does one thing; `end` is how far the log reached when it was begun.
@@ -43,6 +44,8 @@ impl Station {
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
             Action::Report(Report::Role { to, .. }) => self.on_role(to),
+            Action::Report(Report::Doubted { .. }) => self.is_doubted = true,
+            Action::Report(Report::Confirmed { .. }) => self.is_doubted = false,
             Action::Report(_) => {}
             Action::Assume { gate, .. } => self.assume(gate),
             Action::SetGate {
@@ -60,7 +63,7 @@ impl Station {
                 self.is_claiming = true;
             }
             Action::Announce { .. } => self.tell_neighbours(),
-            Action::AskOutside { anew, .. } => self.ask_outside(anew),
+            Action::AskOutside { .. } => self.ask_outside(now),
             Action::StandDown { .. } => self.stand_down(),
             Action::Drain { .. } => {
                 let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();

@@ -112,16 +112,18 @@ impl Station {
             self.announce();
         }
         self.is_reached |= word == PONG && has_address && self.is_claiming;
-        self.agent.is_reached_outside |= word == KNOCKED;
+        if word == KNOCKED {
+            self.agent.reached_outside = Some(self.agent.asked_outside);
+        }
     }
 
     /// Asks an outside host from this node's own address.
-    pub(super) fn ask_outside(&mut self, anew: bool) {
+    pub(super) fn ask_outside(&mut self, now: Instant) {
         if !self.config.outside {
             self.core.handle_no_outside(0);
             return;
         }
-        self.agent.is_reached_outside &= !anew;
+        self.agent.asked_outside = now;
         self.send(CLIENTS, KNOCK);
     }
 

@@ -128,6 +128,8 @@ pub struct Station {
     pub(super) turns_unaware: u32,
     /// The primary has taken this node for its backup: kept by the kernel, for the next agent.
     pub(super) is_consented: bool,
+    /// What the other node has done while no agent was here is in doubt: the kernel remembers that, too.
+    pub(super) is_doubted: bool,
     /// The cable of the service's interface carries a signal.
     pub(super) has_carrier: bool,
     /// No cable leads anywhere: the arbiter is not reached either.
@@ -197,6 +199,7 @@ impl Station {
             clock,
             turns_unaware: 0,
             is_consented: false,
+            is_doubted: false,
             has_carrier: true,
             is_cut_off: false,
             frozen_until: now,

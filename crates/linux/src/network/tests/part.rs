@@ -187,7 +187,6 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
     }
     announce(&world, primary);
     for prober in &probers {
-        prober.forget();
         assert!(is_answered(prober, PATIENCE));
     }
     // Routers are usually known by an address of the link (RFC 4861 §4.2).

@@ -44,7 +44,7 @@ impl Two {
     pub(super) fn ask_outside(&mut self, index: usize) {
         match self.paths.answers {
             Some(answers) if answers[index] => {
-                self.nodes[index].handle_outside(self.now, 0);
+                self.nodes[index].handle_outside(self.now, 0, self.now);
                 self.carry_out(index);
             }
             Some(_) => {}

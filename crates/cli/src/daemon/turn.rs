@@ -1,0 +1,116 @@
+//! One turn of the agent's loop: what it must do, and in which order.
+
+/// Records of the log that one turn reads at most.
+pub(super) const BATCH: usize = 4096;
+
+/// What a turn does.
+pub(super) trait Turn {
+    /// Tells the node if this machine was paused: then no lease counts that it had before.
+    fn look_for_pause(&mut self);
+    /// Says that an agent is here, and tells the node what passed while none was.
+    fn check_in(&mut self);
+    /// Reads up to [`BATCH`] records of the log, and returns their number.
+    fn read_log(&mut self) -> usize;
+    /// Does what the node wants.
+    fn carry_out(&mut self);
+    /// Tells the node what the peer says.
+    fn hear_peer(&mut self);
+    /// Tells the node of its applications, its arbiter and its network.
+    fn watch(&mut self);
+    /// Tells the node what time it is.
+    fn pass_time(&mut self);
+    /// Answers the operator.
+    fn answer_calls(&mut self);
+    /// Makes way for another program if one is asked for.
+    fn look_for_upgrade(&mut self);
+    /// Waits until there may be something to do. The log had `handled` records.
+    fn rest(&mut self, handled: usize);
+}
+
+/// Takes one turn.
+pub(super) fn take(agent: &mut impl Turn) {
+    agent.look_for_pause(); // before the node decides anything by its clock
+    agent.check_in();
+    let handled = agent.read_log();
+    agent.carry_out();
+    agent.hear_peer();
+    agent.watch();
+    agent.pass_time();
+    agent.carry_out(); // nothing is left to be done when the next turn checks in
+    agent.answer_calls();
+    agent.look_for_upgrade();
+    if handled < BATCH {
+        agent.rest(handled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was done. The log has `records`.
+    struct Recorder {
+        records: usize,
+        done: Vec<&'static str>,
+    }
+
+    impl Turn for Recorder {
+        fn look_for_pause(&mut self) {
+            self.done.push("look for a pause");
+        }
+        fn check_in(&mut self) {
+            self.done.push("check in");
+        }
+        fn read_log(&mut self) -> usize {
+            self.done.push("read the log");
+            self.records
+        }
+        fn carry_out(&mut self) {
+            self.done.push("carry out");
+        }
+        fn hear_peer(&mut self) {
+            self.done.push("hear the peer");
+        }
+        fn watch(&mut self) {
+            self.done.push("watch");
+        }
+        fn pass_time(&mut self) {
+            self.done.push("pass time");
+        }
+        fn answer_calls(&mut self) {
+            self.done.push("answer calls");
+        }
+        fn look_for_upgrade(&mut self) {
+            self.done.push("look for an upgrade");
+        }
+        fn rest(&mut self, handled: usize) {
+            assert_eq!(handled, self.records);
+            self.done.push("rest");
+        }
+    }
+
+    #[test]
+    fn a_turn_forgets_nothing() {
+        let all = [
+            "look for a pause",
+            "check in",
+            "read the log",
+            "carry out",
+            "hear the peer",
+            "watch",
+            "pass time",
+            "carry out",
+            "answer calls",
+            "look for an upgrade",
+            "rest",
+        ];
+        for (records, expected) in [(0, &all[..]), (BATCH - 1, &all[..]), (BATCH, &all[..10])] {
+            let mut recorder = Recorder {
+                records,
+                done: Vec::new(),
+            };
+            take(&mut recorder);
+            assert_eq!(recorder.done, expected, "{records} records");
+        }
+    }
+}

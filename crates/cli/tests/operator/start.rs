@@ -1,0 +1,144 @@
+//! An agent that cannot start changes nothing: the next one must know how long nobody was there.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::daemon::{Daemon, Kind, pair, pair_of};
+use crate::failure::wait_for;
+use crate::keeper::{PATIENCE, accept, listen};
+use crate::lan::{Lan, Namespace, POLL};
+
+const ASK: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+const REPLY: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
+/// Pause between two failed starts, as in the systemd unit.
+const RESTART: Duration = Duration::from_millis(100);
+
+/// A program that has taken the port of a node's heartbeats: the agent fails late in its start.
+fn occupy(node: &Namespace) -> UdpSocket {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match node.run(|| UdpSocket::bind("0.0.0.0:7400")) {
+            Ok(socket) => return socket,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        std::thread::sleep(RESTART);
+    }
+}
+
+/// Starts an agent, which fails.
+fn fail_to_start(daemon: &mut Daemon<'_>) {
+    daemon.start_again();
+    let until = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = daemon.process.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < until, "it has started");
+        std::thread::sleep(POLL);
+    };
+    assert!(!status.success(), "{status}");
+    std::thread::sleep(RESTART);
+}
+
+fn exchange(client: &mut TcpStream, server: &mut TcpStream) {
+    client.write_all(ASK).unwrap();
+    answer(client, server);
+}
+
+fn answer(client: &mut TcpStream, server: &mut TcpStream) {
+    server.read_exact(&mut [0; ASK.len()]).unwrap();
+    server.write_all(REPLY).unwrap();
+    client.read_exact(&mut [0; REPLY.len()]).unwrap();
+}
+
+/// The primary's agent fails to start while the backup takes over and then loses its power. The primary's sockets are older than what
+/// the client knows, so they must end in silence before this node speaks alone.
+#[test]
+fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
+    let Some(lan) = Lan::new("starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [mut one, mut two] = pair(&lan, dir.path(), "starts");
+    lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
+    let listeners = [listen(&lan.node), listen(&lan.peer)];
+    let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut old = accept(&listeners[0]);
+    exchange(&mut client, &mut old);
+    two.wait_for(&["\"protected\":1"]);
+
+    one.signal(Signal::SIGKILL);
+    one.process.wait().unwrap();
+    let occupant = occupy(&lan.node);
+    let until = Instant::now() + PATIENCE;
+    while !two.ask("status").output.contains("\"state\":\"sole\"") {
+        assert!(Instant::now() < until, "the backup takes over");
+        fail_to_start(&mut one);
+    }
+    client.write_all(ASK).unwrap(); // the keeper connects to the application once there is something to say
+    let mut survivor = accept(&listeners[1]);
+    answer(&mut client, &mut survivor);
+    lan.stranger.ip("link set port3 down");
+    two.signal(Signal::SIGKILL);
+    two.process.wait().unwrap();
+    fail_to_start(&mut one);
+    drop(occupant);
+    one.start_again();
+    one.wait_for(&["\"state\":\"sole\""]);
+    one.wait_for_line("the other node may have gone on alone", 1);
+    let end = old.read(&mut [0; 1]).map_err(|error| error.kind());
+    assert!(
+        !matches!(end, Err(ErrorKind::WouldBlock)),
+        "its old socket lives: {end:?}"
+    );
+    client.write_all(ASK).unwrap();
+    let end = client.read(&mut [0; 1]).map_err(|error| error.kind());
+    assert_eq!(end, Err(ErrorKind::ConnectionReset));
+    let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+    exchange(&mut client, &mut accept(&listeners[0]));
+}
+
+/// The wire's agent fails to start: nobody reads the log, and packets pass unlogged when it is full.
+#[test]
+fn starts_that_fail_do_not_keep_a_full_log_closed() {
+    let Some(lan) = Lan::new("starts_that_fail_do_not_keep_a_full_log_closed") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let kind = Kind {
+        agent_timeouts_ms: [60_000, 2000], // the primary waits for its wire
+        ..Kind::default()
+    };
+    let [_one, mut two] = pair_of(&lan, dir.path(), "closed", &kind);
+    lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
+    let listener = listen(&lan.node);
+    let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut server = accept(&listener);
+    server.set_write_timeout(Some(PATIENCE)).unwrap();
+    exchange(&mut client, &mut server);
+    two.signal(Signal::SIGKILL);
+    two.process.wait().unwrap();
+    let occupant = occupy(&lan.peer);
+    let body = vec![7; 40 << 20]; // more than the ring holds
+    std::thread::scope(|scope| {
+        let whole = scope.spawn(|| {
+            let mut reply = vec![0; body.len()];
+            client.read_exact(&mut reply).map_err(|error| error.kind())
+        });
+        scope.spawn(|| server.write_all(&body));
+        while !whole.is_finished() {
+            fail_to_start(&mut two);
+        }
+        assert_eq!(whole.join().unwrap(), Ok(()), "the reply passes");
+    });
+    drop(occupant);
+    two.start_again();
+    wait_for(&two, 0, |status| {
+        status["connections"]["unprotected"] == 1 && status["connections_complete"] == true
+    });
+}
