@@ -54,6 +54,8 @@ fn who_was_away_for_long_does_not_trust_what_it_finds() {
         scenario!("seed-2411011912"),
     ]);
     shows(Defect::TrustGate, scenario!("trust-gate"));
+    // A cut cable to the clients, long before, is no excuse.
+    shows(Defect::TrustGate, scenario!("trust-gate-beside-a-cut"));
 }
 
 /// The wire had taken connections over, its agent died, and the primary went on alone. A new agent answered what was logged before it
@@ -84,4 +86,49 @@ fn a_late_handshake_opens_nothing() {
 #[test]
 fn who_may_not_speak_any_more_has_nothing_executed() {
     hold([scenario!("seed-58016449")]);
+}
+
+/// Under `fail-stop`: a worker died, the wire took its connections over, and its agent was killed or stopped. The primary went on alone,
+/// and the wire still spoke.
+#[test]
+fn a_wire_speaks_for_nobody_when_its_lease_is_over() {
+    hold([
+        scenario!("adopted-agent-killed"),
+        scenario!("adopting-agent-stopped"),
+    ]);
+}
+
+/// The arbiter's grant came during the takeover. What a survivor did before and after it was not looked at.
+#[test]
+fn what_was_granted_later_excuses_nothing() {
+    shows(Defect::TimestampBehind, scenario!("timestamp-behind"));
+    shows(
+        Defect::SendUnacknowledgedAhead,
+        scenario!("send-unacknowledged-ahead"),
+    );
+}
+
+/// The end of a reply was logged, and a segment before it was not: the connection was reset though its reply could be continued.
+#[test]
+fn a_reply_with_a_gap_before_its_end_is_continued() {
+    hold([scenario!("seed-288")]);
+}
+
+/// The agent was stopped between planning and restoring, and packets passed unlogged meanwhile.
+#[test]
+fn what_passed_unlogged_since_it_was_planned_is_not_restored() {
+    hold([scenario!("seed-2248")]);
+}
+
+/// A path was broken, and the node that reached the clients did not serve; or the one that did not reach them deposed the other.
+#[test]
+fn a_broken_path_is_survived() {
+    shows(Defect::IgnoreMeet, scenario!("ignore-meet"));
+    shows(Defect::TrustOutside, scenario!("trust-outside"));
+}
+
+/// The wire's machine was halted for longer than its lease, and the counter went on.
+#[test]
+fn a_lease_is_over_when_the_counter_says_so() {
+    shows(Defect::IgnorePause, scenario!("ignore-pause"));
 }

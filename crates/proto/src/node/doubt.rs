@@ -10,7 +10,7 @@
 //! * A wire goes on with its log: nothing passes it unlogged that its primary says. But if it takes over before the primary has said so,
 //!   it restores nothing from the time before.
 //! * The other node's agent may be away, too, while its kernel goes on to speak. A node in doubt waits for that agent as long as the
-//!   other kernel answers, for 10 s at most.
+//!   other kernel answers, for 10 s at most. (A new agent, which has not heard the other one yet, waits without a bound.)
 
 use std::time::Duration;
 

@@ -1131,11 +1131,7 @@ fn a_primary_in_doubt_waits_for_its_peers_agent_while_that_kernel_answers() {
         let mut two = Two::new(Arbiter::FailStop);
         two.pass(SHORT).kill(0).pass(LONG);
         assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
-        two.kill(1);
-        two.replace(0);
-        let mut config = two.nodes[0].config_as_found();
-        config.services[0].found.as_mut().expect("replaced").seen = two.now - AWAY;
-        two.nodes[0] = Node::new(config, two.now);
+        two.kill(1); // and the first one, which was stopped, goes on
         let pass = |two: &mut Two, time| {
             let end = two.now + time;
             let mut was_asked = false;

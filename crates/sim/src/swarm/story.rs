@@ -117,12 +117,18 @@ fn path_alone(draw: &mut Draw) -> Story {
     }
 }
 
-/// A survivor's agent is stopped while it decides, for longer than its lease; the old primary lives, and does not hear it.
+/// The arbiter does not answer the survivor, whose agent is stopped or slow while it decides, for longer than its lease. The old primary
+/// lives, does not hear it, and asks for itself.
 fn stopped_while_deciding(draw: &mut Draw) -> Story {
-    let silenced = draw.pick(&[Kind::Between, Kind::Freeze, Kind::Between]);
-    let mut stopped = next(draw, &[Kind::Pause], Target::Speaker, 5, 350..900);
+    let mut unanswered = begin(draw, Kind::Arbiter, Target::Speaker, 1_200..1_600);
+    unanswered.detail = ONLY_FIRST_IS_ANSWERED;
+    let silenced = next(draw, &[Kind::Between], Target::Speaker, 5, 700..1_000);
+    let mut stopped = next(draw, &[Kind::Pause, Kind::Late], Target::Speaker, 5, 300..900);
     stopped.during = Some(Phase::Takeover);
-    Story::of(vec![begin(draw, silenced, Target::Speaker, 300..900), stopped])
+    Story {
+        bytes_max: Some(draw.pick(&[8_000, 60_000])),
+        ..Story::of(vec![unanswered, silenced, stopped])
+    }
 }
 
 /// A wire's machine is halted for longer than its lease, and does not hear the primary afterwards.
@@ -168,6 +174,9 @@ fn late_handshake(draw: &mut Draw) -> Story {
     let first = begin(draw, Kind::Crash, Target::Speaker, 150..400);
     Story::of(vec![first, lossy, handover, again])
 }
+
+/// Of an arbiter's outage: the configured backup gets no answer, and nothing is decided for it.
+const ONLY_FIRST_IS_ANSWERED: u64 = 5;
 
 /// Ways in which connections lose their process.
 const DEATHS: &[Kind] = &[Kind::Worker, Kind::Server];

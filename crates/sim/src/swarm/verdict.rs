@@ -83,7 +83,7 @@ pub(super) fn judge(
         let had_hole = judge.had_hole(client);
         if is_late {
             let was_under_way = index == scenario.connections.len() + 1;
-            if !talk.is_complete() && !(was_under_way && had_hole) {
+            if !(talk.is_complete() || was_under_way && had_hole) {
                 violations.push(Violation::new("liveness", what()));
             }
         } else if outcome.was_split || talk.is_complete() {
