@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// How long a killed process may take to end. One that the kernel does not let go (state D: a disk or a server that does not answer)
 /// takes longer.
 const DEATH_WITHIN: Duration = Duration::from_secs(1);
-/// Killed processes of one command that have not ended. While there are so many, it is not run again.
+/// Late runs of one command that have not ended. At this number the command is not run again.
 const UNDEAD_MAX: usize = 4;
 /// So long after the command's end what it wrote is waited for: others may still hold its stderr.
 const STDERR_WITHIN: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ pub enum Outcome {
     Late,
 }
 
-/// Killed processes that a thread of their own waits for, by their command.
+/// Late runs that a thread of their own waits for, by their command: their processes do not end, or the kernel cannot read their program.
 static UNDEAD: Mutex<BTreeMap<Vec<String>, usize>> = Mutex::new(BTreeMap::new());
 
 /// Runs `command`, a program and its arguments, with `environment` added to this process's own. What it prints is dropped; what it
@@ -66,7 +66,7 @@ pub fn run(
 /// The same; as soon as `is_void`, it counts as late.
 ///
 /// # Errors
-/// If it cannot be run, or too many that were killed have not ended.
+/// If it cannot be run, or too many late runs have not ended.
 pub fn run_unless(
     is_void: impl Fn() -> bool,
     words: &[String],
@@ -78,8 +78,7 @@ pub fn run_unless(
         .split_first()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
     if undead(words) >= UNDEAD_MAX {
-        let why =
-            format!("{UNDEAD_MAX} of it were killed and have not ended: the kernel does not let them go");
+        let why = format!("{UNDEAD_MAX} of it were late and have not ended: the kernel does not let them go");
         return Err(io::Error::other(why));
     }
     let mut command = Command::new(program);
@@ -91,15 +90,18 @@ pub fn run_unless(
     if late == Late::Kill {
         command.process_group(0).stderr(Stdio::piped());
     }
-    let mut child = command.spawn()?;
-    let said = child.stderr.take().map(Said::on).transpose()?;
     let begun = Instant::now();
+    let is_late = || begun.elapsed() >= limit || is_void();
+    let Some(mut child) = start(command, words, late, is_late)? else {
+        return Ok(Outcome::Late);
+    };
+    let said = child.stderr.take().map(Said::on).transpose()?;
     loop {
         if let Some(status) = child.try_wait()? {
             let stderr = said.map_or_else(String::new, |said| said.text());
             return Ok(Outcome::Ended { status, stderr });
         }
-        if begun.elapsed() >= limit || is_void() {
+        if is_late() {
             if late == Late::Kill {
                 kill(child, words, kill_group)?;
             }
@@ -109,10 +111,64 @@ pub fn run_unless(
     }
 }
 
-/// How many of a command were killed and have not ended.
+/// Starts `command` on a thread of its own. The kernel reads the program before the start has succeeded, so a disk or a server that does not
+/// answer blocks that thread. `None`: the command is late. If it begins after all, it is killed or left alone, as `late` says.
+fn start(
+    mut command: Command,
+    words: &[String],
+    late: Late,
+    is_late: impl Fn() -> bool,
+) -> io::Result<Option<Child>> {
+    let (started, start) = sync_channel(0);
+    let owned = words.to_vec();
+    let spawn = move || {
+        // The channel has no buffer, so a process that nobody waits for any more comes back.
+        let Err(SendError(spawned)) = started.send(command.spawn()) else {
+            return;
+        };
+        let ended = spawned.and_then(|mut child| match late {
+            Late::Kill => kill(child, &owned, kill_group),
+            Late::Leave => child.wait().map(drop),
+        });
+        tracing::warn!(program = owned[0], ?ended, "a command was started after its time");
+        forget_undead(&owned);
+    };
+    std::thread::Builder::new().name("start".into()).spawn(spawn)?;
+    loop {
+        match start.recv_timeout(POLL) {
+            Ok(spawned) => return spawned.map(Some),
+            Err(RecvTimeoutError::Timeout) if !is_late() => {}
+            Err(_) => break,
+        }
+    }
+    tracing::error!(
+        program = words[0],
+        "the kernel has not started the command yet (a disk or a server that does not answer?); a thread waits for it"
+    );
+    count_undead(words);
+    drop(start);
+    Ok(None)
+}
+
+/// How many late runs of a command have not ended.
 fn undead(command: &[String]) -> usize {
     let undead = UNDEAD.lock().unwrap_or_else(PoisonError::into_inner);
     undead.get(command).copied().unwrap_or(0)
+}
+
+fn count_undead(command: &[String]) {
+    let mut undead = UNDEAD.lock().unwrap_or_else(PoisonError::into_inner);
+    *undead.entry(command.to_vec()).or_default() += 1;
+}
+
+fn forget_undead(command: &[String]) {
+    let mut undead = UNDEAD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Entry::Occupied(mut count) = undead.entry(command.to_vec()) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
 }
 
 /// Ends the group that `child` leads with `send_kill`, and waits for it: if that takes too long, on a thread of its own.
@@ -135,16 +191,10 @@ fn kill(
         "killed, but the kernel does not let it end (state D?); it is waited for"
     );
     let command = command.to_vec();
-    let counted = || UNDEAD.lock().unwrap_or_else(PoisonError::into_inner);
-    *counted().entry(command.clone()).or_default() += 1;
+    count_undead(&command);
     let reap = move || {
         let ended = child.wait();
-        if let Entry::Occupied(mut count) = counted().entry(command) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+        forget_undead(&command);
         tracing::warn!(process, ?ended, "the killed command has ended");
     };
     // Without a thread a zombie stays, and counts.
@@ -254,10 +304,7 @@ mod tests {
             assert_eq!(undead(&stuck), count);
         }
         let refused = run(&stuck, &[], LONG, Late::Kill).unwrap_err();
-        assert!(
-            refused.to_string().starts_with("4 of it were killed"),
-            "{refused}"
-        );
+        assert!(refused.to_string().starts_with("4 of it were late"), "{refused}");
         groups
             .into_iter()
             .for_each(|group| killpg(group, Signal::SIGKILL).unwrap());
@@ -267,6 +314,64 @@ mod tests {
             std::thread::sleep(POLL);
         }
         assert!(run(&stuck, &[], LONG, Late::Kill).is_ok());
+    }
+
+    /// A file that nobody can open while the child lives, as if its disk did not answer: the child has a lease on it. The kernel takes a
+    /// lease back after 45 s (`fs.lease-break-time`). The child writes the file as well: a file that is open for writing cannot be run, and
+    /// children of other tests may hold for a moment what is open in this process.
+    fn lease(path: &str, contents: &str) -> Child {
+        let script = "import fcntl, os, signal, sys
+with open(sys.argv[1], 'w') as file:
+    file.write(sys.argv[2])
+os.chmod(sys.argv[1], 0o755)
+file = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG) # what says that somebody waits; not SIGIO, which kills
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('leased', flush=True)
+signal.pause()";
+        let mut python = Command::new("python3")
+            .args(["-c", script, path, contents])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 6];
+        python.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"leased");
+        python
+    }
+
+    /// The kernel reads the program before it says that there is a process.
+    #[test]
+    fn one_that_cannot_be_read_is_late_and_few_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("program");
+        let has_run = directory.path().join("has_run");
+        let command = [path.to_str().unwrap().to_owned()];
+        let contents = format!("#!/bin/sh\n: >{}\nsleep 1000\n", has_run.display());
+        let mut python = lease(&command[0], &contents);
+        let begun = Instant::now();
+        for count in 1..=UNDEAD_MAX {
+            let outcome = run(&command, &[], POLL, Late::Kill).unwrap();
+            assert!(matches!(outcome, Outcome::Late), "{outcome:?}");
+            assert_eq!(undead(&command), count);
+        }
+        let refused = run(&command, &[], LONG, Late::Kill).unwrap_err();
+        assert!(refused.to_string().starts_with("4 of it were late"), "{refused}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "nobody waits for the disk"
+        );
+        assert!(!has_run.exists());
+        python.kill().unwrap(); // no pipe would tell it to end: the processes that have not begun hold all that is open here
+        python.wait().unwrap();
+        while undead(&command) > 0 {
+            assert!(begun.elapsed() < LONG, "those that begin late are killed");
+            std::thread::sleep(POLL);
+        }
+        // It can be run again.
+        let outcome = run(&command, &[], Duration::from_secs(1), Late::Kill).unwrap();
+        assert!(matches!(outcome, Outcome::Late), "{outcome:?}");
+        assert!(has_run.exists());
     }
 
     #[test]

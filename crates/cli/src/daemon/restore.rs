@@ -97,11 +97,8 @@ impl Executor {
             let Some(connection) = node.table(service).get(id) else {
                 return Ok(());
             };
-            connection.restarts_on(&restoring.endpoint)?; // what came meanwhile may have changed that
-            let late = restoring.endpoint.input_frontier..connection.input().frontier();
             connection
-                .input()
-                .slices(late)
+                .late_input(&restoring.endpoint)?
                 .try_for_each(|slice| restoring.socket.feed(slice))
                 .map_err(|error| error.to_string())
         });
@@ -139,13 +136,8 @@ impl Executor {
             return;
         };
         let replica = self.replicas.take(service, id);
-        let connection = node.table(service).get(id);
-        if let Some(Err(reason)) = connection.map(|connection| connection.restarts_on(&endpoint)) {
-            drop(socket); // it says a RST, which may be lost; the node repeats it
-            node.handle_unrestorable(linux::clock::now(), service, id, reason);
-            return;
-        }
-        let taken = node.hand_over(linux::clock::now(), service, id);
+        let taken = node.hand_over(linux::clock::now(), service, id, &endpoint);
+        // A socket that is refused says a RST when it is dropped. That may be lost; the node repeats it.
         if let Some(HandedOver { connection, syn_ack }) = taken {
             self.relay.hand_over(Handover {
                 id: number,

@@ -111,7 +111,7 @@ impl Connection {
     ///
     /// # Errors
     /// Why not.
-    pub fn restarts_on(&self, endpoint: &Endpoint) -> Result<(), String> {
+    pub(crate) fn restarts_on(&self, endpoint: &Endpoint) -> Result<(), String> {
         self.restarts()?;
         let (has, logged) = (endpoint.unacknowledged.end, self.output.frontier());
         let (has_ended, is_ended) = (endpoint.output != OutputEnd::Open, self.output.is_complete());
@@ -121,6 +121,15 @@ impl Connection {
             ));
         }
         Ok(())
+    }
+
+    /// The input that was logged since a socket was made from `endpoint`: the socket is fed with it before it goes live.
+    ///
+    /// # Errors
+    /// Why the application cannot go on with that socket.
+    pub fn late_input(&self, endpoint: &Endpoint) -> Result<impl Iterator<Item = &[u8]>, String> {
+        self.restarts_on(endpoint)?;
+        Ok(self.input.slices(endpoint.input_frontier..self.input.frontier()))
     }
 
     /// What is behind a hole in the out-log was released. The client may have it, so it will acknowledge it as soon as the

@@ -36,6 +36,7 @@ pub use self::found::Found;
 pub use self::view::{PathFault, PathView};
 use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
+use crate::connection::Endpoint;
 use crate::detector::{Detector, DetectorConfig};
 use crate::follower::follow_replica;
 use crate::orphans::{Hearing, Telling};
@@ -400,14 +401,22 @@ impl Node {
         self.conclude(now, index);
     }
 
-    /// Takes a connection that is live out of the table, with its logs, for the relay. `None` if it ended meanwhile.
+    /// Takes a connection that is live out of the table, with its logs, for the relay; its socket was made from `endpoint`. `None` if it
+    /// ended meanwhile, or if the application cannot go on with that socket. The node then refuses the connection, and the caller is to
+    /// close the socket.
     pub fn hand_over(
         &mut self,
         now: Instant,
         index: ServiceIndex,
         connection: ConnectionId,
+        endpoint: &Endpoint,
     ) -> Option<HandedOver> {
         let service = &mut self.services[usize::from(index)];
+        let entry = service.table.get(connection);
+        if let Some(Err(reason)) = entry.map(|entry| entry.restarts_on(endpoint)) {
+            self.handle_unrestorable(now, index, connection, reason);
+            return None;
+        }
         let taken = service.table.hand_over(connection).map(|taken| {
             let takeover = service.takeover.as_mut();
             let syn_ack = takeover.and_then(|takeover| takeover.half_open(connection, &taken));

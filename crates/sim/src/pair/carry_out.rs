@@ -269,21 +269,20 @@ impl Station {
         };
         let Restoring { endpoint, socket } = &restoring;
         let connection = self.core.table(0).get(id);
-        if let Some(Err(reason)) = connection.map(|connection| connection.restarts_on(endpoint)) {
-            self.host.take(*socket);
-            let (node, client) = (self.config.number, endpoint.client);
-            self.judge.borrow_mut().on_sockets_lost(node, &[client]);
-            self.core.handle_unrestorable(now, 0, id, reason);
-            return;
-        }
-        let late = self
-            .core
-            .table(0)
-            .get(id)
-            .map(|connection| self.late_input(connection, endpoint, *socket));
+        let late = match connection.map(|connection| self.late_input(connection, endpoint, *socket)) {
+            Some(Err(reason)) => {
+                self.host.take(*socket);
+                let (node, client) = (self.config.number, endpoint.client);
+                self.judge.borrow_mut().on_sockets_lost(node, &[client]);
+                self.core.handle_unrestorable(now, 0, id, reason);
+                return;
+            }
+            Some(Ok(late)) => late,
+            None => Vec::new(),
+        };
         let is_quiet = self.core.table(0).get(id).is_some_and(Connection::is_quiet);
         self.host.with(now, *socket, |socket| {
-            socket.feed(&late.unwrap_or_default());
+            socket.feed(&late);
             if !is_quiet {
                 socket.probe();
             }
@@ -306,23 +305,22 @@ impl Station {
     }
 
     /// What was logged since the socket was made and has not come to the socket by itself since it was ready.
-    fn late_input(&self, connection: &Connection, endpoint: &Known, socket: EndpointId) -> Vec<u8> {
+    fn late_input(
+        &self,
+        connection: &Connection,
+        endpoint: &Known,
+        socket: EndpointId,
+    ) -> Result<Vec<u8>, String> {
+        let late = connection.late_input(endpoint)?;
         if self.is(Defect::ForgetLateInput) {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let has = self
             .host
             .endpoint(socket)
             .map_or(endpoint.receive_next, Endpoint::receive_next);
-        let came = u64::try_from(has.distance_from(endpoint.receive_next)).unwrap_or(0);
-        let frontier = connection.input().frontier();
-        let from = (endpoint.input_frontier + came).min(frontier);
-        connection
-            .input()
-            .slices(from..frontier)
-            .flatten()
-            .copied()
-            .collect()
+        let came = usize::try_from(has.distance_from(endpoint.receive_next)).unwrap_or(0);
+        Ok(late.flatten().copied().skip(came).collect())
     }
 
     fn hand_over(&mut self, now: Instant, id: ConnectionId) {
@@ -330,16 +328,18 @@ impl Station {
             return;
         };
         let replica = self.replicas.remove(&id);
-        let connection = self.core.table(0).get(id);
-        if let Some(Err(reason)) = connection.map(|connection| connection.restarts_on(&endpoint)) {
-            self.host.with(now, socket, Endpoint::abort);
-            let (node, client) = (self.config.number, endpoint.client);
-            self.judge.borrow_mut().on_sockets_lost(node, &[client]);
-            self.core.handle_unrestorable(now, 0, id, reason);
-            return;
-        }
-        let Some(HandedOver { connection, syn_ack }) = self.core.hand_over(now, 0, id) else {
-            self.host.with(now, socket, Endpoint::shutdown); // it ended meanwhile: its socket is closed
+        let has_ended = self.core.table(0).get(id).is_none();
+        let Some(HandedOver { connection, syn_ack }) = self.core.hand_over(now, 0, id, &endpoint) else {
+            let close = if has_ended {
+                Endpoint::shutdown
+            } else {
+                Endpoint::abort
+            };
+            self.host.with(now, socket, close);
+            if !has_ended {
+                let (node, client) = (self.config.number, endpoint.client);
+                self.judge.borrow_mut().on_sockets_lost(node, &[client]);
+            }
             return;
         };
         let adoption = match adoption(&connection, &endpoint, replica) {

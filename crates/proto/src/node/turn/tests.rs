@@ -1,11 +1,13 @@
 //! Takeovers of many connections, as a node's caller sees them.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
 use crate::Seq;
-use crate::action::{Echo, Gate, Heartbeat, Server, ServiceBeat, ServiceIndex};
+use crate::action::{Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
+use crate::connection::Connection;
 use crate::follower::Policy;
 use crate::node::Found;
 use crate::node::fixture::{BEAT, at, config};
@@ -127,13 +129,22 @@ fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
 /// Does what the node wants, which takes `cost` for each connection; returns it, with whether it could wait.
 fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action, bool)> {
     let mut done = Vec::new();
+    let mut endpoints = HashMap::new();
     while let Some(action) = node.poll_action() {
         done.push((action.clone(), node.is_unhurried()));
         match action {
-            Action::Restore { .. } => *now += cost,
+            Action::Restore { service, connection } => {
+                *now += cost;
+                let entry = node.table(service).get(connection).expect("it is open");
+                endpoints.insert((service, connection), entry.endpoint());
+            }
             Action::Drain { service } => node.handle_drained(*now, service),
             Action::Activate { service, connection } => node.handle_live(*now, service, connection),
-            Action::HandOver { service, connection } => drop(node.hand_over(*now, service, connection)),
+            Action::HandOver { service, connection } => {
+                let endpoint = &endpoints[&(service, connection)];
+                let taken = node.hand_over(*now, service, connection, endpoint);
+                assert!(taken.is_some(), "its socket has all that is in the log");
+            }
             _ => {}
         }
     }
@@ -389,4 +400,65 @@ fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
     let silent = Duration::from_nanos(silent.expect("it says that it is there"));
     assert!(silent <= BEAT + slack, "{silent:?}");
     assert!(node.poll_timeout() > now, "nothing is left to be done at once");
+}
+
+/// A record of output that the log tells of too late, before a socket goes live or after. The application would say other bytes in its place.
+#[test]
+fn a_socket_that_lacks_output_is_not_gone_on_with() {
+    for late in [None, Some("activate"), Some("hand over")] {
+        let mut node = wire(1);
+        let id = open(&mut node, 0, 1..=1, b"GET / HTTP/1.1\r\n\r\n")[0];
+        let now = at(10);
+        leave(&mut node, now);
+        let say_late = |node: &mut Node, step| {
+            if late == Some(step) {
+                say(
+                    node,
+                    0,
+                    1,
+                    Direction::Out,
+                    Flags::ACK,
+                    (1, b"HTTP/1.1 200 OK\r\n"),
+                );
+            }
+        };
+        let (mut endpoint, mut done) = (None, Vec::new());
+        while let Some(action) = node.poll_action() {
+            match action {
+                Action::Restore { .. } => endpoint = node.table(0).get(id).map(Connection::endpoint),
+                Action::Drain { .. } => node.handle_drained(now, 0),
+                Action::Activate { .. } => {
+                    say_late(&mut node, "activate");
+                    let endpoint = endpoint.as_ref().expect("it was restored");
+                    let connection = node.table(0).get(id).expect("it is open");
+                    match connection.late_input(endpoint).map(drop) {
+                        Ok(()) => {
+                            done.push("live");
+                            node.handle_live(now, 0, id);
+                        }
+                        Err(reason) => node.handle_unrestorable(now, 0, id, reason),
+                    }
+                }
+                Action::HandOver { .. } => {
+                    say_late(&mut node, "hand over");
+                    let endpoint = endpoint.as_ref().expect("it was restored");
+                    done.extend(node.hand_over(now, 0, id, endpoint).map(|_| "handed over"));
+                }
+                Action::Report(Report::Unrestorable { .. }) => done.push("refused"),
+                Action::Transmit(packet) => {
+                    let reset = Segment::parse(&packet, Checksum::Unverified).expect("a packet");
+                    assert_eq!((reset.flags.rst, reset.seq), (true, Seq(1018)));
+                    done.push("reset");
+                }
+                _ => {}
+            }
+        }
+        let expected: &[_] = match late {
+            None => &["live", "handed over"],
+            Some("activate") => &["refused", "reset"],
+            Some(_) => &["live", "refused", "reset"],
+        };
+        assert_eq!(done, expected, "{late:?}");
+        assert_eq!(node.role(0).0, Role::Sole);
+    }
 }
