@@ -7,6 +7,7 @@ use socket2::{SockFilter, SockRef};
 use steadfast_linux::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
 use super::lan::Host;
+use super::socket::set_packet;
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
@@ -28,7 +29,14 @@ impl Tap {
         }
     }
 
-    /// The same, only for counting the frames that a classic BPF program accepts: see [`arrived`](Self::arrived).
+    /// The same, but what is put in passes the interface's egress filters before it leaves.
+    pub fn behind_filters(host: &Host, interface: &str) -> Self {
+        let tap = Self::on(host, interface);
+        set_packet(&tap.socket, libc::PACKET_QDISC_BYPASS, 0);
+        tap
+    }
+
+    /// As [`on`](Self::on), only for counting the frames that a classic BPF program accepts: see [`arrived`](Self::arrived).
     pub fn counting(host: &Host, interface: &str, program: &[SockFilter]) -> Self {
         let mut tap = Self::on(host, interface);
         let socket = SockRef::from(&tap.socket);
