@@ -207,8 +207,10 @@ static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packe
 		return TC_ACT_OK;
 	if (mode == MODE_WIRE && held_as(packet, state))
 		return TC_ACT_OK;
-	count(packet->service, REASON_ICMP_FORWARDED);
-	return release_to_peer(skb, state);
+	int verdict = release_to_primary(skb, packet, state);
+	if (verdict != TC_ACT_SHOT)
+		count(packet->service, REASON_ICMP_FORWARDED);
+	return verdict;
 }
 
 /* A segment in any mode but that of the primary, which is behind the wire. */

@@ -12,7 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use steadfast_linux::wire::Mode;
 
 use support::bystander::Bystander;
-use support::frame::{Tap, fix_ipv4_header, fold, icmp, set_checksum};
+use support::frame::{Tap, fix_ipv4_header, fold, icmp_error, set_checksum};
 use support::lan::{Family, Host, Lan};
 use support::log::Reading;
 use support::socket::tcp_info;
@@ -389,14 +389,6 @@ fn a_header_that_is_too_far_behind_is_not_let_through() {
     scene.bystander.server.read_exact(&mut received).expect("read");
     assert_eq!(&received, b"good");
     assert_eq!(scene.reading.now().malformed, []);
-}
-
-/// An ICMP error that a router (…9) sends about `quoted`.
-fn icmp_error(family: Family, (kind, code): (u8, u8), rest: u32, quoted: &[u8]) -> Vec<u8> {
-    let mut message = vec![kind, code, 0, 0];
-    message.extend(rest.to_be_bytes());
-    message.extend(quoted);
-    icmp(family.address(9), family.vip().ip(), message)
 }
 
 /// Sends an echo request from `host` and waits for the reply.

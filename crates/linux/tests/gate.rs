@@ -15,7 +15,7 @@ use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, Restored};
 use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS};
 
-use support::frame::{Tap, fix_ipv4_header};
+use support::frame::{Tap, fix_ipv4_header, too_big};
 use support::lan::{Family, Lan, accept, patient};
 use support::log::Reading;
 use support::socket::tcp_info;
@@ -674,11 +674,24 @@ fn two_wires_do_not_send_a_segment_to_and_fro() {
     let [one, other] = nodes.map(|(host, peer)| WireOn::new(host, peer, &options(), Mode::Wire));
     let tap = Tap::on(&lan.client, "port2");
     for family in Family::BOTH {
-        let said = word(CLIENTS, (family.address(1), 4000).into(), family.vip());
-        tap.put(lan.backup.mac(), lan.client.mac(), &said);
-        // It is logged when it comes, by the other node, and when it comes back.
-        one.wait_for(family, "dropped_came_back", 1);
-        assert_eq!(one.counter(family, "logged_in_packets"), 2);
-        assert_eq!(other.counter(family, "logged_in_packets"), 1);
+        let client: SocketAddr = (family.address(1), 4000).into();
+        let said = word(CLIENTS, client, family.vip());
+        let error = too_big(family, &word(PRIMARYS, family.vip(), client));
+        // A packet is counted when it comes and by the other node. A segment is logged when it comes back, too.
+        for (mode, packet, reason, counted) in [
+            (Mode::Wire, &said, "logged_in_packets", [2, 1]),
+            (Mode::Wire, &error, "icmp_forwarded", [1, 1]),
+            (Mode::Forward, &said, "logged_in_packets", [0, 0]),
+            (Mode::Forward, &error, "icmp_forwarded", [1, 1]),
+        ] {
+            [&one, &other].into_iter().for_each(|wire| wire.set_modes(mode));
+            let before = [&one, &other].map(|wire| wire.counter(family, reason));
+            let came_back = one.counter(family, "dropped_came_back");
+            tap.put(lan.backup.mac(), lan.client.mac(), packet);
+            one.wait_for(family, "dropped_came_back", came_back + 1);
+            assert_eq!(one.counter(family, reason), before[0] + counted[0]);
+            assert_eq!(other.counter(family, reason), before[1] + counted[1]);
+        }
+        assert_eq!(other.counter(family, "dropped_came_back"), 0);
     }
 }

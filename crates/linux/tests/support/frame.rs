@@ -6,7 +6,7 @@ use proto::packet::{Checksum, Segment};
 use socket2::{SockFilter, SockRef};
 use steadfast_linux::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
-use super::lan::Host;
+use super::lan::{Family, Host};
 use super::socket::set_packet;
 
 /// Bytes of an Ethernet header.
@@ -184,4 +184,21 @@ pub fn icmp(from: IpAddr, to: IpAddr, mut message: Vec<u8>) -> Vec<u8> {
     }
     packet.extend(message);
     packet
+}
+
+/// An ICMP error that a router (…9) sends to the VIP about `quoted`.
+pub fn icmp_error(family: Family, (kind, code): (u8, u8), rest: u32, quoted: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, code, 0, 0];
+    message.extend(rest.to_be_bytes());
+    message.extend(quoted);
+    icmp(family.address(9), family.vip().ip(), message)
+}
+
+/// A router's word that the path of the segment `quoted` takes packets of 1300 bytes only.
+pub fn too_big(family: Family, quoted: &[u8]) -> Vec<u8> {
+    let kind = match family {
+        Family::V4 => (3, 4),
+        Family::V6 => (2, 0),
+    };
+    icmp_error(family, kind, 1300, quoted)
 }
