@@ -44,7 +44,7 @@ struct service_state {
 	__u64 deaths;        /* sockets of this service released by dying processes */
 	__u64 peer_seen_ns;  /* last packet of the service that the other node sent here, CLOCK_MONOTONIC */
 	__u64 epoch;         /* of the mode; for the agent that goes on from here */
-	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long */
+	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long, or were about to when a gate closed */
 	__u64 until_ns;      /* the right to speak alone ends then, CLOCK_MONOTONIC; 0: it does not end */
 	__u64 hold_until_ns; /* until then nothing that clients send gets to the primary, CLOCK_MONOTONIC */
 	__u32 caps;          /* the map `caps` has something for this service; stored by the agent alone */

@@ -84,10 +84,18 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 	return dropped(packet->service, REASON_HELD);
 }
 
+#define NOT_REFUSED -1
+
+/* Why a wire does not let this segment pass now. The gate of a single connection is its entry in `held`. */
+static __always_inline int refusal(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (mode_now(state) != MODE_WIRE || held_as(packet, state))
+		return REASON_GATE_CLOSED;
+	return is_input_held(skb, packet, state) ? REASON_INPUT_HELD : NOT_REFUSED;
+}
+
 /*
  * Log, then release. A record is published before the gate is looked at, so of a closing gate (or a hold) and this program one sees the
- * other: either the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is
- * its entry in `held`.
+ * other: either the gate is seen here, or the record is seen by the agent after it closed the gate.
  */
 #define LOG_INTO(ring_name, other_position)                                                                                            \
 	static __always_inline int log_into_##ring_name(struct __sk_buff *skb, struct parsed *packet,                  \
@@ -100,13 +108,10 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 			return REASON_RING_FULL;                                                                       \
 		}                                                                                                      \
 		publish_before_looking();                                                                              \
-		if (mode_now(state) != MODE_WIRE || held_as(packet, state)) {                                          \
+		int refused = refusal(skb, packet, state);                                                             \
+		if (refused != NOT_REFUSED) {                                                                          \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
-			return REASON_GATE_CLOSED;                                                                     \
-		}                                                                                                      \
-		if (is_input_held(skb, packet, state)) {                                                               \
-			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
-			return REASON_INPUT_HELD;                                                                      \
+			return refused;                                                                                \
 		}                                                                                                      \
 		if (fill(skb, packet, &bytes, len, after)) {                                                           \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
@@ -165,6 +170,22 @@ static __always_inline _Bool agent_is_away(void) {
 	return state && bpf_ktime_get_ns() - *(volatile __u64 *)&state->agent_seen_ns > state->agent_timeout_ns;
 }
 
+/*
+ * A segment for which no ring has room. It passes unlogged if the agent is away and no gate is closed to it. Such a segment is counted
+ * before the gates are looked at, as a record is published: either a closing gate is seen here, or the agent sees the count after it
+ * closed the gate. Looking before as well keeps what is refused out of the count, which means a gap in the log.
+ */
+static __noinline int pass_unlogged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	int refused = refusal(skb, packet, state);
+	if (refused != NOT_REFUSED)
+		return refused;
+	if (!agent_is_away())
+		return REASON_RING_FULL;
+	count_before_looking(&state->unlogged);
+	refused = refusal(skb, packet, state);
+	return refused == NOT_REFUSED ? REASON_UNLOGGED : refused;
+}
+
 static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (packet->direction == DIRECTION_OUT) {
 		if (!from_peer(skb, state))
@@ -173,10 +194,8 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	}
 	__u32 len = skb->len - L3;
 	int outcome = log_segment(skb, packet, state);
-	if (outcome == REASON_RING_FULL && agent_is_away() && mode_now(state) == MODE_WIRE) {
-		__sync_fetch_and_add(&state->unlogged, 1);
-		outcome = REASON_UNLOGGED;
-	}
+	if (outcome == REASON_RING_FULL)
+		outcome = pass_unlogged(skb, packet, state);
 	count(packet->service, outcome);
 	switch (outcome) {
 	case REASON_LOGGED_IN:

@@ -13,7 +13,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, Restored};
-use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS};
+use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS, WireOptions};
 
 use support::frame::{Tap, fix_ipv4_header, too_big};
 use support::lan::{Family, Lan, accept, patient};
@@ -693,5 +693,98 @@ fn two_wires_do_not_send_a_segment_to_and_fro() {
             assert_eq!(other.counter(family, reason), before[1] + counted[1]);
         }
         assert_eq!(other.counter(family, "dropped_came_back"), 0);
+    }
+}
+
+/// A segment with one byte of payload.
+fn byte(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
+    let segment = Segment {
+        source,
+        destination,
+        seq: Seq(number),
+        ack: Seq(1),
+        flags: Flags::ACK,
+        window: 100,
+        options: Options::default(),
+        payload: b"x",
+    };
+    segment.emit()
+}
+
+/// The packets that arrived before `fence`.
+fn before_the(fence: &[u8], tap: &mut Tap) -> Vec<Vec<u8>> {
+    let mut arrived = Vec::new();
+    eventually("the fence", || {
+        arrived.extend(std::iter::from_fn(|| tap.take()));
+        arrived.iter().position(|packet| packet == fence)
+    });
+    arrived
+}
+
+/// While the log is full and the agent is away, segments pass unlogged; but none of a client whose connection was taken over, and no
+/// input that is held.
+#[test]
+fn what_passes_unlogged_meets_the_same_gates() {
+    let Some(lan) = Lan::new("what_passes_unlogged_meets_the_same_gates") else {
+        return;
+    };
+    stay_on_this_cpu();
+    let options = WireOptions {
+        ring_cached_bytes: 4096,
+        ring_bytes: 4096,
+        ring_open_bytes: 4096,
+        agent_timeout: Duration::from_millis(1),
+        ..options()
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire); // nobody reads its rings
+    let tap = Tap::on(&lan.client, "port2");
+    let clients_say = |packet: &[u8]| tap.put(lan.backup.mac(), lan.client.mac(), packet);
+    let primary_says = |packet: &[u8]| tap.put(lan.backup.mac(), lan.primary.mac(), packet);
+    let vip = Family::V4.vip();
+    let [known, unknown] = [5000, 5001].map(|port| (Family::V4.address(9), port).into()); // nobody is there to answer
+    for packet in [byte(1, vip, known), word(1, vip, unknown)] {
+        wire.take_unlogged(Family::V4.service());
+        eventually("its ring is full", || {
+            primary_says(&packet);
+            (wire.take_unlogged(Family::V4.service()) > 0).then_some(())
+        });
+    }
+    for family in Family::BOTH {
+        let [held, other] = [4000, 4001].map(|port| SocketAddr::from((family.address(1), port)));
+        let (service, vip) = (family.service(), family.vip());
+        wire.hold(service, &[held]).expect("hold");
+        wire.settle(service, &[held]).expect("settle");
+        wire.take_unlogged(service);
+
+        let mut at_client = Tap::on(&lan.client, "lan");
+        let unheard = [word(PRIMARYS, vip, held), byte(PRIMARYS, vip, held)];
+        unheard.iter().for_each(|packet| primary_says(packet));
+        let fence = word(FENCE, vip, other);
+        primary_says(&fence);
+        let arrived = before_the(&fence, &mut at_client);
+        assert!(
+            unheard.iter().all(|packet| !arrived.contains(packet)),
+            "{family:?}"
+        );
+
+        let mut at_primary = Tap::on(&lan.primary, "eth0");
+        wire.hold_input(service, (clock::now() + Duration::from_secs(3600)).as_nanos());
+        let unheard = [
+            word(CLIENTS, held, vip),
+            byte(CLIENTS, held, vip),
+            byte(CLIENTS, other, vip),
+        ];
+        unheard.iter().for_each(|packet| clients_say(packet));
+        let fence = word(FENCE, other, vip);
+        clients_say(&fence);
+        let arrived = before_the(&fence, &mut at_primary);
+        assert!(
+            unheard.iter().all(|packet| !arrived.contains(packet)),
+            "{family:?}"
+        );
+
+        assert_eq!(wire.take_unlogged(service), 2, "the fences");
+        assert_eq!(wire.counter(family, "dropped_gate_closed"), 4);
+        assert_eq!(wire.counter(family, "dropped_input_held"), 1);
     }
 }
