@@ -37,7 +37,7 @@ struct addresses {
 	__u8 protocol;
 	__u8 fragment; /* a fragment of a larger packet */
 	__u8 v6;
-	__u8 obscure;  /* the transport header is behind too many extension headers, or one is cut off */
+	__u8 obscure;  /* the transport header is behind too many extension headers, or behind one that is cut off or in another fragment */
 };
 
 struct parsed {
@@ -79,6 +79,10 @@ static __always_inline int parse_v4(struct __sk_buff *skb, __u32 at, struct addr
 	return 0;
 }
 
+static __always_inline _Bool is_extension(__u8 protocol) {
+	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_DSTOPTS;
+}
+
 static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addresses *out) {
 	struct ipv6hdr ip;
 	if (load(skb, at, &ip, sizeof(ip)))
@@ -95,13 +99,7 @@ static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addr
 			__u8 next, len;
 			__be16 offset;
 		} extension;
-		switch (out->protocol) {
-		case IPPROTO_HOPOPTS:
-		case IPPROTO_ROUTING:
-		case IPPROTO_DSTOPTS:
-		case IPPROTO_FRAGMENT:
-			break;
-		default:
+		if (!is_extension(out->protocol)) {
 			out->obscure = 0;
 			return 0;
 		}
@@ -111,7 +109,7 @@ static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addr
 			out->fragment = !!(extension.offset & bpf_htons(0xfff9));
 			if (out->fragment) {
 				out->protocol = extension.next;
-				out->obscure = 0;
+				out->obscure = is_extension(extension.next);
 				return 0;
 			}
 			out->l4 += 8;

@@ -15,7 +15,10 @@ use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, Restored};
 use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS, WireOptions};
 
-use support::frame::{Tap, fix_ipv4_header, too_big};
+use support::frame::{
+    DESTINATION_OPTIONS, FRAGMENT, PADDING, Tap, fix_ipv4_header, fragment_header, too_big, with_extension,
+    with_extensions,
+};
 use support::lan::{Family, Lan, accept, patient};
 use support::log::Reading;
 use support::socket::tcp_info;
@@ -58,6 +61,16 @@ fn heard(tap: &mut Tap) -> Vec<u32> {
         None
     });
     numbers
+}
+
+/// The packets that arrived before `fence`.
+fn before_the(fence: &[u8], tap: &mut Tap) -> Vec<Vec<u8>> {
+    let mut arrived = Vec::new();
+    eventually("the fence", || {
+        arrived.extend(std::iter::from_fn(|| tap.take()));
+        arrived.iter().position(|packet| packet == fence)
+    });
+    arrived
 }
 
 /// What became of the four packets.
@@ -185,14 +198,23 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
         let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
         let whole = word(OWN, vip, client);
         let cut = whole[..whole.len() - 1].to_vec();
-        let mut fragment = whole;
-        fragment[6] |= 0x20; // more follow
-        let (packet, reason) = match family {
+        let packets = match family {
             Family::V4 => {
+                let mut fragment = whole;
+                fragment[6] |= 0x20; // more follow
                 fix_ipv4_header(&mut fragment);
-                (fragment, "dropped_fragment")
+                vec![(fragment, "dropped_fragment"), (cut, "dropped_malformed")]
             }
-            Family::V6 => (cut, "dropped_malformed"),
+            Family::V6 => {
+                let first = fragment_header(0, true);
+                let behind = with_extension(&whole, DESTINATION_OPTIONS, &PADDING);
+                vec![
+                    (cut, "dropped_malformed"),
+                    (with_extension(&whole, FRAGMENT, &first), "dropped_fragment"),
+                    (with_extension(&behind, FRAGMENT, &first), "dropped_fragment"),
+                    (with_extensions(&whole, 7), "dropped_malformed"),
+                ]
+            }
         };
         for mode in [
             Mode::Off,
@@ -205,26 +227,27 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
         ] {
             wire.set_modes(mode);
             let leaves = matches!(mode, Mode::Off | Mode::Takeover | Mode::Sole);
-            let before = wire.counter(family, reason);
-            let mut at_client = Tap::on(&lan.client, "lan");
-            let fence = word(FENCE, (family.address(2), 1).into(), client);
-            // The kernel tells the sender of a packet that a filter dropped that there was no room for it.
-            let has_left = out.offer(lan.client.mac(), lan.backup.mac(), &packet);
-            assert_eq!(has_left, leaves, "{family:?} {mode:?}");
-            out.put(lan.client.mac(), lan.backup.mac(), &fence);
-            let mut arrived = Vec::new();
-            eventually("the fence", || {
-                arrived.extend(std::iter::from_fn(|| at_client.take()));
-                arrived.contains(&fence).then_some(())
-            });
-            assert_eq!(arrived.contains(&packet), leaves, "{family:?} {mode:?}");
-            assert_eq!(
-                wire.counter(family, reason) - before,
-                u64::from(!leaves),
-                "{family:?} {mode:?}"
-            );
+            for (packet, reason) in &packets {
+                let before = wire.counter(family, reason);
+                let has_left = leaves_by(&out, &lan, packet, (family.address(2), 1).into(), client);
+                assert_eq!(has_left, leaves, "{family:?} {mode:?}");
+                let dropped = wire.counter(family, reason) - before;
+                assert_eq!(dropped, u64::from(!leaves), "{family:?} {mode:?}");
+            }
         }
     }
+}
+
+/// Whether a packet that the backup sends to the client arrives there. The fence is from `own` to `client`.
+fn leaves_by(out: &Tap, lan: &Lan, packet: &[u8], own: SocketAddr, client: SocketAddr) -> bool {
+    let mut at_client = Tap::on(&lan.client, "lan");
+    // The kernel tells the sender of a packet that a filter dropped that there was no room for it.
+    let has_left = out.offer(lan.client.mac(), lan.backup.mac(), packet);
+    let fence = word(FENCE, own, client);
+    out.put(lan.client.mac(), lan.backup.mac(), &fence);
+    let has_arrived = before_the(&fence, &mut at_client).iter().any(|one| one == packet);
+    assert_eq!(has_arrived, has_left);
+    has_arrived
 }
 
 /// Of a node that speaks alone, and of a wire that speaks for a dead worker's connection. Nobody needs to run for it to end.
@@ -709,16 +732,6 @@ fn byte(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
         payload: b"x",
     };
     segment.emit()
-}
-
-/// The packets that arrived before `fence`.
-fn before_the(fence: &[u8], tap: &mut Tap) -> Vec<Vec<u8>> {
-    let mut arrived = Vec::new();
-    eventually("the fence", || {
-        arrived.extend(std::iter::from_fn(|| tap.take()));
-        arrived.iter().position(|packet| packet == fence)
-    });
-    arrived
 }
 
 /// While the log is full and the agent is away, segments pass unlogged; but none of a client whose connection was taken over, and no
