@@ -32,6 +32,10 @@ struct service_key {
 	__u8 zero[2];
 };
 
+struct vip {
+	__u8 address[16]; /* as in struct service_key */
+};
+
 struct service_state {
 	__u32 mode;          /* enum mode, stored by the agent alone */
 	__u32 ifindex;       /* the service interface */
@@ -163,6 +167,7 @@ enum reason {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");
+_Static_assert(sizeof(struct vip) == 16, "vip");
 _Static_assert(sizeof(struct service_state) == 144, "service_state");
 _Static_assert(sizeof(struct client_key) == 20, "client_key");
 _Static_assert(sizeof(struct cap) == 8, "cap");

@@ -8,10 +8,18 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2 * SERVICES_MAX);
+	__uint(max_entries, SERVICES_MAX);
 	__type(key, struct service_key);
 	__type(value, __u32);
 } services SEC(".maps");
+
+/* The services at each VIP, one bit for each: what cannot be read carries no port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SERVICES_MAX);
+	__type(key, struct vip);
+	__type(value, __u64);
+} vips SEC(".maps");
 
 /* A bit per port number, as it stands in the packet: whether any service has it. */
 struct {

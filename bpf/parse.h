@@ -135,6 +135,14 @@ static __always_inline __u32 *service_of(const __u8 *address, __be16 port) {
 	return bpf_map_lookup_elem(&services, &key);
 }
 
+/* The services at an address, one bit for each. */
+static __always_inline __u64 services_at(const __u8 *address) {
+	struct vip vip;
+	__builtin_memcpy(vip.address, address, 16);
+	__u64 *services = bpf_map_lookup_elem(&vips, &vip);
+	return services ? *services : 0;
+}
+
 /* An ICMP error quotes the packet that it is about; is that one of ours, sent by the VIP? Then `out` tells whose. */
 static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct parsed *out) {
 	struct addresses inner;
@@ -178,13 +186,8 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 	if (!out->ip.obscure && out->ip.protocol != IPPROTO_TCP)
 		return PARSE_OTHER;
 	if (out->ip.obscure || out->ip.fragment || load(skb, out->ip.l4, &out->tcp, sizeof(out->tcp))) {
-		/* port 0 stands for the VIP itself */
-		__u32 *vip = service_of(out->ip.destination, 0);
-		if (!vip)
-			vip = service_of(out->ip.source, 0);
-		if (!vip)
+		if (!services_at(out->ip.destination) && !services_at(out->ip.source))
 			return PARSE_OTHER;
-		out->service = *vip;
 		return out->ip.fragment ? PARSE_FRAGMENT : PARSE_MALFORMED;
 	}
 	out->direction = DIRECTION_IN;

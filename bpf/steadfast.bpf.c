@@ -267,22 +267,46 @@ static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *p
 	return release_to_peer(skb, state);
 }
 
+/* The lease, and the word of the arbiter that it gives time for (DESIGN.md, section 4). */
+static __always_inline _Bool may_speak(struct service_state *state) {
+	__u64 until = *(volatile __u64 *)&state->until_ns;
+	return !until || bpf_ktime_get_ns() < until;
+}
+
+/* Whether a service lets a packet pass that may be its own and cannot be read: into this node's stack, or out of it. */
+static __always_inline _Bool lets_unread_pass(struct service_state *state, _Bool leaves) {
+	__u32 mode = mode_now(state);
+	return mode == MODE_OFF || (leaves && (mode == MODE_SOLE || mode == MODE_TAKEOVER) && may_speak(state));
+}
+
+/*
+ * TCP to or from a VIP, and nobody can tell of which service there: it passes if every one of them lets it. Nothing of this kind can be
+ * logged, so only a node that speaks alone may say it.
+ */
+static __noinline int pass_unread(__u64 services, enum verdict verdict, _Bool leaves) {
+	for (__u32 i = 0; i < SERVICES_MAX && services; i++, services >>= 1) {
+		__u32 service = i;
+		struct service_state *state = services & 1 ? bpf_map_lookup_elem(&states, &service) : NULL;
+		if (state && !lets_unread_pass(state, leaves))
+			return dropped(service, verdict == PARSE_FRAGMENT ? REASON_FRAGMENT : REASON_MALFORMED);
+	}
+	return TC_ACT_OK;
+}
+
 SEC("tc")
 int wire(struct __sk_buff *skb) {
 	struct parsed packet = {};
 	enum verdict verdict = parse(skb, &packet);
 	if (verdict == PARSE_OTHER)
 		return TC_ACT_OK;
+	if (verdict == PARSE_FRAGMENT || verdict == PARSE_MALFORMED)
+		return pass_unread(services_at(packet.ip.destination) | services_at(packet.ip.source), verdict, 0);
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
 	if (!state || mode_now(state) == MODE_OFF)
 		return TC_ACT_OK;
 	if (verdict == PARSE_ICMP)
 		return pass_icmp(skb, &packet, state);
-	if (verdict == PARSE_FRAGMENT)
-		return dropped(service, REASON_FRAGMENT);
-	if (verdict == PARSE_MALFORMED)
-		return dropped(service, REASON_MALFORMED);
 	__u32 mode = mode_now(state);
 	return mode == MODE_PRIMARY ? reach_primary(skb, &packet, state) : carry(skb, &packet, state, mode);
 }
@@ -320,12 +344,6 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 	return TC_ACT_OK;
 }
 
-/* The lease, and the word of the arbiter that it gives time for (DESIGN.md, section 4). */
-static __always_inline _Bool may_speak(struct service_state *state) {
-	__u64 until = *(volatile __u64 *)&state->until_ns;
-	return !until || bpf_ktime_get_ns() < until;
-}
-
 /* Whether this node's own stack may say this for the VIP now; by which way is not asked. */
 static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
 	__u32 service = packet->service;
@@ -354,14 +372,6 @@ static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packe
 	}
 }
 
-/* TCP that the VIP says, and nobody can tell which service's: who speaks alone for one of them may say it, a wire would not let it pass. */
-static __always_inline int may_leave_unread(struct parsed *packet, struct service_state *state, __u32 mode, __u32 reason) {
-	_Bool is_the_vips = service_of(packet->ip.source, 0);
-	if (!is_the_vips || mode == MODE_OFF || ((mode == MODE_SOLE || mode == MODE_TAKEOVER) && may_speak(state)))
-		return TC_ACT_OK;
-	return dropped(packet->service, reason);
-}
-
 SEC("tc")
 int guard(struct __sk_buff *skb) {
 	struct parsed packet = {};
@@ -370,14 +380,14 @@ int guard(struct __sk_buff *skb) {
 	enum verdict verdict = parse(skb, &packet);
 	if (verdict == PARSE_OTHER || verdict == PARSE_ICMP)
 		return TC_ACT_OK;
+	if (verdict != PARSE_SEGMENT)
+		return pass_unread(services_at(packet.ip.source), verdict, 1);
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
 	__u8 destination[6];
 	if (!state)
 		return TC_ACT_OK;
 	__u32 mode = mode_now(state);
-	if (verdict != PARSE_SEGMENT)
-		return may_leave_unread(&packet, state, mode, verdict == PARSE_FRAGMENT ? REASON_FRAGMENT : REASON_MALFORMED);
 	if (packet.direction != DIRECTION_OUT)
 		return TC_ACT_OK;
 	if (mode == MODE_PRIMARY &&

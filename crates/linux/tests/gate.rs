@@ -13,7 +13,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, Restored};
-use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS, WireOptions};
+use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS, WireOptions, WireService};
 
 use support::frame::{
     DESTINATION_OPTIONS, FRAGMENT, PADDING, Tap, fix_ipv4_header, fragment_header, too_big, with_extension,
@@ -22,7 +22,7 @@ use support::frame::{
 use support::lan::{Family, Lan, accept, patient};
 use support::log::Reading;
 use support::socket::tcp_info;
-use support::wire_on::{WireOn, options};
+use support::wire_on::{WireOn, options, services};
 use support::{assert_same_stream, eventually, stay_on_this_cpu, stream};
 
 /// The packets that meet the wire of the backup in [`fates`], told apart by their sequence numbers.
@@ -248,6 +248,77 @@ fn leaves_by(out: &Tap, lan: &Lan, packet: &[u8], own: SocketAddr, client: Socke
     let has_arrived = before_the(&fence, &mut at_client).iter().any(|one| one == packet);
     assert_eq!(has_arrived, has_left);
     has_arrived
+}
+
+/// Nobody can tell of which service at a VIP an unreadable packet is. So it passes only if every service there lets it.
+#[test]
+fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
+    let Some(lan) = Lan::new("what_cannot_be_read_is_held_to_all_services_of_its_vip") else {
+        return;
+    };
+    let first = services(&lan.backup);
+    let second = first.clone().map(|service| WireService { port: 81, ..service });
+    let both = [first, second].concat();
+    let wire = WireOn::serving(&both, &lan.backup, &lan.primary, &options(), Mode::Off);
+    let (out, tap) = (
+        Tap::behind_filters(&lan.backup, "eth0"),
+        Tap::on(&lan.client, "port2"),
+    );
+    for family in Family::BOTH {
+        let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
+        let indices = [family.service(), family.service() + 2];
+        let dropped = || -> u64 {
+            let at = REASONS
+                .iter()
+                .position(|&name| name == "dropped_malformed")
+                .expect("a counter");
+            indices
+                .iter()
+                .map(|&index| wire.counters(index).expect("counters")[at])
+                .sum()
+        };
+        let cut = |mut packet: Vec<u8>| {
+            packet.pop();
+            packet
+        };
+        let (said, heard) = (cut(word(OWN, vip, client)), cut(word(CLIENTS, client, vip)));
+        for (modes, leaves) in [
+            ([Mode::Off, Mode::Off], true),
+            ([Mode::Sole, Mode::Takeover], true),
+            ([Mode::Sole, Mode::Off], true),
+            ([Mode::Sole, Mode::Wire], false),
+            ([Mode::Wire, Mode::Sole], false),
+            ([Mode::Off, Mode::Primary], false),
+            ([Mode::Primary, Mode::Off], false),
+            ([Mode::Mute, Mode::Takeover], false),
+        ] {
+            indices
+                .iter()
+                .zip(modes)
+                .for_each(|(&index, mode)| wire.set_mode(index, mode));
+            let before = dropped();
+            let has_left = leaves_by(&out, &lan, &said, (family.address(2), 1).into(), client);
+            assert_eq!(has_left, leaves, "{family:?} {modes:?}");
+            assert_eq!(dropped() - before, u64::from(!leaves), "{family:?} {modes:?}");
+            if modes != [Mode::Off; 2] {
+                let before = dropped();
+                tap.put(lan.backup.mac(), lan.client.mac(), &heard);
+                eventually("what the client says is dropped", || {
+                    (dropped() > before).then_some(())
+                });
+            }
+        }
+        // The right to speak is each service's own.
+        indices.iter().for_each(|&index| wire.set_mode(index, Mode::Sole));
+        for index in indices {
+            wire.set_until(index, 1);
+            assert!(
+                !leaves_by(&out, &lan, &said, (family.address(2), 1).into(), client),
+                "{family:?}"
+            );
+            wire.set_until(index, 0);
+        }
+    }
 }
 
 /// Of a node that speaks alone, and of a wire that speaks for a dead worker's connection. Nobody needs to run for it to end.
