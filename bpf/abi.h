@@ -59,10 +59,11 @@ struct service_state {
 	__u32 zero_end;
 };
 
-/* What the map `held` has for a service. */
+/* What the maps `held` and `undecided` have for a service. */
 enum holds {
-	HOLDS_NOTHING = 0, /* nothing; in MODE_TAKEOVER it is not known yet who is `undecided`, so new connections wait */
-	HOLDS_SOME = 1,
+	HOLDS_NOTHING = 0, /* nothing */
+	HOLDS_SOME = 1,    /* maybe something in `held`; in MODE_TAKEOVER, all clients whose connections are being decided in `undecided` */
+	HOLDS_UNTOLD = 2,  /* maybe something in `held`; in MODE_TAKEOVER it is not known yet who is `undecided`, so new connections wait */
 };
 
 /* Binary logarithm of the bits in the map `undecided`: with ten thousand clients in it, 12 of 10,000 strangers seem to be, too. */

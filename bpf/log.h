@@ -77,15 +77,17 @@ static __always_inline void count_before_looking(__u64 *word) {
 	asm volatile("" : : "r"(was) : "memory"); /* the value is used: else the compiler takes an instruction that is no barrier */
 }
 
-/*
- * Between publishing a record (the ring's end) and looking at a gate. Reserving takes and gives back a lock: that orders neither CPU's
- * store before a later load, so the gate could be read before the agent can see the record (docs/wire.md, The gate and the ring's end).
- */
-static __always_inline void publish_before_looking(void) {
+static __always_inline void full_barrier(void) {
 	__u64 word = 0;
 	asm volatile("" : : "r"(&word) : "memory"); /* somebody else might have it, for all the compiler knows */
 	count_before_looking(&word);
 }
+
+/*
+ * Between publishing a record (the ring's end) and looking at a gate. Reserving takes and gives back a lock: that orders neither CPU's
+ * store before a later load, so the gate could be read before the agent can see the record (docs/wire.md, The gate and the ring's end).
+ */
+static __always_inline void publish_before_looking(void) { full_barrier(); }
 
 static __always_inline __u64 wakeup(void) {
 	__u32 zero = 0;

@@ -139,9 +139,17 @@ static __always_inline _Bool is_undecided(struct parsed *packet) {
 	return !bits || *bits >> bit % 64 & 1;
 }
 
-/* A SYN while the service is taken over: what has been said for a connection must not be contradicted by the listener. */
+/*
+ * A SYN while the service is taken over: what has been said for a connection must not be contradicted by the listener. The mode, `holds`,
+ * the bits of `undecided` and the sockets are looked at in the opposite order to that in which the agent stores them (docs/wire.md, SYNs
+ * during a takeover).
+ */
 static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	_Bool waits = *(volatile __u32 *)&state->holds == HOLDS_NOTHING || is_undecided(packet);
+	full_barrier(); /* the mode has been looked at */
+	_Bool is_told = *(volatile __u32 *)&state->holds == HOLDS_SOME;
+	full_barrier();
+	_Bool waits = !is_told || is_undecided(packet);
+	full_barrier();
 	if (waits && !find_local(skb, packet))
 		return dropped(packet->service, REASON_SYN_WAITS);
 	return pass_local(skb, packet, 1);
@@ -151,9 +159,11 @@ static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet
 static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!packet->tcp.syn)
 		return take(skb, packet);
+	__u32 held_now = held_as(packet, state);
+	full_barrier(); /* the agent makes a socket ready before it says that the connection is decided */
 	if (find_local(skb, packet) == LOCAL_READY)
 		return pass_local(skb, packet, 0);
-	if (held_as(packet, state) != HELD_DECIDED)
+	if (held_now != HELD_DECIDED)
 		return dropped(packet->service, REASON_SYN_WAITS);
 	/* The old connection is over: this is a new one, and the primary's. */
 	struct client_key client = client_of(packet);
