@@ -202,6 +202,15 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 	return PARSE_SEGMENT;
 }
 
+/* Whether a segment that is no SYN has payload or a FIN. A short frame is padded, so the frame's length does not tell. */
+static __always_inline _Bool has_payload_or_fin(struct __sk_buff *skb, struct parsed *packet) {
+	__be16 total;
+	if (packet->tcp.fin || load(skb, L3 + (packet->ip.v6 ? 4 : 2), &total, sizeof(total)) || !total)
+		return 1; /* a packet too long for the field says 0 */
+	__u32 end = L3 + bpf_ntohs(total) + (packet->ip.v6 ? sizeof(struct ipv6hdr) : 0);
+	return end > packet->ip.l4 + packet->tcp.doff * 4;
+}
+
 static __always_inline struct client_key client_of(struct parsed *packet) {
 	struct client_key client = {.service = packet->service};
 	if (packet->direction == DIRECTION_IN) {

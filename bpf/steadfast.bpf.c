@@ -45,14 +45,9 @@ static __always_inline __u32 held_as(struct parsed *packet, struct service_state
 /* Whether a client's segment would change the primary's state, which is being copied. */
 static __always_inline _Bool is_input_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u64 until = *(volatile __u64 *)&state->hold_until_ns;
-	__be16 total;
 	if (!until || packet->direction != DIRECTION_IN || bpf_ktime_get_ns() >= until)
 		return 0;
-	if (packet->tcp.fin || load(skb, L3 + (packet->ip.v6 ? 4 : 2), &total, sizeof(total)) || !total)
-		return 1;
-	/* A short frame is padded: its length does not tell. */
-	__u32 end = L3 + bpf_ntohs(total) + (packet->ip.v6 ? sizeof(struct ipv6hdr) : 0);
-	return end > packet->ip.l4 + packet->tcp.doff * 4;
+	return has_payload_or_fin(skb, packet);
 }
 
 /*
@@ -125,7 +120,7 @@ LOG_INTO(ring_overflow, bpf_ringbuf_query(&ring, BPF_RB_PROD_POS))
 LOG_INTO(ring_open, 0)
 
 static __always_inline int log_segment(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (packet->tcp.syn || !is_known(packet))
+	if (!is_known(skb, packet))
 		return log_into_ring_open(skb, packet, state);
 	int outcome = log_into_ring(skb, packet, state);
 	return outcome == REASON_RING_FULL ? log_into_ring_overflow(skb, packet, state) : outcome;
