@@ -32,6 +32,10 @@ struct service_key {
 	__u8 zero[2];
 };
 
+struct vip {
+	__u8 address[16]; /* as in struct service_key */
+};
+
 struct service_state {
 	__u32 mode;          /* enum mode, stored by the agent alone */
 	__u32 ifindex;       /* the service interface */
@@ -44,7 +48,7 @@ struct service_state {
 	__u64 deaths;        /* sockets of this service released by dying processes */
 	__u64 peer_seen_ns;  /* last packet of the service that the other node sent here, CLOCK_MONOTONIC */
 	__u64 epoch;         /* of the mode; for the agent that goes on from here */
-	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long */
+	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long, or were about to when a gate closed */
 	__u64 until_ns;      /* the right to speak alone ends then, CLOCK_MONOTONIC; 0: it does not end */
 	__u64 hold_until_ns; /* until then nothing that clients send gets to the primary, CLOCK_MONOTONIC */
 	__u32 caps;          /* the map `caps` has something for this service; stored by the agent alone */
@@ -55,10 +59,11 @@ struct service_state {
 	__u32 doubted;       /* the other node may have gone on alone, and has not said that it did not; for the agent that goes on from here */
 };
 
-/* What the map `held` has for a service. */
+/* What the maps `held` and `undecided` have for a service. */
 enum holds {
-	HOLDS_NOTHING = 0, /* nothing; in MODE_TAKEOVER it is not known yet who is `undecided`, so new connections wait */
-	HOLDS_SOME = 1,
+	HOLDS_NOTHING = 0, /* nothing */
+	HOLDS_SOME = 1,    /* maybe something in `held`; in MODE_TAKEOVER, all clients whose connections are being decided in `undecided` */
+	HOLDS_UNTOLD = 2,  /* maybe something in `held`; in MODE_TAKEOVER it is not known yet who is `undecided`, so new connections wait */
 };
 
 /* Binary logarithm of the bits in the map `undecided`: with ten thousand clients in it, 12 of 10,000 strangers seem to be, too. */
@@ -163,6 +168,7 @@ enum reason {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct service_key) == 20, "service_key");
+_Static_assert(sizeof(struct vip) == 16, "vip");
 _Static_assert(sizeof(struct service_state) == 144, "service_state");
 _Static_assert(sizeof(struct client_key) == 20, "client_key");
 _Static_assert(sizeof(struct cap) == 8, "cap");

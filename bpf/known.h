@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Who is a client of the primary's, and not a stranger. A client is known once the primary has said something to it that neither opens
- * nor refuses a connection: it says that to nobody who has not completed a handshake.
+ * Who is a client of the primary's, and not a stranger. A client is known once the primary has said something to it that shows a completed
+ * handshake: payload, a FIN, or two acknowledgements of different numbers. One acknowledgement shows nothing. Linux answers segments outside
+ * the window of a SYN with acknowledgements, which all have the number of its SYN-ACK, and does not limit their rate if such a segment has
+ * payload (tcp_check_req, tcp_oow_rate_limited). So `acknowledged` has the last number for each of the strangers that were answered last.
  *
  * Known clients are bits of their keys' hashes, in two generations: what is noted is noted in the younger one, and the agent ends the older
  * one every few seconds, after it has noted all whose connections are open (crates/linux/src/wire/known.rs). A lost bit is noted
@@ -26,8 +28,27 @@ static __always_inline __u64 hash_of(struct client_key *client) {
 	return hash;
 }
 
-/* Whether the client of a segment that is no SYN is known; the primary's word makes it so. */
-static __always_inline _Bool is_known(struct parsed *packet) {
+/* Whether a word of the primary's to a stranger shows that it is none. */
+static __noinline _Bool shows_handshake(struct __sk_buff *skb, struct parsed *packet) {
+	if (!packet->tcp.syn && has_payload_or_fin(skb, packet))
+		return 1;
+	struct client_key client = client_of(packet);
+	__u32 number = packet->tcp.ack_seq;
+	__u32 *last = bpf_map_lookup_elem(&acknowledged, &client);
+	if (last && *last == number)
+		return 0;
+	bpf_map_update_elem(&acknowledged, &client, &number, BPF_ANY);
+	return last && !packet->tcp.syn; /* a SYN-ACK is of a new connection */
+}
+
+/* Whether the client of a segment is known; the primary's word makes it so. A SYN is always a stranger's. */
+static __always_inline _Bool is_known(struct __sk_buff *skb, struct parsed *packet) {
+	_Bool is_word = packet->direction == DIRECTION_OUT && !packet->tcp.rst;
+	if (packet->tcp.syn) {
+		if (is_word)
+			shows_handshake(skb, packet);
+		return 0;
+	}
 	__u32 zero = 0;
 	struct node_state *state = bpf_map_lookup_elem(&node, &zero);
 	if (!state)
@@ -42,12 +63,12 @@ static __always_inline _Bool is_known(struct parsed *packet) {
 		return 0;
 	if (*bits & mask)
 		return 1;
-	if (packet->direction == DIRECTION_OUT && !packet->tcp.rst) {
-		*bits |= mask;
-		return 1;
-	}
-	bits = bpf_map_lookup_elem(&known, &older);
-	return bits && *bits & mask;
+	volatile __u64 *bits_before = bpf_map_lookup_elem(&known, &older);
+	_Bool was_known = bits_before && *bits_before & mask;
+	if (!is_word || (!was_known && !shows_handshake(skb, packet)))
+		return was_known;
+	*bits |= mask;
+	return 1;
 }
 
 #endif

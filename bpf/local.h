@@ -24,7 +24,8 @@ static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed 
 	return !bpf_tcp_check_syncookie(listener, header, len, &packet->tcp, sizeof(packet->tcp));
 }
 
-static __always_inline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
+/* A function of its own, or its tuple and header would be on the stack below copy_chunks, which is all that a program may have (512 bytes). */
+static __noinline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *found;
 	__u32 size;

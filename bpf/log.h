@@ -71,17 +71,23 @@ static __always_inline int fill(struct __sk_buff *skb, struct parsed *packet, st
 	return copy_chunks(skb, to, len);
 }
 
+/* Adds one to a word. An atomic operation that returns a value is a full barrier on every architecture. */
+static __always_inline void count_before_looking(__u64 *word) {
+	__u64 was = __sync_fetch_and_add(word, 1);
+	asm volatile("" : : "r"(was) : "memory"); /* the value is used: else the compiler takes an instruction that is no barrier */
+}
+
+static __always_inline void full_barrier(void) {
+	__u64 word = 0;
+	asm volatile("" : : "r"(&word) : "memory"); /* somebody else might have it, for all the compiler knows */
+	count_before_looking(&word);
+}
+
 /*
  * Between publishing a record (the ring's end) and looking at a gate. Reserving takes and gives back a lock: that orders neither CPU's
  * store before a later load, so the gate could be read before the agent can see the record (docs/wire.md, The gate and the ring's end).
- * An atomic operation that returns a value is a full barrier on every architecture.
  */
-static __always_inline void publish_before_looking(void) {
-	__u64 word = 0;
-	asm volatile("" : : "r"(&word) : "memory"); /* somebody else might have it, for all the compiler knows */
-	__u64 was = __sync_fetch_and_add(&word, 1);
-	asm volatile("" : : "r"(was) : "memory");
-}
+static __always_inline void publish_before_looking(void) { full_barrier(); }
 
 static __always_inline __u64 wakeup(void) {
 	__u32 zero = 0;

@@ -8,10 +8,18 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2 * SERVICES_MAX);
+	__uint(max_entries, SERVICES_MAX);
 	__type(key, struct service_key);
 	__type(value, __u32);
 } services SEC(".maps");
+
+/* The services at each VIP, one bit for each: what cannot be read carries no port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SERVICES_MAX);
+	__type(key, struct vip);
+	__type(value, __u64);
+} vips SEC(".maps");
 
 /* A bit per port number, as it stands in the packet: whether any service has it. */
 struct {
@@ -91,7 +99,7 @@ struct {
 	__type(value, __u64);
 } undecided SEC(".maps");
 
-/* Clients to whom the primary has said something: see known.h. */
+/* Clients that have completed a handshake: see known.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -99,6 +107,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } known SEC(".maps");
+
+/* What the primary has acknowledged last to strangers, as in its segment: see known.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 15);
+	__type(key, struct client_key);
+	__type(value, __u32);
+} acknowledged SEC(".maps");
 
 /* Clients that are slowed, because their logs grow: looked up only while a service has any. */
 struct {

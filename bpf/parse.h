@@ -37,7 +37,7 @@ struct addresses {
 	__u8 protocol;
 	__u8 fragment; /* a fragment of a larger packet */
 	__u8 v6;
-	__u8 obscure;  /* the transport header is behind too many extension headers, or one is cut off */
+	__u8 obscure;  /* the transport header is behind too many extension headers, or behind one that is cut off or in another fragment */
 };
 
 struct parsed {
@@ -79,6 +79,10 @@ static __always_inline int parse_v4(struct __sk_buff *skb, __u32 at, struct addr
 	return 0;
 }
 
+static __always_inline _Bool is_extension(__u8 protocol) {
+	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_DSTOPTS;
+}
+
 static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addresses *out) {
 	struct ipv6hdr ip;
 	if (load(skb, at, &ip, sizeof(ip)))
@@ -95,13 +99,7 @@ static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addr
 			__u8 next, len;
 			__be16 offset;
 		} extension;
-		switch (out->protocol) {
-		case IPPROTO_HOPOPTS:
-		case IPPROTO_ROUTING:
-		case IPPROTO_DSTOPTS:
-		case IPPROTO_FRAGMENT:
-			break;
-		default:
+		if (!is_extension(out->protocol)) {
 			out->obscure = 0;
 			return 0;
 		}
@@ -111,7 +109,7 @@ static __always_inline int parse_v6(struct __sk_buff *skb, __u32 at, struct addr
 			out->fragment = !!(extension.offset & bpf_htons(0xfff9));
 			if (out->fragment) {
 				out->protocol = extension.next;
-				out->obscure = 0;
+				out->obscure = is_extension(extension.next);
 				return 0;
 			}
 			out->l4 += 8;
@@ -135,6 +133,14 @@ static __always_inline __u32 *service_of(const __u8 *address, __be16 port) {
 	struct service_key key = {.port = port};
 	__builtin_memcpy(key.address, address, 16);
 	return bpf_map_lookup_elem(&services, &key);
+}
+
+/* The services at an address, one bit for each. */
+static __always_inline __u64 services_at(const __u8 *address) {
+	struct vip vip;
+	__builtin_memcpy(vip.address, address, 16);
+	__u64 *services = bpf_map_lookup_elem(&vips, &vip);
+	return services ? *services : 0;
 }
 
 /* An ICMP error quotes the packet that it is about; is that one of ours, sent by the VIP? Then `out` tells whose. */
@@ -180,13 +186,8 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 	if (!out->ip.obscure && out->ip.protocol != IPPROTO_TCP)
 		return PARSE_OTHER;
 	if (out->ip.obscure || out->ip.fragment || load(skb, out->ip.l4, &out->tcp, sizeof(out->tcp))) {
-		/* port 0 stands for the VIP itself */
-		__u32 *vip = service_of(out->ip.destination, 0);
-		if (!vip)
-			vip = service_of(out->ip.source, 0);
-		if (!vip)
+		if (!services_at(out->ip.destination) && !services_at(out->ip.source))
 			return PARSE_OTHER;
-		out->service = *vip;
 		return out->ip.fragment ? PARSE_FRAGMENT : PARSE_MALFORMED;
 	}
 	out->direction = DIRECTION_IN;
@@ -199,6 +200,15 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 		return PARSE_OTHER;
 	out->service = *service;
 	return PARSE_SEGMENT;
+}
+
+/* Whether a segment that is no SYN has payload or a FIN. A short frame is padded, so the frame's length does not tell. */
+static __always_inline _Bool has_payload_or_fin(struct __sk_buff *skb, struct parsed *packet) {
+	__be16 total;
+	if (packet->tcp.fin || load(skb, L3 + (packet->ip.v6 ? 4 : 2), &total, sizeof(total)) || !total)
+		return 1; /* a packet too long for the field says 0 */
+	__u32 end = L3 + bpf_ntohs(total) + (packet->ip.v6 ? sizeof(struct ipv6hdr) : 0);
+	return end > packet->ip.l4 + packet->tcp.doff * 4;
 }
 
 static __always_inline struct client_key client_of(struct parsed *packet) {

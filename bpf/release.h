@@ -38,9 +38,9 @@ static __always_inline int release_to_peer(struct __sk_buff *skb, struct service
 }
 
 /*
- * A client's segment that goes back to the node from which it came: a primary leads one here that should have come here, or has said it
- * itself. While two nodes take each other for the primary, each would send it to the other for ever. So it goes back once, as the last
- * hop's, and one that comes back so goes nowhere.
+ * A packet for the primary that came from the peer. A primary leads such a packet here, or has sent it itself, so it goes back to the
+ * peer. While two nodes take each other for the primary, each would send it to the other for ever. So it goes back once, with one hop
+ * left, and a packet that comes from the peer with one hop left is dropped.
  */
 static __noinline int return_to_peer(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 at = L3 + (packet->ip.v6 ? offsetof(struct ipv6hdr, hop_limit) : offsetof(struct iphdr, ttl));
@@ -56,6 +56,11 @@ static __noinline int return_to_peer(struct __sk_buff *skb, struct parsed *packe
 	return release_to_peer(skb, state);
 }
 
+/* Send on to the primary. */
+static __always_inline int release_to_primary(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	return from_peer(skb, state) ? return_to_peer(skb, packet, state) : release_to_peer(skb, state);
+}
+
 /* Send on to the client by this node's routes and neighbours, unless it is on this node. */
 static __always_inline int release_to_client(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (same_address(packet->ip.destination, state->own_address))
@@ -65,11 +70,7 @@ static __always_inline int release_to_client(struct __sk_buff *skb, struct parse
 }
 
 static __always_inline int release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (packet->direction == DIRECTION_IN && from_peer(skb, state))
-		return return_to_peer(skb, packet, state);
-	if (packet->direction == DIRECTION_IN)
-		return release_to_peer(skb, state);
-	return release_to_client(skb, packet, state);
+	return packet->direction == DIRECTION_IN ? release_to_primary(skb, packet, state) : release_to_client(skb, packet, state);
 }
 
 #endif

@@ -45,14 +45,9 @@ static __always_inline __u32 held_as(struct parsed *packet, struct service_state
 /* Whether a client's segment would change the primary's state, which is being copied. */
 static __always_inline _Bool is_input_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u64 until = *(volatile __u64 *)&state->hold_until_ns;
-	__be16 total;
 	if (!until || packet->direction != DIRECTION_IN || bpf_ktime_get_ns() >= until)
 		return 0;
-	if (packet->tcp.fin || load(skb, L3 + (packet->ip.v6 ? 4 : 2), &total, sizeof(total)) || !total)
-		return 1;
-	/* A short frame is padded: its length does not tell. */
-	__u32 end = L3 + bpf_ntohs(total) + (packet->ip.v6 ? sizeof(struct ipv6hdr) : 0);
-	return end > packet->ip.l4 + packet->tcp.doff * 4;
+	return has_payload_or_fin(skb, packet);
 }
 
 /*
@@ -84,10 +79,18 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 	return dropped(packet->service, REASON_HELD);
 }
 
+#define NOT_REFUSED -1
+
+/* Why a wire does not let this segment pass now. The gate of a single connection is its entry in `held`. */
+static __always_inline int refusal(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	if (mode_now(state) != MODE_WIRE || held_as(packet, state))
+		return REASON_GATE_CLOSED;
+	return is_input_held(skb, packet, state) ? REASON_INPUT_HELD : NOT_REFUSED;
+}
+
 /*
  * Log, then release. A record is published before the gate is looked at, so of a closing gate (or a hold) and this program one sees the
- * other: either the gate is seen here, or the record is seen by the agent after it closed the gate. The gate of a single connection is
- * its entry in `held`.
+ * other: either the gate is seen here, or the record is seen by the agent after it closed the gate.
  */
 #define LOG_INTO(ring_name, other_position)                                                                                            \
 	static __always_inline int log_into_##ring_name(struct __sk_buff *skb, struct parsed *packet,                  \
@@ -100,13 +103,10 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 			return REASON_RING_FULL;                                                                       \
 		}                                                                                                      \
 		publish_before_looking();                                                                              \
-		if (mode_now(state) != MODE_WIRE || held_as(packet, state)) {                                          \
+		int refused = refusal(skb, packet, state);                                                             \
+		if (refused != NOT_REFUSED) {                                                                          \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
-			return REASON_GATE_CLOSED;                                                                     \
-		}                                                                                                      \
-		if (is_input_held(skb, packet, state)) {                                                               \
-			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
-			return REASON_INPUT_HELD;                                                                      \
+			return refused;                                                                                \
 		}                                                                                                      \
 		if (fill(skb, packet, &bytes, len, after)) {                                                           \
 			bpf_ringbuf_discard_dynptr(&bytes, BPF_RB_NO_WAKEUP);                                          \
@@ -120,7 +120,7 @@ LOG_INTO(ring_overflow, bpf_ringbuf_query(&ring, BPF_RB_PROD_POS))
 LOG_INTO(ring_open, 0)
 
 static __always_inline int log_segment(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (packet->tcp.syn || !is_known(packet))
+	if (!is_known(skb, packet))
 		return log_into_ring_open(skb, packet, state);
 	int outcome = log_into_ring(skb, packet, state);
 	return outcome == REASON_RING_FULL ? log_into_ring_overflow(skb, packet, state) : outcome;
@@ -134,9 +134,17 @@ static __always_inline _Bool is_undecided(struct parsed *packet) {
 	return !bits || *bits >> bit % 64 & 1;
 }
 
-/* A SYN while the service is taken over: what has been said for a connection must not be contradicted by the listener. */
+/*
+ * A SYN while the service is taken over: what has been said for a connection must not be contradicted by the listener. The mode, `holds`,
+ * the bits of `undecided` and the sockets are looked at in the opposite order to that in which the agent stores them (docs/wire.md, SYNs
+ * during a takeover).
+ */
 static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	_Bool waits = *(volatile __u32 *)&state->holds == HOLDS_NOTHING || is_undecided(packet);
+	full_barrier(); /* the mode has been looked at */
+	_Bool is_told = *(volatile __u32 *)&state->holds == HOLDS_SOME;
+	full_barrier();
+	_Bool waits = !is_told || is_undecided(packet);
+	full_barrier();
 	if (waits && !find_local(skb, packet))
 		return dropped(packet->service, REASON_SYN_WAITS);
 	return pass_local(skb, packet, 1);
@@ -146,9 +154,11 @@ static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet
 static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!packet->tcp.syn)
 		return take(skb, packet);
+	__u32 held_now = held_as(packet, state);
+	full_barrier(); /* the agent makes a socket ready before it says that the connection is decided */
 	if (find_local(skb, packet) == LOCAL_READY)
 		return pass_local(skb, packet, 0);
-	if (held_as(packet, state) != HELD_DECIDED)
+	if (held_now != HELD_DECIDED)
 		return dropped(packet->service, REASON_SYN_WAITS);
 	/* The old connection is over: this is a new one, and the primary's. */
 	struct client_key client = client_of(packet);
@@ -165,6 +175,22 @@ static __always_inline _Bool agent_is_away(void) {
 	return state && bpf_ktime_get_ns() - *(volatile __u64 *)&state->agent_seen_ns > state->agent_timeout_ns;
 }
 
+/*
+ * A segment for which no ring has room. It passes unlogged if the agent is away and no gate is closed to it. Such a segment is counted
+ * before the gates are looked at, as a record is published: either a closing gate is seen here, or the agent sees the count after it
+ * closed the gate. Looking before as well keeps what is refused out of the count, which means a gap in the log.
+ */
+static __noinline int pass_unlogged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
+	int refused = refusal(skb, packet, state);
+	if (refused != NOT_REFUSED)
+		return refused;
+	if (!agent_is_away())
+		return REASON_RING_FULL;
+	count_before_looking(&state->unlogged);
+	refused = refusal(skb, packet, state);
+	return refused == NOT_REFUSED ? REASON_UNLOGGED : refused;
+}
+
 static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (packet->direction == DIRECTION_OUT) {
 		if (!from_peer(skb, state))
@@ -173,10 +199,8 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	}
 	__u32 len = skb->len - L3;
 	int outcome = log_segment(skb, packet, state);
-	if (outcome == REASON_RING_FULL && agent_is_away() && mode_now(state) == MODE_WIRE) {
-		__sync_fetch_and_add(&state->unlogged, 1);
-		outcome = REASON_UNLOGGED;
-	}
+	if (outcome == REASON_RING_FULL)
+		outcome = pass_unlogged(skb, packet, state);
 	count(packet->service, outcome);
 	switch (outcome) {
 	case REASON_LOGGED_IN:
@@ -207,8 +231,10 @@ static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packe
 		return TC_ACT_OK;
 	if (mode == MODE_WIRE && held_as(packet, state))
 		return TC_ACT_OK;
-	count(packet->service, REASON_ICMP_FORWARDED);
-	return release_to_peer(skb, state);
+	int verdict = release_to_primary(skb, packet, state);
+	if (verdict != TC_ACT_SHOT)
+		count(packet->service, REASON_ICMP_FORWARDED);
+	return verdict;
 }
 
 /* A segment in any mode but that of the primary, which is behind the wire. */
@@ -246,22 +272,46 @@ static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *p
 	return release_to_peer(skb, state);
 }
 
+/* The lease, and the word of the arbiter that it gives time for (DESIGN.md, section 4). */
+static __always_inline _Bool may_speak(struct service_state *state) {
+	__u64 until = *(volatile __u64 *)&state->until_ns;
+	return !until || bpf_ktime_get_ns() < until;
+}
+
+/* Whether a service lets a packet pass that may be its own and cannot be read: into this node's stack, or out of it. */
+static __always_inline _Bool lets_unread_pass(struct service_state *state, _Bool leaves) {
+	__u32 mode = mode_now(state);
+	return mode == MODE_OFF || (leaves && (mode == MODE_SOLE || mode == MODE_TAKEOVER) && may_speak(state));
+}
+
+/*
+ * TCP to or from a VIP, and nobody can tell of which service there: it passes if every one of them lets it. Nothing of this kind can be
+ * logged, so only a node that speaks alone may say it.
+ */
+static __noinline int pass_unread(__u64 services, enum verdict verdict, _Bool leaves) {
+	for (__u32 i = 0; i < SERVICES_MAX && services; i++, services >>= 1) {
+		__u32 service = i;
+		struct service_state *state = services & 1 ? bpf_map_lookup_elem(&states, &service) : NULL;
+		if (state && !lets_unread_pass(state, leaves))
+			return dropped(service, verdict == PARSE_FRAGMENT ? REASON_FRAGMENT : REASON_MALFORMED);
+	}
+	return TC_ACT_OK;
+}
+
 SEC("tc")
 int wire(struct __sk_buff *skb) {
 	struct parsed packet = {};
 	enum verdict verdict = parse(skb, &packet);
 	if (verdict == PARSE_OTHER)
 		return TC_ACT_OK;
+	if (verdict == PARSE_FRAGMENT || verdict == PARSE_MALFORMED)
+		return pass_unread(services_at(packet.ip.destination) | services_at(packet.ip.source), verdict, 0);
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
 	if (!state || mode_now(state) == MODE_OFF)
 		return TC_ACT_OK;
 	if (verdict == PARSE_ICMP)
 		return pass_icmp(skb, &packet, state);
-	if (verdict == PARSE_FRAGMENT)
-		return dropped(service, REASON_FRAGMENT);
-	if (verdict == PARSE_MALFORMED)
-		return dropped(service, REASON_MALFORMED);
 	__u32 mode = mode_now(state);
 	return mode == MODE_PRIMARY ? reach_primary(skb, &packet, state) : carry(skb, &packet, state, mode);
 }
@@ -299,12 +349,6 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 	return TC_ACT_OK;
 }
 
-/* The lease, and the word of the arbiter that it gives time for (DESIGN.md, section 4). */
-static __always_inline _Bool may_speak(struct service_state *state) {
-	__u64 until = *(volatile __u64 *)&state->until_ns;
-	return !until || bpf_ktime_get_ns() < until;
-}
-
 /* Whether this node's own stack may say this for the VIP now; by which way is not asked. */
 static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
 	__u32 service = packet->service;
@@ -333,14 +377,6 @@ static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packe
 	}
 }
 
-/* TCP that the VIP says, and nobody can tell which service's: who speaks alone for one of them may say it, a wire would not let it pass. */
-static __always_inline int may_leave_unread(struct parsed *packet, struct service_state *state, __u32 mode, __u32 reason) {
-	_Bool is_the_vips = service_of(packet->ip.source, 0);
-	if (!is_the_vips || mode == MODE_OFF || ((mode == MODE_SOLE || mode == MODE_TAKEOVER) && may_speak(state)))
-		return TC_ACT_OK;
-	return dropped(packet->service, reason);
-}
-
 SEC("tc")
 int guard(struct __sk_buff *skb) {
 	struct parsed packet = {};
@@ -349,14 +385,14 @@ int guard(struct __sk_buff *skb) {
 	enum verdict verdict = parse(skb, &packet);
 	if (verdict == PARSE_OTHER || verdict == PARSE_ICMP)
 		return TC_ACT_OK;
+	if (verdict != PARSE_SEGMENT)
+		return pass_unread(services_at(packet.ip.source), verdict, 1);
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
 	__u8 destination[6];
 	if (!state)
 		return TC_ACT_OK;
 	__u32 mode = mode_now(state);
-	if (verdict != PARSE_SEGMENT)
-		return may_leave_unread(&packet, state, mode, verdict == PARSE_FRAGMENT ? REASON_FRAGMENT : REASON_MALFORMED);
 	if (packet.direction != DIRECTION_OUT)
 		return TC_ACT_OK;
 	if (mode == MODE_PRIMARY &&

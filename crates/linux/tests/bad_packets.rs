@@ -12,7 +12,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use steadfast_linux::wire::Mode;
 
 use support::bystander::Bystander;
-use support::frame::{Tap, fix_ipv4_header, fold, icmp, set_checksum};
+use support::frame::{
+    DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, NO_ROUTE, PADDING, ROUTING, Tap, fix_ipv4_header, fold,
+    fragment_header, icmp_error, set_checksum, with_extension, with_extensions,
+};
 use support::lan::{Family, Host, Lan};
 use support::log::Reading;
 use support::socket::tcp_info;
@@ -95,30 +98,6 @@ fn with_ip_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
     changed
 }
 
-/// An IPv6 packet with an extension header of type `kind`, whose bytes behind the first are `body`.
-fn with_extension(packet: &[u8], kind: u8, body: &[u8]) -> Vec<u8> {
-    let mut changed = packet[..40].to_vec();
-    let len = u16::try_from(packet.len() - 40 + 1 + body.len()).expect("short");
-    changed[4..6].copy_from_slice(&len.to_be_bytes());
-    let next = std::mem::replace(&mut changed[6], kind);
-    changed.push(next);
-    changed.extend(body);
-    changed.extend(&packet[40..]);
-    changed
-}
-
-const HOP_BY_HOP: u8 = 0;
-const FRAGMENT: u8 = 44;
-const DESTINATION_OPTIONS: u8 = 60;
-/// The rest of an 8-byte options header: its length, and an option that pads.
-const PADDING: [u8; 7] = [0, 1, 4, 0, 0, 0, 0];
-
-/// The rest of a fragment header.
-fn fragment_header(offset: u16, more: bool) -> [u8; 7] {
-    let [high, low] = (offset << 3 | u16::from(more)).to_be_bytes();
-    [0, high, low, 0, 0, 0, 7]
-}
-
 #[test]
 fn packets_without_a_whole_header_are_dropped() {
     for family in Family::BOTH {
@@ -154,16 +133,28 @@ fn fragments_are_dropped() {
         let client = scene.lan.client.clone();
         for (offset, more) in [(0, true), (3, true), (3, false)] {
             let whole = scene.bystander.forged(&scene.reading, b"evil evil evil").emit();
-            let packet = if family == Family::V4 {
+            let what = format!("{family:?} fragment at {offset}, more: {more}");
+            if family == Family::V4 {
                 let mut packet = whole;
                 packet[6..8].copy_from_slice(&(offset | u16::from(more) << 13).to_be_bytes());
                 fix_ipv4_header(&mut packet);
-                packet
-            } else {
-                with_extension(&whole, FRAGMENT, &fragment_header(offset, more))
-            };
-            let what = format!("{family:?} fragment at {offset}, more: {more}");
+                scene.is_dropped(&what, &client, &packet, "dropped_fragment");
+                continue;
+            }
+            let header = fragment_header(offset, more);
+            let packet = with_extension(&whole, FRAGMENT, &header);
             scene.is_dropped(&what, &client, &packet, "dropped_fragment");
+            // The fragment says only which header it begins with, and TCP is behind that.
+            for (kind, body) in [
+                (HOP_BY_HOP, PADDING),
+                (ROUTING, NO_ROUTE),
+                (FRAGMENT, fragment_header(0, false)),
+                (DESTINATION_OPTIONS, PADDING),
+            ] {
+                let packet = with_extension(&with_extension(&whole, kind, &body), FRAGMENT, &header);
+                let what = format!("{what}, of header {kind}");
+                scene.is_dropped(&what, &client, &packet, "dropped_fragment");
+            }
         }
     }
 }
@@ -324,12 +315,6 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
     }
 }
 
-fn with_extensions(packet: &[u8], count: usize) -> Vec<u8> {
-    (0..count).fold(packet.to_vec(), |packet, _| {
-        with_extension(&packet, DESTINATION_OPTIONS, &PADDING)
-    })
-}
-
 /// Linux takes any number of extension headers. What stands behind more of them than the wire reads may be TCP, which must not reach
 /// anybody unlogged; so it is dropped, but only of a VIP.
 #[test]
@@ -389,14 +374,6 @@ fn a_header_that_is_too_far_behind_is_not_let_through() {
     scene.bystander.server.read_exact(&mut received).expect("read");
     assert_eq!(&received, b"good");
     assert_eq!(scene.reading.now().malformed, []);
-}
-
-/// An ICMP error that a router (…9) sends about `quoted`.
-fn icmp_error(family: Family, (kind, code): (u8, u8), rest: u32, quoted: &[u8]) -> Vec<u8> {
-    let mut message = vec![kind, code, 0, 0];
-    message.extend(rest.to_be_bytes());
-    message.extend(quoted);
-    icmp(family.address(9), family.vip().ip(), message)
 }
 
 /// Sends an echo request from `host` and waits for the reply.

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -71,6 +72,32 @@ fn stray(family: Family, number: u32) -> Vec<u8> {
         flags: Flags::ACK,
         window: 64_240,
         options: Options::default(),
+        payload: b"stray",
+    };
+    segment.emit()
+}
+
+/// A segment of the first of those clients that is far outside the window of its SYN. The request socket that the SYN has made answers
+/// each of these with an acknowledgement (`tcp_check_req`), though there was no handshake.
+fn outside_the_window(family: Family, number: u32) -> Vec<u8> {
+    const FIRST: u32 = 0;
+    let segment = Segment {
+        source: spoofed(family, FIRST),
+        destination: family.vip(),
+        seq: Seq(1 << 30) + number,
+        ack: Seq(0),
+        flags: Flags {
+            psh: true,
+            ..Flags::default()
+        },
+        window: 64_240,
+        options: Options {
+            timestamps: Some(Timestamps {
+                value: FIRST,
+                echo: 0,
+            }),
+            ..Options::default()
+        },
         payload: b"stray",
     };
     segment.emit()
@@ -255,6 +282,59 @@ fn a_flood_without_syns_that_nobody_reads_costs_a_connection_nothing() {
     }
 }
 
+/// The primary acknowledges what that client says, but a client that has completed no handshake is a stranger all the same.
+#[test]
+fn a_flood_that_a_request_socket_answers_costs_a_connection_nothing() {
+    for family in Family::BOTH {
+        let test = "a_flood_that_a_request_socket_answers_costs_a_connection_nothing";
+        let Some(mut scene) = Scene::new(test, family) else {
+            return;
+        };
+        let put = |packet: &[u8]| {
+            let said = scene.wire.counter(family, "logged_out_packets");
+            let tap = Tap::on(&scene.lan.client, "port2");
+            tap.put(scene.lan.backup.mac(), scene.lan.client.mac(), packet);
+            scene.wire.wait_for(family, "logged_out_packets", said + 1);
+        };
+        for _ in 0..2 {
+            put(&syn(family, 0));
+            put(&outside_the_window(family, 0));
+            put(&outside_the_window(family, 1));
+        }
+        scene.flood(outside_the_window);
+        let said = scene.wire.counter(family, "logged_out_packets");
+        assert!(
+            said > u64::from(FLOOD) / 20,
+            "{said} packets of the primary: it did not answer"
+        );
+        scene.assert_accounted_for();
+        scene.assert_unharmed(1);
+    }
+}
+
+/// A server that only acknowledges makes its client known, too: what that one uploads has the large rings.
+#[test]
+fn a_client_that_is_acknowledged_is_known() {
+    for family in Family::BOTH {
+        let Some(mut scene) = Scene::new("a_client_that_is_acknowledged_is_known", family) else {
+            return;
+        };
+        let (mut client, mut server) = scene.lan.client.connect_pair(&scene.listener);
+        let before = scene.reading.now().records;
+        for byte in 0..100 {
+            client.write_all(&[byte]).expect("write");
+            server.read_exact(&mut [0]).expect("read");
+        }
+        let after = scene.reading.now().records;
+        let strangers = after[1] - before[1];
+        assert!(
+            after[0] - before[0] >= 90 && strangers <= 10,
+            "{strangers} of strangers"
+        );
+        scene.bystander.assert_undisturbed(&scene.reading);
+    }
+}
+
 fn unread(family: Family, packet: fn(Family, u32) -> Vec<u8>, pending: usize) {
     let Some(mut scene) = Scene::new("a_flood_that_nobody_reads_costs_a_connection_nothing", family) else {
         return;
@@ -294,7 +374,7 @@ fn a_flood_keeps_nobody_from_reading_the_connections() {
     let known = Segment {
         source: segment.destination,
         destination: segment.source,
-        payload: &[],
+        payload: b"known",
         ..segment
     };
     tap.put(lan.backup.mac(), lan.primary.mac(), &known.emit());

@@ -13,13 +13,16 @@ use socket2::{Domain, SockRef, Socket, Type};
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, Restored};
-use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS};
+use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS, WireOptions, WireService};
 
-use support::frame::{Tap, fix_ipv4_header};
+use support::frame::{
+    DESTINATION_OPTIONS, FRAGMENT, PADDING, Tap, fix_ipv4_header, fragment_header, too_big, with_extension,
+    with_extensions,
+};
 use support::lan::{Family, Lan, accept, patient};
 use support::log::Reading;
 use support::socket::tcp_info;
-use support::wire_on::{WireOn, options};
+use support::wire_on::{WireOn, options, services};
 use support::{assert_same_stream, eventually, stay_on_this_cpu, stream};
 
 /// The packets that meet the wire of the backup in [`fates`], told apart by their sequence numbers.
@@ -58,6 +61,16 @@ fn heard(tap: &mut Tap) -> Vec<u32> {
         None
     });
     numbers
+}
+
+/// The packets that arrived before `fence`.
+fn before_the(fence: &[u8], tap: &mut Tap) -> Vec<Vec<u8>> {
+    let mut arrived = Vec::new();
+    eventually("the fence", || {
+        arrived.extend(std::iter::from_fn(|| tap.take()));
+        arrived.iter().position(|packet| packet == fence)
+    });
+    arrived
 }
 
 /// What became of the four packets.
@@ -180,19 +193,28 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
         return;
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
-    let out = Tap::on(&lan.backup, "eth0");
+    let out = Tap::behind_filters(&lan.backup, "eth0");
     for family in Family::BOTH {
         let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
         let whole = word(OWN, vip, client);
         let cut = whole[..whole.len() - 1].to_vec();
-        let mut fragment = whole;
-        fragment[6] |= 0x20; // more follow
-        let (packet, reason) = match family {
+        let packets = match family {
             Family::V4 => {
+                let mut fragment = whole;
+                fragment[6] |= 0x20; // more follow
                 fix_ipv4_header(&mut fragment);
-                (fragment, "dropped_fragment")
+                vec![(fragment, "dropped_fragment"), (cut, "dropped_malformed")]
             }
-            Family::V6 => (cut, "dropped_malformed"),
+            Family::V6 => {
+                let first = fragment_header(0, true);
+                let behind = with_extension(&whole, DESTINATION_OPTIONS, &PADDING);
+                vec![
+                    (cut, "dropped_malformed"),
+                    (with_extension(&whole, FRAGMENT, &first), "dropped_fragment"),
+                    (with_extension(&behind, FRAGMENT, &first), "dropped_fragment"),
+                    (with_extensions(&whole, 7), "dropped_malformed"),
+                ]
+            }
         };
         for mode in [
             Mode::Off,
@@ -205,23 +227,96 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
         ] {
             wire.set_modes(mode);
             let leaves = matches!(mode, Mode::Off | Mode::Takeover | Mode::Sole);
-            let before = wire.counter(family, reason);
-            let mut at_client = Tap::on(&lan.client, "lan");
-            let fence = word(FENCE, (family.address(2), 1).into(), client);
-            for packet in [&packet, &fence] {
-                out.put(lan.client.mac(), lan.backup.mac(), packet);
+            for (packet, reason) in &packets {
+                let before = wire.counter(family, reason);
+                let has_left = leaves_by(&out, &lan, packet, (family.address(2), 1).into(), client);
+                assert_eq!(has_left, leaves, "{family:?} {mode:?}");
+                let dropped = wire.counter(family, reason) - before;
+                assert_eq!(dropped, u64::from(!leaves), "{family:?} {mode:?}");
             }
-            let mut arrived = Vec::new();
-            eventually("the fence", || {
-                arrived.extend(std::iter::from_fn(|| at_client.take()));
-                arrived.contains(&fence).then_some(())
-            });
-            assert_eq!(arrived.contains(&packet), leaves, "{family:?} {mode:?}");
-            assert_eq!(
-                wire.counter(family, reason) - before,
-                u64::from(!leaves),
-                "{family:?} {mode:?}"
+        }
+    }
+}
+
+/// Whether a packet that the backup sends to the client arrives there. The fence is from `own` to `client`.
+fn leaves_by(out: &Tap, lan: &Lan, packet: &[u8], own: SocketAddr, client: SocketAddr) -> bool {
+    let mut at_client = Tap::on(&lan.client, "lan");
+    // The kernel tells the sender of a packet that a filter dropped that there was no room for it.
+    let has_left = out.offer(lan.client.mac(), lan.backup.mac(), packet);
+    let fence = word(FENCE, own, client);
+    out.put(lan.client.mac(), lan.backup.mac(), &fence);
+    let has_arrived = before_the(&fence, &mut at_client).iter().any(|one| one == packet);
+    assert_eq!(has_arrived, has_left);
+    has_arrived
+}
+
+/// Nobody can tell of which service at a VIP an unreadable packet is. So it passes only if every service there lets it.
+#[test]
+fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
+    let Some(lan) = Lan::new("what_cannot_be_read_is_held_to_all_services_of_its_vip") else {
+        return;
+    };
+    let first = services(&lan.backup);
+    let second = first.clone().map(|service| WireService { port: 81, ..service });
+    let both = [first, second].concat();
+    let wire = WireOn::serving(&both, &lan.backup, &lan.primary, &options(), Mode::Off);
+    let (out, tap) = (
+        Tap::behind_filters(&lan.backup, "eth0"),
+        Tap::on(&lan.client, "port2"),
+    );
+    for family in Family::BOTH {
+        let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
+        let indices = [family.service(), family.service() + 2];
+        let dropped = || -> u64 {
+            let at = REASONS
+                .iter()
+                .position(|&name| name == "dropped_malformed")
+                .expect("a counter");
+            indices
+                .iter()
+                .map(|&index| wire.counters(index).expect("counters")[at])
+                .sum()
+        };
+        let cut = |mut packet: Vec<u8>| {
+            packet.pop();
+            packet
+        };
+        let (said, heard) = (cut(word(OWN, vip, client)), cut(word(CLIENTS, client, vip)));
+        for (modes, leaves) in [
+            ([Mode::Off, Mode::Off], true),
+            ([Mode::Sole, Mode::Takeover], true),
+            ([Mode::Sole, Mode::Off], true),
+            ([Mode::Sole, Mode::Wire], false),
+            ([Mode::Wire, Mode::Sole], false),
+            ([Mode::Off, Mode::Primary], false),
+            ([Mode::Primary, Mode::Off], false),
+            ([Mode::Mute, Mode::Takeover], false),
+        ] {
+            indices
+                .iter()
+                .zip(modes)
+                .for_each(|(&index, mode)| wire.set_mode(index, mode));
+            let before = dropped();
+            let has_left = leaves_by(&out, &lan, &said, (family.address(2), 1).into(), client);
+            assert_eq!(has_left, leaves, "{family:?} {modes:?}");
+            assert_eq!(dropped() - before, u64::from(!leaves), "{family:?} {modes:?}");
+            if modes != [Mode::Off; 2] {
+                let before = dropped();
+                tap.put(lan.backup.mac(), lan.client.mac(), &heard);
+                eventually("what the client says is dropped", || {
+                    (dropped() > before).then_some(())
+                });
+            }
+        }
+        // The right to speak is each service's own.
+        indices.iter().for_each(|&index| wire.set_mode(index, Mode::Sole));
+        for index in indices {
+            wire.set_until(index, 1);
+            assert!(
+                !leaves_by(&out, &lan, &said, (family.address(2), 1).into(), client),
+                "{family:?}"
             );
+            wire.set_until(index, 0);
         }
     }
 }
@@ -673,11 +768,107 @@ fn two_wires_do_not_send_a_segment_to_and_fro() {
     let [one, other] = nodes.map(|(host, peer)| WireOn::new(host, peer, &options(), Mode::Wire));
     let tap = Tap::on(&lan.client, "port2");
     for family in Family::BOTH {
-        let said = word(CLIENTS, (family.address(1), 4000).into(), family.vip());
-        tap.put(lan.backup.mac(), lan.client.mac(), &said);
-        // It is logged when it comes, by the other node, and when it comes back.
-        one.wait_for(family, "dropped_came_back", 1);
-        assert_eq!(one.counter(family, "logged_in_packets"), 2);
-        assert_eq!(other.counter(family, "logged_in_packets"), 1);
+        let client: SocketAddr = (family.address(1), 4000).into();
+        let said = word(CLIENTS, client, family.vip());
+        let error = too_big(family, &word(PRIMARYS, family.vip(), client));
+        // A packet is counted when it comes and by the other node. A segment is logged when it comes back, too.
+        for (mode, packet, reason, counted) in [
+            (Mode::Wire, &said, "logged_in_packets", [2, 1]),
+            (Mode::Wire, &error, "icmp_forwarded", [1, 1]),
+            (Mode::Forward, &said, "logged_in_packets", [0, 0]),
+            (Mode::Forward, &error, "icmp_forwarded", [1, 1]),
+        ] {
+            [&one, &other].into_iter().for_each(|wire| wire.set_modes(mode));
+            let before = [&one, &other].map(|wire| wire.counter(family, reason));
+            let came_back = one.counter(family, "dropped_came_back");
+            tap.put(lan.backup.mac(), lan.client.mac(), packet);
+            one.wait_for(family, "dropped_came_back", came_back + 1);
+            assert_eq!(one.counter(family, reason), before[0] + counted[0]);
+            assert_eq!(other.counter(family, reason), before[1] + counted[1]);
+        }
+        assert_eq!(other.counter(family, "dropped_came_back"), 0);
+    }
+}
+
+/// A segment with one byte of payload.
+fn byte(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
+    let segment = Segment {
+        source,
+        destination,
+        seq: Seq(number),
+        ack: Seq(1),
+        flags: Flags::ACK,
+        window: 100,
+        options: Options::default(),
+        payload: b"x",
+    };
+    segment.emit()
+}
+
+/// While the log is full and the agent is away, segments pass unlogged; but none of a client whose connection was taken over, and no
+/// input that is held.
+#[test]
+fn what_passes_unlogged_meets_the_same_gates() {
+    let Some(lan) = Lan::new("what_passes_unlogged_meets_the_same_gates") else {
+        return;
+    };
+    stay_on_this_cpu();
+    let options = WireOptions {
+        ring_cached_bytes: 4096,
+        ring_bytes: 4096,
+        ring_open_bytes: 4096,
+        agent_timeout: Duration::from_millis(1),
+        ..options()
+    };
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire); // nobody reads its rings
+    let tap = Tap::on(&lan.client, "port2");
+    let clients_say = |packet: &[u8]| tap.put(lan.backup.mac(), lan.client.mac(), packet);
+    let primary_says = |packet: &[u8]| tap.put(lan.backup.mac(), lan.primary.mac(), packet);
+    let vip = Family::V4.vip();
+    let [known, unknown] = [5000, 5001].map(|port| (Family::V4.address(9), port).into()); // nobody is there to answer
+    for packet in [byte(1, vip, known), word(1, vip, unknown)] {
+        wire.take_unlogged(Family::V4.service());
+        eventually("its ring is full", || {
+            primary_says(&packet);
+            (wire.take_unlogged(Family::V4.service()) > 0).then_some(())
+        });
+    }
+    for family in Family::BOTH {
+        let [held, other] = [4000, 4001].map(|port| SocketAddr::from((family.address(1), port)));
+        let (service, vip) = (family.service(), family.vip());
+        wire.hold(service, &[held]).expect("hold");
+        wire.settle(service, &[held]).expect("settle");
+        wire.take_unlogged(service);
+
+        let mut at_client = Tap::on(&lan.client, "lan");
+        let unheard = [word(PRIMARYS, vip, held), byte(PRIMARYS, vip, held)];
+        unheard.iter().for_each(|packet| primary_says(packet));
+        let fence = word(FENCE, vip, other);
+        primary_says(&fence);
+        let arrived = before_the(&fence, &mut at_client);
+        assert!(
+            unheard.iter().all(|packet| !arrived.contains(packet)),
+            "{family:?}"
+        );
+
+        let mut at_primary = Tap::on(&lan.primary, "eth0");
+        wire.hold_input(service, (clock::now() + Duration::from_secs(3600)).as_nanos());
+        let unheard = [
+            word(CLIENTS, held, vip),
+            byte(CLIENTS, held, vip),
+            byte(CLIENTS, other, vip),
+        ];
+        unheard.iter().for_each(|packet| clients_say(packet));
+        let fence = word(FENCE, other, vip);
+        clients_say(&fence);
+        let arrived = before_the(&fence, &mut at_primary);
+        assert!(
+            unheard.iter().all(|packet| !arrived.contains(packet)),
+            "{family:?}"
+        );
+
+        assert_eq!(wire.take_unlogged(service), 2, "the fences");
+        assert_eq!(wire.counter(family, "dropped_gate_closed"), 4);
+        assert_eq!(wire.counter(family, "dropped_input_held"), 1);
     }
 }

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use memmap2::{MmapOptions, MmapRaw};
@@ -12,9 +12,9 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED, UNDECIDED_LOG2};
 use super::{Mode, Step, Wire, WireError};
 
-/// `HOLDS_NOTHING` and `HOLDS_SOME` of `bpf/abi.h`.
-const HOLDS_NOTHING: u32 = 0;
+/// `HOLDS_SOME` and `HOLDS_UNTOLD` of `bpf/abi.h`.
 const HOLDS_SOME: u32 = 1;
+const HOLDS_UNTOLD: u32 = 2;
 /// So many are told to the kernel at a time.
 const BATCH: usize = 4096;
 
@@ -72,8 +72,10 @@ impl Undecided {
         }
     }
 
-    /// A service has none any more. The bits of others may be the same, so all go when the last does.
+    /// A service has none any more. The bits of others may be the same, so all go when the last does. A program that sees them go sees
+    /// all that the agent did before: the sockets are ready, or the gate is not that of a takeover any more.
     pub(super) fn forget(&self, index: u16) {
+        fence(Ordering::SeqCst);
         let before = self.services.fetch_and(!(1 << index), Ordering::Relaxed);
         if before == 1 << index {
             self.clear();
@@ -159,7 +161,7 @@ impl Wire {
     /// told.
     pub(super) fn begin_holds(&self, index: u16, mode: Mode) {
         match mode {
-            Mode::Takeover => self.set_holds(index, HOLDS_NOTHING),
+            Mode::Takeover => self.set_holds(index, HOLDS_UNTOLD),
             Mode::Wire if self.has_told(index) => {
                 if let Err(error) = self.forget_held(index) {
                     tracing::error!(%error, "clients whose connections were held may not open new ones");

@@ -39,7 +39,7 @@ use known::Known;
 pub use ring::{Log, Reader, Ring, Rings};
 pub use watch::FilterWatch;
 
-use abi::{NodeState, ServiceKey, ServiceState};
+use abi::{NodeState, ServiceKey, ServiceState, mapped};
 
 /// Where everything is pinned.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/steadfast";
@@ -322,15 +322,14 @@ impl Wire {
         // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
         unsafe { state.write_volatile(value) };
         self.set_own_client(index, service.own);
-        // port 0 stands for the VIP itself (fragments carry no port)
-        for port in [0, service.port] {
-            let key = ServiceKey::new(service.address, port).to_bytes();
-            self.map("services")
-                .update(&key, &u32::from(index).to_ne_bytes(), MapFlags::ANY)
-                .step(|| format!("registering the service {}:{}", service.address, service.port))?;
-            self.mark_port(port)
-                .step(|| format!("registering the port {port}"))?;
-        }
+        let at = || format!("registering the service {}:{}", service.address, service.port);
+        let key = ServiceKey::new(service.address, service.port).to_bytes();
+        self.map("services")
+            .update(&key, &u32::from(index).to_ne_bytes(), MapFlags::ANY)
+            .step(at)?;
+        set_bit(&self.map("vips"), &mapped(service.address), index).step(at)?;
+        let port = service.port.to_be(); // as the programs read it from the packet
+        set_bit(&self.map("ports"), &u32::from(port / 64).to_ne_bytes(), port % 64).step(at)?;
         self.remember_interface(service.ifindex);
         Ok(())
     }
@@ -396,18 +395,6 @@ impl Wire {
         Ok(())
     }
 
-    /// Packets from and to other ports are none of any service.
-    fn mark_port(&self, port: u16) -> libbpf_rs::Result<()> {
-        let port = port.to_be(); // as the programs read it from the packet
-        let (word, bit) = (u32::from(port / 64).to_ne_bytes(), 1_u64 << (port % 64));
-        let known = self.map("ports").lookup(&word, MapFlags::ANY)?;
-        let known = known
-            .and_then(|bytes| bytes.try_into().ok())
-            .map_or(0, u64::from_ne_bytes);
-        self.map("ports")
-            .update(&word, &(known | bit).to_ne_bytes(), MapFlags::ANY)
-    }
-
     /// Detaches the programs and removes the pins.
     ///
     /// # Errors
@@ -467,6 +454,15 @@ fn verified(open: impl Fn() -> Result<OpenObject, WireError>) -> Result<Object, 
 fn find_map(object: &Object, name: &str) -> Option<MapHandle> {
     let map = object.maps().find(|map| map.name() == OsStr::new(name))?;
     MapHandle::try_from(&map).ok()
+}
+
+/// Sets a bit of the word that `map` has for `key`.
+fn set_bit(map: &MapHandle, key: &[u8], bit: u16) -> libbpf_rs::Result<()> {
+    let known = map.lookup(key, MapFlags::ANY)?;
+    let known = known
+        .and_then(|bytes| bytes.try_into().ok())
+        .map_or(0, u64::from_ne_bytes);
+    map.update(key, &(known | 1 << bit).to_ne_bytes(), MapFlags::ANY)
 }
 
 fn map_memory(object: &Object, name: &str, len: usize) -> Result<MmapRaw, WireError> {

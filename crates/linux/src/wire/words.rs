@@ -1,7 +1,7 @@
 //! The mapped words: what the agent and the programs tell each other without a system call.
 
 use std::net::Ipv6Addr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use super::abi::{NodeState, SERVICES_MAX, ServiceState, mapped};
@@ -172,10 +172,12 @@ impl Wire {
             .store(until_ns, Ordering::SeqCst);
     }
 
-    /// How many packets have passed unlogged since this was asked last.
+    /// How many packets have passed unlogged since this was asked last. An agent that has closed a gate before counts here every packet
+    /// that has passed it unlogged: the counterpart of `count_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the ring's end).
     pub fn take_unlogged(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.
         let word = unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).unlogged) };
+        fence(Ordering::SeqCst);
         if word.load(Ordering::Relaxed) == 0 {
             return 0;
         }

@@ -6,7 +6,8 @@ use proto::packet::{Checksum, Segment};
 use socket2::{SockFilter, SockRef};
 use steadfast_linux::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
-use super::lan::Host;
+use super::lan::{Family, Host};
+use super::socket::set_packet;
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
@@ -28,7 +29,14 @@ impl Tap {
         }
     }
 
-    /// The same, only for counting the frames that a classic BPF program accepts: see [`arrived`](Self::arrived).
+    /// The same, but what is put in passes the interface's egress filters before it leaves.
+    pub fn behind_filters(host: &Host, interface: &str) -> Self {
+        let tap = Self::on(host, interface);
+        set_packet(&tap.socket, libc::PACKET_QDISC_BYPASS, 0);
+        tap
+    }
+
+    /// As [`on`](Self::on), only for counting the frames that a classic BPF program accepts: see [`arrived`](Self::arrived).
     pub fn counting(host: &Host, interface: &str, program: &[SockFilter]) -> Self {
         let mut tap = Self::on(host, interface);
         let socket = SockRef::from(&tap.socket);
@@ -176,4 +184,56 @@ pub fn icmp(from: IpAddr, to: IpAddr, mut message: Vec<u8>) -> Vec<u8> {
     }
     packet.extend(message);
     packet
+}
+
+/// An ICMP error that a router (…9) sends to the VIP about `quoted`.
+pub fn icmp_error(family: Family, (kind, code): (u8, u8), rest: u32, quoted: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, code, 0, 0];
+    message.extend(rest.to_be_bytes());
+    message.extend(quoted);
+    icmp(family.address(9), family.vip().ip(), message)
+}
+
+/// A router's word that the path of the segment `quoted` takes packets of 1300 bytes only.
+pub fn too_big(family: Family, quoted: &[u8]) -> Vec<u8> {
+    let kind = match family {
+        Family::V4 => (3, 4),
+        Family::V6 => (2, 0),
+    };
+    icmp_error(family, kind, 1300, quoted)
+}
+
+/// An IPv6 packet with an extension header of type `kind`, whose bytes behind the first are `body`.
+pub fn with_extension(packet: &[u8], kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut changed = packet[..40].to_vec();
+    let len = u16::try_from(packet.len() - 40 + 1 + body.len()).expect("short");
+    changed[4..6].copy_from_slice(&len.to_be_bytes());
+    let next = std::mem::replace(&mut changed[6], kind);
+    changed.push(next);
+    changed.extend(body);
+    changed.extend(&packet[40..]);
+    changed
+}
+
+pub const HOP_BY_HOP: u8 = 0;
+pub const ROUTING: u8 = 43;
+pub const FRAGMENT: u8 = 44;
+pub const DESTINATION_OPTIONS: u8 = 60;
+/// The rest of an 8-byte options header: its length, and an option that pads.
+pub const PADDING: [u8; 7] = [0, 1, 4, 0, 0, 0, 0];
+
+/// The rest of a routing header of type 2 that leads nowhere.
+pub const NO_ROUTE: [u8; 7] = [0, 2, 0, 0, 0, 0, 0];
+
+/// The rest of a fragment header.
+pub fn fragment_header(offset: u16, more: bool) -> [u8; 7] {
+    let [high, low] = (offset << 3 | u16::from(more)).to_be_bytes();
+    [0, high, low, 0, 0, 0, 7]
+}
+
+/// An IPv6 packet with `count` headers of destination options.
+pub fn with_extensions(packet: &[u8], count: usize) -> Vec<u8> {
+    (0..count).fold(packet.to_vec(), |packet, _| {
+        with_extension(&packet, DESTINATION_OPTIONS, &PADDING)
+    })
 }

@@ -1,21 +1,21 @@
 //! What std does not ask of sockets.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use libc::{c_int, socklen_t};
 use socket2::SockRef;
 
 /// Closing sends a RST, and nothing stays in the kernel. A FIN is sent by `shutdown`.
-pub fn abort_on_close(socket: &impl std::os::fd::AsFd) {
+pub fn abort_on_close(socket: &impl AsFd) {
     SockRef::from(socket)
         .set_linger(Some(Duration::ZERO))
         .expect("SO_LINGER");
 }
 
 /// Congestion control as most hosts have it; this machine's default may be a paced one.
-pub fn use_cubic(socket: &impl std::os::fd::AsFd) {
+pub fn use_cubic(socket: &impl AsFd) {
     SockRef::from(socket)
         .set_tcp_congestion(b"cubic")
         .expect("TCP_CONGESTION");
@@ -62,18 +62,25 @@ pub fn fields_of(info: &libc::tcp_info) -> Vec<(&'static str, u64)> {
 
 /// Sets an option of the TCP level.
 pub fn set_tcp(socket: &impl AsRawFd, option: c_int, value: c_int) {
+    set(socket, libc::IPPROTO_TCP, option, value);
+}
+
+/// Sets an option of a packet socket.
+pub fn set_packet(socket: &impl AsFd, option: c_int, value: c_int) {
+    set(&socket.as_fd(), libc::SOL_PACKET, option, value);
+}
+
+fn set(socket: &impl AsRawFd, level: c_int, option: c_int, value: c_int) {
     let len = socklen_t::try_from(size_of_val(&value)).expect("small");
     // SAFETY: the kernel reads `len` bytes of `value`.
-    let outcome = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            option,
-            (&raw const value).cast(),
-            len,
-        )
-    };
-    assert_eq!(outcome, 0, "TCP option {option}: {}", io::Error::last_os_error());
+    let outcome =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    assert_eq!(
+        outcome,
+        0,
+        "option {option} of level {level}: {}",
+        io::Error::last_os_error()
+    );
 }
 
 /// What a socket's timestamp clock shows, or one tick less: bit 0 tells the unit.

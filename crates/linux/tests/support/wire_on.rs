@@ -72,15 +72,25 @@ impl DeadWire {
 impl WireOn {
     /// Attaches it, with both services in `mode`.
     pub fn new(host: &Host, peer: &Host, options: &WireOptions, mode: Mode) -> Self {
+        Self::serving(&services(host), host, peer, options, mode)
+    }
+
+    /// The same with these services, of which the first two are those of both families. The others are off.
+    pub fn serving(
+        services: &[WireService],
+        host: &Host,
+        peer: &Host,
+        options: &WireOptions,
+        mode: Mode,
+    ) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("test-{}-{count}", std::process::id());
         let mut wire = Wire::load(&name, options).expect("load");
-        let services = services(host);
         host.run(|| {
-            for (family, service) in Family::BOTH.into_iter().zip(&services) {
-                wire.add_service(family.service(), service).expect("add_service");
-                wire.set_peer_mac(family.service(), peer.mac());
+            for (index, service) in (0..).zip(services) {
+                wire.add_service(index, service).expect("add_service");
+                wire.set_peer_mac(index, peer.mac());
             }
             assert_eq!(wire.attach().expect("attach"), None);
         });
