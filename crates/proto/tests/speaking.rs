@@ -83,6 +83,36 @@ struct State {
     is_contradicted: bool,
 }
 
+impl State {
+    /// A node's word is on its way to the other one.
+    fn say(&mut self, node: usize) {
+        let Node { standing, heard, .. } = &self.nodes[node];
+        let word = Word {
+            role: standing.role(),
+            epoch: standing.epoch(),
+            leaves: standing.says_that_it_leaves(),
+            yields: standing.says_that_it_leaves(),
+            echo: heard.map(at),
+        };
+        self.words[1 - node].push((self.now, word));
+    }
+
+    /// What was disturbed is bounded. A backup that had left and is the wire as before does not trust its log.
+    fn count(&mut self, action: Action) {
+        match action {
+            Action::Leave(..) => self.orders += 1,
+            Action::Fail(..) => self.failures += 1,
+            Action::Path(..) | Action::TakeOver(_) | Action::GiveWay(_) => self.paths += 1,
+            _ => {}
+        }
+        if let Action::Leave(node, false) | Action::Stay(node) = action
+            && self.nodes[node].standing.role() == Role::Backup
+        {
+            self.nodes[node].doubts = Some(self.now);
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Node {
     standing: Standing,
@@ -478,17 +508,7 @@ impl Model for Pair {
                     .iter_mut()
                     .for_each(|node| node.standing.on_timeout(now));
             }
-            Action::Say(node) => {
-                let Node { standing, heard, .. } = &state.nodes[node];
-                let word = Word {
-                    role: standing.role(),
-                    epoch: standing.epoch(),
-                    leaves: standing.says_that_it_leaves(),
-                    yields: standing.says_that_it_leaves(),
-                    echo: heard.map(at),
-                };
-                state.words[1 - node].push((state.now, word));
-            }
+            Action::Say(node) => state.say(node),
             Action::Hear(node, place) => {
                 let is_there = place < state.words[node].len();
                 let word = is_there.then(|| state.words[node].remove(place))?;
@@ -516,16 +536,9 @@ impl Model for Pair {
                 changed(&mut state, node, &mut |standing| standing.on_reached(now));
             }
             Action::Decided(node) => changed(&mut state, node, &mut |standing| standing.on_decided(now)),
-            Action::Leave(node, leaves) => {
-                state.orders += 1;
-                changed(&mut state, node, &mut |standing| standing.set_leaves(now, leaves));
-                doubt(&mut state, node, leaves);
-            }
-            Action::Stay(node) => {
-                changed(&mut state, node, &mut |standing| standing.set_leaves(now, false));
-                doubt(&mut state, node, false);
-            }
-            Action::Path(node, _)
+            Action::Leave(node, _)
+            | Action::Stay(node)
+            | Action::Path(node, _)
             | Action::TakeOver(node)
             | Action::GiveWay(node)
             | Action::Fail(node, _) => {
@@ -533,9 +546,7 @@ impl Model for Pair {
                 changed(&mut state, node, &mut |standing| {
                     disturb(standing, now, action, trusts)
                 });
-                let is_failure = matches!(action, Action::Fail(..));
-                state.failures += u8::from(is_failure);
-                state.paths += u8::from(!is_failure);
+                state.count(action);
             }
             Action::Crash(node) => {
                 self.crash(&mut state, node);
@@ -577,16 +588,7 @@ impl Model for Pair {
     }
 }
 
-/// A backup that has left and is the wire as before does not trust its log.
-fn doubt(state: &mut State, node: usize, leaves: bool) {
-    let now = state.now;
-    let node = &mut state.nodes[node];
-    if !leaves && node.standing.role() == Role::Backup {
-        node.doubts = Some(now);
-    }
-}
-
-/// What a path, or a step that fails, makes of a node's standing. A node that does not trust its log takes over from nobody that it hears.
+/// What an order, a path, or a step that fails makes of a node's standing. A node that does not trust its log takes over from nobody that it hears.
 fn disturb(standing: &mut Standing, now: Instant, action: Action, trusts: bool) -> Option<Change> {
     match action {
         Action::Path(_, knows) => {
@@ -596,6 +598,8 @@ fn disturb(standing: &mut Standing, now: Instant, action: Action, trusts: bool) 
         }
         Action::TakeOver(_) if trusts => standing.on_handover(now),
         Action::GiveWay(_) if standing.role() == Role::Backup => standing.set_leaves(now, true),
+        Action::Leave(_, leaves) => standing.set_leaves(now, leaves),
+        Action::Stay(_) => standing.set_leaves(now, false),
         Action::Fail(_, has_failed) => standing.set_failed(now, has_failed),
         _ => None,
     }
