@@ -86,6 +86,7 @@ fn a_late_handshake_opens_nothing() {
 #[test]
 fn who_may_not_speak_any_more_has_nothing_executed() {
     hold([scenario!("seed-58016449")]);
+    shows(Defect::DecideMute, scenario!("decide-mute"));
 }
 
 /// Under `fail-stop`: a worker died, the wire took its connections over, and its agent was killed or stopped. The primary went on alone,
@@ -96,6 +97,7 @@ fn a_wire_speaks_for_nobody_when_its_lease_is_over() {
         scenario!("adopted-agent-killed"),
         scenario!("adopting-agent-stopped"),
     ]);
+    shows(Defect::AdoptForever, scenario!("adopt-forever"));
 }
 
 /// The arbiter's grant came during the takeover. What a survivor did before and after it was not looked at.

@@ -89,7 +89,7 @@ fn gone_alone(draw: &mut Draw) -> Story {
         ),
     ];
     Story {
-        bytes_max: draw.pick(&[None, Some(60_000), Some(300_000)]),
+        bytes_max: draw.pick(&[None, Some(60_000), Some(100_000)]),
         ..Story::of(faults)
     }
 }
