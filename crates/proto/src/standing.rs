@@ -122,6 +122,8 @@ pub struct Standing {
     promised_until: Instant,
     /// The arbiter was asked in this role: it may have given an epoch without this node knowing.
     has_asked: bool,
+    /// The fence's command runs: the peer, which may have come back meanwhile, will be off when it ends.
+    is_fencing: bool,
     /// The primary is silent or yields, and the lease was over: the arbiter decides.
     is_wanted: bool,
     /// It knows the last epoch that the witness has written down: a new pair must not begin behind it, and what an agent that died had
@@ -154,6 +156,7 @@ impl Standing {
             ask_at: now,
             promised_until: Instant::ZERO,
             has_asked: false,
+            is_fencing: false,
             is_wanted: false,
             knows: config.arbiter != Arbiter::Witness,
             has_forgotten: false,
@@ -262,6 +265,7 @@ impl Standing {
         self.ask_at = now + ASK_AGAIN;
         let wanted = self.wanted();
         self.has_asked |= wanted != Some(0);
+        self.is_fencing = self.config.arbiter == Arbiter::Fence;
         wanted
     }
 
@@ -287,6 +291,7 @@ impl Standing {
 
     /// The arbiter's answer for `epoch`.
     pub fn on_verdict(&mut self, now: Instant, epoch: u64, verdict: Verdict) -> Option<Change> {
+        self.is_fencing = false;
         if self.wanted() != Some(epoch) {
             return None; // what it was asked for is not wanted any more
         }

@@ -34,9 +34,10 @@ impl Standing {
             (Role::Standby, Role::Primary | Role::Claiming) => {
                 (may_serve_it && word.epoch >= self.epoch).then_some(Event::PeerServes)
             }
-            // To what this node said last; or said before it began anew, and has forgotten.
+            // To what this node said last; or said before it began anew, and has forgotten. Not one that is about to be switched off.
             (Role::Primary | Role::Sole, Role::Returning) => {
-                ((same || later) && !word.leaves && !self.has_failed).then_some(Event::PeerReturns)
+                let is_wanted = !word.leaves && !self.has_failed && !self.is_fencing;
+                ((same || later) && is_wanted).then_some(Event::PeerReturns)
             }
             (Role::Claiming, Role::Returning) => {
                 ((same || later) && !word.leaves && !self.has_asked).then_some(Event::PeerReturns)

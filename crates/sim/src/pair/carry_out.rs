@@ -173,11 +173,14 @@ impl Station {
         self.destroy_sockets();
     }
 
-    /// Asks the arbiter, whose answer comes later.
+    /// Asks the arbiter, whose answer comes later. As in the daemon, nothing is asked again before its answer has been read.
     fn confirm(&mut self, now: Instant, epoch: u64) {
         let Some(arbiter) = self.config.arbiter.clone() else {
             return;
         };
+        if self.verdicts.iter().any(|answer| answer.epoch == epoch) {
+            return;
+        }
         let node = self.config.number;
         let question = Question { node, epoch };
         let at = self.clock.when(now);

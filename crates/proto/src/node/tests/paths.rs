@@ -349,6 +349,25 @@ fn a_node_waits_before_it_has_its_peer_fenced() {
     assert_eq!(two.nodes[0].role(0).0, Role::Sole);
 }
 
+/// A fence that is slower than a boot: a wire that it is about to switch off would be missed again, and fenced again, for ever.
+#[test]
+fn a_peer_that_comes_back_while_it_is_being_fenced_is_not_counted_on_before_that_is_over() {
+    let mut two = Two::with_paths(Arbiter::Fence);
+    two.verdict = None;
+    two.kill(1).pass(LONG);
+    assert!(!two.asked[0].is_empty());
+    two.start(1).link(true);
+    two.pass(LONG);
+    assert_eq!(two.roles().map(|(role, _)| role), [Role::Sole, Role::Returning]);
+    let (now, epoch) = (two.now, two.asked[0][0]);
+    two.kill(1);
+    two.nodes[0].handle_verdict(now, 0, epoch, Verdict::Granted);
+    two.verdict = Some(Verdict::Granted);
+    two.pass(SHORT).start(1).link(true);
+    two.pass(LONG);
+    assert_eq!(two.roles().map(|(role, _)| role), [Role::Primary, Role::Backup]);
+}
+
 #[test]
 fn where_no_link_tells_the_nodes_meet_unless_one_has_lost_the_outside() {
     for cut in 0..2 {

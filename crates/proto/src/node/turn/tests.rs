@@ -141,8 +141,15 @@ fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action,
             Action::Drain { service } => node.handle_drained(*now, service),
             Action::Activate { service, connection } => node.handle_live(*now, service, connection),
             Action::HandOver { service, connection } => {
-                let endpoint = &endpoints[&(service, connection)];
-                let taken = node.hand_over(*now, service, connection, endpoint);
+                // Restored before this call, its socket has what is in the log.
+                let restored = endpoints.remove(&(service, connection));
+                let endpoint = restored.unwrap_or_else(|| {
+                    node.table(service)
+                        .get(connection)
+                        .expect("it is open")
+                        .endpoint()
+                });
+                let taken = node.hand_over(*now, service, connection, &endpoint);
                 assert!(taken.is_some(), "its socket has all that is in the log");
             }
             _ => {}
