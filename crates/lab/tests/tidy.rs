@@ -1,11 +1,11 @@
-//! The house rules that no other tool holds: files fit a head, unsafe code has one room, nothing is left unfinished.
+//! The house rules that no other tool holds: a file has one subject, unsafe code has one room, nothing is left unfinished.
 //! (Functions fit a screen: clippy's `too_many_lines`, set in `clippy.toml`.)
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Lines of a file, its unit tests not counted.
-const LINES_MAX: usize = 500;
+const LINES_MAX: usize = 900;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -53,7 +53,7 @@ fn is_test(path: &Path) -> bool {
 }
 
 #[test]
-fn files_fit_a_head() {
+fn a_file_holds_one_subject() {
     let mut too_long = Vec::new();
     for (path, text) in all(&[".rs", ".c", ".h"]) {
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
@@ -64,7 +64,7 @@ fn files_fit_a_head() {
     }
     assert!(
         too_long.is_empty(),
-        "split by room, not by size:\n{}",
+        "more than one subject, probably; split by subject, not by size:\n{}",
         too_long.join("\n")
     );
 }

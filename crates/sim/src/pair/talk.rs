@@ -70,6 +70,14 @@ impl Talk {
             Self::Echo(_) => false,
         }
     }
+
+    /// Whether it has sent the request with this number.
+    pub fn has_sent(&self, id: u64) -> bool {
+        match self {
+            Self::Http(client) => client.has_sent(id),
+            Self::Echo(_) => false,
+        }
+    }
 }
 
 impl App for Talk {

@@ -60,7 +60,13 @@ pub(super) fn judge(
     let violations = &mut outcome.violations;
     violations.extend(seen.into_iter().map(|(_, violation)| violation));
     if !outcome.was_split {
-        let again = scene.ledger().violations_of_many();
+        // Two nodes may both execute what such a client asks for.
+        let is_excused = |id| {
+            let is_vain = |client| judge.was_lent_in_vain(client) || judge.was_outlasted(client);
+            clients(scene)
+                .any(|(_, client, talk)| is_vain(client) && talk.is_some_and(|(talk, _)| talk.has_sent(id)))
+        };
+        let again = scene.ledger().violations_of_many(is_excused);
         violations.extend(again.into_iter().map(|what| Violation::new("execution", what)));
     }
     for (index, client, talk) in clients(scene) {

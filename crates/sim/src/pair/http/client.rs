@@ -36,6 +36,8 @@ pub struct Client {
     /// The body that the server has not asked for yet.
     withheld: Option<Vec<u8>>,
     unanswered: VecDeque<Request>,
+    /// All requests that were sent, by their numbers.
+    sent: Vec<u64>,
     received: Vec<u8>,
     reply: Option<Reply>,
     is_over: bool,
@@ -69,6 +71,7 @@ impl Client {
             outgoing: VecDeque::new(),
             withheld: None,
             unanswered: VecDeque::new(),
+            sent: Vec::new(),
             received: Vec::new(),
             reply: None,
             is_over: false,
@@ -109,6 +112,11 @@ impl Client {
             .is_some_and(|request| !request.is_repeatable() || request.is_poison)
     }
 
+    /// Whether it has sent the request with this number.
+    pub fn has_sent(&self, id: u64) -> bool {
+        self.sent.contains(&id)
+    }
+
     fn send(&mut self, now: Instant) {
         while let Some(next) = self.planned.front()
             && (self.unanswered.is_empty()
@@ -124,6 +132,7 @@ impl Client {
                 Some(upload) => self.outgoing.extend(upload.bytes()),
                 None => {}
             }
+            self.sent.push(next.request.id);
             self.unanswered.push_back(next.request);
             self.planned.pop_front();
         }
