@@ -290,9 +290,11 @@ impl Station {
                 socket.probe();
             }
         });
+        let (gate, epoch) = self.wire.gate();
+        let is_lent = gate == Gate::Takeover && self.until.is_some();
         self.judge
             .borrow_mut()
-            .on_live(self.config.number, endpoint.client);
+            .on_live(self.config.number, endpoint.client, is_lent.then_some(epoch));
         let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
         if let Some(connection) = self.core.table(0).get(id).filter(|_| !is_quiet) {
             for packet in takeover::wake(connection, offered, now) {

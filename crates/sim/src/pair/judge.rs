@@ -537,9 +537,12 @@ impl Judge {
     }
 
     /// A socket that was restored on a node speaks from now on.
-    pub(super) fn on_live(&mut self, node: usize, client: SocketAddr) {
+    ///
+    /// `lent`: the epoch, if the node speaks alone by its lease. What it has executed then is lent, too, before it says a word.
+    pub(super) fn on_live(&mut self, node: usize, client: SocketAddr, lent: Option<u64>) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.live_at = Some(node);
+            flow.lent = lent.map(|epoch| (epoch, node)).or(flow.lent);
         }
     }
 
