@@ -32,7 +32,8 @@ use crate::role::Role;
 const ASK_EVERY: Duration = Duration::from_millis(200);
 /// Age at which a proof is doubted: an answer is missing, not only late.
 const PROOF_MAX: Duration = Duration::from_millis(250);
-/// Length of a doubt after which the outside is lost. Longer than the pause of a router that limits its answers.
+/// Length of a doubt after which the outside is lost. Longer than the pause of a router that limits its answers. New trouble prolongs a
+/// doubt to twice this length at most.
 const DOUBT_MAX: Duration = Duration::from_millis(250);
 /// Time after which hosts that never answered this node, but answer the peer, are lost to this node.
 const NEVER_ANSWERED: Duration = Duration::from_secs(1);
@@ -231,7 +232,7 @@ impl Path {
     /// Whether the cable of the service's interface carries a signal.
     pub(crate) fn set_carrier(&mut self, now: Instant, has_carrier: bool) {
         if std::mem::replace(&mut self.has_carrier, has_carrier) != has_carrier {
-            self.doubt(now);
+            self.doubt_anew(now);
         }
     }
 
@@ -258,9 +259,11 @@ impl Path {
         let is_old = |at| now.since(at) >= self.detector.patience() / 2;
         let begins = is_troubled && !was_troubled && self.proved.is_none_or(is_old);
         // What both had lost is back, perhaps for both.
-        let ends = !is_troubled && was_troubled && self.doubted.is_some();
-        if begins || ends {
+        let ends = !is_troubled && was_troubled && self.is_doubt_over(now);
+        if begins {
             self.doubt(now);
+        } else if ends {
+            self.doubt_anew(now);
         }
     }
 
@@ -269,8 +272,23 @@ impl Path {
         self.first_asked = None;
     }
 
+    /// There is trouble. It prolongs a doubt, but not for ever: else a path that is lost would never be found to be.
     fn doubt(&mut self, now: Instant) {
+        let since = self.doubted.unwrap_or(now);
+        self.doubt_anew(now);
+        self.doubted = Some(since);
+    }
+
+    /// All may be well again, or nothing.
+    fn doubt_anew(&mut self, now: Instant) {
         (self.doubted, self.distrusts, self.ask_at) = (Some(now), Some(now), now);
+    }
+
+    /// Whether a doubt has lasted for so long that the outside is lost.
+    fn is_doubt_over(&self, now: Instant) -> bool {
+        let lasts = |since: Option<Instant>, time| since.is_some_and(|since| now.since(since) >= time);
+        let had_time = lasts(self.distrusts, DOUBT_MAX / 2) || lasts(self.doubted, DOUBT_MAX * 2);
+        lasts(self.doubted, DOUBT_MAX) && had_time
     }
 
     /// Time has passed; `peer_is_late` says whether the peer is overdue on all links. To be called at least once per heartbeat interval;
@@ -285,7 +303,9 @@ impl Path {
             self.late = None;
         } else if self.late.is_none() {
             self.late = Some(now);
-            self.doubt(now);
+            if self.doubted.is_none() {
+                self.doubt(now);
+            }
         }
         let is_old = self.answered.is_some_and(|at| now.since(at) >= PROOF_MAX);
         if is_old && self.doubted.is_none() {
@@ -356,7 +376,7 @@ impl Path {
             (None, _) if peer_reaches && since(self.first_asked, NEVER_ANSWERED) => Outside::Lost,
             (None, _) => Outside::Unknown,
             (Some(_), None) => Outside::Reached,
-            (Some(_), doubted) if since(doubted, DOUBT_MAX) => Outside::Lost,
+            (Some(_), Some(_)) if self.is_doubt_over(now) => Outside::Lost,
             (Some(_), Some(_)) => Outside::Doubted,
         }
     }

@@ -269,6 +269,32 @@ fn a_proof_is_as_old_as_its_question() {
     assert_eq!(path.outside(at(300)), Outside::Doubted);
 }
 
+/// Heartbeats that are late again and again, on a bad network, do not hide that no host answers any more.
+#[test]
+fn trouble_upon_trouble_does_not_prolong_a_doubt_for_ever() {
+    let mut path = path();
+    let word = |outside| PathWord {
+        outside,
+        hears: Some(true),
+    };
+    let lost = (100..).step_by(10).find(|&now| {
+        let is_bad = now / 30 % 2 == 0;
+        path.on_sign(at(now));
+        path.on_word(
+            at(now),
+            Some(word(if is_bad {
+                Outside::Doubted
+            } else {
+                Outside::Unknown
+            })),
+        );
+        path.on_timeout(at(now), is_bad);
+        let _ = path.asks(at(now));
+        path.outside(at(now)) == Outside::Lost || now > 2_000
+    });
+    assert!(lost.is_some_and(|lost| lost <= 1_000), "{lost:?}");
+}
+
 /// What both nodes miss while they reach each other is a host, not a path.
 #[test]
 fn hosts_that_are_gone_for_both_do_not_make_a_node_unreached() {
