@@ -166,7 +166,9 @@ impl Standing {
             has_failed: false,
         };
         standing.grant(now); // what the agent before has granted is not known
-        standing.keep_promise(now); // nor what it has promised
+        if found.is_some() {
+            standing.keep_promise(now); // nor what it has promised
+        }
         standing
     }
 
@@ -283,7 +285,9 @@ impl Standing {
             }
             Role::Backup => {
                 let at = self.ask_at.max(self.promised_until);
-                (self.is_wanted && self.is_reached).then_some(at)
+                // One that leaves begins nothing, but must know what it was given.
+                let may_ask = !self.leaves() || self.has_asked;
+                (self.is_wanted && self.is_reached && may_ask).then_some(at)
             }
             Role::Joining | Role::Primary | Role::Returning | Role::Standby => None,
         }
@@ -296,7 +300,11 @@ impl Standing {
             return None; // what it was asked for is not wanted any more
         }
         match verdict {
-            Verdict::Failed => None,
+            Verdict::Failed => {
+                // A witness may have decided all the same. A command that failed has switched nobody off.
+                self.has_asked &= self.config.arbiter == Arbiter::Witness;
+                None
+            }
             _ if epoch == 0 => {
                 self.on_written(verdict);
                 None

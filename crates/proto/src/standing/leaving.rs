@@ -11,10 +11,14 @@ impl Standing {
         self.leaves || self.has_failed
     }
 
-    /// Whether this node tells its peer not to count on it.
+    /// Whether this node tells its peer not to count on it. A backup promises with that word that it takes nothing over, so not while the
+    /// arbiter may still give it the epoch that it has asked for.
     pub const fn says_that_it_leaves(&self) -> bool {
-        let is_mute = matches!(self.role, Role::Joining | Role::Returning | Role::Standby);
-        self.leaves() || is_mute && self.fitness.is_out
+        match self.role {
+            Role::Joining | Role::Returning | Role::Standby => self.leaves() || self.fitness.is_out,
+            Role::Backup => self.leaves() && !self.has_asked,
+            Role::Primary | Role::Claiming | Role::TakingOver | Role::Sole => self.leaves(),
+        }
     }
 
     /// What this node's path allows it to begin, and whether clients reach it.
