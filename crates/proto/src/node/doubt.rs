@@ -116,7 +116,10 @@ impl Node {
     pub(super) fn distrust_log(&mut self, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         if service.role() == Role::TakingOver && service.doubted.take().is_some() {
-            service.table.distrust();
+            let table = &mut service.table;
+            table.distrust();
+            table.forget_said();
+            table.forget_handshakes();
         }
     }
 

@@ -469,3 +469,27 @@ fn a_socket_that_lacks_output_is_not_gone_on_with() {
         assert_eq!(node.role(0).0, Role::Sole);
     }
 }
+
+/// The wire had left, so the primary may have gone on alone and said more than the log tells, also where a handshake was under way.
+#[test]
+fn a_wire_in_doubt_continues_nothing() {
+    for is_in_doubt in [false, true] {
+        let mut node = wire(1);
+        open(&mut node, 0, 1..=2, b"GET / HTTP/1.1\r\n\r\n");
+        say(&mut node, 0, 3, Direction::In, Flags::SYN, (0, b""));
+        say(&mut node, 0, 3, Direction::Out, Flags::SYN_ACK, (0, b""));
+        let mut now = at(10);
+        if is_in_doubt {
+            node.handle_leave(now, 0, true);
+            node.handle_leave(now, 0, false);
+        }
+        let mut done = Vec::new();
+        while node.role(0).0 != Role::Sole && now < at(4000) {
+            now += BEAT / 2;
+            node.handle_timeout(now);
+            done.extend(carry_out(&mut node, &mut now, Duration::ZERO));
+        }
+        assert_eq!(node.role(0).0, Role::Sole);
+        assert_eq!(restored(&done).len(), if is_in_doubt { 0 } else { 3 });
+    }
+}
