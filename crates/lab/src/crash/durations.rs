@@ -17,6 +17,8 @@ pub struct Durations {
     pub detection: Vec<f64>,
     /// Of each connection at work: the stall less that.
     pub beyond_detection: Vec<f64>,
+    /// Whether those are waits for a claim, whose path has lost what was under way. (A takeover has it in the log.)
+    pub is_lossy: bool,
     /// From there until the connection could go on.
     pub takeover: Vec<f64>,
     /// From there until bytes flowed again.
@@ -108,6 +110,7 @@ impl Durations {
     /// promise if it `is_promised`.
     pub fn add_claim(&mut self, felt: Felt<'_>, fault_at: Instant, claimed_at: Instant, is_promised: bool) {
         let detection = ms(fault_at.as_nanos(), claimed_at.as_nanos());
+        self.is_lossy |= is_promised;
         self.detection
             .extend(felt.client.connections.iter().map(|_| detection));
         if is_promised {
@@ -122,6 +125,7 @@ impl Durations {
         self.second_stall.extend(other.second_stall);
         self.detection.extend(other.detection);
         self.beyond_detection.extend(other.beyond_detection);
+        self.is_lossy |= other.is_lossy;
         self.takeover.extend(other.takeover);
         self.restart_gap.extend(other.restart_gap);
         self.baseline_gap.extend(other.baseline_gap);

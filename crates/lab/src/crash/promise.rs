@@ -9,6 +9,10 @@ use crate::client::Spread;
 /// What a takeover or a claim may add to detection and round trip, in milliseconds.
 const ALLOWANCE_MS: f64 = 20.0;
 
+/// Linux's shortest retransmission timeout (TCP_RTO_MIN), in milliseconds. A claim follows a path that has lost what was under way, and
+/// nobody can make a client repeat that before its first timeout (docs/KERNEL.md).
+const RETRANSMISSION_MS: f64 = 200.0;
+
 /// The promise, measured over the connections at work. In milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BusyStall {
@@ -18,7 +22,9 @@ pub struct BusyStall {
     pub fault_free_gap_p99_ms: f64,
     /// The emulated round trip; 0 without one, for that of the cables is some 0.1 ms.
     pub rtt_ms: f64,
-    /// The sum of those two and of 20 ms.
+    /// The client's first retransmission timeout, after a claim; 0 after a takeover.
+    pub retransmission_ms: f64,
+    /// The sum of those three and of 20 ms.
     pub limit_ms: f64,
     /// Whether the first is not above the limit.
     pub kept: bool,
@@ -31,11 +37,17 @@ impl BusyStall {
         let p99 = |values: &[f64]| Some(Spread::of(values.iter().copied())?.p99);
         let beyond_detection_p99_ms = p99(&durations.beyond_detection)?;
         let fault_free_gap_p99_ms = p99(&durations.fault_free_gap)?;
-        let limit_ms = fault_free_gap_p99_ms + rtt_ms + ALLOWANCE_MS;
+        let retransmission_ms = if durations.is_lossy {
+            RETRANSMISSION_MS
+        } else {
+            0.0
+        };
+        let limit_ms = fault_free_gap_p99_ms + rtt_ms + retransmission_ms + ALLOWANCE_MS;
         Some(Self {
             beyond_detection_p99_ms,
             fault_free_gap_p99_ms,
             rtt_ms,
+            retransmission_ms,
             limit_ms,
             kept: beyond_detection_p99_ms <= limit_ms,
         })
@@ -45,11 +57,12 @@ impl BusyStall {
     #[must_use]
     pub fn line(&self) -> String {
         format!(
-            "busy, p99: stall beyond detection {:.2} ms, promised <= {:.2} ms (fault-free gap {:.2} + RTT {:.1} + {ALLOWANCE_MS}): {}",
+            "busy, p99: stall beyond detection {:.2} ms, promised <= {:.2} ms (fault-free gap {:.2} + RTT {:.1} + timeout {:.0} + {ALLOWANCE_MS}): {}",
             self.beyond_detection_p99_ms,
             self.limit_ms,
             self.fault_free_gap_p99_ms,
             self.rtt_ms,
+            self.retransmission_ms,
             if self.kept { "kept" } else { "NOT KEPT" },
         )
     }
@@ -71,6 +84,10 @@ mod tests {
         assert!(!BusyStall::of(&durations, 19.0).unwrap().kept);
         durations.beyond_detection[0] = 1000.0; // one in a hundred
         assert!(BusyStall::of(&durations, 20.0).unwrap().kept);
+        assert!(!BusyStall::of(&durations, 0.0).unwrap().kept);
+        durations.is_lossy = true; // a claim
+        let claim = BusyStall::of(&durations, 0.0).unwrap();
+        assert_eq!((claim.limit_ms, claim.kept), (225.0, true));
         durations.beyond_detection.clear();
         assert_eq!(BusyStall::of(&durations, 20.0), None);
     }
