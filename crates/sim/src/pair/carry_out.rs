@@ -291,7 +291,7 @@ impl Station {
             }
         });
         let (gate, epoch) = self.wire.gate();
-        let is_lent = gate == Gate::Takeover && self.until.is_some();
+        let is_lent = gate == Gate::Takeover && self.until.is_some_and(|until| now < until);
         self.judge
             .borrow_mut()
             .on_live(self.config.number, endpoint.client, is_lent.then_some(epoch));
