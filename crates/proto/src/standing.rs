@@ -132,6 +132,8 @@ pub struct Standing {
     /// That epoch is this node's, which does not know any more what it has said in it.
     has_forgotten: bool,
     leaves: bool,
+    /// This backup had left, and the primary has not confirmed since that it did not go on alone.
+    is_unconfirmed: bool,
     /// What this node's path allows it to begin.
     fitness: Fitness,
     /// Clients reach this node, as far as it knows: else it asks no arbiter and takes nobody for dead, since the fault may be its own.
@@ -161,6 +163,7 @@ impl Standing {
             knows: config.arbiter != Arbiter::Witness,
             has_forgotten: false,
             leaves: false,
+            is_unconfirmed: false,
             fitness: Fitness::WHOLE,
             is_reached: true,
             has_failed: false,
@@ -358,6 +361,7 @@ impl Standing {
     /// The peer has answered what this node sent: a lease runs from the sending.
     fn extend_lease(&mut self, word: &Word) {
         let fresh = word.echo.filter(|sent| *sent > self.echoes_after);
+        self.is_unconfirmed &= fresh.is_none();
         let until = fresh.map(|sent| sent + self.config.lease);
         self.lease_until = self.lease_until.max(until);
     }
@@ -422,6 +426,11 @@ impl Standing {
             if self.leaves() {
                 return None; // it has promised not to
             }
+            if self.is_unconfirmed {
+                // A primary that cannot be heard may be serving alone. One that can be heard confirms first.
+                let is_silent = event == Event::PeerSilent;
+                return is_silent.then(|| self.change(now, Event::Withdrawn, 0)).flatten();
+            }
             if event == Event::PeerSilent && !self.is_reached {
                 return None; // the silence may be this node's fault
             }
@@ -468,6 +477,7 @@ impl Standing {
             self.lease_until = None;
             (self.has_asked, self.is_wanted) = (false, false);
         }
+        self.is_unconfirmed = false;
         self.role = to;
         self.grant(now);
         Some(Change { from, to, event })

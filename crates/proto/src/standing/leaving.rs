@@ -46,7 +46,7 @@ impl Standing {
         }
         if left && !leaves && self.role == Role::Backup {
             self.keep_promise(now);
-            self.echoes_after = now;
+            (self.echoes_after, self.is_unconfirmed) = (now, true);
         }
         match self.role {
             Role::Returning if leaves => self.change(now, Event::Withdrawn, 0),
