@@ -10,10 +10,10 @@
 
 #define SERVICES_MAX 64
 
-/* What a node does with the packets of one service. Changing it is one store: the gate. */
+/* The gate: what a node does with the packets of one service. The agent changes it by one store. */
 enum mode {
 	MODE_OFF = 0,      /* not ours: packets pass untouched */
-	MODE_FORWARD = 1,  /* backup without a log: forwards only (the benchmark's baseline) */
+	MODE_FORWARD = 1,  /* backup without a log: only forwards (the benchmark's baseline) */
 	MODE_WIRE = 2,     /* backup: log, then release */
 	MODE_TAKEOVER = 3, /* the gate is closed to the old primary; connections become local one by one */
 	MODE_SOLE = 4,     /* every connection is local; the old primary stays mute */
@@ -44,126 +44,126 @@ struct service_state {
 	__be16 port;         /* of the service */
 	__u8 zero[2];
 	__u32 holds;         /* enum holds, stored by the agent alone */
-	__u32 server_dead;   /* so many listeners' processes died: its kernel's RSTs are not speech; cleared by the agent */
-	__u64 deaths;        /* sockets of this service released by dying processes */
-	__u64 peer_seen_ns;  /* last packet of the service that the other node sent here, CLOCK_MONOTONIC */
-	__u64 epoch;         /* of the mode; for the agent that goes on from here */
-	__u64 unlogged;      /* packets that passed unlogged since the agent was away for too long, or were about to when a gate closed */
-	__u64 until_ns;      /* the right to speak alone ends then, CLOCK_MONOTONIC; 0: it does not end */
-	__u64 hold_until_ns; /* until then nothing that clients send gets to the primary, CLOCK_MONOTONIC */
-	__u32 caps;          /* the map `caps` has something for this service; stored by the agent alone */
-	__u32 consented;     /* the primary has taken this wire for its backup; for the agent that goes on from here */
-	__u8 own_address[16]; /* this node's, which its own programs have as the service's clients; zeros: they are refused */
-	__u32 own_mss;       /* bytes of a segment of theirs: it may have to leave this node */
-	__u32 crash_codes[8]; /* bit n: of this service's processes, exit code n counts as a crash */
-	__u32 doubted;       /* the other node may have gone on alone, and has not said that it did not; for the agent that goes on from here */
+	__u32 server_dead;   /* number of listeners whose process died; while not 0, this kernel's RSTs are not speech; cleared by the agent */
+	__u64 deaths;        /* number of this service's sockets that dying processes released */
+	__u64 peer_seen_ns;  /* when the other node last sent a packet of the service here, CLOCK_MONOTONIC */
+	__u64 epoch;         /* epoch of the mode, kept for a successor of the agent */
+	__u64 unlogged;      /* number of packets that passed unlogged because the agent was away, or were about to when a gate closed */
+	__u64 until_ns;      /* end of the right to speak alone, CLOCK_MONOTONIC; 0: no end */
+	__u64 hold_until_ns; /* until then no payload and no FIN of a client reaches the primary, CLOCK_MONOTONIC; 0: no hold */
+	__u32 caps;          /* 1: the map `caps` may have entries for this service; stored by the agent alone */
+	__u32 consented;     /* 1: the primary accepted this wire as its backup; kept for a successor of the agent */
+	__u8 own_address[16]; /* address from which this node's own programs use the service; zeros: their connections are refused */
+	__u32 own_mss;       /* MSS of those programs' connections, in bytes: their segments must fit the service interface */
+	__u32 crash_codes[8]; /* bit n is set if exit code n of this service's processes counts as a crash */
+	__u32 doubted;       /* 1: the other node may have gone on alone, and has not denied it yet; kept for a successor of the agent */
 };
 
-/* What the maps `held` and `undecided` have for a service. */
+/* Which of the maps `held` and `undecided` the programs must look at for a service. */
 enum holds {
-	HOLDS_NOTHING = 0, /* nothing */
-	HOLDS_SOME = 1,    /* maybe something in `held`; in MODE_TAKEOVER, all clients whose connections are being decided in `undecided` */
-	HOLDS_UNTOLD = 2,  /* maybe something in `held`; in MODE_TAKEOVER it is not known yet who is `undecided`, so new connections wait */
+	HOLDS_NOTHING = 0, /* neither map has an entry */
+	HOLDS_SOME = 1,    /* `held` may have entries; in MODE_TAKEOVER, `undecided` has all clients whose connections are being decided */
+	HOLDS_UNTOLD = 2,  /* `held` may have entries; in MODE_TAKEOVER, `undecided` is not filled yet, so all SYNs wait */
 };
 
-/* Binary logarithm of the bits in the map `undecided`: with ten thousand clients in it, 12 of 10,000 strangers seem to be, too. */
+/* Binary logarithm of the number of bits in the map `undecided`. With 10,000 clients in it, 12 of 10,000 strangers seem to be in it. */
 #define UNDECIDED_LOG2 23
 
-/* Binary logarithm of the bits in each generation of the map `known`: with 100,000 clients, one stranger in 40 seems to be known. */
+/* Binary logarithm of the number of bits in a generation of the map `known`. With 100,000 clients, one stranger in 40 seems known. */
 #define KNOWN_LOG2 22
 
-/* A connection, by its client. */
+/* Key of a connection: its client and its service. */
 struct client_key {
 	__u8 address[16];
 	__be16 port;
 	__u16 service;
 };
 
-/* The value in `held`: a connection that is not the primary's any more. */
+/* Value in the map `held`, for a connection that no longer belongs to the primary. */
 enum held {
 	HELD_UNDECIDED = 1, /* being decided: its SYNs wait */
-	HELD_DECIDED = 2,   /* local, as long as it lives */
+	HELD_DECIDED = 2,   /* local until the connection ends */
 };
 
-/* How far a client may send, by struct client_key: the agent's word. */
+/* How far a slowed client may send. Key: struct client_key. Written by the agent. */
 struct cap {
-	__u32 edge;  /* the first sequence number that it may not send */
-	__u32 shift; /* of its window field */
+	__u32 edge;  /* the first sequence number that the client may not send */
+	__u32 shift; /* scale of the window field in segments to the client */
 };
 
-/* What such a client was offered: the wire's word. The agent makes it before the cap and removes it after. */
+/* How far a slowed client was allowed to send so far. Updated by the wire. The agent adds it before the cap and removes it after. */
 struct promise {
 	__u32 edge;
-	__u32 certain; /* a segment has passed since: none before it offered more */
+	__u32 certain; /* 1: a segment has passed since the promise was added, so no earlier segment offered more than `edge` */
 };
 
-/* In the ring of deaths: a dying process has released this socket. */
+/* Record in the ring of deaths: a dying process has released this socket. */
 struct death_record {
 	struct client_key client; /* zeros if it was a listener */
 	__u32 listener;
 };
 
 struct node_state {
-	__u32 agent_asleep;  /* the agent waits for a wake-up; else it polls and none is sent */
+	__u32 agent_asleep;  /* 1: the agent waits for a wake-up; 0: it polls, and no wake-up is sent */
 	__u32 known_generation; /* bit 0: which half of the map `known` is the younger generation; stored by the agent alone */
-	__u64 netns_cookie;  /* processes of other network namespaces are not ours */
+	__u64 netns_cookie;  /* the node's network namespace; sockets of other namespaces are ignored */
 	__u64 agent_seen_ns; /* when the agent last looked at the rings, CLOCK_MONOTONIC */
-	__u64 agent_timeout_ns; /* away for longer than this, it does not keep packets from passing */
+	__u64 agent_timeout_ns; /* when the agent has been away for longer than this, packets pass though the rings are full */
 };
 
-/* Before each packet in the rings; the packet follows from its IP header on. */
+/* Header of each record in the rings. The packet follows, from its IP header on. */
 struct record {
 	__u64 time_ns; /* CLOCK_MONOTONIC */
 	__u32 len;     /* bytes of packet that follow */
 	__u16 service; /* index into the state array */
 	__u8 direction;
 	__u8 flags;
-	__u64 after;   /* what is in the other ring of connections before this position comes first */
+	__u64 after;   /* position in the other ring of connections: records before it are to be read first */
 };
 
-#define RECORD_CHECKSUM_TRUSTED 1 /* verified by hardware or left to it by a sender on this machine */
-#define RECORD_CHECKSUM_UNKNOWN 2 /* this kernel does not say whether it was left to hardware */
+#define RECORD_CHECKSUM_TRUSTED 1 /* hardware verified the checksum, or a sender on this machine left its computation to hardware */
+#define RECORD_CHECKSUM_UNKNOWN 2 /* this kernel does not say whether the checksum was left to hardware */
 
-/* Why a packet went the way it did; one counter each, per service. Names for people: wire/abi.rs. */
+/* What became of a packet, and why. Each service has a counter for each reason; wire/abi.rs has their readable names. */
 enum reason {
 	REASON_LOGGED_IN = 0,
 	REASON_LOGGED_OUT,
 	REASON_LOGGED_BYTES_IN,
 	REASON_LOGGED_BYTES_OUT,
-	REASON_RING_FULL,         /* could not be logged, so it was dropped; TCP repeats it */
-	REASON_LOG_FAILED,        /* copying failed, so it was dropped */
-	REASON_FRAGMENT,          /* fragments carry no ports; dropped */
-	REASON_MALFORMED,         /* headers cut off; dropped */
-	REASON_FOREIGN_VOICE,     /* spoke for the VIP, but is not the primary; dropped */
+	REASON_RING_FULL,         /* the rings have no room to log it; dropped, TCP repeats it */
+	REASON_LOG_FAILED,        /* copying it into the ring failed; dropped */
+	REASON_FRAGMENT,          /* a fragment, whose ports cannot be read; dropped */
+	REASON_MALFORMED,         /* a packet whose TCP header cannot be read; dropped */
+	REASON_FOREIGN_VOICE,     /* a segment from the VIP that the expected node did not send; dropped */
 	REASON_GATE_CLOSED,       /* the old primary spoke after the gate was closed; dropped */
-	REASON_HELD,              /* logged during a takeover, its connection was not local yet */
-	REASON_PASSED_LOCAL,      /* went to the local stack */
-	REASON_ICMP_FORWARDED,    /* an ICMP error that concerns the primary */
+	REASON_HELD,              /* logged during a takeover because its connection was not local yet; goes no further */
+	REASON_PASSED_LOCAL,      /* passed to the local stack */
+	REASON_ICMP_FORWARDED,    /* an ICMP error that concerns the primary; sent on to it */
 	REASON_EGRESS_UNGUARDED,  /* would have left the primary past the wire; dropped */
-	REASON_EGRESS_MUTE,       /* this node has no part in the service now; dropped */
-	REASON_DEATH_FIN,         /* FIN or RST of a dying process; dropped */
-	REASON_SYN_WAITS,         /* a SYN of a client whose connection is being decided; dropped, it comes again */
+	REASON_EGRESS_MUTE,       /* this node is mute for the service; dropped */
+	REASON_DEATH_FIN,         /* a FIN or RST of a dying process; dropped, or only the FIN removed from data */
+	REASON_SYN_WAITS,         /* a SYN of a client whose connection is being decided; dropped, TCP repeats it */
 	REASON_UNLOGGED,          /* passed without being logged: the log is full and the agent is away */
 	REASON_EGRESS_EXPIRED,    /* the right to speak has ended; dropped */
-	REASON_LED_TO_WIRE,       /* came past the wire: sent there, to be logged */
-	REASON_INPUT_HELD,        /* the primary's state stands still while it is copied; dropped, TCP repeats it */
-	REASON_LOCAL_REFUSED,     /* a program on this node would not have been a client like any other: its connect(2) failed */
-	REASON_CAME_BACK,         /* has been sent to the peer before, which is no primary either; dropped */
+	REASON_LED_TO_WIRE,       /* reached the primary past the wire; sent to the wire, to be logged */
+	REASON_INPUT_HELD,        /* the primary's state must not change while it is copied; dropped, TCP repeats it */
+	REASON_LOCAL_REFUSED,     /* a program on this node could not be treated like any other client; its connect(2) failed */
+	REASON_CAME_BACK,         /* this node already sent it to the peer, which is not the primary either; dropped */
 	REASON_COUNT,
 };
 
-/* skb->mark of packets that the wire releases, so that this node's egress guard knows them. */
+/* skb->mark of packets that the wire releases: this node's egress guard lets them pass. */
 #define MARK_RELEASED 0x5f000001
-/* sk->mark of sockets that are being restored: not ready for packets yet. */
+/* sk->mark of sockets that are being restored: they are not ready for packets yet. */
 #define MARK_RESTORING 0x5f000002
-/* sk->mark of sockets whose process is dying: their FIN and RST are not speech. */
+/* sk->mark of sockets whose process is dying: the guard drops their FIN and RST. */
 #define MARK_DYING 0x5f000003
 
-/* skb->mark and sk->mark of what may leave while the node has no right to speak in general: the nft guard lets it. */
+/* skb->mark and sk->mark of segments that the nft guard lets leave though the node has no general right to speak. A RST is not let. */
 #define MARK_SPEAK 0x5f000004
-/* The same of a RST, of a connection that was decided: it is said on purpose. */
+/* As MARK_SPEAK, but for the deliberate RST of a connection that was decided. */
 #define MARK_END 0x5f000005
-/* skb->mark of a segment of a client on this node that the wire has let pass: without it, nft refuses what did not come by wire. */
+/* skb->mark of segments of clients on this node that the wire has let pass. nft refuses segments that came past the wire. */
 #define MARK_LOCAL 0x5f000006
 
 #ifdef __bpf__

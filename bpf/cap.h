@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Clients that are slowed: what of their windows is withheld (docs/limits.md). */
+/* Slowed clients: the wire reduces the windows that the primary offers them (docs/limits.md). */
 #ifndef STEADFAST_CAP_H
 #define STEADFAST_CAP_H
 
@@ -9,13 +9,14 @@
 static __always_inline __u32 further(__u32 a, __u32 b) { return (__s32)(a - b) > 0 ? a : b; }
 
 /*
- * Withholds from a slowed client what the primary offers beyond its cap, but nothing that it was promised: the first segment passes as
- * it is, and tells what was offered before, since the primary's edge never moves back. What the window field cannot say exactly is
- * rounded to the cap, but never below the promise. crates/proto/src/connection/cap.rs, Promise::pass, does the same.
+ * Reduces the window of a segment to a slowed client, so that it offers nothing beyond the client's cap. A window that the client was
+ * already offered is never taken back. So the first segment passes unchanged: the primary's edge never moves back, so this segment shows
+ * all that was offered before. Where the window field cannot express the cap exactly, the window is rounded down, but never below the
+ * promise. crates/proto/src/connection/cap.rs, Promise::pass, does the same.
  */
 static __noinline int withhold(struct __sk_buff *skb, struct parsed *packet) {
 	struct client_key client = client_of(packet);
-	if (packet->tcp.syn) { /* what was said was of another connection */
+	if (packet->tcp.syn) { /* the cap and the promise belong to the client's earlier connection */
 		bpf_map_delete_elem(&caps, &client);
 		bpf_map_delete_elem(&promises, &client);
 		return 0;
@@ -52,8 +53,8 @@ static __always_inline int withhold_if_any(struct __sk_buff *skb, struct parsed 
 }
 
 /*
- * What the agent says for the primary: an empty segment that repeats its last words, with what was withheld of them. The nft guard lets
- * no RST of the agent's out, and so does this.
+ * Whether a segment is a window update that the agent sends in the primary's name: an empty segment that repeats the primary's last
+ * numbers and offers the window that was withheld. Like the nft guard, this lets no RST of the agent pass.
  */
 static __always_inline _Bool is_update(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (skb->mark != MARK_SPEAK || !*(volatile __u32 *)&state->caps)

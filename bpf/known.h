@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Who is a client of the primary's, and not a stranger. A client is known once the primary has said something to it that shows a completed
+ * Which clients are known, and which are strangers. A client is known once the primary has sent it something that shows a completed
  * handshake: payload, a FIN, or two acknowledgements of different numbers. One acknowledgement shows nothing. Linux answers segments outside
  * the window of a SYN with acknowledgements, which all have the number of its SYN-ACK, and does not limit their rate if such a segment has
- * payload (tcp_check_req, tcp_oow_rate_limited). So `acknowledged` has the last number for each of the strangers that were answered last.
+ * payload (tcp_check_req, tcp_oow_rate_limited). So the map `acknowledged` keeps the last number sent to each of the most recent strangers.
  *
- * Known clients are bits of their keys' hashes, in two generations: what is noted is noted in the younger one, and the agent ends the older
- * one every few seconds, after it has noted all whose connections are open (crates/linux/src/wire/known.rs). A lost bit is noted
- * again with the primary's next word, so nothing here is atomic. A few strangers seem to be known; a secret hash would keep nobody
- * out who may choose his addresses: he could open a connection from one.
+ * The map `known` has one bit for the hash of each known client's key, in two generations. The programs set bits in the younger generation.
+ * Every few seconds the agent starts a new generation with the clients of all open connections and forgets the oldest
+ * (crates/linux/src/wire/known.rs). The primary's next segment sets a lost bit again, so nothing here is atomic. Because of hash collisions
+ * a few strangers seem to be known. A secret hash would not keep an attacker out who can choose addresses: such an attacker can open a
+ * connection from one of them.
  */
 #ifndef STEADFAST_KNOWN_H
 #define STEADFAST_KNOWN_H
@@ -16,7 +17,7 @@
 #include "maps.h"
 #include "parse.h"
 
-/* Of a client's key. It is multiplicative (Knuth, TAOCP 3, 6.4): the high bits are good. */
+/* Hash of a client's key. It is multiplicative (Knuth, TAOCP 3, 6.4), so use the high bits. */
 static __always_inline __u64 hash_of(struct client_key *client) {
 	__u64 words[3] = {};
 	__builtin_memcpy(words, client, sizeof(*client));
@@ -28,7 +29,7 @@ static __always_inline __u64 hash_of(struct client_key *client) {
 	return hash;
 }
 
-/* Whether a word of the primary's to a stranger shows that it is none. */
+/* Whether a segment of the primary to a stranger shows a completed handshake. */
 static __noinline _Bool shows_handshake(struct __sk_buff *skb, struct parsed *packet) {
 	if (!packet->tcp.syn && has_payload_or_fin(skb, packet))
 		return 1;
@@ -38,10 +39,10 @@ static __noinline _Bool shows_handshake(struct __sk_buff *skb, struct parsed *pa
 	if (last && *last == number)
 		return 0;
 	bpf_map_update_elem(&acknowledged, &client, &number, BPF_ANY);
-	return last && !packet->tcp.syn; /* a SYN-ACK is of a new connection */
+	return last && !packet->tcp.syn; /* a SYN-ACK begins a new connection */
 }
 
-/* Whether the client of a segment is known; the primary's word makes it so. A SYN is always a stranger's. */
+/* Whether the client of a segment is known. A segment of the primary can make it known. A SYN always counts as a stranger's. */
 static __always_inline _Bool is_known(struct __sk_buff *skb, struct parsed *packet) {
 	_Bool is_word = packet->direction == DIRECTION_OUT && !packet->tcp.rst;
 	if (packet->tcp.syn) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What this node's own stack has for a client's segment. */
+/* Looks up what this node's own stack has for a client's segment. */
 #ifndef STEADFAST_LOCAL_H
 #define STEADFAST_LOCAL_H
 
@@ -9,11 +9,11 @@
 enum local {
 	LOCAL_NONE,    /* nothing, or a listener, or a socket that is not ready */
 	LOCAL_WAITING, /* an old connection in TIME-WAIT */
-	LOCAL_READY,   /* a socket that may have the segment */
-	LOCAL_COOKIE,  /* the listener, which has answered with a SYN cookie and kept nothing: this segment is the connection's first word */
+	LOCAL_READY,   /* a socket that is ready for the segment */
+	LOCAL_COOKIE,  /* a listener that answered with a SYN cookie and kept no state: this segment makes the connection */
 };
 
-/* Whether a segment for a listener brings back a SYN cookie of it. Where no listener has overflowed lately the kernel says so at once. */
+/* Whether a segment brings back a SYN cookie of this listener. The kernel answers no at once if no listener has overflowed lately. */
 static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed *packet, struct bpf_sock *listener) {
 	__u8 header[sizeof(struct ipv6hdr)] = {};
 	__u32 len = packet->ip.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -24,7 +24,10 @@ static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed 
 	return !bpf_tcp_check_syncookie(listener, header, len, &packet->tcp, sizeof(packet->tcp));
 }
 
-/* A function of its own, or its tuple and header would be on the stack below copy_chunks, which is all that a program may have (512 bytes). */
+/*
+ * Not inlined: its tuple and header would otherwise add to the caller's stack below copy_chunks. A program may use only 512 bytes of
+ * stack along a chain of calls.
+ */
 static __noinline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *found;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Copying a whole packet, linear or not, up to a 64 KB GSO packet, into a ring. */
+/* Copies a whole packet into a ring: linear or not, up to a 64 KB GSO packet. */
 #ifndef STEADFAST_LOG_H
 #define STEADFAST_LOG_H
 
@@ -14,14 +14,14 @@ const volatile _Bool chunks_only = 0;
 
 struct reservation {
 	struct bpf_dynptr bytes;
-	__u32 len; /* of the packet from its IP header on */
+	__u32 len; /* bytes of the packet from its IP header on */
 };
 
 static __always_inline _Bool can_copy_dynptr(void) {
 	return !chunks_only && bpf_ksym_exists(bpf_dynptr_copy) && bpf_ksym_exists(bpf_dynptr_from_skb);
 }
 
-/* Kernels without bpf_dynptr_copy; the record is rounded up to whole chunks. */
+/* For kernels without bpf_dynptr_copy. The record is rounded up to whole chunks. */
 static __noinline int copy_chunks(struct __sk_buff *skb, struct bpf_dynptr *to, __u32 len) {
 	__u32 at = 0;
 	for (int i = 0; i < CHUNKS_MAX && at < len; i++, at += CHUNK) {
@@ -74,18 +74,19 @@ static __always_inline int fill(struct __sk_buff *skb, struct parsed *packet, st
 /* Adds one to a word. An atomic operation that returns a value is a full barrier on every architecture. */
 static __always_inline void count_before_looking(__u64 *word) {
 	__u64 was = __sync_fetch_and_add(word, 1);
-	asm volatile("" : : "r"(was) : "memory"); /* the value is used: else the compiler takes an instruction that is no barrier */
+	asm volatile("" : : "r"(was) : "memory"); /* use the value: otherwise the compiler picks an instruction that is no barrier */
 }
 
 static __always_inline void full_barrier(void) {
 	__u64 word = 0;
-	asm volatile("" : : "r"(&word) : "memory"); /* somebody else might have it, for all the compiler knows */
+	asm volatile("" : : "r"(&word) : "memory"); /* makes the compiler assume that others see the word */
 	count_before_looking(&word);
 }
 
 /*
- * Between publishing a record (the ring's end) and looking at a gate. Reserving takes and gives back a lock: that orders neither CPU's
- * store before a later load, so the gate could be read before the agent can see the record (docs/wire.md, The gate and the ring's end).
+ * Call between publishing a record (the ring's end) and looking at a gate. Reserving takes and releases a lock, which does not order the
+ * store before a later load. Without this barrier, the gate could be read before the agent can see the record (docs/wire.md, The gate and
+ * the ring's end).
  */
 static __always_inline void publish_before_looking(void) { full_barrier(); }
 

@@ -3,20 +3,20 @@
 #ifndef STEADFAST_LOOPBACK_H
 #define STEADFAST_LOOPBACK_H
 
-/* What a program on this node says to a service. */
+/* A segment from a program on this node to a service. */
 static __always_inline int hear_own(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!same_address(packet->ip.source, state->own_address))
-		return TC_ACT_OK; /* without the mark: nft refuses it, and the program hears so */
+		return TC_ACT_OK; /* without the mark nft refuses the segment, and the program gets an error */
 	__u32 mode = mode_now(state);
 	if (mode == MODE_MUTE && packet->tcp.syn)
-		return TC_ACT_OK; /* as above: nobody serves here now */
+		return TC_ACT_OK; /* as above: this node does not serve now */
 	int verdict = mode == MODE_PRIMARY ? release_to_peer(skb, state) : carry(skb, packet, state, mode);
 	if (verdict == TC_ACT_OK && skb->mark != MARK_SPEAK)
 		skb->mark = MARK_LOCAL;
 	return verdict;
 }
 
-/* What the service says to it: through the wire if the peer is that. */
+/* A segment from a service to a program on this node. On the primary it goes through the peer's wire. */
 static __always_inline int say_to_own(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!same_address(packet->ip.destination, state->own_address))
 		return TC_ACT_OK;
@@ -29,7 +29,7 @@ SEC("tc")
 int loopback(struct __sk_buff *skb) {
 	struct parsed packet = {};
 	if (parse(skb, &packet) != PARSE_SEGMENT)
-		return TC_ACT_UNSPEC; /* another node's agent may have a program here, too */
+		return TC_ACT_UNSPEC; /* let the program of another node's agent on lo look at it */
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
 	if (!state || mode_now(state) == MODE_OFF)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The maps. User space pins them all, so that log, counters and gate outlive the agent. */
+/* The maps. User space pins all of them, so that the log, the counters and the gates outlive the agent. */
 #ifndef STEADFAST_MAPS_H
 #define STEADFAST_MAPS_H
 
@@ -13,7 +13,7 @@ struct {
 	__type(value, __u32);
 } services SEC(".maps");
 
-/* The services at each VIP, one bit for each: what cannot be read carries no port. */
+/* The services at each VIP, one bit for each service: for packets whose port cannot be read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SERVICES_MAX);
@@ -21,7 +21,7 @@ struct {
 	__type(value, __u64);
 } vips SEC(".maps");
 
-/* A bit per port number, as it stands in the packet: whether any service has it. */
+/* One bit for each port number, in network byte order: whether any service has this port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536 / 64);
@@ -52,15 +52,15 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-/* Segments of connections: small enough to stay in the CPUs' caches. */
+/* Ring of segments of known connections. Small enough to stay in the CPUs' caches. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 16 << 20);
 } ring SEC(".maps");
 
 /*
- * Those for which it has no room, because the agent is late. A segment comes after all that was reserved before it came, in
- * either ring: whoever reserves in one looks first how far the other is.
+ * Ring of segments of known connections for which `ring` has no room, because the agent is late. A segment comes after all that was
+ * reserved in either ring before it. So each record has the other ring's position, read before the reservation.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -68,8 +68,8 @@ struct {
 } ring_overflow SEC(".maps");
 
 /*
- * SYNs, SYN-ACKs, and segments of strangers (known.h): a flood of them fills this ring and nothing else. It is read before the others, so
- * what is in it before a connection is known is read before the rest of that connection.
+ * Ring of SYNs, SYN-ACKs, and segments of strangers (known.h): a flood of them fills no other ring. The agent reads this ring before the
+ * others, so it reads a connection's first segments, logged here before the client was known, before the rest of the connection.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -77,8 +77,8 @@ struct {
 } ring_open SEC(".maps");
 
 /*
- * Connections that are not the primary's any more, or will not be, though their service is: see enum held. Its memory is there from
- * the beginning: in a takeover of thousands making it would hold the agent up.
+ * Connections that no longer belong to the primary, or are about to be taken from it, while their service still does: see enum held. The
+ * entries are preallocated: allocating thousands during a takeover would delay the agent.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -88,8 +88,8 @@ struct {
 } held SEC(".maps");
 
 /*
- * Whose connections are being decided while their whole service is taken over: the bits of struct client_key's hash. That is a set
- * that has a few strangers, too, and telling ten thousand takes the agent no system call.
+ * Clients whose connections are being decided while their whole service is taken over: one bit for the hash of each struct client_key.
+ * Because of hash collisions a few strangers are in the set, too. The agent adds clients to the mapped bits without a system call.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -108,7 +108,7 @@ struct {
 	__type(value, __u64);
 } known SEC(".maps");
 
-/* What the primary has acknowledged last to strangers, as in its segment: see known.h. */
+/* The acknowledgement number that the primary last sent to each stranger, in network byte order: see known.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 15);
@@ -116,7 +116,7 @@ struct {
 	__type(value, __u32);
 } acknowledged SEC(".maps");
 
-/* Clients that are slowed, because their logs grow: looked up only while a service has any. */
+/* Caps of clients that are slowed because their logs grow. Looked up only while a service has any. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
@@ -133,7 +133,7 @@ struct {
 	__type(value, struct promise);
 } promises SEC(".maps");
 
-/* Connections whose process died here, by struct client_key: a kernel that has no socket any more answers with a RST. */
+/* Connections whose process died on this node: the kernel, which has no socket for them, answers their clients with a RST. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 16);
@@ -141,7 +141,7 @@ struct {
 	__type(value, __u32);
 } dying SEC(".maps");
 
-/* Sockets that dying processes released: struct death_record. */
+/* Ring of sockets that dying processes released: struct death_record. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);

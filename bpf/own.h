@@ -2,11 +2,12 @@
 /*
  * Programs on this node that are clients of its services.
  *
- *   connect4, connect6   cgroup: such a client gets an address that is only this node's, for the kernel would give it the VIP itself.
- *   loopback             tc egress of lo (loopback.h): the wire of these clients' segments, and the guard of what they are told.
+ *   connect4, connect6   cgroup: bind such a client to an address that only this node has; the kernel would choose the VIP.
+ *   loopback             tc egress of lo (loopback.h): the wire for these clients' segments, and the guard of the segments to them.
  *
- * The VIP is this node's address, so what such a client says never leaves by itself. What comes back for it does: it enters by lo,
- * because a kernel takes no packet from another machine that has an address of its own as its source.
+ * The VIP is an address of this node, so the kernel sends such a client's segments by lo; only `loopback` makes them leave the node.
+ * Segments that come back through the wire are redirected into lo: a kernel accepts no packet from another machine whose source is one
+ * of its own addresses.
  */
 #ifndef STEADFAST_OWN_H
 #define STEADFAST_OWN_H
@@ -28,7 +29,7 @@ static __always_inline _Bool same_address(const __u8 *a, const __u8 *b) {
 	return one[0] == other[0] && one[1] == other[1];
 }
 
-/* To a socket of this node, as if it had been said on this node. */
+/* Delivers a segment to a socket of this node, as if it had been sent on this node. */
 static __always_inline int deliver_here(struct __sk_buff *skb) {
 	__u8 macs[12] = {};
 	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
@@ -37,7 +38,7 @@ static __always_inline int deliver_here(struct __sk_buff *skb) {
 	return bpf_redirect(LOOPBACK_IFINDEX, BPF_F_INGRESS);
 }
 
-/* The service that a socket of this network namespace is about to be connected to; NULL: none of ours. */
+/* The service to which a socket of this network namespace is about to be connected; NULL: none of ours. */
 static __always_inline struct service_state *connects_to(struct bpf_sock_addr *ctx, struct service_key *key, __u32 *index) {
 	__u32 zero = 0;
 	struct node_state *state = bpf_map_lookup_elem(&node, &zero);
@@ -50,8 +51,8 @@ static __always_inline struct service_state *connects_to(struct bpf_sock_addr *c
 }
 
 /*
- * Segments are as short as the service interface needs them: on lo they could be of 64 KB. `bound` is the address that the
- * program has chosen itself, or zeros.
+ * Allows a program's connection to a service, from this node's own address and with segments that fit the service interface (on lo they
+ * could have 64 KB). Refuses a connection for which this is impossible. `bound` is the address that the program has bound, or zeros.
  */
 static __always_inline int admit(struct bpf_sock_addr *ctx, struct service_state *state, __u32 index, const __u8 *bound,
 				 struct sockaddr *own, int own_len) {

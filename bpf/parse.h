@@ -14,7 +14,7 @@
 
 #define L3 ETH_HLEN
 #define EXTENSION_HEADERS_MAX 6
-#define LINEAR_MAX 256 /* further headers are looked for the slow way */
+#define LINEAR_MAX 256 /* headers beyond this offset, in bytes, are read by bpf_skb_load_bytes */
 
 /* linux/icmp.h would drag in the C library. */
 #define ICMP_DEST_UNREACH 3
@@ -26,8 +26,8 @@ enum verdict {
 	PARSE_OTHER,     /* not a packet of any service */
 	PARSE_SEGMENT,   /* a TCP segment of a service */
 	PARSE_ICMP,      /* an ICMP error about a segment that a service sent */
-	PARSE_FRAGMENT,  /* TCP to or from a VIP, but without a readable header */
-	PARSE_MALFORMED, /* the same; or to or from a VIP, and nobody knows whether it is TCP */
+	PARSE_FRAGMENT,  /* a fragment to or from a VIP whose TCP header cannot be read */
+	PARSE_MALFORMED, /* a packet to or from a VIP that is TCP without a readable header, or may be TCP */
 };
 
 struct addresses {
@@ -35,9 +35,9 @@ struct addresses {
 	__u8 destination[16];
 	__u32 l4;      /* offset of the transport header */
 	__u8 protocol;
-	__u8 fragment; /* a fragment of a larger packet */
+	__u8 fragment; /* 1: a fragment of a larger packet */
 	__u8 v6;
-	__u8 obscure;  /* the transport header is behind too many extension headers, or behind one that is cut off or in another fragment */
+	__u8 obscure;  /* 1: the transport header is behind too many extension headers, or behind one that is cut off or in another fragment */
 };
 
 struct parsed {
@@ -47,7 +47,7 @@ struct parsed {
 	__u8 direction;
 };
 
-/* As bpf_skb_load_bytes, without the call where the bytes are in the packet's linear part, as headers almost always are. */
+/* As bpf_skb_load_bytes, but without the call if the bytes are in the packet's linear part. Headers almost always are. */
 static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32 len) {
 	if (at <= LINEAR_MAX) {
 		void *from = (void *)(long)skb->data + at;
@@ -129,13 +129,13 @@ static __always_inline _Bool is_service_port(__be16 port) {
 
 static __always_inline __u32 *service_of(const __u8 *address, __be16 port) {
 	if (!is_service_port(port))
-		return NULL; /* most ports are some client's, and hashing is dear */
+		return NULL; /* most ports are clients' ports, and hashing is expensive */
 	struct service_key key = {.port = port};
 	__builtin_memcpy(key.address, address, 16);
 	return bpf_map_lookup_elem(&services, &key);
 }
 
-/* The services at an address, one bit for each. */
+/* The services at an address, one bit for each service. */
 static __always_inline __u64 services_at(const __u8 *address) {
 	struct vip vip;
 	__builtin_memcpy(vip.address, address, 16);
@@ -143,7 +143,7 @@ static __always_inline __u64 services_at(const __u8 *address) {
 	return services ? *services : 0;
 }
 
-/* An ICMP error quotes the packet that it is about; is that one of ours, sent by the VIP? Then `out` tells whose. */
+/* An ICMP error quotes the packet that caused it. If a service sent that packet, `out` gets the service and its client. */
 static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct parsed *out) {
 	struct addresses inner;
 	struct {
@@ -180,7 +180,7 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 	else
 		return PARSE_OTHER;
 	if (failed)
-		return PARSE_OTHER; /* no address to hold it to; the stack drops it */
+		return PARSE_OTHER; /* the addresses cannot be read; the stack drops it */
 	if (!out->ip.obscure && (out->ip.protocol == IPPROTO_ICMP || out->ip.protocol == IPPROTO_ICMPV6))
 		return out->ip.fragment ? PARSE_OTHER : parse_icmp(skb, out);
 	if (!out->ip.obscure && out->ip.protocol != IPPROTO_TCP)
@@ -202,11 +202,11 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 	return PARSE_SEGMENT;
 }
 
-/* Whether a segment that is no SYN has payload or a FIN. A short frame is padded, so the frame's length does not tell. */
+/* Whether a segment that is no SYN has payload or a FIN. Short frames are padded, so the frame's length is not used. */
 static __always_inline _Bool has_payload_or_fin(struct __sk_buff *skb, struct parsed *packet) {
 	__be16 total;
 	if (packet->tcp.fin || load(skb, L3 + (packet->ip.v6 ? 4 : 2), &total, sizeof(total)) || !total)
-		return 1; /* a packet too long for the field says 0 */
+		return 1; /* 0: the packet is too long for the field */
 	__u32 end = L3 + bpf_ntohs(total) + (packet->ip.v6 ? sizeof(struct ipv6hdr) : 0);
 	return end > packet->ip.l4 + packet->tcp.doff * 4;
 }

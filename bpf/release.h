@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Where a packet that was logged goes: to the other node or to its client. */
+/* Sends a logged packet on: to the other node or to its client. */
 #ifndef STEADFAST_RELEASE_H
 #define STEADFAST_RELEASE_H
 
@@ -38,9 +38,9 @@ static __always_inline int release_to_peer(struct __sk_buff *skb, struct service
 }
 
 /*
- * A packet for the primary that came from the peer. A primary leads such a packet here, or has sent it itself, so it goes back to the
- * peer. While two nodes take each other for the primary, each would send it to the other for ever. So it goes back once, with one hop
- * left, and a packet that comes from the peer with one hop left is dropped.
+ * Sends back a packet for the primary that came from the peer. The primary led it here because it came past the wire, or one of the
+ * primary's own programs sent it. If two nodes took each other for the primary, they would send the packet to each other for ever. So it
+ * goes back with one hop left, and a packet that comes from the peer with one hop left is dropped.
  */
 static __noinline int return_to_peer(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 at = L3 + (packet->ip.v6 ? offsetof(struct ipv6hdr, hop_limit) : offsetof(struct iphdr, ttl));
@@ -61,7 +61,7 @@ static __always_inline int release_to_primary(struct __sk_buff *skb, struct pars
 	return from_peer(skb, state) ? return_to_peer(skb, packet, state) : release_to_peer(skb, state);
 }
 
-/* Send on to the client by this node's routes and neighbours, unless it is on this node. */
+/* Send on to the client by this node's routes and neighbours. A client on this node gets it directly. */
 static __always_inline int release_to_client(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (same_address(packet->ip.destination, state->own_address))
 		return deliver_here(skb);

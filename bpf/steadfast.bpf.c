@@ -25,7 +25,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 static __always_inline __u32 mode_now(struct service_state *state) { return *(volatile __u32 *)&state->mode; }
 
-/* To the local stack. A new connection takes over the mark, and so does what answers it (tcp_fwmark_accept). */
+/* Passes a segment to the local stack. A new connection takes over its mark, and so does the SYN-ACK (tcp_fwmark_accept). */
 static __always_inline int pass_local(struct __sk_buff *skb, struct parsed *packet, _Bool is_new) {
 	if (is_new)
 		skb->mark = MARK_SPEAK;
@@ -33,7 +33,7 @@ static __always_inline int pass_local(struct __sk_buff *skb, struct parsed *pack
 	return TC_ACT_OK;
 }
 
-/* enum held, or 0: the connection is the primary's. */
+/* The connection's enum held; 0: it belongs to the primary. */
 static __always_inline __u32 held_as(struct parsed *packet, struct service_state *state) {
 	if (*(volatile __u32 *)&state->holds == HOLDS_NOTHING)
 		return 0;
@@ -135,9 +135,9 @@ static __always_inline _Bool is_undecided(struct parsed *packet) {
 }
 
 /*
- * A SYN while the service is taken over: what has been said for a connection must not be contradicted by the listener. The mode, `holds`,
- * the bits of `undecided` and the sockets are looked at in the opposite order to that in which the agent stores them (docs/wire.md, SYNs
- * during a takeover).
+ * A SYN while the service is taken over. The listener must not contradict what was sent for a connection that is being decided. This reads
+ * the mode, `holds`, the bits of `undecided` and the sockets in the opposite order to that in which the agent stores them (docs/wire.md,
+ * SYNs during a takeover).
  */
 static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	full_barrier(); /* the mode has been looked at */
@@ -150,7 +150,7 @@ static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet
 	return pass_local(skb, packet, 1);
 }
 
-/* A client's segment whose connection, but not the service, was or is taken over. */
+/* A client's segment of a connection that was or is taken over alone, while the rest of its service stays with the primary. */
 static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!packet->tcp.syn)
 		return take(skb, packet);
@@ -168,7 +168,7 @@ static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, st
 	return outcome == REASON_LOGGED_IN ? release_to_peer(skb, state) : TC_ACT_SHOT;
 }
 
-/* Whether the agent is away for so long that it must not keep others from going on: the primary treats this node as dead. */
+/* Whether the agent has been away for longer than its timeout. Then a full log must not stop the service. */
 static __always_inline _Bool agent_is_away(void) {
 	__u32 zero = 0;
 	struct node_state *state = bpf_map_lookup_elem(&node, &zero);
@@ -224,7 +224,7 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	}
 }
 
-/* An error is for whoever has said what it is about. */
+/* An ICMP error goes to the node that sent the segment it is about. */
 static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 mode = mode_now(state);
 	if (mode != MODE_WIRE && mode != MODE_FORWARD)
@@ -237,7 +237,7 @@ static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packe
 	return verdict;
 }
 
-/* A segment in any mode but that of the primary, which is behind the wire. */
+/* Handles a segment in any mode except MODE_OFF and MODE_PRIMARY. */
 static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
 	switch (mode) {
 	case MODE_WIRE:
@@ -267,7 +267,7 @@ static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *p
 	}
 	if (is_from_wire)
 		return same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : TC_ACT_OK;
-	/* Of a neighbour that has not heard yet where the wire is. What the wire does not know must not be accepted. */
+	/* From a neighbour that does not know yet where the wire is. The primary must not accept a segment that the wire has not logged. */
 	count(packet->service, REASON_LED_TO_WIRE);
 	return release_to_peer(skb, state);
 }
@@ -278,15 +278,15 @@ static __always_inline _Bool may_speak(struct service_state *state) {
 	return !until || bpf_ktime_get_ns() < until;
 }
 
-/* Whether a service lets a packet pass that may be its own and cannot be read: into this node's stack, or out of it. */
+/* Whether a service lets an unreadable packet pass that may be its own, into this node's stack or out of it. */
 static __always_inline _Bool lets_unread_pass(struct service_state *state, _Bool leaves) {
 	__u32 mode = mode_now(state);
 	return mode == MODE_OFF || (leaves && (mode == MODE_SOLE || mode == MODE_TAKEOVER) && may_speak(state));
 }
 
 /*
- * TCP to or from a VIP, and nobody can tell of which service there: it passes if every one of them lets it. Nothing of this kind can be
- * logged, so only a node that speaks alone may say it.
+ * An unreadable packet to or from a VIP. Its service is unknown, so it passes only if every service at the VIP lets it. Such a packet
+ * cannot be logged, so only a node that speaks alone may send it.
  */
 static __noinline int pass_unread(__u64 services, enum verdict verdict, _Bool leaves) {
 	for (__u32 i = 0; i < SERVICES_MAX && services; i++, services >>= 1) {
@@ -317,8 +317,9 @@ int wire(struct __sk_buff *skb) {
 }
 
 /*
- * The FIN or RST of a process that died is not speech. A FIN glued to data: the data goes, the FIN does not. Nor does anything else
- * without data: it stands behind that FIN, and who goes on with the connection before it would not be heard.
+ * Drops the FIN or RST of a process that died. From a segment with data and a FIN, it removes the FIN and lets the data pass. Other
+ * segments of the dying socket without data are dropped as well: their sequence numbers are behind the FIN, and a survivor that
+ * continues the connection before the FIN would not be heard.
  */
 static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 payload_at = packet->ip.l4 + packet->tcp.doff * 4;
@@ -349,10 +350,10 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 	return TC_ACT_OK;
 }
 
-/* Whether this node's own stack may say this for the VIP now; by which way is not asked. */
+/* Whether this node's own stack may send this segment for the VIP now. The segment's route is checked elsewhere. */
 static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
 	__u32 service = packet->service;
-	if (packet->tcp.syn) { /* a new connection of that client, whoever died before */
+	if (packet->tcp.syn) { /* a new connection of this client: forget that the process of an earlier one died */
 		struct client_key client = client_of(packet);
 		bpf_map_delete_elem(&dying, &client);
 	}
@@ -409,7 +410,7 @@ static __always_inline _Bool is_killed(int exit_code) {
 	return signal && signal != 15 && signal != 2 && signal != 1;
 }
 
-/* Whether an exit code (0 after a signal) counts as a crash of this service's processes. Without branches: `death` asks for each. */
+/* Whether an exit code (0 after a signal) counts as a crash of this service's processes. Branchless, since `death` calls it in a loop. */
 static __always_inline __u32 is_crash_code(__u32 code, struct service_state *state) {
 	return state->crash_codes[code / 32 & 7] >> (code & 31) & 1;
 }
@@ -430,7 +431,7 @@ static __always_inline _Bool bound_to(struct sock *sk, __u8 *address) {
 	return common->skc_rcv_saddr;
 }
 
-/* The other end of a connection, as in the map of held ones. */
+/* The client's end of a socket's connection, as a key of the map `dying`. */
 static __always_inline struct client_key other_end(struct sock *sk, __u16 service) {
 	struct sock_common *common = &sk->__sk_common;
 	struct client_key client = {.service = service, .port = common->skc_dport};
@@ -472,7 +473,7 @@ int death(struct bpf_sock *sk) {
 			continue;
 		if (!(killed | is_crash_code(code, service)))
 			continue;
-		/* Without a wire a connection's end is an ordinary one; but who comes back must know that nobody serves here. */
+		/* Without a wire a connection ends in the ordinary way. But a returning peer must learn that no server listens here. */
 		__u32 mode = mode_now(service);
 		_Bool alone = mode == MODE_SOLE || mode == MODE_TAKEOVER;
 		if (mode != MODE_PRIMARY && !(alone && listener))
@@ -480,7 +481,7 @@ int death(struct bpf_sock *sk) {
 		__sync_fetch_and_add(&service->deaths, 1);
 		struct death_record record = {.client = {.service = i}, .listener = listener};
 		__u32 mark = sk->mark;
-		sk->mark = MARK_DYING; /* before the agent can hear of it and look who listens still */
+		sk->mark = MARK_DYING; /* before the agent can hear of it and list the listeners that are left */
 		if (listener) {
 			__sync_fetch_and_add(&service->server_dead, 1);
 		} else {
@@ -488,7 +489,7 @@ int death(struct bpf_sock *sk) {
 			bpf_map_update_elem(&dying, &record.client, &index, BPF_ANY);
 		}
 		if (bpf_ringbuf_output(&ring_deaths, &record, sizeof(record), BPF_RB_FORCE_WAKEUP) && !listener) {
-			/* Nobody will hear of it: an ordinary end is better than none. */
+			/* The ring is full, so the agent will not hear of it: an ordinary end is better than none. */
 			bpf_map_delete_elem(&dying, &record.client);
 			sk->mark = mark;
 		}

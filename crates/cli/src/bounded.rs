@@ -1,4 +1,4 @@
-//! Running an operator's command without ever waiting for it longer than said.
+//! Runs an operator's command, and never waits for it longer than its limit.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,14 +13,13 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 const POLL: Duration = Duration::from_millis(10);
-/// How long a killed process may take to end. One that the kernel does not let go (state D: a disk or a server that does not answer)
-/// takes longer.
+/// How long to wait for a killed process. A process in state D (a disk or a server does not answer) takes longer.
 const DEATH_WITHIN: Duration = Duration::from_secs(1);
-/// Late runs of one command that have not ended. At this number the command is not run again.
+/// Maximum number of late runs of one command that have not ended. At this number the command is not run again.
 const UNDEAD_MAX: usize = 4;
-/// So long after the command's end what it wrote is waited for: others may still hold its stderr.
+/// How long after the command's end to wait for the end of its stderr. Bounded, because its children may still hold stderr open.
 const STDERR_WITHIN: Duration = Duration::from_millis(100);
-/// Of what it wrote so much is kept.
+/// Maximum number of bytes of stderr that are kept.
 const KEPT_MAX: usize = 4096;
 
 /// What to do with a command that takes too long.
@@ -32,28 +31,29 @@ pub enum Late {
     Kill,
 }
 
-/// How it ended.
+/// How a run ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// By itself.
+    /// The command ended by itself.
     Ended {
-        /// So.
+        /// Its exit status.
         status: ExitStatus,
-        /// The beginning of what it wrote to stderr, if that was listened to.
+        /// The beginning of its stderr; empty with [`Late::Leave`].
         stderr: String,
     },
-    /// It took too long.
+    /// The command took too long.
     Late,
 }
 
-/// Late runs that a thread of their own waits for, by their command: their processes do not end, or the kernel cannot read their program.
+/// Number of late runs that have not ended, by command. Their processes do not end, or the kernel cannot read their program; a thread waits
+/// for each.
 static UNDEAD: Mutex<BTreeMap<Vec<String>, usize>> = Mutex::new(BTreeMap::new());
 
-/// Runs `command`, a program and its arguments, with `environment` added to this process's own. What it prints is dropped; what it
-/// writes to stderr goes where this process's goes, or, if it is killed when it is late, to its outcome.
+/// Runs `command`, a program and its arguments, with `environment` added to this process's own. Its stdout is dropped. Its stderr goes
+/// into the outcome with [`Late::Kill`], else to this process's stderr.
 ///
 /// # Errors
-/// If it cannot be run.
+/// If the command cannot be run, or too many late runs have not ended.
 pub fn run(
     command: &[String],
     environment: &[(&str, &str)],
@@ -63,10 +63,10 @@ pub fn run(
     run_unless(|| false, command, environment, limit, late)
 }
 
-/// The same; as soon as `is_void`, it counts as late.
+/// As [`run`], but the command also counts as late as soon as `is_void` returns true.
 ///
 /// # Errors
-/// If it cannot be run, or too many late runs have not ended.
+/// If the command cannot be run, or too many late runs have not ended.
 pub fn run_unless(
     is_void: impl Fn() -> bool,
     words: &[String],
@@ -122,7 +122,7 @@ fn start(
     let (started, start) = sync_channel(0);
     let owned = words.to_vec();
     let spawn = move || {
-        // The channel has no buffer, so a process that nobody waits for any more comes back.
+        // The channel has no buffer: if the receiver has given up, `send` returns the process to this thread.
         let Err(SendError(spawned)) = started.send(command.spawn()) else {
             return;
         };
@@ -197,25 +197,25 @@ fn kill(
         forget_undead(&command);
         tracing::warn!(process, ?ended, "the killed command has ended");
     };
-    // Without a thread a zombie stays, and counts.
+    // If no thread can be started, a zombie stays, and the run stays counted.
     std::thread::Builder::new().name("reaper".into()).spawn(reap)?;
     Ok(())
 }
 
-/// Kills the group that `child` leads; it has not been waited for, so the number is still its own.
+/// Kills the group that `child` leads. The child has not been reaped, so its number cannot belong to another process.
 fn kill_group(child: &Child) -> io::Result<()> {
     let group = Pid::from_raw(i32::try_from(child.id()).expect("a process's number"));
     Ok(killpg(group, Signal::SIGKILL)?)
 }
 
-/// What a command has written so far.
+/// A command's stderr so far.
 struct Said {
     kept: Arc<Mutex<Vec<u8>>>,
     end: Receiver<()>,
 }
 
 impl Said {
-    /// Reads `from` to its end, so that who writes is never held up, and keeps the beginning.
+    /// Reads `from` to its end, so that the writer never blocks, and keeps the beginning.
     fn on(mut from: impl Read + Send + 'static) -> io::Result<Self> {
         let kept = Arc::<Mutex<Vec<u8>>>::default();
         let (ended, end) = channel();
@@ -227,7 +227,7 @@ impl Said {
                 let room = KEPT_MAX - kept.len();
                 kept.extend_from_slice(&buffer[..count.min(room)]);
             }
-            // Nobody waits for it any more if the command was late.
+            // Fails if the command was late: then nobody waits for this.
             let _ = ended.send(());
         })?;
         Ok(Self { kept, end })
@@ -275,12 +275,12 @@ mod tests {
     fn one_that_is_late_is_killed_with_its_children() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let script = format!("sleep 1000 & echo $! >{}; wait", file.path().display());
-        // So long that the child has certainly been started.
+        // Long enough for the child to have been started.
         let outcome = run(&shell(&script), &[], Duration::from_secs(1), Late::Kill).unwrap();
         assert!(matches!(outcome, Outcome::Late), "{outcome:?}");
         let child = std::fs::read_to_string(file.path()).unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
-        // Whoever adopts it may take a moment to wait for it.
+        // The process that adopts the child may take a moment to reap it.
         let begun = Instant::now();
         while state().is_ok_and(|state| !state.contains(") Z ")) {
             assert!(begun.elapsed() < LONG, "process {child} is forgotten");
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// As one in state D does, whatever is sent to it.
+    /// Imitates a process in state D, which ignores every signal.
     #[test]
     fn one_that_does_not_end_is_left_to_a_thread_and_few_are() {
         let mut groups = Vec::new();
@@ -340,7 +340,7 @@ signal.pause()";
         python
     }
 
-    /// The kernel reads the program before it says that there is a process.
+    /// The kernel reads the program before it reports the process as started.
     #[test]
     fn one_that_cannot_be_read_is_late_and_few_are() {
         let directory = tempfile::tempdir().unwrap();

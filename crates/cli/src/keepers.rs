@@ -1,16 +1,15 @@
-//! The keepers of a node: the one that gets new connections, and those of earlier programs, or without room for more, which relay
-//! what they have until it ends.
+//! The keepers of a node. The current keeper gets new connections. Retired keepers (of an earlier program, or full) relay the connections
+//! that they have until those end.
 //!
 //! ```text
 //!  keeper.sock       keeper.lock         serves
 //!  keeper-PID.sock   keeper-PID.lock     retired: another program, or another version of its messages; or full
 //! ```
 //!
-//! A keeper that does not run the agent's own program is retired by renaming its files. A retired one that has nothing to relay and no
-//! agent ends by itself; each keeper removes its own files, whatever they are called. So a later agent finds all by
-//! their names.
+//! A keeper that does not run the agent's own program is retired by renaming its files. A later agent finds all keepers by these names. A
+//! retired keeper that has nothing to relay and no agent ends by itself. Each keeper removes its own files, whatever they are called.
 //!
-//! A keeper that is gone, or does not answer, takes with it what it had; another one takes its place.
+//! The connections of a keeper that is gone, or does not answer, are lost; another keeper takes its place.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -30,34 +29,34 @@ use nix::unistd::Pid;
 use crate::lock::{self, Lock};
 use crate::program;
 
-/// The socket of the keeper that serves.
+/// The current keeper's socket.
 const SOCKET: &str = "keeper.sock";
-/// What all keepers of the node say.
+/// The log of all keepers of the node.
 const LOG: &str = "keeper.log";
-/// A new keeper has this long to open its socket.
+/// How long a new keeper may take to open its socket.
 const START_PATIENCE: Duration = Duration::from_secs(5);
-/// So long a keeper whose channel has ended may still hold its lock.
+/// How long a keeper whose channel has ended may still hold its lock.
 const DIES_WITHIN: Duration = Duration::from_millis(200);
-/// So long keepers that were told to end have, before they are killed.
+/// How long a keeper may take to end after SIGTERM, before SIGKILL.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Descriptors that a keeper needs besides two for each connection: for input in files, and for itself.
+/// Number of file descriptors that a keeper needs besides two per connection: for spilled input, and for itself.
 const DESCRIPTORS: usize = 500;
 
 /// An agent's way to the keepers of its node.
 pub struct Keepers {
     state_dir: PathBuf,
-    /// It gets the connections.
+    /// The keeper that gets new connections.
     current: Client,
-    /// So many connections a keeper can have.
+    /// Maximum number of connections that a keeper can have.
     connections_max: u64,
-    /// What it told last, in sums.
+    /// The sums of the current keeper's last status.
     told: Status,
-    /// Connections that it was given since, by service.
+    /// Number of connections given to the current keeper since then, by service.
     given: BTreeMap<String, u64>,
-    /// Found when they are asked first: nothing that a client waits for waits for their answers.
+    /// Looked for at the first status, not at the start, so that no client waits for their answers.
     retired: Option<Vec<Retired>>,
-    /// What keepers told that relay nothing any more.
+    /// The last status of keepers that have ended, or have no connections left.
     past: Status,
 }
 
@@ -65,15 +64,15 @@ pub struct Keepers {
 struct Retired {
     pid: Pid,
     client: Client,
-    /// What it told last.
+    /// Its last status.
     told: Status,
 }
 
 impl Keepers {
-    /// Goes on with the keepers that there are; one that does not run this program is retired, and a new one started.
+    /// Adopts the existing keeper if it runs this program; else retires it and starts a new one.
     ///
     /// # Errors
-    /// If one cannot be retired, or there is none in the end.
+    /// If the old keeper cannot be retired, or no new one can be started.
     pub fn open(state_dir: &Path) -> anyhow::Result<Self> {
         let socket = state_dir.join(SOCKET);
         let current = match Client::connect(&socket) {
@@ -95,10 +94,10 @@ impl Keepers {
         })
     }
 
-    /// Gives a connection to the current keeper, or to the one that takes its place; as [`Client::adopt`].
+    /// Gives a connection to the current keeper, or to its replacement. See [`Client::adopt`].
     ///
     /// # Errors
-    /// No keeper is to be had: the connection is lost, and counted so.
+    /// If no keeper can be reached or started. The connection is lost, and counted as lost.
     pub fn adopt(
         &mut self,
         adoption: &Adoption,
@@ -113,7 +112,7 @@ impl Keepers {
                 error = format!("{error:#}"),
                 "the keeper is full, and there is no other one: it gets all"
             );
-            self.connections_max = u64::MAX; // to try takes time in which clients wait
+            self.connections_max = u64::MAX; // do not try again: clients wait meanwhile
         }
         let mut is_new = false;
         loop {
@@ -123,7 +122,7 @@ impl Keepers {
                     return Ok(());
                 }
                 Err(error @ ClientError::Refused(_)) => {
-                    tracing::error!(%error, "a connection given before is lost"); // each is refused once
+                    tracing::error!(%error, "a connection given before is lost"); // each refusal is reported once
                 }
                 Err(error) => {
                     let replaced = if is_new {
@@ -142,10 +141,10 @@ impl Keepers {
         }
     }
 
-    /// Waits until the current keeper has taken or refused all that was given to it.
+    /// Waits until the current keeper has taken or refused every connection that it was given.
     ///
     /// # Errors
-    /// It does not say, and no other one is to be had.
+    /// If the keeper does not answer, and no other one can be started.
     pub fn settle(&mut self) -> anyhow::Result<()> {
         while let Err(error) = self.current.settle() {
             match error {
@@ -156,20 +155,20 @@ impl Keepers {
         Ok(())
     }
 
-    /// Connections that the current keeper has, as far as is known.
+    /// Number of connections that the current keeper has, as far as is known.
     fn live(&self) -> u64 {
         let told = self.told.services.values().map(|sums| sums.live);
         told.chain(self.given.values().copied()).sum()
     }
 
-    /// Puts another keeper beside the current one, which is full.
+    /// Retires the current keeper, which is full, and starts another one.
     fn put_aside(&mut self) -> anyhow::Result<()> {
         self.settle()?;
         if self.live() < self.connections_max {
-            return Ok(()); // it did not answer, and another one has its place
+            return Ok(()); // it did not answer, and was replaced
         }
         let pid = self.current.pid()?;
-        // Those that are there, before this one is called as they are.
+        // Look for retired keepers before this one's files are renamed like theirs.
         let retired = self.retired.get_or_insert_with(|| find_retired(&self.state_dir));
         retire(&self.state_dir, pid)?;
         let next = start(&self.state_dir)?;
@@ -186,7 +185,7 @@ impl Keepers {
         Ok(())
     }
 
-    /// Puts another keeper in the place of the current one, which does not answer.
+    /// Replaces the current keeper, which does not answer.
     fn replace(&mut self, error: &ClientError) -> anyhow::Result<()> {
         let mut told = std::mem::take(&mut self.told);
         for (service, count) in std::mem::take(&mut self.given) {
@@ -207,7 +206,7 @@ impl Keepers {
         Ok(())
     }
 
-    /// The process of the current keeper, if it is still there.
+    /// The current keeper's process, if it is still there after [`DIES_WITHIN`].
     fn hung(&self) -> anyhow::Result<Option<Pid>> {
         let until = Instant::now() + DIES_WITHIN;
         while let Some(pid) = holder(&self.state_dir, lock::KEEPER)? {
@@ -219,10 +218,10 @@ impl Keepers {
         Ok(None)
     }
 
-    /// What became of all connections. A retired keeper that has none left is not asked again, so that it ends.
+    /// The status of all connections. A retired keeper that has none left is disconnected, so that it ends.
     ///
     /// # Errors
-    /// The current keeper does not tell, and no other one is to be had.
+    /// If the current keeper does not answer, and no other one can be started.
     pub fn status(&mut self) -> anyhow::Result<Status> {
         let asked = self.current.status();
         let mut all = match asked {
@@ -259,10 +258,10 @@ impl Keepers {
         Ok(all)
     }
 
-    /// Ends all keepers; connections that they have are reset.
+    /// Ends all keepers; their connections are reset.
     ///
     /// # Errors
-    /// If one does not end.
+    /// If a keeper does not end.
     pub fn stop(self) -> anyhow::Result<()> {
         let retired = self.retired.into_iter().flatten().map(|keeper| keeper.client);
         for client in std::iter::once(self.current).chain(retired) {
@@ -274,13 +273,13 @@ impl Keepers {
     }
 }
 
-/// Connections for which a keeper has descriptors: its limit is this process's.
+/// Number of connections for which a keeper has file descriptors. Its limit is the same as this process's.
 fn connections_max() -> io::Result<u64> {
     let room = linux::process::file_limit()?.saturating_sub(DESCRIPTORS) / 2;
     Ok(u64::try_from(room.max(1)).unwrap_or(u64::MAX))
 }
 
-/// The keeper behind `client`, if it runs this program; else it is retired.
+/// The keeper behind `client`, if it runs this program; else retires it.
 fn use_or_retire(state_dir: &Path, client: Client) -> anyhow::Result<Option<Client>> {
     let pid = client.pid()?;
     if runs_this_program(pid) {
@@ -294,7 +293,7 @@ fn use_or_retire(state_dir: &Path, client: Client) -> anyhow::Result<Option<Clie
 
 /// Makes room for another keeper beside the one that runs as `pid`.
 fn retire(state_dir: &Path, pid: Pid) -> anyhow::Result<()> {
-    // The lock first: whoever finds the socket renamed may start a keeper.
+    // The lock first: an agent that no longer finds the socket may start a keeper, which needs the lock's name.
     let files = [
         (lock::KEEPER, format!("keeper-{pid}.lock")),
         (SOCKET, format!("keeper-{pid}.sock")),
@@ -310,7 +309,7 @@ fn retire(state_dir: &Path, pid: Pid) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether `pid` runs the file that this process runs. If that cannot be seen, nothing is known against it.
+/// Whether `pid` runs the same file as this process. True if that cannot be seen.
 fn runs_this_program(pid: Pid) -> bool {
     let file =
         |process: &str| fs::metadata(format!("/proc/{process}/exe")).map(|file| (file.dev(), file.ino()));
@@ -323,7 +322,7 @@ fn runs_this_program(pid: Pid) -> bool {
     }
 }
 
-/// The retired keepers that can be talked to. What dead ones have left is removed.
+/// The retired keepers that answer. Removes the files of dead ones.
 fn find_retired(state_dir: &Path) -> Vec<Retired> {
     let pids = retired_pids(state_dir).unwrap_or_else(|error| {
         tracing::error!(%error, "earlier keepers cannot be looked for");
@@ -356,7 +355,7 @@ fn find_one(state_dir: &Path, pid: Pid) -> anyhow::Result<Option<Retired>> {
     }
 }
 
-/// The processes after which files of retired keepers are called.
+/// The process numbers in the names of retired keepers' files.
 fn retired_pids(state_dir: &Path) -> io::Result<Vec<Pid>> {
     let entries = match fs::read_dir(state_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -386,7 +385,7 @@ fn start(state_dir: &Path) -> anyhow::Result<Client> {
 /// Starts a keeper: a process of its own, in a session of its own, that outlives the agent.
 fn spawn(state_dir: &Path, socket: &Path) -> anyhow::Result<()> {
     let log = state_dir.join(LOG);
-    // A retired one may be writing to it.
+    // Appended, because a retired keeper may be writing to the same file.
     let log = File::options()
         .create(true)
         .append(true)
@@ -401,15 +400,15 @@ fn spawn(state_dir: &Path, socket: &Path) -> anyhow::Result<()> {
         .arg(state_dir);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut child = command.spawn().context("starting the keeper")?;
-    // Waits for it, so that no zombie stays if it ends before the agent does.
+    // Reaps the keeper if it ends before the agent does.
     std::thread::spawn(move || child.wait());
     Ok(())
 }
 
-/// Ends all keepers of a node whose agent does not use them any more.
+/// Ends all keepers of a node whose agent no longer uses them.
 ///
 /// # Errors
-/// If one cannot be found or ended.
+/// If a keeper cannot be found or ended.
 pub fn end_all(state_dir: &Path) -> anyhow::Result<()> {
     end(state_dir, lock::KEEPER)?;
     for pid in retired_pids(state_dir)? {
@@ -418,7 +417,7 @@ pub fn end_all(state_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The keeper that holds `lock`, if one does.
+/// The process of the keeper that holds `lock`, if any.
 fn holder(state_dir: &Path, lock: &str) -> anyhow::Result<Option<Pid>> {
     let Some(pid) = Lock::holder(state_dir, lock)? else {
         return Ok(None);
@@ -429,7 +428,7 @@ fn holder(state_dir: &Path, lock: &str) -> anyhow::Result<Option<Pid>> {
     Ok(Some(Pid::from_raw(number)))
 }
 
-/// Ends the keeper that holds `lock`, if one does.
+/// Ends the keeper that holds `lock`, if any: with SIGTERM, and after [`ENDS_WITHIN`] with SIGKILL.
 fn end(state_dir: &Path, lock: &str) -> anyhow::Result<()> {
     let until = Instant::now() + ENDS_WITHIN;
     let mut signal = Signal::SIGTERM;
@@ -446,7 +445,7 @@ fn end(state_dir: &Path, lock: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes what keepers that have ended left, whatever they died of.
+/// Removes the files of keepers that have ended, whatever the cause.
 ///
 /// # Errors
 /// If the kernel refuses.

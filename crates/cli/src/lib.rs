@@ -1,4 +1,4 @@
-//! The operator's face of Steadfast, and the daemon behind it: configuration, commands, the control socket and the
+//! What the operator sees of Steadfast, and the daemon behind it: configuration, commands, the control socket and the
 //! agent.
 
 pub mod arbiter;

@@ -1,9 +1,9 @@
-//! Who is alive: a process that is one of its kind holds a lock with its number in it.
+//! Locks that show which process is alive. A process of which there may be only one holds a lock on a file that contains its process number.
 //!
-//! The kernel releases the lock when its holder dies, whatever it dies of, so a number in a file that nobody holds is
-//! of a dead process, and a number in one that is held is not of somebody else. But for a moment: a child that its holder was about to
-//! start holds it as well until it becomes another program, and so does who looks whether it is held. So a lock whose file names a dead
-//! process, or nobody yet, is looked at again for a while.
+//! The kernel releases a lock when its holder dies, whatever the cause. So the number in an unlocked file is that of a dead process, and
+//! the number in a locked file is that of the holder. There are short exceptions: a child that the holder is about to start also holds the
+//! lock until it executes its program, and a process that checks the lock holds it for a moment. So a lock whose file names a dead
+//! process, or no process yet, is retried for a while.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
@@ -20,10 +20,10 @@ use nix::unistd::Pid;
 /// The lock of the daemon, in its state directory.
 pub const DAEMON: &str = "lock";
 
-/// The lock of the keeper, there too.
+/// The lock of the keeper, in the same directory.
 pub const KEEPER: &str = "keeper.lock";
 
-/// For so long a lock may be held by nobody who lives.
+/// How long to retry a lock whose file names a dead process, or none.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -42,17 +42,17 @@ pub enum LockError {
     Held {
         /// The lock's file.
         path: PathBuf,
-        /// Its holder's number, or what stands in its place.
+        /// Its holder's process number, or the text that stands in the file instead.
         pid: String,
     },
     /// The kernel refuses.
     #[error("{step} {}: {source}", path.display())]
     Io {
-        /// What was to be done.
+        /// The step that failed.
         step: &'static str,
-        /// With what.
+        /// The file or directory.
         path: PathBuf,
-        /// The answer.
+        /// The kernel's answer.
         source: io::Error,
     },
 }
@@ -90,7 +90,7 @@ impl Lock {
                 },
                 Err((_, errno)) => return Err(failed("lock")(errno.into())),
             };
-            // Its last holder may have removed it in between.
+            // The last holder may have removed the file between open and lock.
             let metadata = file.metadata().map_err(failed("look at"))?;
             if OwnFile::of(&path, &metadata).is_at(&path) {
                 file.set_len(0).map_err(failed("write"))?;
@@ -100,7 +100,7 @@ impl Lock {
         }
     }
 
-    /// The lock `name` in `state_dir` that the program before this one in this process held and passed on, if it did.
+    /// The lock `name` in `state_dir`, if the previous program of this process held it and passed it on.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -120,7 +120,7 @@ impl Lock {
         }
     }
 
-    /// Whether a program that takes this one's place in this process gets the lock, without a moment in which it is free.
+    /// Sets whether the next program of this process (after `exec`) keeps the lock. The lock is never free in between.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -128,7 +128,7 @@ impl Lock {
         linux::process::pass_on(&*self.file, passes)
     }
 
-    /// The number of the process that holds the lock `name` in `state_dir`; nothing if none does.
+    /// The number of the process that holds the lock `name` in `state_dir`; `None` if no process holds it.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -161,16 +161,16 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // While it is held: whoever opened it before sees that it is another one than at the path now. A retired keeper's has
-        // been renamed.
+        // The file is removed while the lock is held: a process that opened it before sees that the path no longer leads to it. A retired
+        // keeper's lock file has been renamed.
         if let Ok(metadata) = self.file.metadata() {
             let _ = OwnFile::of(&self.path, &metadata).remove();
         }
     }
 }
 
-/// The number of the process that holds the lock at `path`, or what stands in its place. Nothing, after a moment, if none that lives is named
-/// there and `until` has not come.
+/// The number of the process that holds the lock at `path`, or the text that stands in the file instead. If the file names no living
+/// process and `until` has not come, waits a moment and returns `None`.
 fn living_holder(path: &Path, until: Instant) -> Option<String> {
     let number = std::fs::read_to_string(path).unwrap_or_default();
     let number = number.trim();

@@ -7,14 +7,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// What the kernel adds to the path of a file that is there no more.
+/// The suffix that the kernel adds to the path of a removed file in `/proc/<pid>/exe`.
 const DELETED: &[u8] = b" (deleted)";
 
-/// The path that this program was started from, as found when it was asked for first: by then a package may have put another
-/// file there. A link that was used is kept as a link, since an upgrade may lead it elsewhere.
+/// The path that this program was started from. The first call finds it, later calls repeat the answer: a package may put another
+/// file there in between. A symbolic link is not resolved, since an upgrade may change its target.
 ///
 /// # Errors
-/// If it cannot be found.
+/// If the path cannot be found.
 pub fn path() -> io::Result<&'static Path> {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     if let Some(path) = PATH.get() {

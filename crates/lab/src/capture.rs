@@ -1,4 +1,4 @@
-//! What went over the cables: tcpdump at the client, at the router's LAN side, and at both nodes.
+//! Packet captures: tcpdump at the client, at the router's LAN side, and at both nodes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,11 +12,11 @@ use serde::Serialize;
 use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, Topology};
 use crate::process::Process;
 
-/// Bytes of each packet that are kept unless more are asked for: all headers of IPv6 and TCP, and the beginning of the data.
+/// Default snapshot length in bytes: all headers of IPv6 and TCP, and the beginning of the data.
 pub const SNAP_DEFAULT: u32 = 256;
-/// Room for packets that tcpdump has not yet taken, in KiB: 0.2 s of the fastest traffic that two cores can make.
+/// Size of tcpdump's kernel buffer, in KiB: 0.2 s of the fastest traffic that two cores can make.
 const BUFFER_KIB: u32 = 64 << 10;
-/// tcpdump gets packets in blocks, and an unfilled block after a second.
+/// Time after which tcpdump has every packet that has passed: the kernel delivers an unfilled block after a second.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1100);
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
@@ -36,10 +36,10 @@ pub enum Point {
 }
 
 impl Point {
-    /// All of them.
+    /// All points.
     pub const ALL: [Self; 4] = [Self::Client, Self::Router, Self::NodeA, Self::NodeB];
 
-    /// The name of its file, without the extension.
+    /// The name of the point's file, without the extension.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,37 +63,37 @@ impl Point {
 /// An interface that is captured.
 #[derive(Clone, Debug)]
 pub struct Place<'a> {
-    /// What the judge takes it for.
+    /// The point that the judge takes this interface for.
     pub point: Point,
     /// The name of its file, without the extension.
     pub name: String,
-    /// The namespace that it is in.
+    /// The namespace of the interface.
     pub namespace: &'a Netns,
-    /// Its name there.
+    /// The interface's name in that namespace.
     pub interface: &'a str,
 }
 
 /// A finished capture: a pcap file with nanosecond times of the wall clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capture {
-    /// Where.
+    /// The place of the capture.
     pub point: Point,
     /// The file.
     pub path: PathBuf,
     /// Packets in it.
     pub packets: u64,
-    /// Packets that the kernel had no room for: more than none, and the capture proves no absence.
+    /// Packets that the kernel had no room for. If there are any, the capture cannot prove that a packet was absent.
     pub dropped: u64,
 }
 
-/// Captures under way. Dropped, they are killed, and their files may lack the end.
+/// Captures under way. Dropping them kills tcpdump, and the files may lack the end.
 #[derive(Debug)]
 pub struct Captures {
     running: Vec<(Point, PathBuf, Process)>,
 }
 
 impl Captures {
-    /// Starts captures at every point of `network`. Files are `DIRECTORY/POINT.pcap`; of each packet `snap` bytes are kept.
+    /// Starts captures at every point of `network`. Files are `DIRECTORY/POINT.pcap`; `snap` bytes of each packet are kept.
     ///
     /// # Errors
     /// As [`Self::start_at`].
@@ -110,10 +110,10 @@ impl Captures {
         Self::start_at(&places, directory, snap)
     }
 
-    /// Starts a capture at each of `places` and waits until each sees every packet. Files are `DIRECTORY/NAME.pcap`.
+    /// Starts a capture at each of `places` and waits until each one sees every packet. Files are `DIRECTORY/NAME.pcap`.
     ///
     /// # Errors
-    /// If tcpdump cannot be started or does not get going.
+    /// If tcpdump cannot be started or does not listen in time.
     pub fn start_at(places: &[Place<'_>], directory: &Path, snap: u32) -> Result<Self> {
         let mut running = Vec::new();
         for place in places {
@@ -135,16 +135,16 @@ impl Captures {
         Ok(Self { running })
     }
 
-    /// The capturing processes, to be spared when a node loses its power.
+    /// The tcpdump processes. A simulated power failure of a node spares them.
     #[must_use]
     pub fn pids(&self) -> Vec<Pid> {
         self.running.iter().map(|(.., tcpdump)| tcpdump.pid()).collect()
     }
 
-    /// Ends all captures when everything that has passed until now is in them.
+    /// Ends all captures once they contain everything that has passed until now.
     ///
     /// # Errors
-    /// If a tcpdump has died on the way or does not say how many packets it got.
+    /// If a tcpdump has died or does not report how many packets it got.
     pub fn stop(self) -> Result<Vec<Capture>> {
         std::thread::sleep(BLOCK_TIMEOUT);
         for (.., tcpdump) in &self.running {
@@ -171,7 +171,7 @@ impl Captures {
     }
 }
 
-/// The number in front of `what` in the lines that tcpdump ends with; one packet is "1 packet".
+/// The number in front of `what` in tcpdump's last lines. For one packet, tcpdump prints "1 packet".
 fn count(said: &str, what: &str) -> Option<u64> {
     let singular = what.replacen("packets", "packet", 1);
     said.lines().find_map(|line| {

@@ -1,16 +1,16 @@
-//! The two clocks of a run: what happens is timed by the monotonic one, captures by the wall clock.
+//! The two clocks of a run: events have times of the monotonic clock, captures have times of the wall clock.
 
 use nix::time::{ClockId, clock_gettime};
 use proto::Instant;
 use serde::Serialize;
 
-/// The kernel's monotonic clock, the one that the nodes and the clients report in.
+/// The kernel's monotonic clock. Nodes and clients report times of this clock.
 #[must_use]
 pub fn monotonic() -> Instant {
     Instant::from_nanos(read(ClockId::CLOCK_MONOTONIC))
 }
 
-/// How far apart the two clocks are.
+/// Difference of the two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ClockOffset {
     /// Wall clock minus monotonic clock, in nanoseconds.
@@ -18,7 +18,7 @@ pub struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// Reads both clocks, until nothing came between the two readings.
+    /// Reads both clocks several times and takes the pair of readings with the least time between them.
     #[must_use]
     pub fn measure() -> Self {
         let reading = || {
@@ -42,18 +42,19 @@ impl ClockOffset {
             .saturating_add_signed(self.realtime_minus_monotonic_ns)
     }
 
-    /// The moment of the monotonic clock at which the wall clock reads `realtime_ns`.
+    /// The monotonic clock's reading when the wall clock reads `realtime_ns`.
     #[must_use]
     pub fn monotonic(&self, realtime_ns: u64) -> Instant {
         Instant::from_nanos(realtime_ns.saturating_add_signed(-self.realtime_minus_monotonic_ns))
     }
 }
 
+/// Number of attempts to measure the offset; the best one counts.
 const READINGS: usize = 8;
 
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock).expect("both clocks exist on every Linux");
-    // Neither clock was ever before its origin.
+    // Neither clock is negative.
     time.tv_sec().cast_unsigned() * 1_000_000_000 + time.tv_nsec().cast_unsigned()
 }
 
@@ -67,7 +68,7 @@ mod tests {
         let before = read(ClockId::CLOCK_REALTIME);
         let now = offset.realtime_ns(monotonic());
         let after = read(ClockId::CLOCK_REALTIME);
-        // The measurement is better than a millisecond, whatever the machine is doing.
+        // The error of the measurement is below a millisecond, also on a busy machine.
         assert!(
             now + 1_000_000 >= before && now <= after + 1_000_000,
             "{before} {now} {after}"

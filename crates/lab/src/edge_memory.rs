@@ -1,4 +1,4 @@
-//! `steadfast-lab halr-memory`: what an edge's memory would have held of a capture's connections (HALR thesis §3.4).
+//! `steadfast-lab halr-memory`: how much of a capture's connections an edge's memory would have held (HALR thesis §3.4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -34,29 +34,29 @@ pub struct Options {
     json: bool,
 }
 
-/// What was read.
+/// Counts of what the capture contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Read {
     packets: u64,
-    /// Of which TCP.
+    /// TCP packets among them.
     tcp: u64,
-    /// Of which TCP whose headers cannot be read.
+    /// TCP packets whose headers cannot be read.
     unreadable: u64,
     connections: usize,
-    /// What was not read, and why.
+    /// Which part of the capture was not read, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_read: Option<String>,
 }
 
-/// The most that both edges together held.
+/// The peak of both edges' memory together, for one policy and one set of connections.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Held {
     policy: &'static str,
-    /// Every connection, or the heaviest only.
+    /// "all" or "heaviest".
     connections: &'static str,
     peak_bytes: usize,
     peak_packets: usize,
-    /// Connections of which something was held then.
+    /// Connections with something in memory at that time.
     connections_at_peak: usize,
     bytes_per_connection: f64,
 }
@@ -80,7 +80,8 @@ ACK per connection: at most 792 Kbytes, on average 305 bytes per connection.";
 /// Reads the capture and prints the estimate.
 ///
 /// # Errors
-/// [`WrongUse`] if the file is not such a capture, or ends too early; then what was read is printed first.
+/// [`WrongUse`] if the file is not a pcap file of Ethernet or ends too early. In the latter case, the estimate for the part that was
+/// read is printed first.
 pub fn run(options: &Options) -> Result<Outcome> {
     let report = estimate(
         &options.capture,
@@ -127,7 +128,7 @@ fn estimate(capture: &Path, heaviest: usize, idle: Duration) -> Result<Report> {
     })
 }
 
-/// Shows each TCP packet and its length on the wire, as far as the file goes.
+/// Calls `see` with each TCP packet and its length on the wire, up to the end of the readable part.
 fn each_packet(capture: &Path, mut see: impl FnMut(&Packet, usize)) -> Result<Read, WrongUse> {
     let refused = |error: PcapError| WrongUse(format!("{error}; nothing was read"));
     let mut reader = Reader::open(capture).map_err(refused)?;
@@ -162,7 +163,7 @@ fn each_packet(capture: &Path, mut see: impl FnMut(&Packet, usize)) -> Result<Re
 /// The capture's connections, numbered in the order of their first packets.
 #[derive(Default)]
 struct Connections {
-    /// By both ends in order: number, the client, bytes.
+    /// Key: both addresses, sorted. Value: number, the client's address, bytes.
     known: BTreeMap<[SocketAddr; 2], (u32, SocketAddr, u64)>,
 }
 
@@ -173,7 +174,7 @@ impl Connections {
         ends
     }
 
-    /// The client is who sends a SYN; without one, who is seen first.
+    /// Counts a packet. The client is the sender of the SYN or, if the capture lacks the SYN, the sender of the first packet.
     fn count(&mut self, packet: &Packet, bytes: usize) {
         let number = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
         let client = if packet.syn && packet.has_ack {
@@ -191,7 +192,7 @@ impl Connections {
         }
     }
 
-    /// Its number, and whether the client sent the packet; each was counted before.
+    /// The connection's number, and whether the client sent the packet. Every packet has been counted before.
     fn find(&self, packet: &Packet) -> (u32, bool) {
         let (number, client, _) = self.known[&Self::ends(packet)];
         (number, packet.source == client)
@@ -212,7 +213,7 @@ impl Connections {
     }
 }
 
-/// Who was seen when.
+/// When each connection was last seen.
 #[derive(Default)]
 struct Clock {
     last: BTreeMap<u32, u64>,
@@ -304,7 +305,7 @@ impl Memory {
         self.edges.iter_mut().for_each(|edge| edge.forget(key));
     }
 
-    /// Remembers the peak.
+    /// Updates the peak.
     fn note(&mut self) {
         let sum = |of: fn(&Cache<u32, ()>) -> usize| self.edges.iter().map(of).sum::<usize>();
         let bytes = sum(|edge| edge.counts().bytes);

@@ -1,4 +1,4 @@
-//! The lab's fence: turns a node's power off when the other node's daemon asks for it.
+//! The lab's fence command: simulates a power cut of a node when the other node's daemon asks for it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -37,11 +37,11 @@ pub struct FenceOptions {
     journal: PathBuf,
 }
 
-/// The command that turns the power of node `node` off. The node's cables are in `ports` of the switch. The command lasts for `takes`
-/// and adds its start to `journal`.
+/// The command that turns off the power of `node`, whose cables are in `ports` of `switch`. The command waits for `takes` first, and
+/// appends the time of its start to `journal`.
 ///
 /// # Errors
-/// If this program does not know where it is itself.
+/// If the path of this program is unknown.
 pub fn command(
     switch: &Netns,
     ports: &[&str],
@@ -70,17 +70,17 @@ pub fn command(
         .collect())
 }
 
-/// Cuts the cables, then kills every process, but captures, which watch from outside.
+/// Cuts the node's cables, then kills every process in the node except captures, which are observers outside of it.
 ///
 /// # Errors
-/// If that is not possible: then the power is not off.
+/// If a step fails; the power may then still be on.
 pub fn fence(options: &FenceOptions) -> Result<()> {
     let started_ns = monotonic().as_nanos();
     let mut journal = File::options().create(true).append(true).open(&options.journal)?;
     // One write, so that the lines of two commands do not mix.
     journal.write_all(format!("{started_ns} {}\n", options.node).as_bytes())?;
     let switch = Netns::open(&options.switch)?;
-    // The order has left the node that gave it: its own end does not take it back.
+    // From here on the command runs in the switch, so the death of the node that gave the order does not end it.
     switch.enter()?;
     std::thread::sleep(Duration::from_millis(options.takes_ms));
     for port in &options.ports {
@@ -90,10 +90,11 @@ pub fn fence(options: &FenceOptions) -> Result<()> {
     process::kill_inside(&[node.inode()], is_capture, KILL_LIMIT).context("kill the node's processes")
 }
 
-/// When commands with this `journal` started, in nanoseconds of the monotonic clock, and the namespaces of the nodes that they fenced.
+/// The entries of `journal`, one per started command: the time of the start in nanoseconds of the monotonic clock, and the namespace of
+/// the fenced node. Without a journal no command has started.
 ///
 /// # Errors
-/// If the journal cannot be read or is garbled. If there is none, no command has started.
+/// If the journal cannot be read or is garbled.
 pub fn read_journal(journal: &Path) -> Result<Vec<(u64, String)>> {
     let text = match fs::read_to_string(journal) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

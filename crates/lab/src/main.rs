@@ -75,7 +75,7 @@ enum Command {
     Watchdog,
 }
 
-/// What a lab found; an error means that it could not find out.
+/// The result of a lab. An error means that the lab could not reach a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Held,
@@ -91,7 +91,7 @@ struct WrongUse(String);
 const CLIENT: &str = "client";
 /// The exit code of wrong use or input; also clap's.
 const WRONG_USE: u8 = 2;
-/// The exit code of a run that could not be made here.
+/// The exit code when the run is impossible on this machine.
 const CANNOT_RUN: u8 = 3;
 
 fn main() -> ExitCode {
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    // If whoever started the lab dies, nobody waits for its result, and it is torn down as after ^C.
+    // If the lab's parent dies, nobody waits for the result. The lab is then torn down as after ^C.
     if let Err(error) = set_pdeathsig(Signal::SIGTERM) {
         tracing::warn!("will outlive a killed parent: {error}");
     }

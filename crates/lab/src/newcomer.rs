@@ -1,4 +1,4 @@
-//! After whatever happened, someone new comes.
+//! A check after a scenario: is a new client served?
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,11 +9,11 @@ use linux::netns::Netns;
 
 use crate::node::Application;
 
-/// How long a new client waits for its connection, and for an answer: a SYN that is lost is repeated after a second, and after three.
+/// Timeout of a new client for its connection, and for an answer: TCP repeats a lost SYN after one second and after three.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Why a new client of `application` at `service` is not served, if it is not. It comes from the `router`, which is none of the clients that
-/// are judged.
+/// Connects a new client to `application` at `service`. Returns why the client is not served, or `None` if it is. The client runs on
+/// `router`, so it is not one of the clients that are judged.
 ///
 /// # Errors
 /// If the router's namespace cannot be entered.

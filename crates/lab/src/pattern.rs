@@ -1,14 +1,14 @@
-//! Test data that knows its own position: every byte follows from `(seed, offset)`.
+//! Test data that encodes its own position: every byte is a function of `(seed, offset)`.
 //!
-//! A stream made of it can be checked at any offset without keeping a copy, and bytes that arrive at the wrong
-//! offset tell where they belong, because the 8-byte word at index *i* is a bijection of *i*.
+//! A stream of this data can be checked at any offset without a copy. Bytes at the wrong offset reveal the offset that they belong at,
+//! because the 8-byte word at index *i* is a bijection of *i*.
 
 use std::io;
 
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-/// The first byte of a piece that is not what the pattern says.
+/// The first byte that differs from the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error, serde::Serialize, serde::Deserialize)]
 #[error(
     "byte {offset} is {found:#04x}, expected {expected:#04x}{}",
@@ -17,11 +17,11 @@ use thiserror::Error;
 pub struct Mismatch {
     /// Position of the byte in the stream.
     pub offset: u64,
-    /// What should stand there.
+    /// The pattern's byte.
     pub expected: u8,
-    /// What stands there.
+    /// The byte that was found.
     pub found: u8,
-    /// If the bytes found are of the same pattern: the offset they belong at.
+    /// The offset that the found bytes belong at, if they are of the same pattern.
     pub belongs_at: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ pub fn sha256(seed: u64, period: u64, len: u64) -> String {
 /// Writes the first `len` bytes of the pattern `seed` to `out`, in blocks.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write(seed: u64, len: u64, out: &mut impl io::Write) -> io::Result<()> {
     feed(seed, len.max(1), len, |block| out.write_all(block))
 }
@@ -103,13 +103,13 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 const WORD: usize = 8;
-/// Fits the first-level cache together with what it is compared with; a multiple of [`WORD`].
+/// Bytes that are compared at a time, a multiple of [`WORD`]. Two such blocks fit the first-level cache.
 const BLOCK: usize = 4096;
-/// Odd, so multiplication by them can be undone: 2⁶⁴ / φ and the first multiplier of `SplitMix64`.
+/// Multipliers: 2⁶⁴ / φ and the first multiplier of `SplitMix64`. Both are odd, so multiplication by them is invertible.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const MIX: u64 = 0xbf58_476d_1ce4_e5b9;
 
-/// Different seeds start at distant indices of one sequence of 2⁶⁴ words.
+/// The start index of a seed in one sequence of 2⁶⁴ words. The indices of different seeds are far apart.
 fn key(seed: u64) -> u64 {
     let spread = seed.wrapping_add(1).wrapping_mul(MIX);
     spread ^ (spread >> 31)
@@ -141,7 +141,7 @@ fn bytes_to_next_word(offset: u64) -> usize {
     (WORD - offset as usize % WORD) % WORD
 }
 
-/// The offset below 2⁴⁸ whose pattern begins with `bytes`; `None` if there is none or too few bytes to be sure.
+/// The offset below 2⁴⁸ at which the pattern begins with `bytes`. `None` if there is no such offset or too few bytes to be sure.
 fn origin(seed: u64, bytes: &[u8]) -> Option<u64> {
     let key = key(seed);
     (0..WORD).find_map(|skip| {
@@ -156,7 +156,7 @@ fn origin(seed: u64, bytes: &[u8]) -> Option<u64> {
     })
 }
 
-/// Multiplicative inverse of an odd number modulo 2⁶⁴ (Newton's iteration doubles the right bits: 3, 6 … 96).
+/// Multiplicative inverse of an odd number modulo 2⁶⁴ (Newton's iteration doubles the number of correct bits: 3, 6 … 96).
 const fn inverse(odd: u64) -> u64 {
     let mut x = odd;
     let mut round = 0;
@@ -215,7 +215,7 @@ mod tests {
     fn displaced_bytes_tell_where_they_belong() {
         for (there, here) in [(1000, 2000), (1003, 2000), (1 << 40, 5), (3, (1 << 33) + 1)] {
             let mismatch = check(9, here, &pattern(9, there, 64)).unwrap_err();
-            // A first byte that is equal by chance shifts both numbers alike.
+            // If first bytes are equal by chance, both offsets shift by the same number.
             assert_eq!(
                 mismatch.belongs_at,
                 Some(there + (mismatch.offset - here)),

@@ -1,4 +1,4 @@
-//! Child processes of a run, and the question which processes live in a namespace.
+//! Child processes of a run, and the processes in a network namespace.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,12 +11,12 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use thiserror::Error;
 
-/// How often a process that is waited for is looked at.
+/// Polling interval while waiting for a process.
 const POLL: Duration = Duration::from_millis(2);
-/// How much of a process's log is quoted in an error.
+/// Number of lines from the end of a process's log that an error quotes.
 const QUOTED_LINES: usize = 12;
 
-/// What went wrong with a process.
+/// A failure of a child process.
 #[derive(Debug, Error)]
 pub enum ProcessError {
     /// It could not be started.
@@ -30,14 +30,14 @@ pub enum ProcessError {
     /// It could not be sent a signal or waited for.
     #[error("{step} {label}")]
     Control {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// With which process.
+        /// The process.
         label: String,
         /// Why not.
         source: io::Error,
     },
-    /// It ended by itself.
+    /// It ended unexpectedly.
     #[error("{label} ended unexpectedly ({status}){said}")]
     Ended {
         /// What it is.
@@ -47,12 +47,12 @@ pub enum ProcessError {
         /// The end of its log, on lines of its own, or nothing.
         said: String,
     },
-    /// It did not do in time what was expected of it.
+    /// It did not do the expected thing in time.
     #[error("{label} did not {expected} within {limit:?}{said}")]
     Late {
         /// What it is.
         label: String,
-        /// What was expected.
+        /// The expected action.
         expected: String,
         /// The time it had.
         limit: Duration,
@@ -61,7 +61,7 @@ pub enum ProcessError {
     },
 }
 
-/// A running child process that is killed when it is dropped. What it prints goes to a log file.
+/// A running child process. Dropping this value kills the process. Its output goes to a log file.
 #[derive(Debug)]
 pub struct Process {
     label: String,
@@ -70,8 +70,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` (made by [`linux::netns::Netns::command`], so it leads a process group and dies with the
-    /// calling thread); stdout and stderr go to `DIRECTORY/LABEL.log`.
+    /// Starts `command`; stdout and stderr go to `DIRECTORY/LABEL.log`. The command must be made by [`linux::netns::Netns::command`], so
+    /// that it leads a process group and dies with the calling thread.
     ///
     /// # Errors
     /// If the log cannot be made or the program cannot be started.
@@ -96,7 +96,7 @@ impl Process {
         })
     }
 
-    /// What it is called in errors.
+    /// The process' name in errors.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
@@ -108,7 +108,7 @@ impl Process {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// What it has printed so far.
+    /// The process' output so far.
     #[must_use]
     pub fn output(&self) -> String {
         fs::read(&self.log).map_or_else(
@@ -120,7 +120,7 @@ impl Process {
     /// Sends `signal` to it and the processes of its group.
     ///
     /// # Errors
-    /// If the kernel refuses; that it has already ended is none.
+    /// If the kernel refuses. A process that has already ended is no error.
     pub fn signal(&self, signal: Signal) -> Result<(), ProcessError> {
         match killpg(self.pid(), signal) {
             Ok(()) | Err(nix::Error::ESRCH) => Ok(()),
@@ -128,10 +128,10 @@ impl Process {
         }
     }
 
-    /// Waits until `done` says so.
+    /// Waits until `done` returns true.
     ///
     /// # Errors
-    /// If it ends before, or `limit` passes; quotes the end of its log.
+    /// If the process ends before, or `limit` passes. The error quotes the end of its log.
     pub fn wait_until(
         &mut self,
         expected: &str,
@@ -155,7 +155,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its end.
+    /// Waits for the process to end.
     ///
     /// # Errors
     /// If `limit` passes before.
@@ -206,7 +206,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended, and been waited for, long ago.
+        // The process may have ended and been waited for long ago.
         if let Ok(None) = self.child.try_wait() {
             if let Err(error) = self.signal(Signal::SIGKILL) {
                 tracing::warn!("{error}");
@@ -229,7 +229,7 @@ pub fn inside(namespaces: &[u64]) -> io::Result<Vec<Pid>> {
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // A process that has ended meanwhile has no namespace; neither has a zombie.
+        // Neither a process that has ended meanwhile nor a zombie has a namespace.
         let namespace = fs::metadata(format!("/proc/{pid}/ns/net")).map(|link| link.ino());
         if namespace.is_ok_and(|inode| namespaces.contains(&inode)) {
             found.push(Pid::from_raw(pid));
@@ -248,7 +248,7 @@ pub fn children(parent: Pid) -> io::Result<Vec<Pid>> {
     Ok(pids.map(Pid::from_raw).collect())
 }
 
-/// The memory that `process` has for itself, in bytes: heap and stacks, without files and what it shares (RssAnon).
+/// Private memory of `process`, in bytes: heap and stacks, without files and shared memory (RssAnon).
 ///
 /// # Errors
 /// If it has ended.
@@ -262,24 +262,24 @@ pub fn anonymous_memory(process: Pid) -> io::Result<u64> {
     Ok(kilobytes.ok_or_else(none)? * 1024)
 }
 
-/// How many sockets `process` has open.
+/// Number of open sockets of `process`.
 ///
 /// # Errors
 /// If it has ended.
 pub fn sockets(process: Pid) -> io::Result<usize> {
     let mut count = 0;
     for descriptor in fs::read_dir(format!("/proc/{process}/fd"))? {
-        // One that was closed meanwhile is no socket.
+        // A descriptor that was closed meanwhile does not count.
         let target = fs::read_link(descriptor?.path());
         count += usize::from(target.is_ok_and(|target| target.to_string_lossy().starts_with("socket:")));
     }
     Ok(count)
 }
 
-/// Sends SIGKILL to every process in these network namespaces but those to `spare`, again and again until none is left.
+/// Kills every process in these network namespaces except those that `spare` selects. Repeats SIGKILL until none is left.
 ///
 /// # Errors
-/// If `/proc` cannot be read, or one is still there after `limit`.
+/// If `/proc` cannot be read, or a process is still there after `limit`.
 pub fn kill_inside(namespaces: &[u64], spare: impl Fn(Pid) -> bool, limit: Duration) -> io::Result<()> {
     let deadline = Instant::now() + limit;
     loop {

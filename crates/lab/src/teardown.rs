@@ -1,8 +1,8 @@
 //! Nothing of a run outlives it: neither after its end nor after ^C, a panic, or SIGKILL of the lab or its parent.
 //!
-//! There is one teardown, and it is done by another process, the **watchdog**: the same binary, started before
-//! anything else. The lab tells it through a pipe what it is about to create. When the lab's end of the pipe closes, for
-//! whatever reason, the watchdog kills every process in the run's namespaces, removes the namespaces, and then the
+//! Another process does the teardown in all cases, the **watchdog**: the same binary, started before anything else. The
+//! lab announces through a pipe what it is about to create. When the lab's end of the pipe closes, for whatever reason,
+//! the watchdog kills every process in the run's namespaces, removes the namespaces, and then the
 //! files and eBPF pins.
 
 use std::io::{self, BufRead, Write};
@@ -24,9 +24,9 @@ use crate::process;
 
 /// The hidden subcommand that makes this binary a watchdog.
 pub const WATCHDOG: &str = "watchdog";
-/// How long processes have to go after SIGKILL.
+/// Timeout for processes to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// A lab that was killed may have a child that still creates what was announced; by then it is done.
+/// Time between two removals after a lab was killed: a child of the lab may still be creating an announced resource.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// Something that must be gone after the run.
@@ -37,39 +37,39 @@ pub enum Resource {
     Namespace(String),
     /// A file, or a directory with all that is in it (also one of eBPF pins).
     Path(PathBuf),
-    /// A directory that others use too: it goes with the last thing in it.
+    /// A directory that other runs also use. It is removed once it is empty.
     Shared(PathBuf),
 }
 
-/// What the lab writes into the pipe, one JSON value per line.
+/// The messages from the lab to the watchdog, one JSON value per line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Message {
     WillCreate(Resource),
-    /// The run is over, no child is still at work.
+    /// The run is over, and no child is still running.
     Finished,
 }
 
-/// Why teardown cannot be promised, or was not complete.
+/// Why teardown cannot be guaranteed, or was not complete.
 #[derive(Debug, Error)]
 pub enum TeardownError {
-    /// No watchdog.
+    /// The watchdog did not start.
     #[error("start the watchdog")]
     Start(#[source] io::Error),
-    /// The watchdog does not listen.
+    /// The watchdog does not take messages.
     #[error("tell the watchdog of {resource:?}")]
     Tell {
-        /// What was about to be created.
+        /// The resource that was about to be created.
         resource: Resource,
         /// Why not.
         source: io::Error,
     },
-    /// It has said on stderr what remained.
+    /// The watchdog could not remove everything. It has printed to stderr what remains.
     #[error("the watchdog could not remove everything ({0}); it says above what remains")]
     Incomplete(String),
 }
 
-/// The lab's end: as long as this lives, what was announced may exist.
+/// The lab's side of the pipe. Announced resources may exist as long as this value lives.
 #[derive(Debug)]
 pub struct Teardown {
     shared: Arc<Shared>,
@@ -97,7 +97,7 @@ impl Teardown {
         let binary = std::env::current_exe().map_err(TeardownError::Start)?;
         let mut child = Command::new(binary)
             .arg(WATCHDOG)
-            // Out of reach of ^C, and of whoever kills the lab's process group.
+            // Neither ^C nor a signal to the lab's process group reaches the watchdog.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -128,7 +128,7 @@ impl Teardown {
     /// Announces `resource`; only then may it be created.
     ///
     /// # Errors
-    /// If the watchdog is gone: then nothing may be created.
+    /// If the watchdog has ended. Then nothing may be created.
     pub fn will_create(&self, resource: &Resource) -> Result<(), TeardownError> {
         let failed = |source| TeardownError::Tell {
             resource: resource.clone(),
@@ -154,7 +154,7 @@ impl Teardown {
         self.signals.close();
         let watchdog = self.shared.lock().take();
         if self.shared.interrupted.load(Ordering::SeqCst) {
-            // The other thread is about to end the process, with the exit code that belongs to the signal.
+            // The thread that handles signals is about to end the process, with the signal's exit code.
             loop {
                 std::thread::park();
             }
@@ -172,7 +172,7 @@ impl Drop for Teardown {
 }
 
 impl Shared {
-    /// The lock; a panic elsewhere is no reason to leave anything behind.
+    /// Locks the watchdog, also after a panic of another thread: teardown must still happen.
     fn lock(&self) -> MutexGuard<'_, Option<Watchdog>> {
         self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -198,7 +198,7 @@ impl Watchdog {
     }
 
     fn finish(mut self) -> Result<(), TeardownError> {
-        // If it is gone, its exit status says more than this write.
+        // If the watchdog is gone, its exit status tells more than the error of this write.
         drop(self.tell(&Message::Finished));
         self.abandon()
     }
@@ -214,10 +214,10 @@ impl Watchdog {
     }
 }
 
-/// The watchdog's life: listens on stdin until it closes, then removes everything announced. True if nothing remains.
+/// The watchdog's main function: reads stdin until it closes, then removes every announced resource. True if nothing remains.
 #[must_use]
 pub fn watch() -> bool {
-    // Whoever ends the lab by a signal to many processes must not end its teardown.
+    // A signal that is sent to many processes must not end the teardown.
     let ignored = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&ignored)) {
@@ -244,7 +244,7 @@ pub fn watch() -> bool {
     failures.is_empty()
 }
 
-/// Removes what exists of `resources`: processes first, last things first. Says what could not be removed.
+/// Removes those of `resources` that exist: processes first, then resources in reverse order. Returns what could not be removed.
 fn remove_all(resources: &[Resource]) -> Vec<String> {
     let mut failures = Vec::new();
     let names = || {
@@ -276,11 +276,11 @@ fn remove_all(resources: &[Resource]) -> Vec<String> {
     failures
 }
 
-/// What `ip netns del` does.
+/// Removes a namespace as `ip netns del` does.
 fn remove_namespace(name: &str) -> io::Result<()> {
     let path = Netns::path_of(name);
     match umount2(&path, MntFlags::MNT_DETACH) {
-        // Never created, or its file was made but not yet mounted on.
+        // The namespace was never created, or its file was made but nothing is mounted on it yet.
         Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => {}
         Err(errno) => return Err(errno.into()),
     }

@@ -1,4 +1,4 @@
-//! etcd in namespaces of its own, which both nodes reach, with certificates made for this run.
+//! An etcd cluster in namespaces of its own, which both nodes reach, with certificates made for this run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,10 +27,10 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Starts a member on each of `hosts`, and waits until they serve. Its files are in `directory`.
+    /// Starts a member on each of `hosts`, and waits until all serve. Their files are in `directory`.
     ///
     /// # Errors
-    /// Names the step that failed; quotes what a member said.
+    /// Names the step that failed and quotes the member's output.
     pub fn start(hosts: Vec<(Netns, Endpoint)>, directory: &Path) -> Result<Self> {
         let endpoints: Vec<_> = hosts.iter().map(|&(_, endpoint)| endpoint).collect();
         let tls = directory.join("tls");
@@ -50,7 +50,7 @@ impl Witness {
         Ok(Self { members, tls, hosts })
     }
 
-    /// What the daemons are told of it.
+    /// The cluster as the daemons' configuration has it.
     #[must_use]
     pub fn arbiter(&self) -> Arbiter {
         Arbiter::Etcd {
@@ -114,7 +114,7 @@ fn arguments(index: usize, members: &[Endpoint], tls: &Path, directory: &Path) -
         .collect()
 }
 
-/// An authority, a certificate of the members, and one of each node.
+/// Makes a certificate authority, one certificate for all members, and one for each node.
 fn certify(directory: &Path, members: &[Endpoint]) -> Result<()> {
     std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     openssl(directory, "ca", "/CN=lab", &[])?;
@@ -148,7 +148,7 @@ fn certify(directory: &Path, members: &[Endpoint]) -> Result<()> {
     Ok(())
 }
 
-/// Makes `NAME.key` and `NAME.crt`.
+/// Makes `NAME.key` and `NAME.crt` in `directory`.
 fn openssl(directory: &Path, name: &str, subject: &str, more: &[&str]) -> Result<()> {
     let output = Command::new("openssl")
         .current_dir(directory)

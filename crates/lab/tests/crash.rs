@@ -1,4 +1,4 @@
-//! `steadfast-lab crash` judges what really happens. Needs root, nginx and tcpdump; says so and passes without.
+//! `steadfast-lab crash` with real programs. The tests need root, nginx, redis-server and tcpdump; without these they print so and pass.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -104,7 +104,7 @@ fn nothing_remains_of_a_run_that_is_killed() {
         .unwrap();
     let run = format!("{}-0", lab.id());
     let files = Path::new("/dev/shm").join(format!("steadfast-lab-{run}"));
-    // The server of node b is the last thing before the clients.
+    // Node b's server starts last before the clients.
     wait_until("the servers run", || files.join("nginx-b").exists());
     let nodes = ["a", "b"].map(|node| Netns::open(&format!("sf-{run}-{node}")).unwrap().inode());
     assert_ne!(inside(&nodes), Vec::<String>::new());

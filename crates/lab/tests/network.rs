@@ -1,4 +1,4 @@
-//! The lab's network carries packets, and nothing of it survives the lab. Needs root; says so and passes without.
+//! The lab's network carries packets and is removed with the lab. The tests need root; without root they print so and pass.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -156,7 +156,7 @@ fn an_emulated_way_delays_limits_and_loses() {
         talk(&far, "a", "10.2.0.10").unwrap();
         begun.elapsed()
     });
-    // A handshake of one round trip, and data that take half of one.
+    // The handshake takes one round trip, and the data take half of one.
     let quickest = quickest.min().unwrap();
     assert!(quickest >= Duration::from_millis(45), "{quickest:?}");
 
@@ -190,7 +190,7 @@ fn nothing_remains_after_any_end() {
         assert_eq!(lab.remains().len(), lab.namespaces.len());
         let mut command = lab.namespace("a").command("sleep").unwrap();
         let mut inside = command.arg("1000").spawn().unwrap();
-        // Even a stopped process goes.
+        // A stopped process must be killed too.
         kill(Pid::from_raw(inside.id().cast_signed()), Signal::SIGSTOP).unwrap();
         lab.kill(signal);
         lab.assert_nothing_remains();

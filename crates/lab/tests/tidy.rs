@@ -1,10 +1,10 @@
-//! The house rules that no other tool holds: a file has one subject, unsafe code has one room, nothing is left unfinished.
-//! (Functions fit a screen: clippy's `too_many_lines`, set in `clippy.toml`.)
+//! Rules of this code base that no other tool checks: a file has one subject, unsafe code is in one crate, nothing is left unfinished.
+//! (Clippy checks that functions fit a screen: `too_many_lines` in `clippy.toml`.)
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of a file, its unit tests not counted.
+/// Maximum number of lines of a file, without its unit tests.
 const LINES_MAX: usize = 900;
 
 fn root() -> PathBuf {
@@ -105,7 +105,7 @@ fn every_unsafe_block_says_why_it_is_sound() {
     assert!(bare.is_empty(), "{}", bare.join("\n"));
 }
 
-/// A reason stands within so many lines before its block.
+/// Maximum distance of a SAFETY comment before its block, in lines.
 const REASON_WITHIN: usize = 4;
 
 #[test]

@@ -11,8 +11,8 @@ pub fn now() -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// The clock beside the CPU's time-stamp counter; nothing on a machine whose counter would stand still, too, while a hypervisor
-/// pauses it.
+/// The clock, read together with the CPU's time-stamp counter. `None` on CPUs other than x86-64, whose counter would stand still, too,
+/// while a hypervisor pauses the machine.
 pub fn reading() -> Option<Reading> {
     #[cfg(target_arch = "x86_64")]
     {

@@ -1,4 +1,4 @@
-//! What this kernel can do: probed, never concluded from a version.
+//! What this kernel can do: probed, never derived from its version.
 
 use std::path::Path;
 

@@ -171,7 +171,7 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// Takes the interface down: a veth's other end loses its carrier, nothing passes either way any more.
+    /// Takes the interface down: a veth's other end loses its carrier, and nothing passes in either direction.
     ///
     /// # Errors
     /// If the interface does not exist or may not be changed.

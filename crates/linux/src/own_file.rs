@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A file of this process, whatever its name in its folder is by now. Whoever removes it holds it open meanwhile (a bound socket
-/// does, too): else the kernel may have given its inode's number to another file.
+/// A file of this process, whatever its name in its folder is by now. The process must hold the file open (or its socket bound) until
+/// it removes it: otherwise the kernel may give the inode's number to another file.
 #[derive(Debug)]
 pub struct OwnFile {
     folder: PathBuf,

@@ -189,8 +189,8 @@ fn nothing_yet<T>(nothing: T) -> io::Result<T> {
     }
 }
 
-/// How many bytes and packets the `frame` (with its virtio header) is on a cable, once its segments are cut. What cannot
-/// be understood counts as one packet.
+/// Number of bytes and packets that `frame` (with its virtio header) becomes on a cable, once it is cut into segments. A frame that
+/// cannot be parsed counts as one packet.
 #[must_use]
 pub fn on_the_wire(frame: &[u8]) -> OnTheWire {
     let length = frame.len().saturating_sub(VIRTIO_HEADER);

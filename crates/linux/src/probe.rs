@@ -15,15 +15,15 @@ const ECHO_LEN: usize = 16;
 /// Packets of another machine taken at a time: a flood of them must not keep the caller from its work.
 const TAKEN_MAX: usize = 64;
 
-/// A way to ask one machine. What counts as its answer: an echo reply from its address with our identifier, the sequence
-/// number of a question, and a number that nobody else could know.
+/// Asks one machine. Its answer is an echo reply from its address with our identifier, the sequence number of a question, and a
+/// nonce that nobody else could know.
 pub struct Prober {
     socket: Socket,
     is_v4: bool,
     /// Tells our questions from others'.
     id: u16,
     nonce: [u8; 8],
-    /// Questions with this nonce.
+    /// Number of questions asked with this nonce.
     asked: Cell<u32>,
 }
 
@@ -36,7 +36,7 @@ impl Prober {
         Self::over(socket_for(peer)?, SocketAddr::new(peer, 0))
     }
 
-    /// One that asks from `vip` and hears only what comes in by `interface`. The VIP need not be here yet.
+    /// A prober that asks from `vip` and hears only packets that come in by `interface`. The VIP need not be here yet.
     fn open_from(vip: IpAddr, interface: &str, host: IpAddr) -> io::Result<Self> {
         let socket = socket_for(host)?;
         socket.bind_device(Some(interface.as_bytes()))?;
@@ -46,7 +46,7 @@ impl Prober {
         Self::over(socket, beyond(interface, host)?)
     }
 
-    /// One that asks from the interface's own address, and hears only what comes in there.
+    /// A prober that asks from the interface's own address, and hears only packets that come in there.
     fn open_through(interface: &str, host: IpAddr) -> io::Result<Self> {
         let socket = socket_for(host)?;
         socket.bind_device(Some(interface.as_bytes()))?;
@@ -147,15 +147,15 @@ fn low_bits(number: u32) -> u16 {
     number as u16
 }
 
-/// Several hosts beyond the LAN. If one of them answers what was asked from a VIP, then packets for the VIP come to this machine:
-/// the neighbours' entries point here (CoRAL verifies the takeover of an address so). What was asked from the interface's own address
-/// proves that the path through it works.
+/// Several hosts beyond the LAN. An answer to a question from a VIP proves that packets for the VIP come to this machine: the
+/// neighbours' entries point here (CoRAL verifies the takeover of an address so). An answer to a question from the interface's own
+/// address proves that the path through the interface works.
 pub struct OutsideHosts {
     hosts: Vec<Prober>,
 }
 
 impl OutsideHosts {
-    /// Of `hosts` those of the family of `vip`, to be asked from it through `interface`. The VIP need not be here yet.
+    /// Those of `hosts` that are of the family of `vip`, to be asked from `vip` through `interface`. The VIP need not be here yet.
     ///
     /// # Errors
     /// What the kernel says: the right to it is CAP_NET_RAW and CAP_NET_ADMIN. If no host is of that family.

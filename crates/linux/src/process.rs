@@ -9,7 +9,7 @@ use std::path::Path;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Raises the process above ordinary ones: its heartbeats must go out, and the ring be read, also when every CPU is busy.
+/// Gives the process precedence over ordinary ones: it must send heartbeats and read the rings also when every CPU is busy.
 ///
 /// # Errors
 /// What `setpriority(2)` says: the right to it is CAP_SYS_NICE.
@@ -23,7 +23,7 @@ pub fn take_precedence() -> io::Result<()> {
     }
 }
 
-/// Takes back [`take_precedence`] for the calling thread, which has inherited it: what it does is less urgent.
+/// Reverts [`take_precedence`] for the calling thread, which has inherited it, because its work is less urgent.
 ///
 /// # Errors
 /// What `setpriority(2)` says.
@@ -37,7 +37,7 @@ pub fn yield_precedence() -> io::Result<()> {
     }
 }
 
-/// Puts the calling thread before all ordinary ones. For one that sleeps nearly always.
+/// Gives the calling thread precedence over all ordinary ones. Only for a thread that sleeps nearly always.
 ///
 /// # Errors
 /// What `sched_setscheduler(2)` says: the right to it is CAP_SYS_NICE, or a real-time limit.
@@ -52,8 +52,8 @@ pub fn run_in_real_time() -> io::Result<()> {
     }
 }
 
-/// Lets the process have as many open files as the kernel allows any (`fs.nr_open`), or as its hard limit does, if it may not
-/// raise that: each relayed connection takes two.
+/// Raises the limit of open files to the kernel's maximum (`fs.nr_open`), or to the hard limit if the process may not exceed that.
+/// Each relayed connection takes two files.
 ///
 /// # Errors
 /// What `setrlimit(2)` says.
@@ -76,7 +76,7 @@ pub fn file_limit() -> io::Result<usize> {
     Ok(usize::try_from(soft).unwrap_or(usize::MAX))
 }
 
-/// Whether a program that takes this one's place in this process (`exec`) gets `file`; usually it does not.
+/// Sets whether `file` stays open for the program that replaces this one in this process (`exec`). By default it is closed.
 ///
 /// # Errors
 /// What `fcntl(2)` says.
@@ -90,8 +90,8 @@ pub fn pass_on(file: impl AsFd, passes: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The file at `path` as the program before this one in this process [passed it on](pass_on), if it did. It is passed on no further, so
-/// it is found once.
+/// The open file at `path`, if the previous program in this process [passed it on](pass_on). This marks it to be closed at the next
+/// `exec`, so a second call does not find it.
 ///
 /// # Errors
 /// If the open files cannot be looked at.
@@ -110,7 +110,7 @@ pub fn inherited(path: &Path) -> io::Result<Option<OwnedFd>> {
         else {
             continue;
         };
-        // SAFETY: no memory is involved; a number that is no descriptor any more is answered with -1.
+        // SAFETY: no memory is involved; for a closed descriptor the call returns -1.
         let flags = unsafe { libc::fcntl(raw, libc::F_GETFD) };
         let is_ours = flags == -1 || flags & libc::FD_CLOEXEC != 0;
         if is_ours || !file(&entry.path()).is_ok_and(|found| found == wanted) {

@@ -1,4 +1,4 @@
-//! Sending single IP packets that no socket of this machine stands behind: wake-up acknowledgements and RSTs.
+//! Sends single IP packets that belong to no socket of this machine: wake-up acknowledgements and RSTs.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,7 +30,7 @@ impl RawSender {
         Ok(Self { words, ends })
     }
 
-    /// Sends one packet, which starts with its IP header, behind which stands the TCP header.
+    /// Sends one packet, which starts with its IP header, followed by the TCP header.
     ///
     /// # Errors
     /// What `sendto(2)` says; a packet that is neither IPv4 nor IPv6 is invalid input.

@@ -1,4 +1,4 @@
-//! Making live sockets of connections that another machine began (TCP_REPAIR).
+//! Makes live sockets of connections that another machine began (TCP_REPAIR).
 //!
 //! The order of the calls is the kernel's (KERNEL.md; `tcp_repair_*` in `net/ipv4/tcp.c`):
 //!
@@ -92,7 +92,8 @@ fn prepare(vip: SocketAddr) -> Result<Socket, RestoreError> {
     set_transparent(&socket, vip).at("IP_TRANSPARENT")?;
     socket.bind(&vip.into()).at("bind")?;
     socket.set_tcp_nodelay(true).at("TCP_NODELAY")?;
-    // If the process that has it dies, a FIN would make what was said look complete. In repair mode it is closed silently all the same.
+    // If the process that owns the socket dies, the client gets a RST: a FIN would make the output look complete. In repair mode the
+    // socket is closed silently all the same.
     socket.set_linger(Some(Duration::ZERO)).at("SO_LINGER")?;
     select_queue(&socket, RECEIVE_QUEUE)?;
     Ok(socket)
@@ -190,7 +191,8 @@ impl Restored {
         .at("TCP_REPAIR_OPTIONS")
     }
 
-    /// The kernel goes on from when it is told: whoever is interrupted between the look and the call would stay behind for good.
+    /// The kernel's clock goes on from the value at the time of the call. An interruption between reading the clock and the call would
+    /// leave it behind for good, so this tries again.
     fn set_clock(&self, shown: impl Fn() -> u32) -> Result<(), RestoreError> {
         for _ in 0..CLOCK_TRIES {
             let value = shown();
@@ -230,7 +232,7 @@ impl Restored {
         Ok(())
     }
 
-    /// From now on the wire passes the connection's packets to this socket, and the second guard what it says.
+    /// From now on the wire passes the connection's packets to this socket, and the nftables guard lets its segments out.
     ///
     /// # Errors
     /// What the kernel says.
@@ -238,8 +240,8 @@ impl Restored {
         self.socket.set_mark(MARK_SPEAK).at("SO_MARK")
     }
 
-    /// Adds the next bytes of input that were logged after the endpoint was taken. What came to the socket itself since it is
-    /// ready, because the client repeated it, is left out.
+    /// Adds the next bytes of input that were logged after the endpoint was taken. Leaves out bytes that the client repeated and the
+    /// socket received itself since it became ready.
     ///
     /// # Errors
     /// What the kernel says.
@@ -258,7 +260,7 @@ impl Restored {
         Ok(())
     }
 
-    /// Lets the socket speak; unless it is to be `quiet`, it does so at once, by a window probe.
+    /// Lets the socket speak. Unless `quiet`, it sends a window probe at once.
     ///
     /// # Errors
     /// What the kernel says.
@@ -292,7 +294,7 @@ const OPTION_TIMESTAMP: u32 = 8;
 /// The receive queue takes linear buffers: CRIU's experience is that larger ones fail.
 const RECEIVE_PIECE: usize = 32 * 1024;
 const PIECE_MIN: usize = 1024;
-/// Interruptions in a row that setting the clock puts up with.
+/// Number of attempts to set the clock without an interruption.
 const CLOCK_TRIES: usize = 3;
 
 /// What the kernel gives a new socket without asking (`tcp_wmem`, `tcp_rmem`), roughly; more needs to be set, which ends
@@ -368,7 +370,7 @@ pub fn offered_window(socket: &impl AsRawFd) -> io::Result<u32> {
     }
 }
 
-/// Lets a socket use an address that is not this machine's, or not yet: also in `bind`, for which IP_FREEBIND would be enough.
+/// Lets a socket use an address that this machine does not have, or not yet. For `bind` alone, IP_FREEBIND would be enough.
 ///
 /// # Errors
 /// What `setsockopt(2)` says: the right to it is CAP_NET_ADMIN.

@@ -1,8 +1,8 @@
-//! Files for what memory may not hold of a log ([`proto::spill`]): in a directory, but without a name there, so that nothing is left
-//! behind, whoever dies.
+//! Files for the part of a log that does not fit into its memory limit ([`proto::spill`]). The files have no name in their directory, so
+//! the kernel removes them when the processes that have them end or die.
 //!
-//! Writing goes to the page cache: a copy, as long as the kernel has clean pages. Nothing waits for the disk but reading what has left
-//! the cache, and writing while the kernel holds writers back because there is too much that it has not written.
+//! Writing is a copy into the page cache, as long as the kernel has clean pages. Only two things wait for the disk: reading pages that
+//! have left the cache, and writing while the kernel throttles writers because of too many dirty pages.
 
 use std::any::Any;
 use std::fs::File;
@@ -57,7 +57,7 @@ impl Spill for SpillFile {
 }
 
 impl Drop for SpillFile {
-    /// Freeing what a large file holds takes a tenth of a millisecond per megabyte: too long for whoever gives it up.
+    /// Freeing a large file's memory takes a tenth of a millisecond per megabyte: too long for the thread that drops it.
     fn drop(&mut self) {
         let file = self.file.take();
         let thread = std::thread::Builder::new().name("close".to_owned());

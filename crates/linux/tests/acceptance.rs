@@ -1,8 +1,9 @@
-//! The core's idea of what a kernel accepts, against the kernel (DESIGN.md §3).
+//! Compares the core's model of what a kernel accepts with the kernel (DESIGN.md §3).
 //!
-//! A client made by hand talks to a real socket. Each of its segments is judged by both, one at a time, with the socket's
-//! answers between them as the wire would log them; after each, what can be seen of the socket must be what the core
-//! believes. What a client says is drawn from a seed; a disagreement is reported with the shortest talk that shows it.
+//! A client made by hand talks to a real socket. Core and kernel judge each of its segments, one at a time, with the socket's
+//! answers between them as the wire would log them. After each segment, the visible state of the socket must be the one that
+//! the core believes. The client's segments are drawn from a seed. A disagreement is reported with the shortest talk that
+//! shows it.
 
 mod support;
 
@@ -26,49 +27,49 @@ use support::lan::{Host, is_root};
 use support::socket::{TcpState, abort_on_close, set_tcp, tcp_state, use_cubic};
 use support::tun::Tun;
 
-/// Talks that are compared. One more can be asked for: SEED=N; or another number of them: SEEDS=N.
+/// Number of talks that are compared. The environment variable SEEDS=N sets another number; SEED=N compares the talk of seed N only.
 const SEEDS: u64 = 3000;
 const SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 9, 0, 1), 80);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const LOG_LIMIT: u64 = 16 << 20;
-/// A kernel's timer may fire between two steps. The core is told, but only after the step; it is not wrong then. What it
-/// has wrong it has wrong each time.
+/// Number of attempts per talk. A kernel's timer may fire between two steps, and the core hears of this only after the step.
+/// Such a disagreement is no fault, and it does not happen at each attempt. A real fault does.
 const ATTEMPTS: usize = 3;
 
-/// A number in the client's stream that has a meaning.
+/// A meaningful number in the client's stream.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// What the server expects next.
+    /// The next byte that the server expects.
     Next,
-    /// What the server has acknowledged.
+    /// The end of what the server has acknowledged.
     Acknowledged,
-    /// Behind the last byte that the server offered to take.
+    /// The end of the window that the server offered.
     RightEdge,
-    /// Behind all that was ever sent.
+    /// The end of all that the client ever sent.
     Highest,
-    /// The stream's end, if it was said.
+    /// The stream's end, if the client has sent a FIN.
     Fin,
 }
 
-/// A number in the server's stream that has a meaning.
+/// A meaningful number in the server's stream.
 #[derive(Clone, Copy, Debug)]
 enum Ack {
-    /// The oldest that the server knows to be unacknowledged.
+    /// The oldest byte that the server knows to be unacknowledged.
     Unacknowledged,
-    /// Behind all that the server has sent.
+    /// The end of all that the server has sent.
     Sent,
-    /// As much older as the client's largest window is.
+    /// The oldest acceptable acknowledgement: older by the client's largest window.
     Oldest,
 }
 
-/// A clock value of the client, as a distance.
+/// A timestamp of the client, as a distance.
 #[derive(Clone, Copy, Debug)]
 enum Clock {
     /// No timestamps.
     Missing,
-    /// From the latest that was sent.
+    /// Distance from the latest timestamp that was sent.
     FromLatest(i32),
-    /// From the latest that the server echoed.
+    /// Distance from the latest timestamp that the server echoed.
     FromEcho(i32),
 }
 
@@ -82,7 +83,7 @@ enum Kind {
     NoAck,
 }
 
-/// A client's segment, relative to where the connection stands.
+/// A client's segment, relative to the connection's present state.
 #[derive(Clone, Debug)]
 struct Said {
     kind: Kind,
@@ -91,9 +92,9 @@ struct Said {
     ack: (Ack, i64),
     clock: Clock,
     window: u16,
-    /// Goes on after its own end.
+    /// The client continues after its own FIN.
     defiant: bool,
-    /// Its bytes that the server has acknowledged are other ones.
+    /// Bytes of the segment that the server has already acknowledged are changed.
     garbled: bool,
 }
 
@@ -105,7 +106,7 @@ enum Step {
     ServerCloses,
 }
 
-/// A talk and what both sides can do.
+/// A talk and the options of both sides.
 #[derive(Clone, Debug)]
 struct Talk {
     window_scale: Option<u8>,
@@ -113,13 +114,13 @@ struct Talk {
     clock: Option<u32>,
     window: u16,
     client_first: u32,
-    /// Not larger than a window without scale, else the kernel has more room than it can say.
+    /// At most a window without scale, else the kernel has more room than it can announce.
     receive_buffer: usize,
     quick_ack: bool,
     steps: Vec<Step>,
 }
 
-/// Mostly none: `exact` times of `exact` + 10.
+/// A distance from the meaningful number: zero in `exact` of `exact` + 10 cases.
 fn distance(exact: u32) -> impl Strategy<Value = i64> {
     prop_oneof![
         exact => Just(0_i64),
@@ -214,14 +215,14 @@ fn talk() -> impl Strategy<Value = Talk> {
         )
 }
 
-/// Why nobody outside a kernel knows what it does with a segment.
+/// Why nothing outside a kernel can know what the kernel does with a segment.
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
-    /// On its fast path the kernel does not look how old an acknowledgement is, and lets SND.WL1 go back. Whether it is on it
-    /// depends on its memory.
+    /// On its fast path the kernel ignores how old an acknowledgement is, and lets SND.WL1 go back. Whether it takes the fast
+    /// path depends on its memory.
     predicted: bool,
-    /// It ends behind the window. Newer kernels take it only if the application has read everything; and a kernel may have
-    /// more room than its SYN-ACK could say.
+    /// The segment ends behind the window. Newer kernels take it only if the application has read everything. Also, a kernel
+    /// may have more room than its SYN-ACK could announce.
     crosses_edge: bool,
     /// The client has contradicted itself.
     defiant: bool,
@@ -232,11 +233,11 @@ struct Doubt {
 enum Outcome {
     /// Both sides agreed to the end.
     Agreed,
-    /// What happened cannot be known outside the kernel: how full its memory is.
+    /// The result depends on the kernel's memory, which is unknown outside the kernel.
     Unknowable,
 }
 
-/// The socket's host, and a place to send to it from.
+/// The socket's host, and a TUN device to send to it from.
 struct World {
     host: Host,
     tun: Tun,
@@ -259,7 +260,7 @@ impl World {
             }
         };
         host.sysctl("ipv6/conf/all/disable_ipv6", "1");
-        // Acknowledgements of what is out of order come at once, not from a timer.
+        // Acknowledge out-of-order segments at once, not from a timer.
         host.sysctl("ipv4/tcp_comp_sack_nr", "0");
         host.ip("link set lo up\n addr add 10.9.0.1/24 dev tun0\n link set tun0 up");
         let listener = host.listen(SERVER.into());
@@ -279,7 +280,7 @@ impl World {
         (CLIENT, port).into()
     }
 
-    /// How often the kernel has thrown input away for want of memory, or made room for it.
+    /// Number of times that the kernel dropped input for lack of memory, or made room for it.
     fn memory_events(&self) -> u64 {
         const NAMES: [&str; 6] = [
             "PruneCalled",
@@ -344,18 +345,19 @@ struct Conversation<'a> {
     window_scale: (u8, u8),
     window_max: i64,
     heard_server: bool,
-    /// Packets heard.
+    /// Number of packets heard from the server.
     packets: u64,
-    /// What the server said: its own clock, the client's, and how far it takes and has sent.
+    /// The server's latest timestamp, and the client's timestamp that it echoed.
     clock: u32,
     echo: u32,
-    /// The client's clock as the server echoed it, and as the core would have.
+    /// Set if they differ: the client's timestamp as the server echoed it, and as the core would have.
     recent_differs: Option<(u32, Option<u32>)>,
+    /// How far the server has acknowledged, takes, and has sent.
     acknowledged: i64,
     right_edge: i64,
     sent: i64,
     highest: i64,
-    /// The highest number that may have told the client's window.
+    /// The highest sequence number whose segment may have updated the client's window.
     told_window: i64,
     fin: Option<i64>,
     /// The client may have contradicted itself.
@@ -454,7 +456,7 @@ impl<'a> Conversation<'a> {
                 }
                 Step::ServerReads(len) => self.read(*len)?,
                 Step::ServerCloses => {
-                    let _ = self.socket.shutdown(Shutdown::Write); // again, perhaps
+                    let _ = self.socket.shutdown(Shutdown::Write); // perhaps not for the first time
                     self.listen();
                     self.check(step)?;
                     Outcome::Agreed
@@ -472,7 +474,7 @@ impl<'a> Conversation<'a> {
         while let Some(packet) = self.world.tun.take() {
             let segment = Segment::parse(&packet, Checksum::Trusted).expect("a kernel's segment");
             if segment.destination != self.client {
-                continue; // of the talk before
+                continue; // a packet of the previous talk
             }
             self.packets += 1;
             let from = |seq: Seq, first: Seq| i64::from(seq.distance_from(first));
@@ -514,7 +516,7 @@ impl<'a> Conversation<'a> {
         Ok(Outcome::Agreed)
     }
 
-    /// The number in the client's stream.
+    /// Position of `place` in the client's stream.
     fn place(&self, place: Place) -> i64 {
         match place {
             Place::Next => signed(tcp_state(&self.socket).bytes_received),
@@ -552,7 +554,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// The client says something, and both judge it.
+    /// The client sends a segment, and core and kernel judge it.
     fn say(&mut self, said: &Said) -> Result<Outcome, String> {
         let at = self.place(said.seq.0) + said.seq.1;
         let mut flags = Self::flags(said.kind);
@@ -609,7 +611,7 @@ impl<'a> Conversation<'a> {
         let predicted = at == next
             && flags == Flags::ACK
             && u32::from(said.window) << self.window_scale.0 == tcp_state(&self.socket).send_window;
-        // A SYN-ACK cannot say more.
+        // A SYN-ACK cannot announce a larger window.
         let may_have_more = !self.heard_server && self.right_edge == 65_535;
         let goes_back = !payload.is_empty() && at < self.told_window;
         let doubt = Doubt {
@@ -647,7 +649,7 @@ impl<'a> Conversation<'a> {
         self.check(&format_args!("{what}")).map(|()| Outcome::Agreed)
     }
 
-    /// What can be seen of the socket must be what the core believes.
+    /// Checks that the visible state of the socket is the one that the core believes.
     fn check(&self, what: &impl Debug) -> Result<(), String> {
         self.world.compared.set(self.world.compared.get() + 1);
         let TcpState {
@@ -740,7 +742,7 @@ fn the_kernel_and_the_core_accept_the_same() {
     assert!(compared >= 8 * count || count == 1, "that proves little");
 }
 
-/// The server's selective acknowledgements tell of four ranges; it forgets the one it was told first.
+/// The server's selective acknowledgements have at most four ranges. It forgets the oldest one.
 #[test]
 fn a_reset_behind_a_forgotten_range_ends_nothing() {
     let Some(world) = World::new("a_reset_behind_a_forgotten_range_ends_nothing") else {

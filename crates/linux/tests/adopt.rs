@@ -1,4 +1,4 @@
-//! An agent dies and another one goes on: nothing passes unlogged, nothing is logged twice.
+//! An agent dies and another one continues: nothing passes unlogged, and nothing is logged twice.
 
 mod support;
 
@@ -52,7 +52,7 @@ fn a_wire_is_succeeded_under_traffic_and_no_record_is_lost_or_doubled() {
             eventually("some traffic was logged", || {
                 (reading.now().bytes > death << 20).then_some(())
             });
-            // The kernel closes a killed agent's descriptors, and that is all.
+            // The kernel closes a killed agent's descriptors and does nothing else.
             let log = reading.stop();
             wire = wire.succeeded(&options);
             reading = Reading::resume_with(log, &wire);
@@ -125,7 +125,8 @@ fn modes_survive_and_so_does_what_they_forbid() {
     }
 }
 
-/// An agent that died while it decided who goes on leaves nobody waiting: what it had not decided is lost with it.
+/// An agent dies during a takeover, or while it holds clients. SYNs that waited for its decision must not wait forever: the next agent lets
+/// them pass.
 #[test]
 fn syns_that_waited_for_a_dead_agent_pass() {
     for (mode, knew) in [
@@ -141,7 +142,7 @@ fn syns_that_waited_for_a_dead_agent_pass() {
             wire.hold(family.service(), &family.clients()).expect("hold");
         }
         wire = wire.succeeded(&options());
-        wire.set_modes(mode); // as an arbiter's word has it done
+        wire.set_modes(mode); // as an agent does on the arbiter's word
         let server = if mode == Mode::Wire {
             &lan.primary
         } else {
@@ -154,7 +155,7 @@ fn syns_that_waited_for_a_dead_agent_pass() {
     }
 }
 
-/// Why `adopt` refuses.
+/// The reason for which `adopt` refuses.
 fn refusal(lan: &Lan, name: &str, options: &WireOptions, services: &[WireService]) -> String {
     let refused = lan.backup.run(|| Wire::adopt(name, options, services).err());
     let error = refused.expect("it is refused");

@@ -1,5 +1,5 @@
-//! Packets that nobody should have sent, and rare ones that are right: each goes where the primary's kernel would have
-//! it go, is counted, and disturbs nobody.
+//! Invalid packets, and rare but valid ones. Each is treated as the primary's kernel would treat it, is counted, and disturbs
+//! no connection.
 
 mod support;
 
@@ -22,7 +22,7 @@ use support::socket::tcp_info;
 use support::wire_on::{WireOn, options};
 use support::{PATIENCE, assert_same_stream, eventually, stream};
 
-/// The LAN with the wire on the backup, and a connection through it, without timestamps: forging is easier.
+/// The LAN with the wire on the backup, and a connection through it without timestamps, which makes forging easier.
 struct Scene {
     lan: Lan,
     family: Family,
@@ -57,7 +57,7 @@ impl Scene {
         self.tap.put(self.lan.backup.mac(), host.mac(), packet);
     }
 
-    /// Sends `packet` some times; it must be counted as `reason` each time, and must not arrive at the primary.
+    /// Sends `packet` several times. Each must be counted as `reason`, and none must arrive at the primary.
     #[track_caller]
     fn is_dropped(&mut self, what: &str, from: &Host, packet: &[u8], reason: &str) {
         const TIMES: u64 = 3;
@@ -144,7 +144,7 @@ fn fragments_are_dropped() {
             let header = fragment_header(offset, more);
             let packet = with_extension(&whole, FRAGMENT, &header);
             scene.is_dropped(&what, &client, &packet, "dropped_fragment");
-            // The fragment says only which header it begins with, and TCP is behind that.
+            // The fragment header names only the next header. TCP is behind that one.
             for (kind, body) in [
                 (HOP_BY_HOP, PADDING),
                 (ROUTING, NO_ROUTE),
@@ -168,7 +168,7 @@ fn only_the_primary_speaks_for_the_vip() {
         let mut at_client = Tap::on(&scene.lan.client, "port2");
         let stranger = Host::new(9);
         for flags in [Flags::RST, Flags::FIN_ACK] {
-            // exact: the client would believe it
+            // with exact numbers, so that the client would believe it
             let forged = scene.bystander.forged(&scene.reading, b"");
             let voice = Segment {
                 source: forged.destination,
@@ -187,10 +187,10 @@ fn only_the_primary_speaks_for_the_vip() {
     }
 }
 
-/// What is done to a packet, what that is, and how it is done.
+/// A change to a packet: its name, the expected error, and the function that makes it.
 type Spoilt = (&'static str, Malformed, fn(&mut Vec<u8>));
 
-/// Changes that make a good packet one that no kernel takes. The IPv4 header is made right again afterwards.
+/// Changes that turn a good packet into one that no kernel takes. The IPv4 header's checksum is corrected afterwards.
 fn spoilt(family: Family) -> Vec<Spoilt> {
     let mut all: Vec<Spoilt> = vec![
         ("a flipped bit", Malformed::Checksum, |packet| {
@@ -241,7 +241,7 @@ fn what_the_primary_will_not_take_is_not_taken_into_the_log() {
     }
 }
 
-/// The sum over the pseudo header alone is what a sender leaves for its hardware to complete. From outside it is wrong.
+/// A checksum over the pseudo header alone is for the sender's hardware to complete. From outside, such a checksum is wrong.
 #[test]
 fn an_unfinished_checksum_from_outside_is_wrong() {
     for family in Family::BOTH {
@@ -262,7 +262,7 @@ fn an_unfinished_checksum_from_outside_is_wrong() {
     }
 }
 
-/// Unusual, but right: the primary takes them, so the log must.
+/// Unusual but valid packets: the primary takes them, so they must be logged.
 #[test]
 fn options_and_extension_headers_are_logged_and_forwarded() {
     for family in Family::BOTH {
@@ -315,8 +315,8 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
     }
 }
 
-/// Linux takes any number of extension headers. What stands behind more of them than the wire reads may be TCP, which must not reach
-/// anybody unlogged; so it is dropped, but only of a VIP.
+/// Linux takes any number of extension headers. Behind more headers than the wire reads there may be TCP, which must not pass unlogged. So
+/// the wire drops such packets, but only packets of a VIP.
 #[test]
 fn a_header_that_is_too_far_behind_is_not_let_through() {
     let test = "a_header_that_is_too_far_behind_is_not_let_through";
@@ -338,7 +338,7 @@ fn a_header_that_is_too_far_behind_is_not_let_through() {
         &cut,
         "dropped_malformed",
     );
-    // A new connection would be the listener's of the backup.
+    // The backup's listener would take a new connection.
     let syn = Segment {
         source: (Family::V6.address(1), 1).into(),
         flags: Flags::SYN,
@@ -354,7 +354,7 @@ fn a_header_that_is_too_far_behind_is_not_let_through() {
     );
     listener.set_nonblocking(true).expect("non-blocking");
     assert!(listener.accept().is_err());
-    // Not of a VIP: it is the stack's.
+    // A packet of another address goes to the local stack.
     let mut at_backup = Tap::on(&scene.lan.backup, "eth0");
     let other = Segment {
         destination: (Family::V6.address(2), 80).into(),
@@ -439,7 +439,7 @@ fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
         assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
         scene.bystander.assert_undisturbed(&scene.reading);
 
-        // About somebody else's connection: not the primary's business.
+        // An error about a connection of another service does not go to the primary.
         let other = Segment {
             source: (family.vip().ip(), 81).into(),
             ..sent
@@ -454,7 +454,7 @@ fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
         );
         assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
 
-        // About a connection that was taken over: it is here.
+        // An error about a connection that was taken over stays on this node.
         let service = family.service();
         scene.wire.hold(service, &[forged.source]).expect("hold");
         scene.wire.settle(service, &[forged.source]).expect("settle");
@@ -465,7 +465,7 @@ fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
     }
 }
 
-/// The server answers through a smaller path: the client gets all of it.
+/// The server's reply goes over a path with a smaller MTU: the client gets the whole reply.
 #[test]
 fn a_transfer_goes_on_over_a_smaller_path() {
     let Some(mut scene) = Scene::new("a_transfer_goes_on_over_a_smaller_path", Family::V4) else {

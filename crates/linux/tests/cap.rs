@@ -1,5 +1,5 @@
-//! Clients that are slowed, on the real kernel: what reaches one never says more than its cap, but what it was told before; nothing
-//! is taken back; and it goes on as soon as it may.
+//! Slowed clients, on the real kernel. No segment to a slowed client offers more than its cap, except what was offered before. No offer is
+//! taken back. The client continues as soon as the cap is raised.
 
 mod support;
 
@@ -19,16 +19,16 @@ use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
 const MEGABYTE: usize = 1 << 20;
-/// What a client may send more each time.
+/// Bytes by which the cap is raised each time.
 const STEP: u32 = 300_000;
 
-/// The connection, as the wire's log has it.
+/// A client's cap and the update that announces it.
 struct Seen {
     cap: Cap,
     update: Vec<u8>,
 }
 
-/// A cap `room` bytes behind what the primary has acknowledged, and its last words again.
+/// A cap `room` bytes behind what the primary has acknowledged, and the primary's last acknowledgement once more.
 fn seen(reading: &Reading, client: SocketAddr, room: u32) -> Seen {
     let log = reading.now();
     let connection = log.connection(client).1;
@@ -44,7 +44,7 @@ fn seen(reading: &Reading, client: SocketAddr, room: u32) -> Seen {
     }
 }
 
-/// The furthest edge that reached the client, which never moved back.
+/// The furthest window edge that the client was told. The edge never moves back.
 struct Told {
     tap: Tap,
     vip: SocketAddr,
@@ -76,7 +76,7 @@ fn logged(reading: &Reading, client: SocketAddr) -> Offset {
     reading.now().connection(client).1.input().frontier()
 }
 
-/// Until the client says no more.
+/// Waits until the client sends no more.
 fn wait_until_it_waits(reading: &Reading, client: SocketAddr) {
     let mut last = (Offset::ZERO, clock::now());
     eventually("the client waits", || {
@@ -103,13 +103,15 @@ impl Slowed {
         told.expect("the map has room");
     }
 
-    /// Raises the cap whenever the client waits, until `end` is logged. Returns how often, and whether the primary offered more.
+    /// Raises the cap whenever the client waits, until `end` is logged. Returns the number of raises, and whether the primary ever offered
+    /// more than the cap.
     fn step_by_step(&self, mut cap: Cap, told: &mut Told, end: u64) -> (usize, bool) {
         let (mut steps, mut is_withheld) = (0, false);
         loop {
             wait_until_it_waits(&self.reading, self.address);
             let (edge, before) = (told.edge(), logged(&self.reading, self.address));
-            // The first segment under a cap passes as it is; the field's unit is added at each at most.
+            // The first segment under a cap passes unchanged. After it, the edge may exceed the cap by one unit of the window field per
+            // segment.
             assert!(
                 steps == 0 || edge.distance_from(cap.edge) < 100 << cap.shift,
                 "{edge:?} {cap:?}"
@@ -122,7 +124,7 @@ impl Slowed {
             let is_further = seen.cap.edge.distance_from(edge) > 0;
             cap.edge = if is_further { seen.cap.edge } else { edge };
             self.cap(Some(cap));
-            // Nothing else opens its window before its next probe.
+            // Nothing else opens the client's window before its next probe.
             self.raw.send(&seen.update).expect("send");
             steps += 1;
             eventually("it goes on", || {

@@ -1,4 +1,4 @@
-//! The FIN and RST that a kernel sends for a process that died are not speech; those of an ordinary end are.
+//! The kernel's FIN and RST for a process that died do not reach the client. Those of an ordinary end do.
 
 mod support;
 
@@ -23,7 +23,7 @@ use support::{assert_same_stream, eventually, stream};
 const ADDRESS: &str = "STEADFAST_TEST_SERVER";
 const PROTOCOL: &str = "STEADFAST_TEST_PROTOCOL";
 
-/// The server, when this binary runs as one: obeys the lines of its standard input, each after the one before.
+/// The server process, when this binary runs as one. It obeys the lines of its standard input in order.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn server_process() {
@@ -31,7 +31,7 @@ fn server_process() {
         return;
     };
     setrlimit(Resource::RLIMIT_CORE, 0, 0).expect("no core files");
-    nix::unistd::alarm::set(60); // whoever gives the orders hangs
+    nix::unistd::alarm::set(60); // in case the test hangs
     for deadly in [Signal::SIGSEGV, Signal::SIGINT, Signal::SIGHUP] {
         // The standard library has a handler of its own for the first; a shell in the background ignores the others.
         // SAFETY: the default action runs no code of ours.
@@ -58,7 +58,7 @@ fn server_process() {
         }
         println!("done");
     }
-    std::process::exit(0); // whoever gave the orders is gone
+    std::process::exit(0); // the test process is gone
 }
 
 fn listener(address: SocketAddr) -> TcpListener {
@@ -89,7 +89,7 @@ fn stream_of_fill() -> Vec<u8> {
     stream(5, 64 << 20)
 }
 
-/// A server process; it ends with this value at the latest.
+/// A server process. It ends with this value at the latest.
 struct Server {
     child: Child,
     orders: Option<ChildStdin>,
@@ -129,7 +129,7 @@ impl Server {
                 self.answers.read_line(&mut line).expect("text") > 0,
                 "the server ended early"
             );
-            let line = line.trim_end().rsplit(' ').next().unwrap_or_default(); // the harness puts a word before
+            let line = line.trim_end().rsplit(' ').next().unwrap_or_default(); // the test harness prints a word before it
             if line == end {
                 return before;
             }
@@ -137,7 +137,7 @@ impl Server {
         }
     }
 
-    /// Gives an order that ends the process, or not.
+    /// Gives an order without waiting for an answer, because the order may end the process.
     fn order(&mut self, order: &str) {
         writeln!(self.orders.as_mut().expect("until the end"), "{order}").expect("the server listens");
     }
@@ -182,7 +182,7 @@ struct Scene {
     reading: Reading,
     server: Server,
     client: TcpStream,
-    /// At the primary's cable.
+    /// A tap at the primary's cable.
     tap: Tap,
 }
 
@@ -211,7 +211,7 @@ impl Scene {
         Self::at(lan, family, family.vip().ip(), Protocol::TCP)
     }
 
-    /// Nothing but `expected` is heard by the client, and the connection is open.
+    /// Asserts that the client hears `expected` and nothing else, and that the connection stays open.
     #[track_caller]
     fn hears(&self, expected: &[u8], what: &str) {
         let mut received = vec![0; expected.len()];
@@ -226,7 +226,7 @@ impl Scene {
         self.client.set_nonblocking(false).expect("blocking");
     }
 
-    /// Input that the server's kernel has acknowledged and the server has not read.
+    /// Sends input that the server's kernel acknowledges and the server does not read.
     fn leave_unread(&self) {
         (&self.client).write_all(b"never read").expect("write");
         eventually("it is acknowledged", || {
@@ -243,7 +243,7 @@ impl Scene {
         }
     }
 
-    /// The server's end, after the process is gone, is kept from the client.
+    /// Asserts that the process is gone and its FIN or RST was kept from the client.
     #[track_caller]
     fn assert_silenced(&mut self, what: &str) {
         self.server.wait_for_end();
@@ -263,7 +263,7 @@ impl Scene {
             .assert_protected(self.client.local_addr().expect("connected"));
     }
 
-    /// The client hears the server's end.
+    /// Asserts that the client hears the server's FIN.
     #[track_caller]
     fn assert_ended(&mut self, what: &str) {
         assert_eq!((&self.client).read(&mut [0; 10]).expect(what), 0, "{what}");
@@ -294,7 +294,8 @@ fn the_fin_of_a_process_that_died_is_not_heard() {
     }
 }
 
-/// An acknowledgement stands behind the FIN that nobody has heard: a client that believed its numbers would not hear who goes on before it.
+/// A bare acknowledgement after a silenced FIN has a sequence number behind this FIN. A client that believed the number would ignore the
+/// survivor, which continues before it.
 #[test]
 fn nothing_without_data_is_heard_behind_a_silenced_fin() {
     let Some(lan) = Lan::new("nothing_without_data_is_heard_behind_a_silenced_fin") else {
@@ -306,7 +307,7 @@ fn nothing_without_data_is_heard_behind_a_silenced_fin() {
         scene.end(End::Signal(Signal::SIGKILL));
         scene.assert_silenced("killed");
         scene.hears(b"hello", "killed");
-        scene.client.shutdown(Shutdown::Write).expect("shutdown"); // that kernel acknowledges it
+        scene.client.shutdown(Shutdown::Write).expect("shutdown"); // the dead process' kernel acknowledges it
         let silenced = scene.guard.counter(family, "dropped_dying_process");
         scene
             .guard
@@ -318,7 +319,8 @@ fn nothing_without_data_is_heard_behind_a_silenced_fin() {
     }
 }
 
-/// A server is found dead whether it listened at the VIP, at every address, or at every one of both families; with Multipath TCP, too.
+/// A server's death is noticed whether it listened at the VIP, at every address, or at every address of both families, also with Multipath
+/// TCP.
 #[test]
 fn a_server_is_known_wherever_it_listens() {
     let Some(lan) = Lan::new("a_server_is_known_wherever_it_listens") else {
@@ -362,8 +364,8 @@ fn an_ordinary_end_is_heard() {
     }
 }
 
-/// Of a worker among several the listener lives on, so it is for its connections alone that the kernel must be kept silent: also
-/// for what comes after the socket is gone, which bears no mark.
+/// If one of several workers dies, the listener lives on. So only the kernel's answers on the worker's connections must be dropped, also
+/// those after the socket is gone, which carry no mark.
 #[test]
 fn the_rst_for_a_dead_workers_connection_is_not_heard() {
     for family in Family::BOTH {
@@ -386,7 +388,7 @@ fn the_rst_for_a_dead_workers_connection_is_not_heard() {
     }
 }
 
-/// Its client's next connection may begin while the node speaks alone.
+/// The next connection of a dead connection's client may begin while the node speaks alone.
 #[test]
 fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
     for family in Family::BOTH {
@@ -422,7 +424,7 @@ fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
     }
 }
 
-/// With unread input the kernel would send a RST; so it would for what comes after the socket is gone.
+/// With unread input, the kernel sends a RST. It also does so for segments that arrive after the socket is gone.
 #[test]
 fn the_rst_of_a_process_that_died_is_not_heard() {
     for family in Family::BOTH {
@@ -441,7 +443,8 @@ fn the_rst_of_a_process_that_died_is_not_heard() {
     }
 }
 
-/// Its connection goes on elsewhere: what its kernel holds of it must not be said again. Who listens goes on, and so do others.
+/// The dead process' connection continues elsewhere, so its kernel must not send what it still holds. The listener and other connections
+/// continue.
 #[test]
 fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
     for family in Family::BOTH {
@@ -475,8 +478,8 @@ fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
     }
 }
 
-/// An agent may die before anybody goes on with the connection: the next one must know of it, whether there is a socket left (FIN) or
-/// none (RST, for unread input).
+/// An agent may die before a dead process' connection is continued. The next agent must learn of the connection, whether its socket is
+/// left (FIN) or not (RST, for unread input).
 #[test]
 fn a_dead_processs_connection_outlives_the_agent() {
     for (family, is_read) in Family::BOTH
@@ -507,11 +510,11 @@ fn a_dead_processs_connection_outlives_the_agent() {
         };
         forget();
         assert_eq!(guard.dying(family.service()), []);
-        forget(); // twice is once
+        forget(); // forgetting twice has no further effect
     }
 }
 
-/// What the process had said is still said by its kernel; the end that is glued to it is not.
+/// The kernel still sends the data that the process had written, but without the FIN that is in the same segment.
 #[test]
 fn a_fin_glued_to_data_loses_the_bit_and_nothing_else() {
     for family in Family::BOTH {
@@ -536,7 +539,7 @@ fn a_fin_glued_to_data_loses_the_bit_and_nothing_else() {
     }
 }
 
-/// One worker's death is not the service's: another process has the listener.
+/// One worker's death is not the service's death: another process has the listener.
 #[test]
 fn a_workers_death_leaves_the_service_alive() {
     let Some(lan) = Lan::new("a_workers_death_leaves_the_service_alive") else {
@@ -547,7 +550,7 @@ fn a_workers_death_leaves_the_service_alive() {
     let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
     let reading = Reading::of(&wire);
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
-    // The worker's only link to the world is the connection, as its input.
+    // The worker is a process whose standard input is the connection.
     let mut worker = lan
         .primary
         .run(|| {
@@ -565,7 +568,7 @@ fn a_workers_death_leaves_the_service_alive() {
         .assert_protected(client.local_addr().expect("connected"));
 }
 
-/// A wire that comes back must be told that nobody serves here.
+/// A wire that comes back must be told that no server listens here.
 #[test]
 fn a_listeners_death_is_noticed_without_a_wire_too() {
     for mode in [Mode::Sole, Mode::Takeover] {
@@ -581,8 +584,8 @@ fn a_listeners_death_is_noticed_without_a_wire_too() {
     }
 }
 
-/// Each of nginx's workers has its listeners (`reuseport`), and all die within microseconds. While the agent looks whether one is left, that one
-/// may die: it must not be forgotten with the first.
+/// Each of nginx's workers has its own listeners (`reuseport`), and all workers may die within microseconds. The last listener may die
+/// while the agent checks whether one is left. This death must not be forgotten together with the first one.
 #[test]
 fn a_listener_that_dies_while_it_is_looked_for_is_not_forgotten() {
     let Some(lan) = Lan::new("a_listener_that_dies_while_it_is_looked_for_is_not_forgotten") else {
@@ -607,7 +610,7 @@ fn a_listener_that_dies_while_it_is_looked_for_is_not_forgotten() {
     assert!(guard.server_deaths(family.service()) == 0);
 }
 
-/// Who dies elsewhere, or at another address, is not this service's server.
+/// A process in another namespace or with another address is not this service's server.
 #[test]
 fn a_strangers_death_is_nothing() {
     let Some(lan) = Lan::new("a_strangers_death_is_nothing") else {

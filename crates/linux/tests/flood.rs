@@ -1,5 +1,5 @@
-//! A flood of SYNs, or of anything else, from clients that do not exist, beside a protected connection: the connection does not notice
-//! it, and what it costs is bounded.
+//! A flood of SYNs or other segments from clients that do not exist, beside a protected connection. The flood does not disturb the
+//! connection, and its cost is bounded.
 
 mod support;
 
@@ -21,11 +21,11 @@ use support::takeover::take_over;
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually};
 
-/// Segments of a flood, each from another client.
+/// Number of segments in a flood, each from another client.
 const FLOOD: u32 = 200_000;
-/// Exchanges of the protected connection while the flood lasts.
+/// Number of exchanges of the protected connection during the flood.
 const ROUNDS: u32 = 100;
-/// Bytes that each side says in a round.
+/// Bytes that each side sends in a round.
 const ROUND: usize = 32 << 10;
 
 /// The address of the flood's client `number`, in the networks for benchmarks (RFC 2544 §C.2.2, RFC 5180 §8).
@@ -77,8 +77,8 @@ fn stray(family: Family, number: u32) -> Vec<u8> {
     segment.emit()
 }
 
-/// A segment of the first of those clients that is far outside the window of its SYN. The request socket that the SYN has made answers
-/// each of these with an acknowledgement (`tcp_check_req`), though there was no handshake.
+/// A segment of the flood's first client, far outside the window of its SYN. The request socket that the SYN created answers each such
+/// segment with an acknowledgement (`tcp_check_req`), although there was no handshake.
 fn outside_the_window(family: Family, number: u32) -> Vec<u8> {
     const FIRST: u32 = 0;
     let segment = Segment {
@@ -103,7 +103,7 @@ fn outside_the_window(family: Family, number: u32) -> Vec<u8> {
     segment.emit()
 }
 
-/// A tap in front of the backup's wire: what arrives there, counted by somebody else.
+/// A tap in front of the backup's wire, which counts the arriving segments independently of the wire.
 struct Census {
     tap: Tap,
     arrived: u64,
@@ -117,7 +117,7 @@ impl Census {
         }
     }
 
-    /// Segments up to now.
+    /// Number of segments up to now.
     fn arrived(&mut self) -> u64 {
         self.arrived += self.tap.arrived();
         self.arrived
@@ -145,7 +145,7 @@ fn segments(family: Family) -> [SockFilter; 6] {
     ]
 }
 
-/// The LAN with the wire on the backup, a connection through it, and a way back to the flood's clients that ends in nothing.
+/// The LAN with the wire on the backup, a connection through it, and a route that discards packets to the flood's clients.
 struct Scene {
     lan: Lan,
     family: Family,
@@ -168,7 +168,7 @@ impl Scene {
         let census = Census::of(&lan, family);
         let listener = lan.primary.listen(family.vip());
         let mut bystander = Bystander::new(lan.client.connect_pair(&listener));
-        bystander.exchange(ROUND); // until the server has said something, it is a stranger, too
+        bystander.exchange(ROUND); // the client is a stranger until the server has answered
         Some(Self {
             lan,
             family,
@@ -180,7 +180,7 @@ impl Scene {
         })
     }
 
-    /// Floods the service with these segments, while the connection goes on from the first to the last.
+    /// Floods the service with these segments, while the connection exchanges data from the first segment to the last.
     fn flood(&mut self, packet: fn(Family, u32) -> Vec<u8>) {
         let Self {
             lan,
@@ -193,7 +193,7 @@ impl Scene {
             scope.spawn(|| {
                 let tap = Tap::on(&lan.client, "port2");
                 for number in 0..FLOOD {
-                    // Where the cable has no room it is lost, as on any other.
+                    // A segment is lost if the cable has no room, as on a real cable.
                     tap.offer(lan.backup.mac(), lan.client.mac(), &packet(*family, number));
                     sent.store(number + 1, Ordering::Relaxed);
                 }
@@ -207,8 +207,8 @@ impl Scene {
         });
     }
 
-    /// Every segment that arrived at the wire is in the log or was counted; returns how many were. Of the flood nothing is beside the
-    /// segments of connections.
+    /// Asserts that every segment that arrived at the wire is in the log or was counted as dropped, and that no segment of the flood is in
+    /// the ring of connections. Returns the number of dropped segments.
     #[track_caller]
     fn assert_accounted_for(&mut self) -> u64 {
         let dropped = eventually("all that arrived is logged or counted", || {
@@ -229,7 +229,7 @@ impl Scene {
         dropped
     }
 
-    /// The connection and a new one are protected, and a takeover continues the old one, and so many of the flood.
+    /// Asserts that the connection and a new one are protected, and that a takeover continues them and `pending` handshakes of the flood.
     #[track_caller]
     fn assert_unharmed(mut self, pending: usize) {
         self.bystander.assert_undisturbed(&self.reading);
@@ -267,7 +267,7 @@ fn a_flood_over_ipv6_costs_a_connection_nothing() {
     a_flood_beside_a_connection("a_flood_over_ipv6_costs_a_connection_nothing", Family::V6);
 }
 
-/// The ring of SYNs and strangers overflows, and with it nothing else.
+/// The ring of SYNs and strangers overflows, but no other ring.
 #[test]
 fn a_flood_that_nobody_reads_costs_a_connection_nothing() {
     for family in Family::BOTH {
@@ -282,7 +282,7 @@ fn a_flood_without_syns_that_nobody_reads_costs_a_connection_nothing() {
     }
 }
 
-/// The primary acknowledges what that client says, but a client that has completed no handshake is a stranger all the same.
+/// The primary acknowledges this client's segments, but a client without a completed handshake remains a stranger.
 #[test]
 fn a_flood_that_a_request_socket_answers_costs_a_connection_nothing() {
     for family in Family::BOTH {
@@ -312,7 +312,7 @@ fn a_flood_that_a_request_socket_answers_costs_a_connection_nothing() {
     }
 }
 
-/// A server that only acknowledges makes its client known, too: what that one uploads has the large rings.
+/// A server that only acknowledges also makes its client known, so that the client's upload goes to the large rings.
 #[test]
 fn a_client_that_is_acknowledged_is_known() {
     for family in Family::BOTH {
@@ -348,7 +348,7 @@ fn unread(family: Family, packet: fn(Family, u32) -> Vec<u8>, pending: usize) {
     scene.assert_unharmed(pending);
 }
 
-/// However many SYNs arrive between two looks, a segment that was logged before them is read.
+/// A logged segment is read, no matter how many SYNs arrive after it between two reads.
 #[test]
 fn a_flood_keeps_nobody_from_reading_the_connections() {
     const BATCH: u32 = 16;

@@ -1,4 +1,4 @@
-//! Who may speak for the VIP in which mode, and how a connection is switched from the log to its socket.
+//! Which node may speak for the VIP in which mode, and how a connection is switched from the log to its socket.
 
 mod support;
 
@@ -25,14 +25,14 @@ use support::socket::tcp_info;
 use support::wire_on::{WireOn, options, services};
 use support::{assert_same_stream, eventually, stay_on_this_cpu, stream};
 
-/// The packets that meet the wire of the backup in [`fates`], told apart by their sequence numbers.
+/// Sequence numbers that identify the packets at the backup's wire in [`fates`].
 const CLIENTS: u32 = 1;
 const PRIMARYS: u32 = 2;
 const STRANGERS: u32 = 3;
 const OWN: u32 = 4;
 const FENCE: u32 = 5;
 
-/// A packet that asks for no answer.
+/// A packet that no host answers.
 fn word(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
     let segment = Segment {
         source,
@@ -47,7 +47,7 @@ fn word(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
     segment.emit()
 }
 
-/// The numbers of the words that arrived before the fence.
+/// The sequence numbers of the packets that arrived before the fence packet.
 fn heard(tap: &mut Tap) -> Vec<u32> {
     let mut numbers = Vec::new();
     eventually("the fence", || {
@@ -63,7 +63,7 @@ fn heard(tap: &mut Tap) -> Vec<u32> {
     numbers
 }
 
-/// The packets that arrived before `fence`.
+/// The packets that arrived before the packet `fence`.
 fn before_the(fence: &[u8], tap: &mut Tap) -> Vec<Vec<u8>> {
     let mut arrived = Vec::new();
     eventually("the fence", || {
@@ -73,7 +73,7 @@ fn before_the(fence: &[u8], tap: &mut Tap) -> Vec<Vec<u8>> {
     arrived
 }
 
-/// What became of the four packets.
+/// The result for the four packets.
 #[derive(Debug, PartialEq, Eq)]
 struct Fates {
     counted: Vec<(&'static str, u64)>,
@@ -81,7 +81,7 @@ struct Fates {
     at_client: Vec<u32>,
 }
 
-/// A word of each party meets the wire of the backup in `mode`.
+/// Sends one packet of each party through the backup's wire in `mode`.
 fn fates(mode: Mode, family: Family, lan: &Lan, wire: &WireOn) -> Fates {
     wire.set_modes(mode);
     let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
@@ -186,7 +186,7 @@ fn every_mode_lets_through_what_it_says() {
     }
 }
 
-/// Nobody can tell of which service it is, or of which connection.
+/// The service and the connection of an unreadable packet are unknown.
 #[test]
 fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
     let Some(lan) = Lan::new("what_cannot_be_read_leaves_a_node_that_speaks_alone_only") else {
@@ -238,10 +238,10 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
     }
 }
 
-/// Whether a packet that the backup sends to the client arrives there. The fence is from `own` to `client`.
+/// Whether a packet that the backup sends to the client arrives there. A fence packet from `own` to `client` follows it.
 fn leaves_by(out: &Tap, lan: &Lan, packet: &[u8], own: SocketAddr, client: SocketAddr) -> bool {
     let mut at_client = Tap::on(&lan.client, "lan");
-    // The kernel tells the sender of a packet that a filter dropped that there was no room for it.
+    // The kernel reports to the sender "no room" if a filter dropped the packet.
     let has_left = out.offer(lan.client.mac(), lan.backup.mac(), packet);
     let fence = word(FENCE, own, client);
     out.put(lan.client.mac(), lan.backup.mac(), &fence);
@@ -250,7 +250,7 @@ fn leaves_by(out: &Tap, lan: &Lan, packet: &[u8], own: SocketAddr, client: Socke
     has_arrived
 }
 
-/// Nobody can tell of which service at a VIP an unreadable packet is. So it passes only if every service there lets it.
+/// The service of an unreadable packet at a VIP is unknown. So it passes only if all services of the VIP let it pass.
 #[test]
 fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
     let Some(lan) = Lan::new("what_cannot_be_read_is_held_to_all_services_of_its_vip") else {
@@ -321,7 +321,7 @@ fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
     }
 }
 
-/// Of a node that speaks alone, and of a wire that speaks for a dead worker's connection. Nobody needs to run for it to end.
+/// The right of a node that speaks alone, and of a wire that speaks for a dead worker's connection, ends without any running process.
 #[test]
 fn the_right_to_speak_ends_by_itself() {
     let Some(lan) = Lan::new("the_right_to_speak_ends_by_itself") else {
@@ -353,7 +353,7 @@ fn the_right_to_speak_ends_by_itself() {
     }
 }
 
-/// Nothing has arrived.
+/// Asserts that nothing has arrived.
 #[track_caller]
 fn assert_silent(mut stream: &TcpStream) {
     stream.set_nonblocking(true).expect("non-blocking");
@@ -376,8 +376,8 @@ fn say(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
     assert_same_stream("said", &received, bytes);
 }
 
-/// In a takeover: the old primary is not heard, the client's packets are held in the log until its socket is ready, and
-/// every byte reaches the socket once.
+/// In a takeover, the old primary is not heard, the client's packets are kept in the log until its socket is ready, and every
+/// byte reaches the socket once.
 #[test]
 fn a_connection_is_switched_from_the_log_to_its_socket() {
     for family in Family::BOTH {
@@ -411,7 +411,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
             .run(|| Restored::new(&mut pool, &endpoint, std::iter::empty()))
             .expect("restore");
 
-        // The socket is there, but not ready: the client's repetitions are held as before.
+        // The socket exists but is not ready: the client's retransmissions are held as before.
         let held = wire.counter(family, "held_in_takeover");
         (&client).write_all(b" late").expect("write");
         wire.wait_for(family, "held_in_takeover", held + 1);
@@ -455,7 +455,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
     }
 }
 
-/// A client that repeats itself just when its socket is ready is heard once: what was logged is not fed as well.
+/// A client's retransmission may arrive just when the socket becomes ready. Its bytes are then not fed from the log once more.
 #[test]
 fn what_came_by_itself_is_not_fed_again() {
     let Some(lan) = Lan::new("what_came_by_itself_is_not_fed_again") else {
@@ -499,7 +499,7 @@ fn what_came_by_itself_is_not_fed_again() {
     assert_silent(&socket);
 }
 
-/// New connections of a takeover go to the local stack from their SYN on; none of their packets is logged.
+/// New connections in a takeover go to the local stack from their SYN on. None of their packets is logged.
 #[test]
 fn new_connections_pass_in_a_takeover_and_after_it() {
     for family in Family::BOTH {
@@ -511,7 +511,7 @@ fn new_connections_pass_in_a_takeover_and_after_it() {
         let listener = lan.backup.listen(family.vip());
         for mode in [Mode::Takeover, Mode::Sole, Mode::Off] {
             wire.set_modes(mode);
-            wire.hold(family.service(), &[]).expect("hold"); // nobody's connection is being decided
+            wire.hold(family.service(), &[]).expect("hold"); // no connection is undecided
             let (client, server) = lan.client.connect_pair(&listener);
             say(&client, &server, &stream(1, 100_000));
             say(&server, &client, &stream(2, 100_000));
@@ -522,8 +522,8 @@ fn new_connections_pass_in_a_takeover_and_after_it() {
     }
 }
 
-/// What has been said for a connection is not contradicted by the listener: the SYNs of clients whose connections are being
-/// decided wait, and as long as it is not known whose those are, all do.
+/// The listener must not contradict what was said on a connection. So SYNs of clients with undecided connections wait, and all
+/// SYNs wait as long as these clients are unknown.
 #[test]
 fn syns_of_undecided_clients_wait() {
     for family in Family::BOTH {
@@ -545,7 +545,7 @@ fn syns_of_undecided_clients_wait() {
             (wire.counter(family, "dropped_syn_waits") == 1).then_some(())
         });
         wire.hold(family.service(), &[from]).expect("hold");
-        wire.set_modes(Mode::Takeover); // once more changes nothing
+        wire.set_modes(Mode::Takeover); // setting the mode again changes nothing
         let (other, accepted) = lan.client.connect_pair(&listener);
         say(&other, &accepted, b"not concerned");
         for another in Family::BOTH.into_iter().filter(|&another| another != family) {
@@ -562,8 +562,7 @@ fn syns_of_undecided_clients_wait() {
     }
 }
 
-/// A listener that has more handshakes than its queue takes answers with SYN cookies and keeps nothing of them: the client's next word
-/// makes the connection.
+/// A listener with a full queue answers with SYN cookies and keeps no state. The client's next segment opens the connection.
 #[test]
 fn a_syn_cookie_opens_a_connection_in_a_takeover() {
     for family in Family::BOTH {
@@ -582,7 +581,7 @@ fn a_syn_cookie_opens_a_connection_in_a_takeover() {
     }
 }
 
-/// Who was held when a node stopped being the wire is nobody special to the wire that it becomes again.
+/// A node that becomes the wire again does not hold the clients that it held when it last stopped being the wire.
 #[test]
 fn a_new_wire_holds_nobody() {
     for family in Family::BOTH {
@@ -602,7 +601,7 @@ fn a_new_wire_holds_nobody() {
     }
 }
 
-/// A dead worker's connections end in their time, and there may be many.
+/// Held clients can be listed and forgotten, also many of them: the connections of a dead worker end one by one.
 #[test]
 fn who_was_held_can_be_told_and_forgotten() {
     let Some(lan) = Lan::new("who_was_held_can_be_told_and_forgotten") else {
@@ -687,7 +686,7 @@ fn a_primary_speaks_through_the_wire_or_not_at_all() {
     }
 }
 
-/// A listener on the VIP survives an acceptance while its node is the primary: the guard is not in its way.
+/// The guard does not disturb a listener on the VIP while its node is the primary.
 #[test]
 fn many_connections_come_and_go_under_the_guard() {
     let Some(lan) = Lan::new("many_connections_come_and_go_under_the_guard") else {
@@ -705,7 +704,7 @@ fn many_connections_come_and_go_under_the_guard() {
         assert_eq!((&client).read(&mut [0; 1]).expect("end"), 0);
         client.shutdown(std::net::Shutdown::Write).expect("shutdown");
         assert_eq!((&server).read(&mut [0; 1]).expect("end"), 0);
-        // Closing now would abort what the kernel still does for the ended connection.
+        // Without this, closing would abort the end of the connection in the kernel.
         for stream in [client, server] {
             socket2::SockRef::from(&stream)
                 .set_linger(None::<Duration>)
@@ -719,7 +718,7 @@ fn many_connections_come_and_go_under_the_guard() {
     });
 }
 
-/// While input is held, handshakes pass and what the server says, nothing else; TCP repeats what was dropped.
+/// While input is held, only handshakes and the server's output pass. TCP repeats what was dropped.
 #[test]
 fn held_input_reaches_nobody_until_it_is_let_go() {
     let Some(lan) = Lan::new("held_input_reaches_nobody_until_it_is_let_go") else {
@@ -750,7 +749,7 @@ fn held_input_reaches_nobody_until_it_is_let_go() {
         server.read_exact(&mut bytes).expect("TCP repeats it");
         assert_eq!(&bytes, b"held");
 
-        // An agent that died lets nothing go: the kernel does.
+        // A dead agent cannot end the hold, so the kernel does.
         wire.hold_input(service, later(Duration::from_millis(50)));
         client.write_all(b"more").expect("write");
         server.read_exact(&mut bytes).expect("the hold has an end");
@@ -758,7 +757,7 @@ fn held_input_reaches_nobody_until_it_is_let_go() {
     }
 }
 
-/// Two nodes that take each other for the primary, as two that return do.
+/// Two nodes that take each other for the primary, as two returning nodes do.
 #[test]
 fn two_wires_do_not_send_a_segment_to_and_fro() {
     let Some(lan) = Lan::new("two_wires_do_not_send_a_segment_to_and_fro") else {
@@ -771,7 +770,7 @@ fn two_wires_do_not_send_a_segment_to_and_fro() {
         let client: SocketAddr = (family.address(1), 4000).into();
         let said = word(CLIENTS, client, family.vip());
         let error = too_big(family, &word(PRIMARYS, family.vip(), client));
-        // A packet is counted when it comes and by the other node. A segment is logged when it comes back, too.
+        // The first node and the other node each count a packet once. A segment is also logged when it comes back.
         for (mode, packet, reason, counted) in [
             (Mode::Wire, &said, "logged_in_packets", [2, 1]),
             (Mode::Wire, &error, "icmp_forwarded", [1, 1]),
@@ -805,8 +804,8 @@ fn byte(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
     segment.emit()
 }
 
-/// While the log is full and the agent is away, segments pass unlogged; but none of a client whose connection was taken over, and no
-/// input that is held.
+/// While the log is full and the agent is away, segments pass unlogged, except segments of clients whose connection was taken over, and
+/// held input.
 #[test]
 fn what_passes_unlogged_meets_the_same_gates() {
     let Some(lan) = Lan::new("what_passes_unlogged_meets_the_same_gates") else {
@@ -825,7 +824,7 @@ fn what_passes_unlogged_meets_the_same_gates() {
     let clients_say = |packet: &[u8]| tap.put(lan.backup.mac(), lan.client.mac(), packet);
     let primary_says = |packet: &[u8]| tap.put(lan.backup.mac(), lan.primary.mac(), packet);
     let vip = Family::V4.vip();
-    let [known, unknown] = [5000, 5001].map(|port| (Family::V4.address(9), port).into()); // nobody is there to answer
+    let [known, unknown] = [5000, 5001].map(|port| (Family::V4.address(9), port).into()); // addresses without a host, so nothing answers
     for packet in [byte(1, vip, known), word(1, vip, unknown)] {
         wire.take_unlogged(Family::V4.service());
         eventually("its ring is full", || {

@@ -1,4 +1,4 @@
-//! Clients on the nodes themselves: logged like all others, taken over like all others, or refused.
+//! Clients on the nodes themselves: they are logged and taken over like all others, or refused.
 
 mod support;
 
@@ -16,7 +16,7 @@ use support::log::Reading;
 use support::takeover::take_over;
 use support::wire_on::{WireOn, options};
 
-/// Enough to be cut into many segments.
+/// Bytes of a transfer that is cut into many segments.
 const MUCH: usize = 300_000;
 
 /// A wire on each node, and a listener of each family on the primary.
@@ -89,7 +89,7 @@ fn a_client_on_the_survivor_goes_on() {
     }
 }
 
-/// Whoever has chosen an address hears at once that it may not be that one.
+/// A client that chose its own address is refused at once.
 #[test]
 fn a_client_with_an_address_of_its_own_choice_is_refused() {
     let Some(scene) = Scene::new("a_client_with_an_address_of_its_own_choice_is_refused") else {

@@ -1,5 +1,5 @@
-//! Multipath TCP (RFC 8684), with real sockets of it on both ends: refused, so that both fall back to plain TCP; and recognised where it
-//! was not refused.
+//! Multipath TCP (RFC 8684), with real sockets on both ends. It is refused, so that both ends fall back to plain TCP, and recognised where
+//! it was not refused.
 
 mod support;
 
@@ -50,12 +50,12 @@ fn connect(host: &Host, to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Whether an accepted socket is one of Multipath TCP: one of plain TCP is given out by its listener, too.
+/// Whether an accepted socket speaks Multipath TCP. Its listener also gives out sockets of plain TCP.
 fn is_multipath(server: &TcpStream) -> bool {
     SockRef::from(server).protocol().expect("SO_PROTOCOL") == Some(Protocol::from(MULTIPATH))
 }
 
-/// The primary's network as its agent makes it, with the right to speak.
+/// The primary's network as its agent sets it up, with the right to speak.
 struct Agent {
     host: Host,
     network: Option<Network>,
@@ -101,7 +101,7 @@ impl Drop for Agent {
     }
 }
 
-/// Both ends would speak it, as a listener of Go does by default. They get plain TCP, and their connection outlives the primary.
+/// Both ends support Multipath TCP, as a listener of Go does by default. They get plain TCP, and their connection outlives the primary.
 #[test]
 fn both_ends_fall_back_and_go_on() {
     for family in Family::BOTH {
@@ -125,7 +125,7 @@ fn both_ends_fall_back_and_go_on() {
     }
 }
 
-/// Nobody took the option out of the SYN: the log says why it could not go on.
+/// If the option was not removed from the SYN, the log says why the connection could not be continued.
 #[test]
 fn a_connection_of_several_paths_is_not_protected() {
     for family in Family::BOTH {
@@ -143,7 +143,7 @@ fn a_connection_of_several_paths_is_not_protected() {
         let log = reading.now();
         let protection = log.connection(address).1.protection();
         assert_eq!(protection, Protection::Unprotected(Cause::Multipath));
-        // Its server is there, and a client of plain TCP.
+        // The server still serves, and a client of plain TCP is not affected.
         drop(log);
         let plain = lan.client.connect(family.vip());
         let server = accept(&listener);
@@ -155,7 +155,7 @@ fn a_connection_of_several_paths_is_not_protected() {
     }
 }
 
-/// A counter of Multipath TCP, as `nstat` has it.
+/// A counter of Multipath TCP, as in `nstat`.
 fn counted(host: &Host, name: &str) -> u64 {
     let text = host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat").expect("statistics"));
     let lines = text.lines().filter(|line| line.starts_with("MPTcpExt:"));
@@ -164,7 +164,7 @@ fn counted(host: &Host, name: &str) -> u64 {
     lines[1][at].parse().expect("a number")
 }
 
-/// A connection that is older than the agent goes on with the paths that it has. It gets no more.
+/// A connection that is older than the agent keeps its paths but gets no new ones.
 #[test]
 fn a_path_is_not_joined() {
     for family in Family::BOTH {

@@ -1,5 +1,5 @@
-//! Connections that are older than the log: the primary's kernel tells what their handshakes agreed on, and once they are learnt
-//! they go on as if all of them had been logged.
+//! Connections that are older than the log. The primary's kernel tells the terms of their handshakes. Once a connection is learnt, it
+//! can be continued as if it had been logged from its beginning.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn open(lan: &Lan, family: Family) -> Vec<(SocketAddr, Terms)> {
     open.expect("the kernel answers")
 }
 
-/// What a log that saw the handshake knows of it.
+/// The terms that a log knows after it has seen the handshake.
 fn agreed(endpoint: &Endpoint) -> Terms {
     Terms {
         mss: endpoint.mss,
@@ -125,7 +125,7 @@ fn a_socket_for_both_families_is_found_by_an_ipv4_client() {
     assert_eq!(open(&lan, Family::V4), [(address, logged)]);
 }
 
-/// What an agent knows that was started in the middle.
+/// The state of an agent that was started after the connections began.
 struct Late<'a> {
     lan: &'a Lan,
     wire: &'a WireOn,
@@ -134,7 +134,7 @@ struct Late<'a> {
     table: Table,
 }
 
-/// Gives a table what was logged for its service.
+/// Passes the records of one service to its table.
 struct Reader<'a>(u16, &'a mut Table);
 
 impl wire::Reader for Reader<'_> {
@@ -193,7 +193,7 @@ impl<'a> Late<'a> {
         self.rings.drain(usize::MAX, true, &mut reader);
     }
 
-    /// Reads the log, and asks the primary what it has to ask.
+    /// Reads the log, and asks the primary the table's pending questions.
     fn catch_up(&mut self) {
         self.catch_up_at(clock::now());
     }
@@ -210,7 +210,7 @@ impl<'a> Late<'a> {
         }
     }
 
-    /// Asks the primary who is there. Returns how many pages that took.
+    /// Asks the primary for its open connections. Returns the number of pages.
     fn count(&mut self) -> usize {
         let mut pages = 0;
         while let Some(query) = self.table.poll_census(clock::now()) {
@@ -245,7 +245,7 @@ impl<'a> Late<'a> {
             .is_some_and(|connection| connection.restart().is_ok())
     }
 
-    /// Goes on with a connection that owes the client something.
+    /// Takes over a connection that owes the client output.
     fn take_over(&mut self, client: SocketAddr) -> TcpStream {
         let backup = &self.lan.backup;
         let mut pool = Pool::new(self.family.vip());
@@ -269,7 +269,7 @@ impl<'a> Late<'a> {
     }
 }
 
-/// More than fit on two pages.
+/// Number of silent connections: more than fit on two pages.
 const SILENT: usize = 2 * PAGE_MAX + 5;
 
 fn addresses(pairs: &[(TcpStream, TcpStream)]) -> Vec<SocketAddr> {
@@ -279,7 +279,7 @@ fn addresses(pairs: &[(TcpStream, TcpStream)]) -> Vec<SocketAddr> {
     addresses
 }
 
-/// Ends a socket without a word.
+/// Ends a socket without sending a packet.
 fn vanish(socket: TcpStream) {
     set_tcp(&socket, libc::TCP_REPAIR, 1);
 }
@@ -309,7 +309,7 @@ fn the_silent_are_found_and_who_vanishes_is_shown_no_more() {
         assert_eq!(late.older(), addresses(&pairs), "{family:?}");
         assert!(late.connection(new.0.local_addr().expect("connected")).is_some());
 
-        // Their terms are known.
+        // The terms of the listed connections are known.
         let (client, server) = &pairs[3];
         let address = client.local_addr().expect("connected");
         say(client, server, b"GET / HTTP/1.1\r\n\r\n");
@@ -318,7 +318,7 @@ fn the_silent_are_found_and_who_vanishes_is_shown_no_more() {
         assert!(late.connection(address).is_some(), "it is learnt");
         assert_eq!(late.table.poll_question(clock::now()), None);
 
-        // One is gone without a word, and one is replaced by a new one of the same client.
+        // One connection ends without a packet, and one is replaced by a new connection of the same client.
         let mut pairs = pairs;
         pairs.remove(3);
         let port = pairs[11].0.local_addr().expect("connected");
@@ -340,7 +340,7 @@ fn the_silent_are_found_and_who_vanishes_is_shown_no_more() {
     }
 }
 
-/// A connection from this very address. A process that another test is just starting may still have the socket that was there.
+/// A connection from exactly this address. `None` while a process that another test is starting still has the previous socket.
 fn connect_from(from: SocketAddr, to: SocketAddr) -> Option<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("a socket");
     socket.set_reuse_address(true).expect("SO_REUSEADDR");
@@ -352,7 +352,7 @@ fn connect_from(from: SocketAddr, to: SocketAddr) -> Option<TcpStream> {
     Some(socket.into())
 }
 
-/// Window scales, timestamps and SACK.
+/// The socket's window scales, and its flags for timestamps and SACK.
 fn in_use(socket: &TcpStream) -> (u8, u8) {
     let info = tcp_info(socket);
     (info.tcpi_snd_rcv_wscale, info.tcpi_options & 3)

@@ -1,4 +1,4 @@
-//! Takeovers of connections with every combination of TCP's options, and what happens to options that are not carried over.
+//! Takeovers of connections with every combination of TCP options, and the treatment of options that are not carried over.
 
 mod support;
 
@@ -32,12 +32,12 @@ const SCALING: u8 = 4;
 const ECN: u8 = 8;
 const ECN_SEEN: u8 = 16;
 
-/// From the least that every host takes (RFC 9293 §3.7.1) to that of jumbo frames.
+/// Segment sizes in bytes, from the minimum that every host takes (RFC 9293 §3.7.1) to the size of jumbo frames.
 const SEGMENT_SIZES: [u16; 4] = [536, 1220, 1460, 8960];
-/// Bytes that the timestamps take of each segment (RFC 7323 appendix A).
+/// Bytes of the timestamps option in each segment (RFC 7323 appendix A).
 const TIMESTAMPS_LEN: u32 = 12;
 
-/// What the client's kernel offers from now on.
+/// Sets the options that the client's kernel offers from now on.
 fn offer(client: &support::lan::Host, offered: u8) {
     for (name, option) in [
         ("timestamps", TIMESTAMPS),
@@ -64,7 +64,7 @@ fn connect(lan: &Lan, family: Family, mss: u16) -> TcpStream {
     client
 }
 
-/// Of whole-sized segments, with what was agreed on.
+/// A connection of full-sized segments with its agreed options.
 struct Case {
     offered: u8,
     mss: u16,
@@ -73,7 +73,7 @@ struct Case {
     talk: Talk,
 }
 
-/// Writes what the kernel takes at once, so that both queues are full and bytes are on their way.
+/// Writes as much as the kernel takes at once, so that both queues are full and bytes are in flight.
 fn write_what_fits(mut to: &TcpStream, bytes: &[u8]) -> usize {
     to.set_nonblocking(true).expect("non-blocking");
     let written = to.write(bytes).expect("write");
@@ -89,7 +89,7 @@ fn allow_jumbo_frames(lan: &Lan) {
     lan.primary.ip("link set lo mtu 65535");
 }
 
-/// One power-off, and all connections go on: timestamps, SACK, window scales and ECN in all combinations, with each size of segments.
+/// After one power-off, all connections continue: all combinations of timestamps, SACK, window scales and ECN, with each segment size.
 #[test]
 fn every_combination_goes_on() {
     for family in Family::BOTH {
@@ -132,7 +132,7 @@ fn every_combination_goes_on() {
             let taken = take_over(&lan.backup, &wire, &reading, address, family);
             let (old, new) = (tcp_info(&case.server), tcp_info(&taken.socket));
             assert_eq!(old.tcpi_options & !ECN_SEEN, offered);
-            // Without window scaling, it scales by 0.
+            // Without window scaling, the restored socket scales by 0.
             assert_eq!(new.tcpi_options & !ECN_SEEN, offered & !ECN | SCALING);
             assert_eq!(new.tcpi_snd_rcv_wscale, old.tcpi_snd_rcv_wscale);
             let headers = if family == Family::V4 { 40 } else { 60 };
@@ -144,7 +144,7 @@ fn every_combination_goes_on() {
                 whole
             };
             assert_eq!(old.tcpi_snd_mss, expected);
-            // Room for timestamps is made at connect(), and TCP_REPAIR_OPTIONS cannot take it back.
+            // The kernel reserves room for timestamps at connect(), and TCP_REPAIR_OPTIONS cannot undo that.
             assert_eq!(new.tcpi_snd_mss, whole - TIMESTAMPS_LEN);
             case.talk.carry_to_the_end(&case.client, &taken);
         }
@@ -180,7 +180,7 @@ impl Congestion {
         }
     }
 
-    /// As a router marks a packet instead of dropping it.
+    /// Marks a packet as a congested router does instead of dropping it.
     fn experienced(packet: &mut [u8]) {
         if packet[0] >> 4 == 4 {
             packet[1] |= 3;
@@ -191,7 +191,7 @@ impl Congestion {
     }
 }
 
-/// The client's next kilobyte, marked on its way; the client will say it itself.
+/// Sends the client's next kilobyte with a congestion mark. The client itself sends it later too.
 fn put_marked(scene: &Scene, talk: &Talk) {
     let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
     let at = usize::try_from(endpoint.input_frontier.0).expect("short");
@@ -221,7 +221,7 @@ fn put_marked_at(scene: &Scene, talk: &Talk, at: usize, endpoint: &proto::connec
     scene.tap.put(backup, client, &packet);
 }
 
-/// What the server's packets say of congestion, in order, since the last call.
+/// The congestion bits of the server's packets since the last call, in order.
 fn said_of_congestion(tap: &mut Tap, family: Family) -> Vec<Congestion> {
     let packets = std::iter::from_fn(|| tap.take());
     let from_vip = packets.filter(|packet| {
@@ -231,8 +231,8 @@ fn said_of_congestion(tap: &mut Tap, family: Family) -> Vec<Congestion> {
     from_vip.map(|packet| Congestion::of(&packet)).collect()
 }
 
-/// ECN ends with the takeover: the restored socket neither marks its packets as capable, nor echoes marks, and does not mind that
-/// the client does as agreed before. The old primary owed the client an echo; it was given one before, or it never is.
+/// ECN ends with the takeover. The restored socket neither marks its packets as ECN-capable nor echoes marks, and tolerates a client that
+/// still does so. The client either got the old primary's echo before the takeover or never gets it.
 #[test]
 fn ecn_ends_without_harm() {
     for (family, heard) in [
@@ -280,7 +280,7 @@ fn ecn_ends_without_harm() {
     }
 }
 
-/// Fast Open (RFC 7413): the client's first bytes are in its SYN.
+/// A connection with Fast Open (RFC 7413): the client's first bytes are in its SYN.
 fn connect_fast(lan: &Lan, family: Family, first: &[u8]) -> TcpStream {
     const FASTOPEN_CONNECT: i32 = 30;
     let vip = family.vip();
@@ -296,11 +296,11 @@ fn connect_fast(lan: &Lan, family: Family, first: &[u8]) -> TcpStream {
     client
 }
 
-/// Data in a SYN without asking for a cookie; a server that takes it, for all its listeners.
+/// Values of `tcp_fastopen`: the client sends data in a SYN without a cookie; the server takes such data, for all its listeners.
 const CLIENT_SENDS: &str = "5";
 const SERVER_TAKES: &str = "1538";
 
-/// A server that does not take data in a SYN gets it again, and the connection is as any other one.
+/// If a server does not take data in a SYN, the client sends the data again, and the connection is like any other.
 #[test]
 fn data_in_a_syn_that_is_refused_is_said_again() {
     for family in Family::BOTH {
@@ -327,7 +327,7 @@ fn data_in_a_syn_that_is_refused_is_said_again() {
 /// TCPI_OPT_SYN_DATA: data in the SYN was acknowledged.
 const SYN_DATA: u8 = 32;
 
-/// Data in a SYN that the server takes is in no log: the connection works, and is not called protected.
+/// Data in a SYN that the server takes is not logged. The connection works but is not shown as protected.
 #[test]
 fn data_in_a_syn_that_is_taken_is_not_protected() {
     for family in Family::BOTH {
@@ -359,27 +359,27 @@ fn data_in_a_syn_that_is_taken_is_not_protected() {
 const ODD_SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 9, 0, 1), 80);
 const ODD_CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
-/// A client made by hand, which sends options that no stack would, and the kernel that reads them.
+/// A client made by hand, which sends options that no real stack sends, and the kernel that reads them.
 struct OddClient {
     tun: Tun,
     listener: TcpListener,
     port: u16,
 }
 
-/// What a connection's options amount to.
+/// The result of a connection's options.
 #[derive(Debug, PartialEq, Eq)]
 struct Agreed {
     sack: bool,
-    /// The client's and the server's.
+    /// The client's and the server's window scale.
     scales: Option<(u8, u8)>,
-    /// Bytes of the largest segment that is sent to the client, timestamps included.
+    /// Size of the largest segment to the client, in bytes, including timestamps.
     segment: u32,
-    /// The client's clock as it is echoed, if timestamps are in use.
+    /// The client's timestamp as the server echoes it, if timestamps are in use.
     echo: Option<u32>,
 }
 
 impl Agreed {
-    /// As the kernel's socket has it, which has answered with `echo`.
+    /// The options of the kernel's socket, which has answered with `echo`.
     fn of_kernel(socket: &TcpStream, echo: Option<u32>) -> Self {
         let info = tcp_info(socket);
         let has = |option| info.tcpi_options & option != 0;
@@ -432,7 +432,8 @@ impl OddClient {
         eventually("an answer", || self.tun.take())
     }
 
-    /// Opens a connection with these options in the SYN and says a byte with those: what the kernel has read, and the core.
+    /// Opens a connection with options `in_syn` and sends a byte with options `in_data`. Returns what the kernel has read, and what the core
+    /// has read.
     #[track_caller]
     fn agree(&mut self, in_syn: &[u8], in_data: &[u8]) -> [Agreed; 2] {
         let read = |packet| Segment::parse(packet, Checksum::Unverified).expect("a segment");
@@ -474,12 +475,12 @@ impl OddClient {
     }
 }
 
-/// Timestamps, option by option: kind, length, value, echo.
+/// The timestamps option: kind, length, value, echo.
 fn clock(value: u32) -> Vec<u8> {
     [&[8, 10][..], &value.to_be_bytes(), &[0; 4]].concat()
 }
 
-/// Known and unknown options, one in six with a length that is not its own.
+/// Known and unknown options; one in six has a wrong length.
 fn odd_options(random: &mut Random, value: u32) -> Vec<u8> {
     let mut options = Vec::new();
     while options.len() < 40 && random.below(10) > 0 {
@@ -509,8 +510,8 @@ fn odd_options(random: &mut Random, value: u32) -> Vec<u8> {
     options
 }
 
-/// Whether Linux 6.7 and newer drop a segment with these options, without reading them: a length that cannot be right stands before
-/// enough bytes for an authentication (`tcp_do_parse_auth_options`).
+/// Whether Linux 6.7 and newer drop a segment with these options unread. They do so if an impossible length comes before enough bytes for
+/// an authentication option (`tcp_do_parse_auth_options`).
 fn is_dropped_unread(options: &[u8]) -> bool {
     const AUTHENTICATION_MIN: usize = 5;
     let mut list = options.to_vec();
@@ -528,7 +529,7 @@ fn is_dropped_unread(options: &[u8]) -> bool {
     false
 }
 
-/// What a kernel reads of options, the core reads: behind unknown ones (RFC 9293 MUST-6 and MUST-7).
+/// Kernel and core read the same options, also behind unknown ones (RFC 9293 MUST-6 and MUST-7).
 #[test]
 fn the_kernel_and_the_core_read_the_same_options() {
     let Some(mut client) = OddClient::new("the_kernel_and_the_core_read_the_same_options") else {
@@ -541,7 +542,7 @@ fn the_kernel_and_the_core_read_the_same_options() {
         segment: 1024,
         echo: Some(2),
     };
-    // An experiment (RFC 6994), both orders of accurate ECN, multipath TCP.
+    // An experimental option (RFC 6994), both orders of accurate ECN, Multipath TCP.
     for first in [&[254, 4, 0, 0][..], &[172, 5, 0, 0, 1], &[174, 2], &[30, 4, 1, 0]] {
         let in_syn = [first, &known].concat();
         let [kernel, core] = client.agree(&in_syn, &[first, &clock(2)].concat());
@@ -565,7 +566,7 @@ fn the_kernel_and_the_core_read_the_same_options() {
     }
 }
 
-/// The kernel refuses to restore a socket with segments of less than 88 bytes (`TCP_MIN_MSS`), but a client may ask for them.
+/// The kernel refuses to restore a socket with segments of less than 88 bytes (`TCP_MIN_MSS`), but a client may ask for such segments.
 #[test]
 fn a_client_of_tiny_segments_goes_on() {
     if !is_root("a_client_of_tiny_segments_goes_on") {

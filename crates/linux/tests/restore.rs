@@ -1,4 +1,4 @@
-//! Connections whose server loses its power in the middle go on, byte for byte, from a socket that was made of the log.
+//! Connections whose server loses its power in the middle of a transfer continue, byte for byte, on a socket made from the log.
 
 mod support;
 
@@ -19,7 +19,7 @@ const MEGABYTE: usize = 1 << 20;
 /// TCPI_OPT_TIMESTAMPS.
 const TIMESTAMPS: u8 = 1;
 
-/// What the kernel agreed on with the client: MSS, both window scales, timestamps and SACK.
+/// The kernel's terms with the client: MSS, both window scales, and the flags for timestamps and SACK.
 fn terms(socket: &TcpStream) -> (u32, u8, u8) {
     const SACK: u8 = 2;
     let info = tcp_info(socket);
@@ -30,12 +30,12 @@ fn terms(socket: &TcpStream) -> (u32, u8, u8) {
     )
 }
 
-/// Ends a connection's transfers with the one who waits for them, if that fails.
+/// Shuts a connection down when dropped, so that its transfers end if the waiting test fails.
 struct EndOnDrop<'a>(&'a TcpStream);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        let _ = self.0.shutdown(Shutdown::Both); // it may be over
+        let _ = self.0.shutdown(Shutdown::Both); // it may be closed already
     }
 }
 
@@ -57,7 +57,7 @@ fn drain(mut from: &TcpStream) {
 
 /// A transfer of `upload` and `download` megabytes, in the middle of which the primary loses its power.
 fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
-    const PACE: u32 = 16 << 20; // or all would be over before the fault
+    const PACE: u32 = 16 << 20; // else the transfer would end before the fault
     let [input, output] =
         [(1, upload), (2, download)].map(|(seed, megabytes)| stream(seed, megabytes * MEGABYTE));
     pace(&scene.client, PACE);
@@ -90,14 +90,14 @@ fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
             may_differ.push(&["tcpi_snd_mss"]); // see below
         }
         if before.1 == 0 {
-            may_differ.push(&["tcpi_options"]); // scales of zero are scales there
+            may_differ.push(&["tcpi_options"]); // the restored socket has scaling, with scales of zero
         }
         let taken = scene.take_over_in(&may_differ);
         assert!(taken.input.len() < input.len() || upload == 0, "too late");
         assert!(!taken.rest_of(output).is_empty() || download == 0, "too late");
         let (mut mss, scales, options) = terms(&taken.socket);
         if options & TIMESTAMPS == 0 {
-            // The kernel has made room for timestamps at connect(), and TCP_REPAIR_OPTIONS cannot take it back.
+            // The kernel reserves room for timestamps at connect(), and TCP_REPAIR_OPTIONS cannot undo that.
             mss += 12;
         }
         assert_eq!((mss, scales, options), before, "MSS, window scales, options");
@@ -177,7 +177,7 @@ fn an_idle_connection_goes_on() {
     }
 }
 
-/// The client's retransmission timer has backed off; it is woken up instead of being waited for.
+/// The client's retransmission timer has backed off. The takeover wakes the client instead of waiting for this timer.
 #[test]
 fn a_client_that_has_backed_off_is_woken() {
     for family in Family::BOTH {
@@ -206,7 +206,7 @@ fn a_client_that_has_backed_off_is_woken() {
     }
 }
 
-/// Several megabytes are out and not acknowledged: the client has them all, or none of them.
+/// Several megabytes were sent and not acknowledged. The client has all of them, or none.
 #[test]
 fn megabytes_of_unacknowledged_output_are_said_again() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
@@ -296,7 +296,7 @@ fn a_client_that_has_closed_gets_the_rest() {
     }
 }
 
-/// The server's FIN is out: the client has it and its acknowledgement was lost, or the FIN itself was.
+/// The server's FIN was sent. Either the client has it and its acknowledgement was lost, or the FIN itself was lost.
 #[test]
 fn a_server_that_has_closed_hears_the_rest() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
@@ -346,7 +346,7 @@ fn a_server_that_has_closed_hears_the_rest() {
     }
 }
 
-/// The client knows that the server has closed. It is not told again.
+/// The client has acknowledged the server's FIN. The restored socket does not repeat the FIN.
 #[test]
 fn a_fin_that_was_acknowledged_is_not_repeated() {
     for family in Family::BOTH {
@@ -403,7 +403,7 @@ fn connect_near_the_wrap(scene: &Scene, within: u32) -> (TcpStream, TcpStream) {
             .client
             .run(|| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))
             .expect("socket");
-        // The client's first number can be chosen,
+        // The client's first sequence number can be chosen;
         set_tcp(&socket, libc::TCP_REPAIR, 1);
         set_tcp(&socket, libc::TCP_REPAIR_QUEUE, SEND_QUEUE);
         set_tcp(
@@ -418,7 +418,7 @@ fn connect_near_the_wrap(scene: &Scene, within: u32) -> (TcpStream, TcpStream) {
         let client = TcpStream::from(socket);
         patient(&client);
         let server = accept(&scene.listener);
-        // the server's comes with luck.
+        // the server's is random, so repeat until it fits.
         let address = client.local_addr().expect("connected");
         let log = scene.reading.now();
         let connection = log.connection(address).1;
@@ -441,7 +441,7 @@ fn sequence_numbers_wrap_on_the_way() {
     }
 }
 
-/// The client's application does not read, so its window is closed; it opens after the takeover.
+/// The client's application does not read, so the client's window is closed. It opens after the takeover.
 #[test]
 fn a_closed_window_of_the_client_opens_again() {
     for family in Family::BOTH {
@@ -473,8 +473,8 @@ fn a_closed_window_of_the_client_opens_again() {
     }
 }
 
-/// The old primary's application did not read, so the client had to stop. Here there is room: the client is told, and need not
-/// find out by itself. It says nothing meanwhile.
+/// The old primary's application did not read, so the client had to stop. The restored socket has room and tells the client, which need
+/// not probe for it. The client sends nothing meanwhile.
 #[test]
 fn a_closed_window_of_the_server_opens_unasked() {
     for family in Family::BOTH {

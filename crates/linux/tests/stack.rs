@@ -23,10 +23,10 @@ use support::wire_on::{WireOn, options};
 use support::{PATIENCE, assert_same_stream, eventually, stream};
 
 const MEGABYTE: usize = 1 << 20;
-/// What is on its way at the takeover: less than any window.
+/// Bytes in flight at the takeover: less than any window.
 const HELD: usize = 20_000;
 
-/// The interface as smoltcp wants one.
+/// The TUN interface as a device of smoltcp.
 struct Port(Tun);
 
 struct Arrived(Vec<u8>);
@@ -68,7 +68,7 @@ impl Device for Port {
     }
 }
 
-/// The address behind the client's host.
+/// The address of smoltcp, behind the client's host.
 fn address_of(family: Family) -> IpAddr {
     match family {
         Family::V4 => [10, 1, 0, 2].into(),
@@ -76,7 +76,7 @@ fn address_of(family: Family) -> IpAddr {
     }
 }
 
-/// A second stack with one connection.
+/// The smoltcp stack with one connection.
 struct Stack {
     port: Port,
     interface: Interface,
@@ -139,7 +139,7 @@ impl Stack {
         from
     }
 
-    /// Lets the stack work once; its socket.
+    /// Lets the stack work once. Returns its socket.
     fn work(&mut self) -> &mut tcp::Socket<'static> {
         let Self {
             port,
@@ -151,7 +151,7 @@ impl Stack {
         sockets.get_mut(*socket)
     }
 
-    /// Says `input`, hears the other side to its end and closes; never more than `bounds` allows at the time.
+    /// Sends `input`, receives to the end of the other side, and closes, within the current `bounds`. Returns the received bytes.
     fn talk(&mut self, input: &[u8], bounds: &Bounds) -> Vec<u8> {
         let deadline = std::time::Instant::now() + PATIENCE;
         let (mut said, mut heard) = (0, Vec::new());
@@ -192,14 +192,14 @@ fn milliseconds() -> u32 {
     Instant::now().total_millis() as u32
 }
 
-/// How much of each stream the client's application deals with.
+/// How far the client's application may send and read.
 struct Bounds {
     may_say: AtomicUsize,
     may_hear: AtomicUsize,
     heard: AtomicUsize,
 }
 
-/// Up and down at once, with bytes on their way, and not yet read, when the primary loses its power.
+/// Both directions carry data when the primary loses its power, with bytes in flight and bytes not yet read.
 #[test]
 fn a_second_stack_goes_on() {
     for (family, timestamps) in [(Family::V4, true), (Family::V6, false), (Family::V6, true)] {
@@ -209,7 +209,7 @@ fn a_second_stack_goes_on() {
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
         let reading = Reading::of(&wire);
         let listener = lan.primary.listen(family.vip());
-        // smoltcp 0.12 fills its segments as if timestamps took no room, and cannot send them then.
+        // smoltcp 0.12 ignores the size of timestamps when it fills segments, and then cannot send them.
         set_tcp(&listener, libc::TCP_MAXSEG, 1400);
         let Some(mut stack) = Stack::behind(&lan, family, timestamps) else {
             return;

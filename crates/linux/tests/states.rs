@@ -1,5 +1,5 @@
-//! A takeover in each state that a connection can be in, to the connection's end; docs/takeover.md has the whole list. Those of
-//! plain transfers, of windows, and of one side's FIN are in `restore.rs`.
+//! A takeover in each state of a connection, carried on to the connection's end. docs/takeover.md has the whole list. Takeovers in plain
+//! transfers, with closed windows, and after one side's FIN are in `restore.rs`.
 
 mod support;
 
@@ -22,7 +22,7 @@ use support::socket::{tcp_info, tcp_state};
 use support::takeover::take_over;
 use support::talk::Talk;
 
-/// States as TCP_INFO has them (`net/tcp_states.h`).
+/// TCP states as in TCP_INFO (`net/tcp_states.h`).
 mod state {
     pub const FIN_WAIT2: u8 = 5;
     pub const LAST_ACK: u8 = 9;
@@ -33,7 +33,7 @@ fn state(socket: &TcpStream) -> u8 {
     tcp_info(socket).tcpi_state
 }
 
-/// A scene in which both sides have said something.
+/// A scene in which both sides have sent data.
 fn opened(test: &str, family: Family) -> Option<(Scene, Talk)> {
     let scene = Scene::new(test, family, Offer::ALL)?;
     let mut talk = Talk::new();
@@ -42,7 +42,7 @@ fn opened(test: &str, family: Family) -> Option<(Scene, Talk)> {
     Some((scene, talk))
 }
 
-/// What the log says of the scene's connection is as it should be.
+/// Waits until the log has the expected state of the scene's connection.
 #[track_caller]
 fn wait_until_logged(scene: &Scene, what: &str, output: OutputEnd, input_ended: bool) {
     eventually(what, || {
@@ -51,7 +51,7 @@ fn wait_until_logged(scene: &Scene, what: &str, output: OutputEnd, input_ended: 
     });
 }
 
-/// SYN-SENT, and nobody has answered: the client's next SYN opens a connection here.
+/// SYN-SENT, without an answer: the client's next SYN opens a connection to the survivor.
 #[test]
 fn a_syn_that_nobody_answered_is_answered_here() {
     for family in Family::BOTH {
@@ -68,7 +68,7 @@ fn a_syn_that_nobody_answered_is_answered_here() {
             scene.wire.set_modes(Mode::Takeover);
             assert_eq!(scene.reading.now().open_pending(family), 0);
             let listener = scene.lan.backup.listen(family.vip());
-            scene.wire.set_modes(Mode::Sole); // all is decided
+            scene.wire.set_modes(Mode::Sole); // all connections are decided
             let client = connecting.join().expect("connect");
             let server = accept(&listener);
             Talk::new().exchange(&client, &server, 300_000);
@@ -76,7 +76,7 @@ fn a_syn_that_nobody_answered_is_answered_here() {
     }
 }
 
-/// SYN-RECEIVED: the SYN-ACK is out. It was lost, or the client's answer to it was.
+/// SYN-RECEIVED: the SYN-ACK was sent. Either the SYN-ACK or the client's answer was lost.
 #[test]
 fn a_handshake_that_was_answered_goes_on() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false), (Family::V4, false)] {
@@ -114,7 +114,7 @@ fn a_handshake_that_was_answered_goes_on() {
     }
 }
 
-/// The first window is out and nothing of it acknowledged.
+/// The first window was sent, and nothing of it was acknowledged.
 #[test]
 fn a_server_in_slow_start_goes_on() {
     for family in Family::BOTH {
@@ -141,7 +141,8 @@ fn a_server_in_slow_start_goes_on() {
     }
 }
 
-/// Both applications are slow readers: what the server's has not read is read here, what the client's has not read is there.
+/// Both applications read slowly. The survivor's application reads what the old server has not read. The client still reads its own unread
+/// bytes.
 #[test]
 fn what_nobody_has_read_is_read_once() {
     for family in Family::BOTH {
@@ -162,7 +163,7 @@ fn what_nobody_has_read_is_read_once() {
     }
 }
 
-/// A kilobyte of the client arrives that it has not sent yet; the one before it does not.
+/// Sends a kilobyte of the client's future input that leaves a gap of one kilobyte before it.
 fn put_ahead(scene: &Scene, talk: &Talk) {
     let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
     let segment = Segment {
@@ -188,7 +189,7 @@ fn put_ahead(scene: &Scene, talk: &Talk) {
     });
 }
 
-/// A segment of the client has overtaken others; the kernels know it, and what it holds has to be said once more.
+/// A segment of the client arrived before earlier ones. Only the old kernel holds it, so the client must send it again.
 #[test]
 fn input_out_of_order_is_said_again() {
     for family in Family::BOTH {
@@ -212,7 +213,7 @@ fn input_out_of_order_is_said_again() {
     }
 }
 
-/// A segment of the server has overtaken a lost one: the client holds it, has said so to nobody who lives, and gets both again.
+/// A segment of the server arrived after a lost one. The client holds it and has told the old primary only, so it gets both again.
 #[test]
 fn output_that_the_client_holds_out_of_order_is_completed() {
     for family in Family::BOTH {
@@ -220,7 +221,7 @@ fn output_that_the_client_holds_out_of_order_is_completed() {
         let Some(mut scene) = Scene::new(test, family, Offer::ALL) else {
             return;
         };
-        // The server must not say again what is lost, however slow this machine is. A timeout is held to this from the first on.
+        // The server must not retransmit the lost segment, even if this machine is slow. The setting applies to the first timeout too.
         let via = family.address(2);
         let patient = format!("route replace default via {via} dev eth0 table 100 rto_min 60s");
         match family {
@@ -256,7 +257,7 @@ fn output_that_the_client_holds_out_of_order_is_completed() {
     }
 }
 
-/// CLOSING: both have closed at the same time, and the server's FIN is not acknowledged.
+/// CLOSING: both sides have closed at the same time, and the server's FIN is not acknowledged.
 #[test]
 fn both_have_closed_at_once() {
     for family in Family::BOTH {
@@ -282,7 +283,7 @@ fn both_have_closed_at_once() {
     }
 }
 
-/// LAST-ACK: the client has closed, then the server has; its last words and its FIN were lost, or the acknowledgement of them.
+/// LAST-ACK: the client has closed, then the server. Either the server's last data and FIN were lost, or their acknowledgement.
 #[test]
 fn a_server_that_closes_last_is_heard() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false), (Family::V4, false)] {
@@ -320,8 +321,8 @@ fn a_server_that_closes_last_is_heard() {
     }
 }
 
-/// TIME-WAIT: both have closed, but the last acknowledgement of the server, who closed first, was lost. The client repeats its
-/// FIN and is answered, without a socket.
+/// TIME-WAIT: both sides have closed, the server first, but the server's last acknowledgement was lost. The client repeats its FIN and
+/// gets an answer, without a socket.
 #[test]
 fn a_fin_that_is_repeated_after_the_end_is_answered() {
     for family in Family::BOTH {
@@ -354,7 +355,7 @@ fn a_fin_that_is_repeated_after_the_end_is_answered() {
     }
 }
 
-/// Both sides ask whether the other is still there. The client has got no answer for a while; it gets one now.
+/// Both sides send keepalive probes. The client's probes were unanswered for a while, and are answered after the takeover.
 #[test]
 fn keepalive_probes_are_answered() {
     let often = TcpKeepalive::new()
@@ -384,7 +385,7 @@ fn keepalive_probes_are_answered() {
         eventually("it is answered", || {
             (tcp_info(&scene.client).tcpi_probes == 0).then_some(())
         });
-        // The other way round.
+        // The restored socket's probes are answered too.
         let segments = tcp_info(&scene.client).tcpi_segs_in;
         SockRef::from(&taken.socket)
             .set_tcp_keepalive(&often)
@@ -396,8 +397,8 @@ fn keepalive_probes_are_answered() {
     }
 }
 
-/// An urgent byte is in the log. In what a program reads it is only if the program has asked for that (SO_OOBINLINE), which no packet
-/// shows: the log cannot say what the server has read, nor a restored socket what the client is to read.
+/// The log has the urgent byte, but a program's input has it only with SO_OOBINLINE, which no packet shows. So neither the bytes that the
+/// server has read nor the bytes that the client is to read are known.
 #[test]
 fn urgent_data_is_not_protected() {
     for (family, of_client) in [(Family::V4, true), (Family::V6, false)] {
@@ -426,7 +427,7 @@ fn urgent_data_is_not_protected() {
 fn bring_to_rest(scene: &Scene, talk: &mut Talk, case: usize) {
     match case {
         0 => {}
-        1 => talk.client_writes(&scene.client, 10_000), // nobody reads it
+        1 => talk.client_writes(&scene.client, 10_000), // the server does not read it
         2 => {
             talk.client_closes(&scene.client);
             wait_until_logged(scene, "the client's end", OutputEnd::Open, true);
@@ -449,8 +450,8 @@ fn bring_to_rest(scene: &Scene, talk: &mut Talk, case: usize) {
     scene.settle();
 }
 
-/// At rest, after a plain exchange, unread input, a FIN of the client, input out of order, lost output: the two sockets differ in what
-/// the list says, and in nothing else.
+/// At rest, after a plain exchange, unread input, a FIN of the client, input out of order, or lost output, the two sockets differ in
+/// exactly the listed fields.
 #[test]
 fn the_fields_that_may_differ_are_these() {
     let mut differed = BTreeSet::new();
@@ -469,7 +470,7 @@ fn the_fields_that_may_differ_are_these() {
         }
     }
     differed.retain(|name| !MAY_DIFFER.contains(name));
-    // A FIN of the client is among its sequence numbers from the beginning.
+    // The restored socket's receive sequence includes the client's FIN, so its state differs.
     assert!(differed.remove("tcpi_state"));
     assert_eq!(differed, BTreeSet::from(DIFFER));
 }

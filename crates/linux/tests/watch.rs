@@ -1,4 +1,4 @@
-//! Filters that someone takes away are noticed and put back.
+//! The agent notices removed filters and restores them.
 
 mod support;
 

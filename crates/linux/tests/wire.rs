@@ -1,4 +1,4 @@
-//! The wire on the real kernel: it loads and leaves nothing; whatever passes is in the log first, byte for byte.
+//! The wire on the real kernel: it loads, leaves nothing behind, and logs every packet, byte for byte, before it releases it.
 
 mod support;
 
@@ -70,7 +70,7 @@ fn the_fallback_for_older_kernels_loads_too() {
     load_attach_remove("the_fallback_for_older_kernels_loads_too", true);
 }
 
-/// Reads `expected` from `stream`, and after each read asks `check` with the number of bytes so far.
+/// Reads `expected` from `stream`, and after each read calls `check` with the number of bytes so far.
 fn receive(mut stream: &TcpStream, expected: &[u8], check: impl Fn(usize)) {
     let mut received = Vec::with_capacity(expected.len());
     let mut buffer = vec![0; MEGABYTE];
@@ -83,7 +83,7 @@ fn receive(mut stream: &TcpStream, expected: &[u8], check: impl Fn(usize)) {
     assert_same_stream("received", &received, expected);
 }
 
-/// Both directions at once; what an application has read must be in the log by then.
+/// Transfers data in both directions at once. Checks that all bytes that an application has read are already in the log.
 fn transfer(family: Family, (client, server): (&TcpStream, &TcpStream), reading: &Reading, megabytes: usize) {
     let address = client.local_addr().expect("connected");
     let [upload, download] =
@@ -118,7 +118,7 @@ fn everything_is_logged_before_it_arrives(test: &str, family: Family, chunks_onl
     let Some(lan) = Lan::new(test) else { return };
     let options = WireOptions {
         chunks_only,
-        ring_bytes: 64 << 20, // for all that is sent, however late the reader
+        ring_bytes: 64 << 20, // room for all that is sent, also if the reader is late
         ..options()
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
@@ -184,7 +184,7 @@ fn packet_of(family: Family, len: usize) -> Vec<u8> {
     segment.emit()
 }
 
-/// What a wire logs of `packets`, each with its flags.
+/// The records that a wire logs of `packets`: flags and bytes.
 fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>)> {
     const MTU: usize = 1500;
     let options = WireOptions {
@@ -256,7 +256,7 @@ fn what_overflows_is_read_in_its_turn() {
             tap.put(lan.backup.mac(), lan.client.mac(), &packet_of(Family::V4, len));
         }
         wire.wait_for(Family::V4, "logged_in_packets", part * 100);
-        // some of the first ring only: the next part has room there, behind what is in the second one
+        // read some of the first ring only, so that it has room for the next part, which is later than the second ring's content
         rings.drain(20, false, &mut |_: &Record, packet: &[u8]| {
             read.push(packet.len())
         });
@@ -299,10 +299,10 @@ fn a_full_ring_drops_and_nothing_is_lost() {
     );
 }
 
-/// As `ring_fill_bytes` says it.
+/// The fill as `ring_fill_bytes` reports it.
 #[test]
 fn a_ring_is_as_full_as_what_nobody_has_read() {
-    /// The kernel's header of a record and the padding behind it.
+    /// Bytes of the kernel's header of a record and of the padding behind the record.
     const AROUND: u64 = 8 + 8;
     let Some(lan) = Lan::new("a_ring_is_as_full_as_what_nobody_has_read") else {
         return;

@@ -16,43 +16,44 @@ pub struct Receiver {
     pub output_first: Seq,
     /// What the receiver has acknowledged (RCV.WUP).
     pub acknowledged: Offset,
-    /// What it will have received in order, the FIN included (RCV.NXT).
+    /// End of the input that it will have received in order, the FIN included (RCV.NXT).
     pub next: Offset,
-    /// The FIN is among it.
+    /// Whether `next` includes the FIN.
     pub ended: bool,
-    /// Behind the last number that it holds out of order and tells of (RFC 2018), the FIN's included; `None` if it does not,
-    /// or if that cannot be known.
+    /// End of the data that it holds out of order and reports (RFC 2018), a FIN included. `None` if it holds none, or if that
+    /// cannot be known.
     pub sacked_end: Option<Offset>,
-    /// Behind the last byte that it ever offered to take.
+    /// The right edge of the largest window that it ever offered.
     pub right_edge: Offset,
     /// Oldest output that the client has not acknowledged (SND.UNA).
     pub send_unacknowledged: Offset,
-    /// Behind the last output that was sent, a FIN included (SND.NXT).
+    /// End of the output that was sent, a FIN included (SND.NXT).
     pub send_next: Offset,
     /// The largest window that the client ever offered (MAX.SND.WND).
     pub send_window_max: u64,
-    /// TS.Recent, if timestamps are in use. Zero stands for none: some systems begin with zeroes.
+    /// TS.Recent, if timestamps are in use. Zero means none, because some systems begin with zero timestamps.
     pub timestamp_recent: Option<u32>,
 }
 
 /// What the receiver does with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Takes it: data from this offset on, and the acknowledgement of output up to there.
+    /// The segment is taken.
     Accept {
-        /// Where the payload stands, what is skipped of it left out.
+        /// Offset of the payload after its first `skip` bytes.
         at: Offset,
-        /// Bytes of the payload that the receiver has acknowledged, or that stand in the SYN's place. It takes none of them,
-        /// and a keepalive probe's may be anything (RFC 9293 §3.8.4).
+        /// Number of leading payload bytes that the receiver has acknowledged, or that stand in the SYN's place. It takes none of
+        /// them. In a keepalive probe they may have any value (RFC 9293 §3.8.4).
         skip: usize,
-        /// Cumulative acknowledgement of the output stream (may lie one behind its end: the FIN).
+        /// Cumulative acknowledgement of the output stream. May be one beyond the stream's end, if it covers the FIN.
         acknowledges: Offset,
-        /// Whether payload and FIN are taken too: not behind the stream's end, nor below what was acknowledged.
+        /// Whether payload and FIN are taken too. They are not if they lie beyond the stream's end, or below what was
+        /// acknowledged.
         text: bool,
     },
     /// The connection is aborted.
     Reset,
-    /// Not taken. Keepalive probes and other old segments, and everything that is not from the client.
+    /// Not taken: keepalive probes and other old segments, and everything that is not from the client.
     Reject(Rejected),
 }
 
@@ -69,7 +70,7 @@ pub enum Rejected {
     UnexpectedSyn,
     /// Without ACK (RFC 9293 §3.10.7.4, fifth check).
     NoAck,
-    /// Acknowledges what was never sent, or long ago (RFC 5961 §5.2).
+    /// It acknowledges bytes that were never sent, or bytes from long ago (RFC 5961 §5.2).
     Acknowledgement,
 }
 
@@ -80,7 +81,7 @@ struct Place {
     end: Offset,
 }
 
-/// `None`: wholly before the stream.
+/// The segment's place, or `None` if it lies wholly before the stream.
 fn place(receiver: &Receiver, segment: &Segment<'_>) -> Option<Place> {
     let len = segment.seq_len();
     let end = Offset::from_seq(segment.seq + len, receiver.input_first, receiver.next)?;
@@ -133,9 +134,9 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
     }
 }
 
-/// RFC 5961 §3.2, with what Linux allows beyond it: a RST in the FIN's place, since some systems send both
-/// (`tcp_reset_check`), and one exactly behind what is held out of order. A RST may be old by its timestamp. One whose payload
-/// leaves the window is refused by newer kernels at least.
+/// Judges a RST by RFC 5961 §3.2, with two RSTs that Linux also accepts: one in the FIN's place, since some systems send both
+/// (`tcp_reset_check`), and one exactly at the end of what is held out of order. An old timestamp does not matter for a RST.
+/// Newer kernels, at least, refuse a RST whose payload leaves the window.
 fn judge_reset(receiver: &Receiver, place: &Place) -> Verdict {
     let at = place.at;
     if place.skip > 0 {
@@ -153,9 +154,9 @@ fn judge_reset(receiver: &Receiver, place: &Place) -> Verdict {
     Verdict::Reject(Rejected::BlindReset)
 }
 
-/// RFC 9293 §3.10.7.4, first check, as `tcp_sequence` and `tcp_data_queue` make it: loosely, against RCV.WUP. What begins in
-/// the window and ends behind it is a candidate: newer kernels take it only if the application has read everything. Of what has
-/// nothing new in the window, only a FIN alone is one.
+/// RFC 9293 §3.10.7.4, first check, as `tcp_sequence` and `tcp_data_queue` make it: loosely, against RCV.WUP. A segment that
+/// begins in the window and ends beyond it is a candidate: newer kernels take it only if the application has read everything. A
+/// segment with nothing new in the window is a candidate only if it is a bare FIN.
 fn is_in_window(receiver: &Receiver, place: &Place, is_bare_fin: bool) -> bool {
     let edge = receiver.right_edge.max(receiver.next);
     let has_room = place.end <= edge || place.at.max(receiver.next) < edge;
@@ -171,8 +172,8 @@ fn is_old_timestamp(receiver: &Receiver, segment: &Segment<'_>) -> bool {
     recent != 0 && recent.wrapping_sub(timestamps.value).cast_signed() > 1
 }
 
-/// RFC 5961 §5.2: SND.UNA − MAX.SND.WND ≤ SEG.ACK ≤ SND.NXT. An acknowledgement of the handshake itself is none of output, and
-/// too old.
+/// RFC 5961 §5.2: SND.UNA − MAX.SND.WND ≤ SEG.ACK ≤ SND.NXT. An acknowledgement below the first output byte is too old: it
+/// acknowledges no output.
 fn acknowledged(receiver: &Receiver, ack: Seq) -> Option<Offset> {
     let unacknowledged = receiver.send_unacknowledged;
     let acknowledges = Offset::from_seq(ack, receiver.output_first, unacknowledged)?;

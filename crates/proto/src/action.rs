@@ -1,5 +1,5 @@
-//! What a [`Node`](crate::node::Node) wants done: one queue, to be carried out strictly in order. "Logged, then
-//! released" and "gate closed, then restored" are orders of this queue.
+//! What a [`Node`](crate::node::Node) wants done: one queue of actions. The caller carries them out strictly in order.
+//! "Logged, then released" and "gate closed, then restored" hold because of this order.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::net::SocketAddr;
@@ -14,21 +14,21 @@ use crate::role::Role;
 use crate::state_sync::Phase;
 use crate::table::ConnectionId;
 
-/// Index of a service, the same on the wire and here.
+/// Index of a service. The eBPF programs use the same index.
 pub type ServiceIndex = u16;
 
 /// What the wire does with a service's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Nothing.
+    /// Does nothing with them.
     Off,
     /// Logs, then releases them to the other side.
     Wire,
     /// Nothing of the old primary passes; a client's packet goes to its restored socket, or into the log.
     Takeover,
-    /// Every connection is local, and so is every packet; the old wire's or primary's are not ours.
+    /// Every connection is local, so every packet goes to the local stack. Connections of the old wire or primary are not ours.
     Sole,
-    /// The application is here; its output passes to the peer's wire only.
+    /// The application is here. Its output goes to the peer's wire only.
     Primary,
     /// Nothing passes: the peer speaks alone.
     Mute,
@@ -37,225 +37,226 @@ pub enum Gate {
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Sets up the network for what a gate lets pass, before it opens: addresses, routes, guards. Of a node that speaks already
-    /// nothing is lost meanwhile. Not on a takeover's way. If it fails, call `handle_failed` before the next action.
+    /// Set up the network for what a gate lets pass, before the gate opens: addresses, routes, guards. A node that speaks already
+    /// loses nothing meanwhile. A takeover does not need this step. If it fails, call `handle_failed` before the next action.
     Assume {
-        /// For this service.
+        /// The service.
         service: ServiceIndex,
         /// The gate.
         gate: Gate,
         /// The peer's MAC address on the service interface.
         peer_mac: [u8; 6],
     },
-    /// One store.
+    /// Set the gate: one store.
     SetGate {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
-        /// To this.
+        /// The new gate.
         gate: Gate,
-        /// The epoch in which it holds, for the agent that may have to go on from there.
+        /// The epoch in which the gate holds. A later agent may have to continue from it.
         epoch: u64,
         /// As [`SetUntil`](Self::SetUntil).
         until: Option<Instant>,
     },
-    /// What a node says alone, or for connections that it took over as a wire, is dropped by the kernel after this moment, packet by
-    /// packet.
+    /// Set the moment after which the kernel drops each packet that this node says alone, or for connections that it took over as a
+    /// wire.
     SetUntil {
-        /// For this service.
+        /// The service.
         service: ServiceIndex,
-        /// The moment; `None`: there is no end.
+        /// The moment. `None`: the right to speak has no end.
         until: Option<Instant>,
     },
     /// Ask the arbiter for the right to speak alone in this epoch; then call `handle_verdict`.
     Confirm {
-        /// For this service.
+        /// The service.
         service: ServiceIndex,
         /// The epoch.
         epoch: u64,
     },
-    /// The connections of these clients are being decided: their SYNs wait. While the gate is [`Gate::Wire`] it is closed to the
+    /// The connections of these clients are being decided, so their SYNs wait. If the gate is [`Gate::Wire`], it closes to the
     /// primary for these connections, as [`Gate::Takeover`] closes it for all.
     Hold {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// Those connections are decided: they stay local, and their clients may open new ones.
+    /// The held connections are decided: they stay local, and their clients may open new ones.
     Settle {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
     },
-    /// Another node goes on with the connections of these clients, or nobody can: the kernel's sockets, which nobody owns any more,
-    /// are to go without a word.
+    /// Destroy the kernel's sockets of these clients' connections without a word: no process owns them, and another node goes on
+    /// with the connections, or no node can.
     Destroy {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// Bring the VIP to the service interface and let what it sends go out there: the wire is gone. If it fails, call
+    /// Bring the VIP to the service interface and let its packets go out there: the wire is gone. If this fails, call
     /// `handle_failed` before the next action.
     TakeAddress {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
     },
-    /// A step for the service has failed (`handle_failed`). Look whether its interface is there, and put the network back; then call
-    /// `handle_mended`, or `handle_failed` again.
+    /// A step for the service has failed (`handle_failed`). Check whether the service's interface is there, and restore the network.
+    /// Then call `handle_mended`, or `handle_failed` again.
     Mend {
-        /// For this service.
+        /// The service.
         service: ServiceIndex,
     },
-    /// Tell the neighbours that the VIP is here, and ask outside hosts from it; each time one answers, call `handle_reached`.
+    /// Tell the neighbours that the VIP is here, and ask outside hosts from the VIP. Call `handle_reached` for each answer.
     Announce {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
     },
-    /// Ask outside hosts through the service's interface, from this node's own address; each time one answers, call
-    /// `handle_outside` with the time of that question.
+    /// Ask outside hosts through the service's interface, from this node's own address. For each answer, call `handle_outside`
+    /// with the time of its question.
     AskOutside {
-        /// For this service.
+        /// The service.
         service: ServiceIndex,
-        /// Answers to questions that were asked before do not count: such a question cannot stand for this one.
+        /// Answers to questions that were asked before this time do not count. Such a question cannot replace this one.
         since: Option<Instant>,
     },
-    /// The peer speaks alone. Give up the VIP, end what sockets and replicas have it without a word.
+    /// The peer speaks alone. Give up the VIP, and end the sockets and replicas that use it without a word.
     StandDown {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// This node served: tell the operator's hook.
         is_deposed: bool,
     },
-    /// Read the wire's log to its end, records that are being written too; then call `handle_drained`.
+    /// Read the wire's log to its end, including records that are being written. Then call `handle_drained`.
     Drain {
-        /// On behalf of this service.
+        /// The service.
         service: ServiceIndex,
     },
-    /// Make a socket of the connection's [`endpoint`](crate::connection::Connection::endpoint), deaf and mute as yet,
-    /// with its unacknowledged output loaded. On failure call `handle_unrestorable` and leave out the next steps.
+    /// Make a socket from the connection's [`endpoint`](crate::connection::Connection::endpoint), with its unacknowledged output
+    /// loaded. The socket does not send or receive yet. On failure call `handle_unrestorable` and skip the next steps.
     Restore {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
-    /// From now on the connection's packets go to the socket. A `Drain` follows: what came before is in the log.
+    /// From now on the connection's packets go to the socket. A `Drain` follows, because earlier packets are in the log.
     MakeReady {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
-    /// Feed the socket the input that was logged since `Restore`, let it speak, wake the client; then call
+    /// Feed the socket the input that was logged since `Restore`, let it speak, and wake the client. Then call
     /// `handle_live`.
     Activate {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
-    /// Give the socket to the relay, with the logs ([`Node::hand_over`](crate::node::Node::hand_over)).
+    /// Give the socket and the logs to the relay ([`Node::hand_over`](crate::node::Node::hand_over)).
     HandOver {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
     /// Lift the guard that lets no RST out: this node has the right to speak.
     AllowSpeech {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
     },
     /// Put this IP packet on the wire.
     Transmit(Vec<u8>),
     /// Send this to the peer.
     Send(Heartbeat),
-    /// Ask the primary which connections of the service there are; when it answers, read the log to its end and call `handle_page`.
+    /// Ask the primary which connections the service has. When it answers, read the log to its end and call `handle_page`.
     AskAll {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// Which page of the list.
         query: PageQuery,
     },
-    /// Ask the primary what its kernel knows of the connections of these clients; when it answers, read the log to its end and call
+    /// Ask the primary what its kernel knows of these clients' connections. When it answers, read the log to its end and call
     /// `handle_told`.
     Ask {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The clients, at most [`QUESTION_MAX`](crate::learn::QUESTION_MAX).
         clients: Vec<SocketAddr>,
     },
-    /// Ask the peer's kernel whether it is there; when it answers, call `handle_answer`.
+    /// Ask the peer's kernel whether it is there. When it answers, call `handle_answer`.
     Probe,
     /// Connect to the local application from the client's address, for a replica.
     OpenReplica {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
         /// The client.
         client: SocketAddr,
     },
-    /// Give the replica the input that the primary has acknowledged; then call `handle_fed`.
+    /// Give the replica the input that the primary has acknowledged. Then call `handle_fed`.
     FeedReplica {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
-    /// The connection is over; close the replica's.
+    /// The connection is over. Close the replica's connection.
     CloseReplica {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
-    /// Run the operator's hook for the state of a replica's server; then call `handle_synced`. Earlier runs are over, or are ended.
+    /// Run the operator's hook for the state of a replica's server. Then call `handle_synced`. If an earlier run has not ended, end
+    /// it.
     RunSync {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
-        /// What it is to do.
+        /// What the hook is to do.
         phase: Phase,
         /// The number of this run.
         run: u64,
-        /// It is of no use any more then; `None`: the operator has said how long it may take.
+        /// Time after which the run is of no use. `None`: the operator's configuration says how long it may take.
         until: Option<Instant>,
     },
-    /// Until then the wire drops what clients send, but handshakes and acknowledgements; `None`: no more.
+    /// The wire drops what clients send, except handshakes and acknowledgements.
     HoldInput {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
-        /// The end, which the kernel keeps if nobody says an earlier one.
+        /// When dropping ends. The kernel enforces this moment, unless an earlier one is set. `None`: it ends now.
         until: Option<Instant>,
     },
-    /// The wire withholds from a client what the primary offers beyond this; `None`: nothing any more.
+    /// The wire hides from a client the part of the primary's window that lies beyond the cap.
     CapWindow {
-        /// Of this service.
+        /// The service.
         service: ServiceIndex,
         /// The client.
         client: SocketAddr,
-        /// How far it may send.
+        /// How far the client may send. `None`: as far as the primary allows.
         cap: Option<Cap>,
     },
-    /// Something that people want to know.
+    /// Log an event for the operator.
     Report(Report),
 }
 
-/// Something that people want to know.
+/// An event that the operator wants to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// A service has a new role.
     Role {
         /// The service.
         service: ServiceIndex,
-        /// Before.
+        /// The role before.
         from: Role,
-        /// Now.
+        /// The role now.
         to: Role,
-        /// Its epoch.
+        /// The epoch of the new role.
         epoch: u64,
     },
-    /// A takeover is complete: its report is in [`Node::takeovers`](crate::node::Node::takeovers).
+    /// A takeover is complete. Its report is in [`Node::takeovers`](crate::node::Node::takeovers).
     TakenOver {
         /// The service.
         service: ServiceIndex,
@@ -264,22 +265,22 @@ pub enum Report {
     Failed {
         /// The service.
         service: ServiceIndex,
-        /// Which one, and why.
+        /// Which step, and why.
         why: String,
     },
-    /// It was made good.
+    /// The failed step was made good.
     Mended {
         /// The service.
         service: ServiceIndex,
     },
-    /// The agent was away for so long that the other node may have gone on alone, and only it can tell (`node::doubt`).
+    /// The agent was away so long that the other node may have gone on alone. Only the other node can tell (`node::doubt`).
     Doubted {
         /// The service.
         service: ServiceIndex,
         /// This node is its primary.
         is_primary: bool,
     },
-    /// The other node has said that it did not.
+    /// The other node has said that it did not go on alone.
     Confirmed {
         /// The service.
         service: ServiceIndex,
@@ -293,21 +294,21 @@ pub enum Report {
         /// Why.
         reason: String,
     },
-    /// Both nodes speak alone for a service: at least one of them had no right to.
+    /// Both nodes speak alone for a service. At least one of them has no right to.
     TwoVoices {
         /// The service.
         service: ServiceIndex,
         /// The epoch of both.
         epoch: u64,
     },
-    /// The state of a replica's server is the primary's.
+    /// The state of a replica's server now equals the primary's.
     Synced {
         /// The service.
         service: ServiceIndex,
-        /// How long input was held for that.
+        /// How long input was held for the copy.
         held: Duration,
     },
-    /// It could not be made so.
+    /// The state of a replica's server could not be copied.
     NotSynced {
         /// The service.
         service: ServiceIndex,
@@ -318,29 +319,30 @@ pub enum Report {
     Contradiction {
         /// The service.
         service: ServiceIndex,
-        /// How.
+        /// The contradiction.
         what: String,
     },
 }
 
-/// A sign of life, with what the sender is doing.
+/// A node's sign of life, and what it does for each service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// The sender's name.
     pub node: String,
     /// Drawn anew by each agent that is started.
     pub incarnation: u64,
-    /// Counts up from 1.
+    /// The heartbeat's number, counted from 1.
     pub sequence: u64,
-    /// When it was made, by the sender's clock, in nanoseconds.
+    /// When the sender made it, by the sender's clock, in nanoseconds.
     pub sent: u64,
     /// The receiver's last heartbeat that the sender has heard.
     pub echo: Option<Echo>,
-    /// Its services.
+    /// The sender's services.
     pub services: Vec<ServiceBeat>,
 }
 
-/// A number that nodes count up from 0, one by one. A number that none can have reached is not read: the next one may not fit.
+/// Deserializes a number that nodes count up from 0, one by one. Refuses a number that no node can have reached: adding to it
+/// might overflow.
 pub(crate) fn in_reach<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     const REACH: u64 = u64::MAX / 2;
     let number = u64::deserialize(deserializer)?;
@@ -373,22 +375,22 @@ pub struct ServiceBeat {
     pub configured_primary: bool,
     /// The sender's MAC address on the service interface.
     pub mac: [u8; 6],
-    /// How the application on the sender's node is.
+    /// State of the application on the sender's node.
     pub server: Server,
-    /// The sender gives up its part: take over from it, or go on without it.
+    /// The sender gives up its part. The receiver is to take over from it, or go on without it.
     pub leaves: bool,
-    /// The sender, a primary that is well, wants to be the backup.
+    /// The sender, a healthy primary, wants to become the backup.
     pub hands_over: bool,
     /// Connections that have lost their process on the sender's node.
     pub orphans: Orphans,
-    /// Of the receiver's orphans the sender has taken so many.
+    /// Number of the receiver's orphans that the sender has adopted.
     pub adopted: u64,
-    /// The sender's side of the service's path. `None`: its program does not know of paths.
+    /// The sender's side of the service's path. `None`: the sender's version does not know paths.
     #[serde(default)]
     pub path: Option<PathWord>,
 }
 
-/// How an application is.
+/// State of an application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Server {

@@ -1,33 +1,33 @@
-//! How a service's application on this node is: what its listeners' deaths, looks at its address and its answers to the health probe
-//! come to.
+//! The state of a service's application on this node, derived from its listeners' deaths, from checks of its address, and from its
+//! answers to the health probe.
 //!
 //! ```text
-//!   alive ── listeners have died, and nobody is left ──▶ dead ── somebody listens again ──▶ alive
-//!     └───── not serving, and nobody listens ──────────▶ dead
-//!     └───── so many answers in a row are missing ─────▶ hung ── one answer ──▶ alive
+//!   alive ── listeners have died, and none is left ────▶ dead ── a process listens again ──▶ alive
+//!     └───── not serving, and no process listens ──────▶ dead
+//!     └───── `failures` answers in a row are missing ──▶ hung ── one good answer ──▶ alive
 //! ```
 
 use std::time::Duration;
 
 use crate::Instant;
 
-/// How often a dead one's address is looked at: someone may have started it again.
+/// Time between two checks of a dead application's address. It may have been started again.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often that of one is looked at which does not serve yet: the wire counts no deaths of it.
+/// Time between two checks of the address of an application that does not serve yet. The wire counts none of its deaths.
 const LOOK_AHEAD: Duration = Duration::from_secs(1);
 
-/// Whether anybody listens.
+/// Whether a process listens at the service's address.
 #[derive(Clone, Debug)]
 pub struct Presence {
-    /// So many listeners had died when it was looked last, and none was left.
+    /// Number of listener deaths at the last check, if no listener was left then; else 0.
     found: u32,
-    /// Nobody listened when it was looked last, and it was not serving then.
+    /// No process listened at the last check, and the application was not serving when its absence was first seen.
     is_absent: bool,
     looked: Instant,
 }
 
 impl Presence {
-    /// It is there, as far as is known.
+    /// An application that is there, as far as is known.
     pub const fn new(now: Instant) -> Self {
         Self {
             found: 0,
@@ -36,11 +36,12 @@ impl Presence {
         }
     }
 
-    /// Whether nobody listens any more since `deaths` listeners have died, which is looked at by `is_left`. One of several may have died
-    /// (SO_REUSEPORT), or the service manager has started the program again; so no death counts before it was looked.
+    /// Whether the application is dead: no process listens. `deaths` is the number of its listeners that have died. `is_left` checks
+    /// whether a process listens. A death alone is no proof: one of several listeners may have died (SO_REUSEPORT), or the service manager
+    /// may have started the program again.
     ///
-    /// Of an application that `serves`, or begins to, an orderly end is the operator's affair. One that would go on must be there, however
-    /// it ended; and if it was not there it is still dead when its turn comes.
+    /// If the application `serves`, or begins to, an orderly end is the operator's decision and does not count. An application that does
+    /// not serve yet must be there, however it ended. If it is absent then, it still counts as dead when it is to serve.
     pub fn is_dead(
         &mut self,
         now: Instant,
@@ -65,12 +66,12 @@ impl Presence {
 /// Answers to the health probe.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answers {
-    /// So many were missing, or wrong, since the last good one.
+    /// Number of missing or wrong answers since the last good one.
     missing: u32,
 }
 
 impl Answers {
-    /// One was as it should be, or not; whether the application hangs, of which `failures` in a row are the sign.
+    /// Notes an answer, good or not. Returns whether the application hangs: `failures` answers in a row were bad.
     pub fn hangs_after(&mut self, is_good: bool, failures: u32) -> bool {
         self.missing = if is_good {
             0
@@ -87,7 +88,7 @@ mod tests {
 
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
-    /// A worker's connections die before its listener, and the agent reads of them meanwhile.
+    /// A worker's connections die before its listener, and the agent may read of their deaths in between.
     #[test]
     fn no_death_counts_before_it_was_looked_who_is_left() {
         let mut presence = Presence::new(BEGIN);
@@ -115,7 +116,7 @@ mod tests {
         assert!(!is_dead(soon * 20, 2, Some(true)), "it was started again");
     }
 
-    /// It was stopped in order, or never started: no wire counts that.
+    /// The wire does not count an application that was stopped in order, or never started.
     #[test]
     fn an_application_that_would_go_on_must_be_there() {
         let mut presence = Presence::new(BEGIN);

@@ -9,12 +9,12 @@
 //! The ping goes out with the VIP as its source, so an answer shows that the neighbours send the VIP's packets here. A node that is
 //! cut off gets no answer and stays mute.
 //!
-//! When a cut ends, its first answer can come before the first heartbeat of a peer that has gone on alone meanwhile. So silence is no
-//! death while this node hears nobody: where no arbiter has given it the right to speak, it listens to the peer for as long again as a
-//! silence must last, in which outside hosts can be heard.
+//! When a cut ends, the first answer of an outside host can arrive before the first heartbeat of a peer that has gone on alone
+//! meanwhile. So the peer's silence during the cut does not show that it is dead. If no arbiter has given this node the right to speak,
+//! it listens for the peer for another full patience, during which outside hosts keep answering.
 //!
-//! A wire that leaves by itself passes everything on until this node speaks alone, and nobody else can: the neighbours are told
-//! first, the address follows, and nothing is lost between.
+//! A wire that leaves passes everything on until this node speaks alone, and no other node can speak. So the neighbours are told
+//! first and the address follows, and no packet is lost between the two.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,31 +22,31 @@ use std::time::Duration;
 use crate::Instant;
 use crate::action::{Action, ServiceIndex};
 
-/// Between the first announcements; then twice as long each time, up to [`WAIT_MAX`].
+/// Wait after the first announcement. It doubles each time, up to [`WAIT_MAX`].
 const WAIT: Duration = Duration::from_millis(20);
-/// The longest wait: a neighbour may come back at any time.
+/// The longest wait between announcements. A neighbour may come back at any time.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Outside hosts answer no more often than they like (some routers five times a second): a shorter silence is no break.
+/// Shortest silence of outside hosts that counts as a break. Some routers limit their answers to five a second.
 const BREAK_MIN: Duration = Duration::from_millis(300);
-/// So often it is announced again after the first answer: other neighbours may have missed it.
+/// Number of further announcements after the VIP is reached. Other neighbours may have missed the earlier ones.
 const AFTERWARDS: u32 = 5;
 
-/// A claim under way, or made.
+/// A claim, under way or complete.
 #[derive(Debug)]
 pub(crate) struct Claim {
     due: Instant,
     wait: Duration,
     is_begun: bool,
-    /// The wire gives the VIP up: then this node may speak, for the neighbours have been told.
+    /// Set if the wire gives the VIP up: when this node may speak, since the neighbours have been told by then.
     given_at: Option<Instant>,
-    /// The peer has promised to take nothing over: it need not be listened to.
+    /// The peer has promised to take nothing over, so this node need not listen for it.
     is_promised: bool,
-    /// Announcements that are left, once outside hosts reach the VIP here.
+    /// Number of announcements left, once outside hosts reach the VIP here.
     left: Option<u32>,
     answers: Option<Answers>,
 }
 
-/// Answers of outside hosts, without a break.
+/// Times of the first and the last of a series of answers without a break.
 #[derive(Clone, Copy, Debug)]
 struct Answers {
     first: Instant,
@@ -67,7 +67,7 @@ impl Claim {
         }
     }
 
-    /// A claim of what the wire gives up.
+    /// A claim of a VIP that a working wire gives up.
     pub(crate) fn of_given(now: Instant) -> Self {
         Self {
             is_begun: true,
@@ -76,7 +76,7 @@ impl Claim {
         }
     }
 
-    /// A claim of what a wire gives up that is cut off: it passes nothing on, and has promised to take nothing over.
+    /// A claim of a VIP that a cut-off wire gives up. That wire passes nothing on, and has promised to take nothing over.
     pub(crate) fn of_lost(now: Instant) -> Self {
         Self {
             is_promised: true,
@@ -84,7 +84,7 @@ impl Claim {
         }
     }
 
-    /// Nothing to be claimed, for the VIP is here: the neighbours are told, a few times.
+    /// No claim: the VIP is here already, and the neighbours are told a few times.
     pub(crate) fn announcing(now: Instant) -> Self {
         Self {
             is_begun: true,
@@ -107,8 +107,8 @@ impl Claim {
         self.left = self.left.map(|left| left - 1);
     }
 
-    /// An outside host answers. Returns whether such hosts have been heard for `patience`, and so would the peer if it spoke; of what
-    /// the wire gives up it has said all.
+    /// An outside host answers. Returns whether the claim is complete: outside hosts have been heard for `patience`, during which the peer
+    /// would have been heard too if it spoke. A claim of a VIP that the wire gives up need not wait.
     pub(crate) fn on_answer(&mut self, now: Instant, patience: Duration) -> bool {
         if self.given_at.is_some() {
             return true;
@@ -136,12 +136,12 @@ impl Claim {
         self.is_begun
     }
 
-    /// Whether packets of the VIP have come here.
+    /// Whether an outside host has answered, so that packets of the VIP come here.
     pub(crate) fn is_answered(&self) -> bool {
         self.answers.is_some()
     }
 
-    /// From when on nobody needs to be asked whether the VIP has come here.
+    /// When the claim of a VIP that the wire gives up is complete without an answer. `None` for other claims.
     pub(crate) fn given_at(&self) -> Option<Instant> {
         self.given_at
     }

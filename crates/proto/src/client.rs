@@ -1,33 +1,33 @@
-//! What the client said last, as the server's kernel keeps it (`tcp_ack`, RFC 9293 §3.10.7.4, fifth check).
+//! The latest values that the client announced, as the server's kernel keeps them (`tcp_ack`, RFC 9293 §3.10.7.4, fifth check).
 
 use crate::connection::Opening;
 use crate::packet::Segment;
 use crate::{Offset, Seq};
 
-/// RFC 9293 §3.7.1: without the option, 536 bytes.
+/// Maximum segment size in bytes if the option is missing (RFC 9293 §3.7.1).
 pub(crate) const MSS_DEFAULT: u16 = 536;
 
-/// The client's last words.
+/// The latest values that the client announced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client {
-    /// A segment of it was taken since the handshake began.
+    /// Whether a segment of the client was taken since the handshake began.
     pub heard: bool,
     pub mss: u16,
     pub window_shift: u8,
-    /// Output before this one (SND.UNA).
+    /// End of the output that the client has acknowledged (SND.UNA).
     pub acknowledged: Offset,
     /// SND.WND, in bytes.
     pub window: u32,
     /// MAX.SND.WND, in bytes.
     pub window_max: u32,
-    /// Number of the segment that told the window (SND.WL1). SND.WL2 is SND.UNA.
+    /// Sequence number of the segment that announced the window (SND.WL1). SND.WL2 is SND.UNA.
     pub window_seq: Seq,
-    /// The server's TS.Recent; zero is none.
+    /// The server's TS.Recent; zero means none.
     pub timestamp: u32,
 }
 
 impl Client {
-    /// After its SYN, with the window shift that was agreed on.
+    /// The state after the client's SYN, with the window shift that was agreed on.
     pub fn opening(syn: &Opening, window_shift: u8) -> Self {
         Self {
             heard: false,
@@ -41,8 +41,8 @@ impl Client {
         }
     }
 
-    /// Of a connection that is learnt where the client's next number is `next`, with the segment size and the window shift of its
-    /// handshake. What it says first is the first that is known.
+    /// The state of a connection that is learnt when the client's next number is `next`, with the segment size and the window
+    /// shift of its handshake. The client's window and timestamp are unknown until its first segment.
     pub fn learnt(mss: u16, window_shift: u8, next: Seq) -> Self {
         Self {
             heard: false,
@@ -56,7 +56,7 @@ impl Client {
         }
     }
 
-    /// Takes over what an accepted segment says besides data. It stands at `at`; the server has acknowledged input up to
+    /// Takes over the header values of an accepted segment that stands at `at`. The server has acknowledged input up to
     /// `input_acknowledged`.
     pub fn note(
         &mut self,
@@ -78,11 +78,13 @@ impl Client {
         self.heard = true;
     }
 
-    /// A segment tells the window if it is newer than the one that told it last, or opens it (`tcp_may_update_window`).
+    /// A segment announces the window if it is newer than the last one that did, or enlarges or closes the window
+    /// (`tcp_may_update_window`).
+    /// (`tcp_may_update_window`).
     fn note_window(&mut self, segment: &Segment<'_>, acknowledges_more: bool) {
         let window = u32::from(segment.window) << self.window_shift;
         if !self.heard {
-            self.window_max = window; // the SYN's is not counted
+            self.window_max = window; // the SYN's window is not counted
         }
         let ahead = segment.seq.distance_from(self.window_seq);
         let says_more = window > self.window || window == 0;
@@ -93,7 +95,7 @@ impl Client {
         }
     }
 
-    /// TS.Recent only moves on (RFC 7323 §4.3).
+    /// TS.Recent never moves back (RFC 7323 §4.3).
     pub fn note_timestamp(&mut self, value: u32) {
         if self.timestamp == 0 || self.timestamp.wrapping_sub(value).cast_signed() <= 0 {
             self.timestamp = value;

@@ -1,4 +1,4 @@
-//! One protected connection as the backup knows it: two logged streams, and what each side said last.
+//! One protected connection as the backup knows it: two logged streams, and the latest values that each side announced.
 
 mod cap;
 mod learnt;
@@ -26,7 +26,7 @@ pub(crate) use learnt::Middle;
 use learnt::Probation;
 pub use limit::AtLimit;
 
-/// The server's last words.
+/// The latest values that the server announced.
 #[derive(Clone, Copy, Debug)]
 struct Server {
     mss: u16,
@@ -37,7 +37,7 @@ struct Server {
     right_edge: Offset,
     timestamp: u32,
     timestamp_at: Instant,
-    /// When the last of its bytes were logged.
+    /// When its last payload was logged.
     spoke_at: Instant,
 }
 
@@ -49,14 +49,15 @@ struct Agreed {
     timestamps: bool,
 }
 
-/// What is done with input.
+/// What the log does with input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
-    /// It is logged and followed.
+    /// Input is logged and given to the follower.
     All,
-    /// It is logged only: it was not released, so the primary has not seen it.
+    /// Input is logged only: the wire did not release it, so the primary has not seen it.
     Unreleased,
-    /// The same, but for the stream's end, which a socket that is being restored cannot be given. The client repeats it.
+    /// Bytes are logged as in `Unreleased`, but not the stream's end: a socket that is being restored cannot be given a FIN.
+    /// The client repeats it.
     Bytes,
 }
 
@@ -75,11 +76,11 @@ pub struct Connection {
     at_limit: AtLimit,
     capped: Option<Capped>,
     takes: Takes,
-    /// There were more holes in the input than the server's selective acknowledgements can tell of, and there still are some.
+    /// The input had more holes than the server's selective acknowledgements can report, and some holes remain.
     sack_overflow: bool,
-    /// While it was learnt in its middle and nothing has proved yet that this was right.
+    /// Set while the connection was learnt in its middle and nothing has yet proved that this was right.
     probation: Option<Probation>,
-    /// Set once for all; what the follower says comes on top.
+    /// Why the connection cannot be continued. Set once and never cleared; the follower may have a reason of its own besides.
     spoiled: Option<Protection>,
 }
 
@@ -158,12 +159,12 @@ impl Connection {
         &self.follower
     }
 
-    /// The same, to be changed.
+    /// The restart policy's view, mutable.
     pub fn follower_mut(&mut self) -> &mut Follower {
         &mut self.follower
     }
 
-    /// The input that the server acknowledged: what it has accepted for certain.
+    /// The input that the server has acknowledged, and so has accepted for certain.
     pub fn input_acknowledged(&self) -> Offset {
         self.server.acknowledged.min(self.input.frontier())
     }
@@ -186,7 +187,8 @@ impl Connection {
         self.client.heard
     }
 
-    /// Options of the server that rule out a restored socket. A server says something of Multipath TCP only if it has agreed to it.
+    /// Notes options of the server that rule out a restored socket. A server sends a Multipath TCP option only if it has agreed
+    /// to use Multipath TCP.
     fn note_options(&mut self, server: &Options) {
         if server.multipath {
             self.spoil(Protection::Unprotected(Cause::Multipath));
@@ -194,20 +196,20 @@ impl Connection {
         self.note_signature(server);
     }
 
-    /// A client that signs its SYN ignores segments that are not signed.
+    /// Notes a signature. A client that signs its SYN ignores segments that are not signed.
     fn note_signature(&mut self, options: &Options) {
         if options.signature {
             self.spoil(Protection::Unprotected(Cause::Signed));
         }
     }
 
-    /// From now on nothing that comes was released to the primary: the restart policy need not know of it, since it cannot
-    /// have been answered.
+    /// From now on the wire does not release input to the primary. The primary cannot have answered it, so the restart policy is
+    /// not given it.
     pub fn hold_input(&mut self) {
         self.takes = Takes::Unreleased;
     }
 
-    /// From now on a socket is being restored: it can be given bytes, but no end of them.
+    /// From now on a socket is being restored. It can be given bytes, but not the end of the stream.
     pub fn hold_input_end(&mut self) {
         self.takes = Takes::Bytes;
         self.input.forget_incomplete_fin();
@@ -229,30 +231,31 @@ impl Connection {
         }
     }
 
-    /// The end of the client's stream, if bytes before it are missing.
+    /// The offset of the client's FIN, if bytes before it are missing.
     fn early_fin(&self) -> Option<Offset> {
         self.input.fin().filter(|_| !self.input.is_complete())
     }
 
-    /// Behind what the server holds out of order, a FIN included, as far as it tells.
+    /// End of the data that the server holds out of order, a FIN included. `None` if the server holds none or cannot report all
+    /// of it.
     fn sacked_end(&self) -> Option<Offset> {
         let data_end = self.input.has_holes().then(|| self.input.end());
         let end = self.early_fin().map(|fin| fin + 1).or(data_end);
         end.filter(|_| self.agreed.sack && !self.sack_overflow)
     }
 
-    /// Once it holds more ranges than it tells of, the last one may be forgotten, and stay so while any is held.
+    /// A server that holds more ranges than it can report may forget the last one. This stays possible while it holds any range.
     fn note_holes(&mut self) {
         let ranges = self.input.holes() + usize::from(self.early_fin().is_some());
         self.sack_overflow = ranges > SACK_RANGES || (self.sack_overflow && ranges > 0);
     }
 
-    /// Whether a segment of the client would be taken, and is no RST.
+    /// Whether the server would take this segment of the client. False for a RST.
     pub fn takes(&self, segment: &Segment<'_>) -> bool {
         matches!(accept::judge(&self.receiver(), segment), Verdict::Accept { .. })
     }
 
-    /// A segment of the client, with the place of its payload.
+    /// Handles a segment of the client. `source` is the place of its payload on a shelf.
     pub fn on_client(&mut self, segment: &Segment<'_>, source: Option<OnShelf<'_>>) -> Effect {
         match accept::judge(&self.receiver(), segment) {
             Verdict::Reject(why) => Effect::Rejected(why),
@@ -294,7 +297,7 @@ impl Connection {
         let before = self.input.frontier();
         match self.input.insert(at, payload, source) {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
-            // Not kept. If the server takes it all the same, its acknowledgement will show the hole.
+            // Not kept. If the server takes these bytes nevertheless, its acknowledgement shows the hole.
             Inserted::TooManyHoles | Inserted::Known => {}
             Inserted::Stored if self.takes != Takes::All => {}
             Inserted::Stored => {
@@ -304,13 +307,13 @@ impl Connection {
         }
     }
 
-    /// A segment of the server, logged at `now`, with the place of its payload.
+    /// Handles a segment of the server, logged at `now`. `source` is the place of its payload on a shelf.
     pub fn on_server(&mut self, now: Instant, segment: &Segment<'_>, source: Option<OnShelf<'_>>) -> Effect {
         if segment.flags.rst {
             return Effect::Reset;
         }
         let Some(at) = self.output.offset_of(segment.seq) else {
-            return Effect::Taken; // a SYN-ACK again
+            return Effect::Taken; // a repeated SYN-ACK
         };
         self.note_options(&segment.options);
         if segment.flags.urg {
@@ -378,19 +381,19 @@ impl Connection {
         }
     }
 
-    /// Whether bytes of it lie on a shelf.
+    /// Whether bytes of either log lie on a shelf.
     pub fn is_shelved(&self) -> bool {
         self.input.is_shelved() || self.output.is_shelved()
     }
 
-    /// Copies from the shelf what is still needed.
+    /// Copies the bytes that are still needed from the shelf.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         self.input.keep(shelf);
         self.output.keep(shelf);
         self.hold_limit();
     }
 
-    /// After every segment: forget what nobody will need, and see whether it is all over.
+    /// After every segment: forgets the bytes that nobody will need, and reports whether both sides have closed.
     fn settle(&mut self) -> Effect {
         self.release();
         self.hold_limit();
@@ -402,7 +405,8 @@ impl Connection {
         Effect::Taken
     }
 
-    /// Forgets the bytes before the restart point that the other end has acknowledged. A connection that cannot be restarted keeps no bytes.
+    /// Forgets bytes before the restart point that the server has acknowledged, and output that the client has acknowledged. A
+    /// connection that cannot be continued keeps no bytes.
     pub fn release(&mut self) {
         if self.spoiled.is_some() {
             self.input.give_up();
@@ -415,10 +419,11 @@ impl Connection {
     }
 }
 
-/// Ranges out of order that Linux remembers to tell of (`TCP_NUM_SACKS`).
+/// Number of out-of-order ranges that Linux remembers to report (`TCP_NUM_SACKS`).
 const SACK_RANGES: usize = 4;
 
-/// Calls `take` with the bytes between `before` and the log's frontier, from `payload` itself where that is all.
+/// Calls `take` with the bytes between `before` and the log's frontier. If `payload` is exactly these bytes, it is passed
+/// directly.
 fn new_bytes(log: &StreamLog, before: Offset, at: Offset, payload: &[u8], mut take: impl FnMut(&[u8])) {
     if at == before && log.frontier() == at + payload.len() as u64 {
         take(payload);

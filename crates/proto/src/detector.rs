@@ -3,9 +3,9 @@
 //! A detector that was itself not running (paused, starved) must not blame the peer for its own silence: heartbeats that
 //! were sent meanwhile may still wait in the socket. So silence counts only while the detector is seen to run in time.
 //!
-//! A node whose packets come through the wire, or whose kernel answers a probe, is not dead, though its heartbeats may be late on
-//! a busy machine. So these are signs of life too, but only for a while: an agent that stays away is a failure of its own. The
-//! probe is sent when half of the patience is used up, so it delays nothing.
+//! A node is not dead if its packets come through the wire, or its kernel answers a probe, although its heartbeats may be late on a
+//! busy machine. So packets and answers are signs of life too, but only for a while: an agent that stays away is a failure of its own.
+//! The probe is sent when half of the patience is used up, so it delays nothing.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::Instant;
 pub struct DetectorConfig {
     /// Time between two heartbeats of the peer.
     pub interval: Duration,
-    /// So many heartbeats in a row must be missing.
+    /// Number of heartbeats in a row that must be missing.
     pub missed: u32,
-    /// So long after the last heartbeat the peer's traffic and its kernel's answers are signs of life.
+    /// How long after the last heartbeat the peer's traffic and its kernel's answers are signs of life.
     pub agent_timeout: Duration,
 }
 
 impl DetectorConfig {
-    /// Silence of this length is declared a failure.
+    /// Length of a silence that is declared a failure.
     pub fn patience(&self) -> Duration {
         self.interval * self.missed
     }
@@ -44,7 +44,7 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// A detector that has never heard of the peer; it declares nothing before it has.
+    /// A detector that has never heard the peer. It declares no failure before it has heard it.
     pub fn new(config: DetectorConfig, now: Instant) -> Self {
         Self {
             config,
@@ -56,9 +56,8 @@ impl Detector {
         }
     }
 
-    /// The detector of an agent that goes on for one that had heard of the peer: a peer that is not there any more must be missed. It
-    /// has the time that agents are given to begin, and as long as the peer has said nothing, its traffic and its kernel's answers are
-    /// signs of life.
+    /// The detector of a new agent whose predecessor had heard the peer, so a peer that is gone must be declared dead. The peer first gets
+    /// the agent timeout. Until its first heartbeat, its traffic and its kernel's answers are signs of life without a limit.
     pub fn expecting(config: DetectorConfig, now: Instant) -> Self {
         Self {
             heard: Some(now + config.agent_timeout),
@@ -95,7 +94,8 @@ impl Detector {
         wants
     }
 
-    /// The same for as long as the peer's agent is silent: to be asked by a node that waits for that agent while the kernel answers.
+    /// As [`wants_probe`](Self::wants_probe), but also after the patience, for as long as the peer's agent is silent. For a node that waits
+    /// for that agent while the peer's kernel answers.
     pub fn wants_answer(&mut self, now: Instant) -> bool {
         let wants = self.is_late(now) && now.since(self.probed) >= self.config.interval / 2;
         if wants {
@@ -110,7 +110,7 @@ impl Detector {
             .is_some_and(|at| now.since(at) < self.config.patience())
     }
 
-    /// A packet of the peer came through the wire, or its kernel answered, at `now`, which may be some time ago.
+    /// A packet of the peer came through the wire, or the peer's kernel answered, at `now`. This may be some time ago.
     pub fn on_traffic(&mut self, now: Instant) {
         self.kernel = self.kernel.max(Some(now));
         if self
@@ -121,8 +121,8 @@ impl Detector {
         }
     }
 
-    /// Whether the peer has been silent for too long. To be asked at least once per heartbeat interval; asked later than
-    /// that, it grants the peer another full period.
+    /// Whether the peer has been silent for too long. Call this at least once per heartbeat interval. A later call grants the
+    /// peer another full period.
     pub fn is_silent(&mut self, now: Instant) -> bool {
         let late = now.since(self.checked) > self.config.interval;
         self.checked = now;
@@ -139,7 +139,7 @@ impl Detector {
         self.beat
     }
 
-    /// When the peer will be overdue, if it says nothing more; nothing before it was heard of.
+    /// When the peer will be overdue if it stays silent. `None` before the peer was heard of.
     pub fn overdue_at(&self) -> Option<Instant> {
         self.heard.map(|heard| heard + self.config.patience())
     }
@@ -149,16 +149,16 @@ impl Detector {
         self.beat.is_some()
     }
 
-    /// Whether the peer was heard of and is not overdue.
+    /// Whether the peer was heard and is not overdue.
     pub fn is_alive(&self, now: Instant) -> bool {
         let is_due = |heard| now.since(heard) < self.config.patience();
         self.has_heard() && self.heard.is_some_and(is_due)
     }
 
-    /// When to ask next.
+    /// When to call [`is_silent`](Self::is_silent) next.
     pub fn poll_timeout(&self) -> Instant {
         let half = self.checked + self.config.interval / 2;
-        // Of a peer that is known to be silent there is nothing to be found out in a hurry.
+        // A peer that is known to be silent need not be checked sooner.
         self.overdue_at()
             .filter(|at| *at > self.checked)
             .map_or(half, |at| at.min(half))

@@ -1,4 +1,4 @@
-//! Where a connection stands, seen from the server: what a survivor's kernel is given.
+//! The state of a connection as its server sees it: what a survivor's kernel needs to restore the socket.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -7,42 +7,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Instant, Offset, Seq};
 
-/// Everything that a kernel needs to go on with the server's end of a connection, exactly.
+/// Everything that a kernel needs to continue the server's end of a connection exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The client.
     pub client: SocketAddr,
     /// The VIP and port.
     pub vip: SocketAddr,
-    /// First number that the client has not acknowledged (SND.UNA).
+    /// First sequence number that the client has not acknowledged (SND.UNA).
     pub send_unacknowledged: Seq,
-    /// The output to be loaded as already sent.
+    /// The output that the socket is loaded with as already sent.
     pub unacknowledged: Range<Offset>,
-    /// Next number expected from the client (RCV.NXT).
+    /// Next sequence number expected from the client (RCV.NXT).
     pub receive_next: Seq,
-    /// The input that `receive_next` stands for: all before it is in the log.
+    /// The offset that `receive_next` stands for, without a FIN. All input before it is in the log.
     pub input_frontier: Offset,
-    /// The smaller of the two maximum segment sizes that were offered; options come out of it.
+    /// The smaller of the two maximum segment sizes that were offered, in bytes. TCP options are not subtracted from it.
     pub mss: u16,
     /// Window scale shifts: the client's, the server's.
     pub window_scale: Option<(u8, u8)>,
     /// Selective acknowledgements are in use.
     pub sack: bool,
-    /// The server's latest timestamp, when it was seen, and the client's.
+    /// The clocks of both sides, if timestamps are in use.
     pub timestamps: Option<EndpointTimestamps>,
-    /// The client's window.
+    /// The client's window, in bytes.
     pub send_window: u32,
-    /// The largest one that it ever offered.
+    /// The largest window that the client ever offered, in bytes.
     pub send_window_max: u32,
-    /// The number of the segment that offered it (SND.WL1).
+    /// The sequence number of the segment that offered `send_window` (SND.WL1).
     pub send_window_seq: Seq,
-    /// The window that the server offered last, counted from `receive_window_from`.
+    /// The window that the server offered last, in bytes, counted from `receive_window_from`.
     pub receive_window: u32,
-    /// The acknowledgement that offered it (RCV.WUP).
+    /// The acknowledgement number that came with `receive_window` (RCV.WUP).
     pub receive_window_from: Seq,
     /// The client's stream has ended, and `receive_next` includes its FIN.
     pub input_ended: bool,
-    /// The server's FIN.
+    /// Whether the server has closed its stream.
     pub output: OutputEnd,
 }
 
@@ -57,14 +57,14 @@ pub struct EndpointTimestamps {
     pub echo: u32,
 }
 
-/// How far the server's stream has been closed.
+/// How far the server has closed its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputEnd {
-    /// Not at all.
+    /// The server has not closed it.
     Open,
-    /// Its FIN was sent, not acknowledged.
+    /// The server's FIN was sent, but not acknowledged.
     FinSent,
-    /// Its FIN was acknowledged.
+    /// The server's FIN was acknowledged.
     FinAcknowledged,
 }

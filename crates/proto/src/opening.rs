@@ -17,7 +17,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Of a SYN or SYN-ACK.
+    /// The opening of a SYN or SYN-ACK.
     pub fn of(segment: &Segment<'_>, at: Instant) -> Self {
         Self {
             seq: segment.seq,

@@ -1,6 +1,7 @@
-//! Connections that have lost their process while the service lives: one worker of several died. The primary tells the backup, by
-//! heartbeats, which may be lost or come twice: each is numbered and told again until the backup has said that it took it. Until then the
-//! primary's kernel remembers each, too, for an agent that begins anew ([`Found::orphans`](crate::node::Found::orphans)).
+//! Orphans: connections that have lost their process while the service lives, because one worker of several died. The primary tells
+//! the backup of them by heartbeats, which may be lost or come twice. So the primary numbers each orphan, and tells it again until the
+//! backup has said that it adopted it. Until then the primary's kernel remembers the orphan too, for a new agent
+//! ([`Found::orphans`](crate::node::Found::orphans)).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -9,33 +10,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::action::in_reach;
 
-/// Orphans in one heartbeat, of all services together. With 64 services it still fits into the 32 KiB that a node receives
-/// (`the_largest_heartbeat_fits` in the agent).
+/// Most orphans in one heartbeat, of all services together. With 64 services such a heartbeat still fits into the 32 KiB that a node
+/// receives (`the_largest_heartbeat_fits` in the agent).
 pub const TOLD_MAX: usize = 128;
-/// So many wait to be told: more than a worker has connections.
+/// Most orphans that wait to be told. More than a worker has connections.
 const WAITING_MAX: usize = 1 << 20;
 
 /// Orphans in a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphans {
-    /// The number of the first one; they count up from 0.
+    /// The number of the first orphan. Orphans are numbered from 0.
     #[serde(deserialize_with = "in_reach")]
     pub first: u64,
     /// Their clients.
     pub clients: Vec<SocketAddr>,
 }
 
-/// The primary's side.
+/// The primary's side: orphans that the backup has not adopted yet.
 #[derive(Debug, Default)]
 pub(crate) struct Telling {
     waiting: VecDeque<SocketAddr>,
-    /// The same, to be found: a new agent may hear of an orphan both from its kernel's memory and from the ring of deaths.
+    /// The same clients as a set. A new agent may hear of an orphan both from its kernel's memory and from the ring of deaths.
     known: BTreeSet<SocketAddr>,
     first: u64,
 }
 
 impl Telling {
-    /// A connection has lost its process. False if it is waiting already, or there is no room for it.
+    /// A connection has lost its process. Returns false if it is waiting already, or if there is no room for it.
     pub(crate) fn add(&mut self, client: SocketAddr) -> bool {
         let is_new = self.waiting.len() < WAITING_MAX && self.known.insert(client);
         if is_new {
@@ -44,7 +45,7 @@ impl Telling {
         is_new
     }
 
-    /// What the next heartbeat tells: the first `count` that wait.
+    /// What the next heartbeat tells: the first `count` waiting orphans.
     fn told(&self, count: usize) -> Orphans {
         Orphans {
             first: self.first,
@@ -52,14 +53,14 @@ impl Telling {
         }
     }
 
-    /// The backup has taken all below `adopted`: those that it had not said so of before.
+    /// The backup has adopted all orphans with numbers below `adopted`. Returns those that it had not reported before.
     pub(crate) fn on_adopted(&mut self, adopted: u64) -> Vec<SocketAddr> {
         let new = adopted.saturating_sub(self.first);
         let new = usize::try_from(new).map_or(self.waiting.len(), |new| new.min(self.waiting.len()));
         self.take(new)
     }
 
-    /// The first `count` need not be told any more.
+    /// Removes the first `count` waiting orphans.
     fn take(&mut self, count: usize) -> Vec<SocketAddr> {
         self.first += count as u64;
         let taken: Vec<_> = self.waiting.drain(..count).collect();
@@ -74,13 +75,13 @@ impl Telling {
         !self.waiting.is_empty()
     }
 
-    /// The backup is gone. It may have taken any of these, and have spoken for them.
+    /// Removes all waiting orphans: the backup is gone. It may have adopted any of them, and have spoken for them.
     pub(crate) fn give_up(&mut self) -> Vec<SocketAddr> {
         self.take(self.waiting.len())
     }
 }
 
-/// What one heartbeat tells of several services' orphans: at most [`TOLD_MAX`], shared fairly. The others come in the next ones.
+/// What one heartbeat tells of several services' orphans: at most [`TOLD_MAX`], shared fairly. Later heartbeats tell the rest.
 pub(crate) fn share<'a>(tellings: impl Iterator<Item = &'a Telling>) -> Vec<Orphans> {
     let tellings: Vec<_> = tellings.collect();
     let mut waiting_least: Vec<_> = (0..tellings.len()).collect();
@@ -88,14 +89,14 @@ pub(crate) fn share<'a>(tellings: impl Iterator<Item = &'a Telling>) -> Vec<Orph
     let mut shares = vec![Orphans::default(); tellings.len()];
     let mut room = TOLD_MAX;
     for (served, index) in waiting_least.into_iter().enumerate() {
-        // Whoever needs less than an equal share leaves the rest to the others, which come later.
+        // A service that needs less than an equal share leaves its remainder to the services that follow.
         shares[index] = tellings[index].told(room / (tellings.len() - served));
         room -= shares[index].clients.len();
     }
     shares
 }
 
-/// The backup's side.
+/// The backup's side: number of orphans adopted from the primary's agent.
 #[derive(Debug, Default)]
 pub(crate) struct Hearing {
     incarnation: u64,
@@ -103,14 +104,14 @@ pub(crate) struct Hearing {
 }
 
 impl Hearing {
-    /// An agent is heard; a new one counts anew. What is said to it must not be what the one before was to hear.
+    /// An agent of the primary is heard. A new agent numbers its orphans from 0, so it must not be told the earlier agent's count.
     pub(crate) fn begin(&mut self, incarnation: u64) {
         if std::mem::replace(&mut self.incarnation, incarnation) != incarnation {
             self.adopted = 0;
         }
     }
 
-    /// The clients that were not heard of before, from a heartbeat of that agent.
+    /// Takes the orphans from a heartbeat of that agent. Returns the clients that were not heard of before.
     pub(crate) fn take(&mut self, orphans: &Orphans) -> Vec<SocketAddr> {
         let known = self.adopted.saturating_sub(orphans.first);
         let known = usize::try_from(known).unwrap_or(usize::MAX);
@@ -119,7 +120,7 @@ impl Hearing {
         new
     }
 
-    /// So many were taken.
+    /// Number of orphans adopted.
     pub(crate) fn adopted(&self) -> u64 {
         self.adopted
     }
@@ -135,7 +136,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost, doubled or overtaken on the way: each orphan is taken once, in order.
+        /// Each orphan is taken once and in order, even if heartbeats are lost, doubled or reordered.
         #[test]
         fn each_is_taken_once(count in 1..600_u16, fates in prop::collection::vec((0..3_u8, 0..3_u8), 50)) {
             let (mut telling, mut hearing) = (Telling::default(), Hearing::default());
@@ -161,8 +162,8 @@ mod tests {
     }
 
     proptest! {
-        /// However many wait for which services: all that fits is told, nobody who waits gets less than an equal share, and who gets more
-        /// takes it from nobody.
+        /// A heartbeat tells as many orphans as fit. No service gets less than an equal share if it needs that much, and a service that
+        /// gets more takes nothing from another service.
         #[test]
         fn a_heartbeat_is_shared_fairly(waiting in prop::collection::vec(0..300_usize, 1..64)) {
             let telling = |count: usize| {

@@ -1,4 +1,4 @@
-//! TCP segments as they stand in IPv4 and IPv6 packets: parsed into [`Segment`] views, built by [`Segment::emit`].
+//! TCP segments in IPv4 and IPv6 packets: parsed into [`Segment`] views, built by [`Segment::emit`].
 
 mod options;
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::Seq;
 pub use options::{Options, Timestamps};
 
-/// The flags of a TCP header that decide anything here.
+/// The flags of a TCP header that the core uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // they are the header's bits
 pub struct Flags {
@@ -62,10 +62,10 @@ impl Flags {
     };
 }
 
-/// What the receiving hardware or kernel already knows of a packet's checksum.
+/// What the receiving hardware or kernel knows of a packet's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Verified, or left to the hardware by a sender on the same machine.
+    /// Verified by the hardware, or left to the hardware by a sender on the same machine.
     Trusted,
     /// Not known: verify it here.
     Unverified,
@@ -96,9 +96,9 @@ pub enum Malformed {
 /// One TCP segment; the payload is borrowed from the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// Who sent it.
+    /// The sender.
     pub source: SocketAddr,
-    /// Whom it is for.
+    /// The receiver.
     pub destination: SocketAddr,
     /// Sequence number of the first byte (of the SYN, if there is one).
     pub seq: Seq,
@@ -202,15 +202,17 @@ impl<'a> Segment<'a> {
 
 const HOP_LIMIT: u8 = 64;
 
-/// RFC 791 §3.1. No hardware is trusted with it: every kernel looks itself.
+/// Whether the IPv4 header checksum is right (RFC 791 §3.1). Every kernel verifies it in software, so the hardware is never
+/// trusted with it.
 fn header_checksum_holds(ip: &IpSlice<'_>) -> bool {
     match ip {
         IpSlice::Ipv4(v4) => fold(sum_pairs(v4.header().slice())) == u16::MAX,
-        IpSlice::Ipv6(_) => true, // has none
+        IpSlice::Ipv6(_) => true, // has no header checksum
     }
 }
 
-/// RFC 2675. A kernel takes no TCP from a packet that says a payload length of 0, while etherparse would take all that is there.
+/// Whether the packet is an IPv6 jumbogram (RFC 2675). A kernel takes no TCP from a packet with a payload length of 0; etherparse
+/// would take all bytes that follow.
 fn is_jumbogram(ip: &IpSlice<'_>) -> bool {
     matches!(ip, IpSlice::Ipv6(v6) if v6.header().payload_length() == 0)
 }
@@ -227,7 +229,7 @@ fn checksum_holds(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
     right == Some(tcp.checksum())
 }
 
-/// Whether the checksum is the one that a sender leaves for its hardware to complete: over the pseudo header alone
+/// Whether the checksum is the partial one that a sender leaves for its hardware to complete: the sum of the pseudo header alone
 /// (RFC 9293 §3.1), not inverted.
 fn is_partial(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
     let addresses = match (ip.source_addr(), ip.destination_addr()) {
@@ -251,7 +253,7 @@ fn sum_pairs(bytes: &[u8]) -> u64 {
         .sum()
 }
 
-/// A sum in ones' complement (RFC 1071).
+/// Folds a sum to 16 bits in ones' complement (RFC 1071).
 fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

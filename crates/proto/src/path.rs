@@ -1,5 +1,6 @@
-//! Does a service's path work? Whether a node lives and whether its clients reach it are judged apart (DESIGN.md §3, *The service path
-//! fails, and no node does*): a node with a pulled service cable goes on sending heartbeats over its other links.
+//! Does a service's path work? A node may live although its clients do not reach it, so the two are judged separately (DESIGN.md §3,
+//! *The service path fails, and no node does*). For example, a node with a pulled service cable still sends heartbeats over its other
+//! links.
 //!
 //! ```text
 //!   outside hosts ─── own ───▶ this node ◀── meet ──▶ peer ◀─── its own ─── outside hosts
@@ -11,9 +12,9 @@
 //! ```
 //!
 //! *Own*: an outside host has answered a question that was asked through the service's interface. *Meet*: both nodes hear each other
-//! there, by heartbeats or by the service's packets; heartbeats that come over another link only show that they do not. The backup
-//! decides, since it holds the gate: it takes over, or gives way to the primary ([`step`]). What was known before the trouble began
-//! proves nothing, so a doubt asks anew.
+//! through the service's interfaces, by heartbeats or by the service's packets. If heartbeats arrive over other links only, the nodes
+//! do not meet. The backup decides, since it holds the gate: it takes over, or gives way to the primary ([`step`]). Answers from before
+//! the trouble prove nothing, so a doubt asks anew.
 
 mod damping;
 #[cfg(test)]
@@ -42,7 +43,7 @@ const NEVER_ANSWERED: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outside {
-    /// No host has ever answered, or there is none to be asked.
+    /// No host has ever answered, or there is no host to ask.
     #[default]
     Unknown,
     /// A host has answered since the last doubt.
@@ -69,7 +70,7 @@ impl std::fmt::Display for Outside {
     }
 }
 
-/// What a node says of its side of a service's path.
+/// A node's report on its side of a service's path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PathWord {
     /// Whether it reaches outside hosts.
@@ -87,7 +88,7 @@ impl PathWord {
 /// What a backup does about a broken path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing: the path works, or nobody could do better, or it is not known yet.
+    /// Do nothing: the path works, the primary's path is no better, or the evidence does not suffice yet.
     Stay,
     /// Go on with the connections here: the primary is cut off.
     TakeOver,
@@ -98,13 +99,13 @@ pub enum Step {
 /// What a node that does not speak may begin to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fitness {
-    /// It may serve.
+    /// The node may serve.
     pub serves: bool,
-    /// It is to serve although the other node is the configured primary, whose clients do not reach it.
+    /// The node is to serve even if the other node is the configured primary, because clients do not reach the other node.
     pub begins: bool,
-    /// It may be the wire.
+    /// The node may be the wire.
     pub returns: bool,
-    /// It says that it is not to be counted on.
+    /// The node tells its peer not to count on it.
     pub is_out: bool,
 }
 
@@ -118,9 +119,9 @@ impl Fitness {
     };
 }
 
-/// What a node in `role` does, if `own` and `peer` say whether each reaches the outside, and `meet` whether they reach each other through
-/// the service's interfaces. Only a backup does anything by itself: its gate decides whose words pass. A primary is heard through the
-/// backup, so its own way to the outside does not matter while they meet.
+/// What a node in `role` does. `own` and `peer` say whether each node reaches the outside; `meet` says whether they reach each other
+/// through the service's interfaces. Only a backup acts by itself: its gate decides which node's packets reach clients. Clients hear a
+/// primary through the backup, so the primary's own way to the outside does not matter while the nodes meet.
 pub const fn step(role: Role, meet: bool, own: Outside, peer: Outside) -> Step {
     use Outside::{Doubted, Lost, Reached, Unknown};
     match role {
@@ -138,7 +139,7 @@ pub const fn step(role: Role, meet: bool, own: Outside, peer: Outside) -> Step {
             (false, Reached, _) => Step::TakeOver,
             (false, Unknown, Unknown | Lost) => Step::TakeOver,
             (false, Unknown, Reached) => Step::GiveWay,
-            // The peer knows more in a moment, and this node never will.
+            // The peer will soon know more, but this node never will.
             (false, Unknown, Doubted) => Step::Stay,
             (false, Doubted | Lost, Unknown | Reached) => Step::GiveWay,
             (false, Doubted | Lost, Doubted | Lost) => Step::Stay,
@@ -146,7 +147,7 @@ pub const fn step(role: Role, meet: bool, own: Outside, peer: Outside) -> Step {
     }
 }
 
-/// What a node that does not speak may begin to do, by the same evidence.
+/// What a node that does not speak may begin to do, by the same evidence as in [`step`].
 pub const fn fitness(meet: bool, own: Outside, peer: Outside) -> Fitness {
     let (own_lost, peer_lost) = (matches!(own, Outside::Lost), matches!(peer, Outside::Lost));
     let serves = !own_lost || peer_lost;
@@ -166,30 +167,30 @@ pub(crate) struct Path {
     has_carrier: bool,
     /// A link to the peer lies on the service's interface.
     has_link: bool,
-    /// Last sign of the peer that came in by the service's interface.
+    /// When the last sign of the peer came in by the service's interface.
     seen: Option<Instant>,
-    /// Heartbeats that have come over other links since.
+    /// Number of heartbeats that have come over other links since `seen`.
     missed: u32,
-    /// The peer has been late since then: on every link, or by the service's interface.
+    /// When the peer became late, on every link or on the service's interface; `None` if it is not late.
     late: Option<Instant>,
     checked: Instant,
-    /// Last answer of an outside host to a question that counts.
+    /// When an outside host last answered a question that counts.
     answered: Option<Instant>,
     first_asked: Option<Instant>,
     ask_at: Instant,
     doubted: Option<Instant>,
-    /// When the last doubt began, ended or not: answers to questions that were asked before prove nothing.
+    /// When the last doubt began, whether it has ended or not. Answers to questions that were asked earlier prove nothing.
     distrusts: Option<Instant>,
-    /// When the last question was asked that a host has answered.
+    /// When the last question that a host has answered was asked.
     proved: Option<Instant>,
-    /// Both nodes reach each other through the service's interfaces, and no host answers either: the hosts are gone, not the paths.
+    /// The nodes reach each other through the service's interfaces, and no host answers either node: the hosts are gone, not the paths.
     are_hosts_gone: bool,
     peer: Option<PathWord>,
     damping: Damping,
 }
 
 impl Path {
-    /// A path of which nothing is known. `has_peer`: an agent before this one was in a pair, so the peer is taken to be heard at first.
+    /// A path of which nothing is known. `has_peer`: an earlier agent was in a pair, so this node assumes at first that it hears the peer.
     pub(crate) fn new(detector: DetectorConfig, has_peer: bool, now: Instant) -> Self {
         Self {
             detector,
@@ -211,7 +212,7 @@ impl Path {
         }
     }
 
-    /// A heartbeat came, over whichever link.
+    /// A heartbeat came, over any link.
     pub(crate) fn on_heartbeat(&mut self) {
         self.missed = self.missed.saturating_add(1);
     }
@@ -250,15 +251,15 @@ impl Path {
         }
     }
 
-    /// What the peer says of its side. Its trouble may be this node's too, and so may the end of it: what was known before proves
-    /// nothing. An answer counts by the time of its question, since it may come much later than the path broke.
+    /// What the peer says of its side. When the peer's trouble begins or ends, this node's own path may have changed too, so earlier
+    /// answers prove nothing. An answer counts by the time of its question, since it may come long after the path broke.
     pub(crate) fn on_word(&mut self, now: Instant, word: Option<PathWord>) {
         let last = std::mem::replace(&mut self.peer, word);
         let was_troubled = last.is_some_and(PathWord::is_troubled);
         let is_troubled = word.is_some_and(PathWord::is_troubled);
         let is_old = |at| now.since(at) >= self.detector.patience() / 2;
         let begins = is_troubled && !was_troubled && self.proved.is_none_or(is_old);
-        // What both had lost is back, perhaps for both.
+        // The peer's path works again after both were in trouble, so this node's path may work again too.
         let ends = !is_troubled && was_troubled && self.is_doubt_over(now);
         if begins {
             self.doubt(now);
@@ -267,7 +268,7 @@ impl Path {
         }
     }
 
-    /// There is no outside host to be asked.
+    /// There is no outside host to ask.
     pub(crate) fn on_nobody(&mut self) {
         self.first_asked = None;
     }
@@ -291,8 +292,8 @@ impl Path {
         lasts(self.doubted, DOUBT_MAX) && had_time
     }
 
-    /// Time has passed; `peer_is_late` says whether the peer is overdue on all links. To be called at least once per heartbeat interval;
-    /// called later, it blames nobody for what this node did not look at.
+    /// Time has passed. `peer_is_late` says whether the peer is late on all links. Call this at least once per heartbeat interval. After
+    /// a longer gap, heartbeats that were missed during the gap do not count against the peer.
     pub(crate) fn on_timeout(&mut self, now: Instant, peer_is_late: bool) {
         if now.since(self.checked) > self.detector.interval {
             self.missed = 0;
@@ -337,30 +338,31 @@ impl Path {
         true
     }
 
-    /// Answers to questions that were asked before this time prove nothing.
+    /// Time before which a question proves nothing, even if it is answered later.
     pub(crate) const fn distrusts(&self) -> Option<Instant> {
         self.distrusts
     }
 
-    /// When [`asks`](Self::asks) has something to say.
+    /// When [`asks`](Self::asks) is due.
     pub(crate) const fn asks_at(&self) -> Instant {
         self.ask_at
     }
 
-    /// Whether signs of the peer by the service's interface have been missing for a part of the patience, while others came.
+    /// Whether signs of the peer by the service's interface have been missing for 1/`part` of the patience, while heartbeats came over
+    /// other links.
     fn is_overdue(&self, now: Instant, part: u32) -> bool {
         let are_missed = self.missed >= (self.detector.missed / part).max(1);
         let is_old = |seen| now.since(seen) >= self.detector.patience() / part;
         are_missed && self.seen.is_none_or(is_old)
     }
 
-    /// Whether this node hears the peer through the service's interface: not without a carrier. `None`: no link lies there.
+    /// Whether this node hears the peer through the service's interface. Without a carrier it does not. `None`: no link lies there.
     fn hears(&self, now: Instant) -> Option<bool> {
         self.has_link
             .then(|| self.has_carrier && self.seen.is_some() && !self.is_overdue(now, 1))
     }
 
-    /// Whether there was time to hear the peer.
+    /// Whether there has been time to hear the peer through the service's interface.
     fn is_known(&self) -> bool {
         !self.has_link || self.seen.is_some() || self.missed >= self.detector.missed
     }
@@ -381,8 +383,8 @@ impl Path {
         }
     }
 
-    /// Whether clients reach this node, as far as it knows. Hosts that had stopped answering both nodes before the peer was late say
-    /// nothing about this node's path.
+    /// Whether clients reach this node, as far as it knows. If hosts had stopped answering both nodes before the peer was late, their
+    /// silence says nothing about this node's path.
     pub(crate) fn is_reached(&self, now: Instant) -> bool {
         let is_reached = matches!(self.outside(now), Outside::Unknown | Outside::Reached);
         is_reached || self.has_carrier && self.are_hosts_gone
@@ -401,11 +403,11 @@ impl Path {
         self.peer.unwrap_or_default()
     }
 
-    /// Whether the nodes reach each other through the service's interfaces. Where no link tells, they are taken to while not exactly
-    /// one of them has lost the outside.
+    /// Whether the nodes reach each other through the service's interfaces. If neither node has a link there, they are assumed to meet
+    /// unless exactly one of them has lost the outside.
     pub(crate) fn meets(&self, now: Instant) -> bool {
         let Some(peer) = self.peer else {
-            return true; // an earlier version of the program, which does not say, and does not judge either
+            return true; // an earlier version of the program neither reports nor judges paths
         };
         if !self.has_carrier {
             return false;
@@ -421,8 +423,8 @@ impl Path {
         self.meets(now) && self.outside(now) != Outside::Lost
     }
 
-    /// What this node may begin to do. A path that was broken counts as broken until it has worked for a while, unless the peer's
-    /// clients wait for it.
+    /// What this node may begin to do. A path that broke counts as broken until it has worked for a while, unless the peer has lost the
+    /// outside and so needs this node.
     pub(crate) fn fitness(&self, now: Instant) -> Fitness {
         let fitness = fitness(self.meets(now), self.outside(now), self.peer().outside);
         let is_needed = self.peer().outside == Outside::Lost;

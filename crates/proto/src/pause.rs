@@ -1,18 +1,18 @@
 //! Has this node's clock stood still? A hypervisor that pauses a virtual machine usually stops `CLOCK_MONOTONIC`, but not the CPU's
-//! time-stamp counter (docs/KERNEL.md). If the counter has gone further than the clock, the machine was paused.
+//! time-stamp counter (docs/KERNEL.md). If the counter has advanced further than the clock, the machine was paused.
 //!
-//! A lease that is measured by a clock that stood still looks valid after it has ended.
+//! This matters for leases: if the clock that measures a lease stood still, the lease looks valid after it has ended.
 
 use std::time::Duration;
 
 use crate::Instant;
 
-/// The shortest pause that is noticed. A lease allows for 1/16 of itself.
+/// The shortest pause that is noticed. Shorter ones are covered by the 1/16 that a lease allows for clock drift.
 const LOST_MIN: Duration = Duration::from_millis(10);
-/// How long the counter's rate is measured.
+/// Length of one measurement of the counter's rate.
 const MEASURED: Duration = Duration::from_secs(1);
 
-/// The clock, read between two readings of the counter: being interrupted there can hide a pause, but never feign one.
+/// The clock, read between two readings of the counter. An interruption between the readings can hide a pause, but cannot feign one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The counter before.
@@ -23,7 +23,7 @@ pub struct Reading {
     pub after: u64,
 }
 
-/// Compares the clock with the counter, whose rate it learns in the first second.
+/// Compares the clock with the counter. It learns the counter's rate in the first second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PauseWatch {
     last: Option<Reading>,
@@ -40,7 +40,7 @@ struct Rate {
 }
 
 impl Rate {
-    /// An upper bound, so that a time that is computed from it is a lower one.
+    /// An upper bound of the rate, so a time computed from it is a lower bound.
     fn between(began: Reading, now: Reading) -> Self {
         Self {
             ticks: now.after.saturating_sub(began.before).max(1),
@@ -55,12 +55,12 @@ impl Rate {
 }
 
 impl PauseWatch {
-    /// Whether the counter's rate is known: before, no pause is noticed.
+    /// Whether the counter's rate is known. Until then no pause is noticed.
     pub const fn knows_rate(&self) -> bool {
         self.rate.is_some()
     }
 
-    /// The time by which the clock has fallen behind since the last look; nothing if it has not stood still.
+    /// The time by which the clock has fallen behind since the last look. `None` if it has not stood still.
     pub fn look(&mut self, now: Reading) -> Option<Duration> {
         let last = self.last.replace(now)?;
         let began = *self.began.get_or_insert(last);
@@ -103,7 +103,7 @@ mod tests {
             machine
         }
 
-        /// It looks after so long, in nanoseconds, and is interrupted for so long while it reads the counter first.
+        /// Looks after `time` nanoseconds, and is interrupted for `interrupted` nanoseconds after the first reading of the counter.
         fn look_after(&mut self, time: u64, interrupted: u64) -> Option<Duration> {
             self.world += time;
             let before = self.world * 5 / 2;

@@ -1,4 +1,4 @@
-//! Whether a connection would be continued, and if not, why.
+//! Whether a takeover would continue a connection, and if not, why.
 
 use crate::follower::Policy;
 use crate::spill::Full;
@@ -6,11 +6,11 @@ use crate::spill::Full;
 /// Whether a takeover can continue a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// It can.
+    /// A takeover can continue it.
     Protected,
     /// Two different copies of the same bytes were seen; nobody can say which one the primary took.
     Ambiguous,
-    /// It cannot, for this reason.
+    /// A takeover cannot continue it, for this reason.
     Unprotected(Cause),
 }
 
@@ -25,19 +25,19 @@ pub enum Cause {
     LogGap,
     /// It began before the log did. Policy `http` learns it from its next exchange on ([`learn`](crate::learn)).
     Older(Policy),
-    /// The same, and neither side has said anything since.
+    /// As `Older`, and neither side has said anything since.
     Silent(Policy),
-    /// The same, but it cannot be learnt, for this reason.
+    /// As `Older`, but it cannot be learnt, for this reason.
     NotLearnt(String),
-    /// It is one of Multipath TCP, of which a log of one path may lack bytes, and which no kernel restores.
+    /// It uses Multipath TCP. The log of one path may lack bytes, and no kernel restores such a connection.
     Multipath,
     /// Its segments are signed with a key (TCP MD5, TCP-AO) that only the sockets have.
     Signed,
-    /// Urgent data was sent. Whether a byte of it is in the stream is for a socket to say (SO_OOBINLINE), not for a packet.
+    /// Urgent data was sent. Whether a byte of it is in the stream depends on the socket (SO_OOBINLINE); no packet shows it.
     Urgent,
     /// It was opened while the state of the replica's server was not the primary's.
     NotSynced,
-    /// The restart policy says so.
+    /// The restart policy cannot continue it.
     Policy(String),
 }
 

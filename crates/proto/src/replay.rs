@@ -1,36 +1,36 @@
-//! Which datagrams of the peer are new: each counts once, and what was recorded earlier counts never.
+//! Which datagrams of the peer are new: each counts once, and a replayed recording never counts.
 //!
-//! Within one life of the peer's agent (an *incarnation*) a sliding window over the sequence numbers tells (RFC 4303 §3.4.3,
-//! RFC 6479). A new incarnation must first prove that it lives now: it echoes the nonce that this node tells. The nonce is drawn
-//! anew for each incarnation that was taken, and with each start of this node; so no recording of an earlier life of either
+//! Within one life of the peer's agent (an *incarnation*), a sliding window over the sequence numbers decides (RFC 4303 §3.4.3,
+//! RFC 6479). A new incarnation must first prove that it lives now, by echoing the nonce that this node sends. The nonce is drawn
+//! anew after each incarnation that is accepted, and at each start of this node. So no recording of an earlier life of either
 //! node passes.
 
-/// Numbers below the newest that are told apart; what is older is refused.
+/// Width of the window, in sequence numbers. Older numbers are refused.
 const WIDTH: u64 = u128::BITS as u64;
 
-/// What a sequence number is to those that came before it.
+/// What a sequence number is, compared to those that came before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// It is the newest.
     Newest,
     /// It is new, but newer ones came first.
     Late,
-    /// It has come already: by another link, or from someone who recorded it.
+    /// It has come already: by another link, or as a replayed recording.
     Again,
     /// It is too old to tell.
     TooOld,
 }
 
-/// The sequence numbers that have come. They count from 1.
+/// The sequence numbers that have come, counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     newest: u64,
-    /// Bit n: `newest` − n has come.
+    /// Bit n is set if `newest` − n has come.
     come: u128,
 }
 
 impl Window {
-    /// One in which everything up to `sequence` counts as come.
+    /// A window in which every number up to `sequence` counts as come.
     pub fn from(sequence: u64) -> Self {
         Self {
             newest: sequence,
@@ -59,18 +59,18 @@ impl Window {
     }
 }
 
-/// What is to be thought of a datagram that is the peer's, by its key or by its address.
+/// Verdict on a datagram that comes from the peer, by its key or by its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// The peer's agent of now said it.
+    /// The peer's current agent sent it.
     Current(Seen),
-    /// An agent that was unknown has proved that it lives now: a nonce must be drawn for the next one.
+    /// An agent that was unknown has proved that it lives now. The caller must draw a new nonce for the next agent.
     Proved,
-    /// An agent that has proved nothing yet, or a recording.
+    /// An agent that has proved nothing yet sent it, or it is a recording.
     Unproved,
 }
 
-/// Tells the peer's agent of now from recordings of earlier ones.
+/// Tells the peer's current agent from recordings of earlier ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay {
     nonce: u64,
@@ -78,17 +78,17 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// One that has heard nothing. `nonce` must be unpredictable, as all later ones, and not 0.
+    /// A `Replay` that has heard nothing. Like all later nonces, `nonce` must be unpredictable and not 0.
     pub fn new(nonce: u64) -> Self {
         Self { nonce, current: None }
     }
 
-    /// What the peer's next agent has to echo; to be told in every datagram.
+    /// What the peer's next agent must echo. Send it in every datagram.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }
 
-    /// The next agent has to echo `nonce`.
+    /// Sets the nonce that the peer's next agent must echo.
     pub fn set_nonce(&mut self, nonce: u64) {
         self.nonce = nonce;
     }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing of what was recorded passes a second time, whatever is played when, in whatever order, also after this node
+        /// No recorded datagram passes a second time, whenever and in whatever order recordings are played, even after this node
         /// was started anew.
         #[test]
         fn no_recording_passes(plays in prop::collection::vec((0usize..60, 0u8..6), 1..300)) {
@@ -200,7 +200,7 @@ mod tests {
                         continue;
                     }
                     1 if pick < 5 => {
-                        // This node is.
+                        // This node is started anew.
                         next_nonce += 1;
                         replay = Replay::new(next_nonce);
                         continue;

@@ -14,8 +14,8 @@
 //!              begins
 //! ```
 //!
-//! Only `Primary` and `Claiming` (through the peer's wire), `TakingOver` and `Sole` have the right to speak for the VIP. What an event
-//! is, and whether it may happen now, is decided by epochs, leases and the arbiter ([`crate::standing`]).
+//! Only `Primary` and `Claiming` (through the peer's wire), `TakingOver` and `Sole` have the right to speak for the VIP. Epochs, leases
+//! and the arbiter decide what an event is, and whether it may happen now ([`crate::standing`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -27,9 +27,9 @@ pub enum Role {
     Joining,
     /// Runs the application behind the peer's wire.
     Primary,
-    /// The same, but the wire is gone: waits for the right to speak without it.
+    /// Runs the application as well, but its wire is gone. Waits for the right to speak without a wire.
     Claiming,
-    /// Sets up to be the wire of a peer that speaks: passes on what comes, and waits for its consent.
+    /// Prepares to be the wire of a peer that speaks: passes on what comes, and waits for the peer's consent.
     Returning,
     /// Is the wire.
     Backup,
@@ -41,12 +41,12 @@ pub enum Role {
     Standby,
 }
 
-/// What changes a role.
+/// An event that may change a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nobody serves, and it is for this node to begin.
+    /// Neither node serves, and this node is the one to begin.
     Begins,
-    /// There is no peer, and the operator wants the service all the same.
+    /// There is no peer, and the operator has allowed this node to serve without one.
     Alone,
     /// The peer speaks for the service in a later epoch.
     PeerSpeaks,
@@ -54,7 +54,7 @@ pub enum Event {
     PeerServes,
     /// The peer is ready to be the wire.
     PeerReturns,
-    /// The peer lets all that it says pass through this node.
+    /// The peer has consented: all that it says passes through this node.
     Consented,
     /// The peer is declared dead.
     PeerSilent,
@@ -64,11 +64,11 @@ pub enum Event {
     PeerYields,
     /// The peer is a wire that will be gone soon.
     PeerLeaves,
-    /// The operator takes this node out, or in again: what it knows of the peer's connections counts no more.
+    /// This node gives up its part, or takes it again. What it knows of the peer's connections counts no longer.
     Withdrawn,
     /// A step that the role needs failed in this node's network.
     Failed,
-    /// A step failed that the consent to a peer's return needs, and the peer has not heard of the consent.
+    /// A step for the consent to a peer's return failed, and the peer has not heard of the consent.
     ConsentFailed,
     /// Outside hosts reach the VIP here.
     Reached,
@@ -121,11 +121,11 @@ impl Role {
                 | Failed | Reached | Decided | ConsentFailed,
             ) => None,
 
-            // Until it has claimed the VIP its output is held to the wire by the egress guard.
+            // The egress guard sends its output to the wire only, until it has claimed the VIP.
             (Self::Primary, PeerSilent | PeerLeaves) => Some(Self::Claiming),
             (Self::Primary, PeerReturns | PeerBack) => Some(Self::Primary),
             (Self::Primary, PeerSpeaks | Failed) => Some(Self::Standby),
-            // Its connections are live, and nobody else has them.
+            // Its connections are live, and the peer has none of them.
             (Self::Primary, ConsentFailed) => Some(Self::Sole),
             (
                 Self::Primary,
@@ -135,14 +135,14 @@ impl Role {
             (Self::Claiming, PeerBack | PeerReturns) => Some(Self::Primary),
             (Self::Claiming, Reached) => Some(Self::Sole),
             (Self::Claiming, PeerSpeaks) => Some(Self::Standby),
-            // A claim that fails is made again: nobody else may serve.
+            // A claim that fails is made again, because no other node may serve.
             (
                 Self::Claiming,
                 Begins | Alone | PeerServes | Consented | PeerSilent | PeerYields | PeerLeaves | Withdrawn
                 | Failed | Decided | ConsentFailed,
             ) => None,
 
-            // It has seen nothing that it could go on from.
+            // A returning node has no log from which it could take over.
             (Self::Returning, PeerSilent | PeerSpeaks | Withdrawn | Failed) => Some(Self::Standby),
             (Self::Returning, Consented) => Some(Self::Backup),
             (Self::Returning, Begins) => Some(Self::Primary),
@@ -176,7 +176,7 @@ impl Role {
                 | Withdrawn | Failed | Reached | Decided | ConsentFailed,
             ) => None,
 
-            // What the peer holds alone is not this node's to speak for, also when the peer falls silent.
+            // This node may not speak for connections that only the peer has, even when the peer falls silent.
             (Self::Standby, PeerServes) => Some(Self::Returning),
             (Self::Standby, Begins) => Some(Self::Primary),
             (
@@ -272,7 +272,7 @@ mod tests {
         ");
     }
 
-    /// A node starts to speak alone when it holds the gate, or has asked outside hosts; or goes on, since its consent was never heard.
+    /// A node starts to speak alone if it holds the gate or has asked outside hosts, or if the peer never heard its consent.
     #[test]
     fn only_a_backup_or_a_claimant_starts_to_speak_alone() {
         for role in Role::ALL {

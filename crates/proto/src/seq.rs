@@ -46,8 +46,8 @@ impl Offset {
     /// The first byte of the stream.
     pub const ZERO: Self = Self(0);
 
-    /// The first byte that is known of a stream learnt in its middle. So far from 0, whatever is said of bytes before it has an
-    /// offset; and it is a multiple of 2³², so [`to_seq`](Self::to_seq) gives `first`.
+    /// The first known byte of a stream that is learnt in its middle. It is so far from 0 that earlier bytes have an offset too.
+    /// It is a multiple of 2³², so [`to_seq`](Self::to_seq) gives `first`.
     pub const LEARNT: Self = Self(1 << 32);
 
     /// The offset of the byte numbered `seq` in the stream whose byte 0 has the number `first`, taking the candidate

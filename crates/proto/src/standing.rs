@@ -1,14 +1,15 @@
 //! One node's standing in one service: its role, the epoch, how long its lease runs, and whether its right to speak is confirmed
-//! (DESIGN.md §4). Whatever decides who speaks is here and in [`crate::role`], and is model-checked
-//! (`tests/speaking.rs`); [`crate::node`] does what follows from it.
+//! (DESIGN.md §4). This module and [`crate::role`] decide who speaks, and are model-checked (`tests/speaking.rs`).
+//! [`crate::node`] carries out their decisions.
 //!
 //! ```text
 //!   backup    sent ──▶ echoed by the primary ──▶ the lease runs until sent + lease: it may take over at once
 //!   primary                heard ──▶ the lease has surely ended at heard + lease + drift: it may claim
 //! ```
 //!
-//! The lease only covers the first words. To go on, or to begin without it, a node asks the arbiter (a witness, or a fence), which
-//! gives each epoch to one node. Without an arbiter silence counts as death (`fail-stop`), and everyone is confirmed.
+//! The lease only covers the first words. To go on speaking, or to begin without a lease, a node asks the arbiter (a witness, or a
+//! fence). The arbiter gives each epoch to one node. Without an arbiter (`fail-stop`), silence counts as death and every node is
+//! confirmed.
 
 mod leaving;
 mod word;
@@ -19,39 +20,39 @@ use crate::Instant;
 use crate::path::Fitness;
 use crate::role::{Event, Role};
 
-/// Between two questions to an arbiter that has not answered.
+/// Time between two questions to an arbiter that has not answered.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Two clocks differ by less than one part in so many.
+/// Bound on clock drift: two clocks differ by less than 1/16 of the time that passes.
 const DRIFT: u32 = 16;
 
-/// What a node says of itself in a heartbeat, as far as it concerns who speaks.
+/// The part of a node's heartbeat that concerns the right to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Word {
     /// Its role.
     pub role: Role,
     /// The epoch of that role.
     pub epoch: u64,
-    /// It gives up its part.
+    /// The node gives up its part.
     pub leaves: bool,
-    /// A primary that wants to be taken over: it leaves, hands over, or its application failed and the other's did not.
+    /// The node is a primary that wants to be taken over: it leaves, it hands over, or its application failed and the backup's did not.
     pub yields: bool,
-    /// When its peer sent the last heartbeat that it has heard, by that peer's clock.
+    /// When the receiver of this word sent the last heartbeat that the node has heard, by the receiver's clock.
     pub echo: Option<Instant>,
 }
 
-/// What an arbiter says to a node that asks for an epoch.
+/// An arbiter's answer to a node that asks for an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// The epoch is this node's alone.
     Granted,
-    /// This epoch is written down, which is a later one or another node's.
+    /// The arbiter has already written down an epoch that is later, or that belongs to the other node.
     Refused {
-        /// That epoch.
+        /// The written epoch.
         epoch: u64,
-        /// It is this node's.
+        /// The written epoch belongs to this node.
         is_own: bool,
     },
-    /// No answer. The arbiter may have decided all the same; it is asked again.
+    /// No answer. The arbiter may have decided all the same, so it is asked again.
     Failed,
 }
 
@@ -62,43 +63,43 @@ pub struct Change {
     pub from: Role,
     /// The role now.
     pub to: Role,
-    /// Why.
+    /// The event that caused it.
     pub event: Event,
 }
 
-/// Who decides between two nodes that do not hear each other (DESIGN.md §4).
+/// The kind of arbiter, which decides between two nodes that do not hear each other (DESIGN.md §4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Arbiter {
     /// Nobody: silence counts as death.
     #[default]
     FailStop,
-    /// A command that makes sure that the other node is dead. It remembers nothing.
+    /// A command that makes sure that the other node is off. It remembers nothing.
     Fence,
-    /// It writes down who has which epoch, for ever.
+    /// A store that writes down for ever which node has which epoch.
     Witness,
 }
 
-/// What a standing is told at its beginning.
+/// Configuration of a standing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StandingConfig {
-    /// At the very first meeting this node becomes the primary.
+    /// Whether this node becomes the primary when the two nodes first meet.
     pub is_primary: bool,
-    /// Who decides.
+    /// The arbiter.
     pub arbiter: Arbiter,
-    /// For so long the backup may speak without having asked.
+    /// How long the backup may speak without having asked the arbiter.
     pub lease: Duration,
-    /// Time that this node waits before it has a silent peer fenced, so that of two living nodes the other one is faster.
+    /// Time that this node waits before it has a silent peer fenced. The delay makes one of two living nodes the faster one.
     pub fence_delay: Duration,
 }
 
-/// What an agent that is gone left of a standing.
+/// The standing that an earlier agent left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Found {
     /// Its role.
     pub role: Role,
     /// The epoch of that role.
     pub epoch: u64,
-    /// Its right to speak had no end.
+    /// The right to speak had no end.
     pub is_confirmed: bool,
 }
 
@@ -108,42 +109,44 @@ pub struct Standing {
     config: StandingConfig,
     role: Role,
     epoch: u64,
-    /// A backup's own lease; or how long a node may speak alone on its peer's promise.
+    /// End of a backup's own lease, or of the time that a node may speak alone on its peer's promise.
     lease_until: Option<Instant>,
-    /// Echoes of what was sent up to then give no lease: the clock stood still since, or this node said that it leaves.
+    /// Echoes of heartbeats sent up to this time give no lease: the clock stood still since, or this node said that it leaves.
     echoes_after: Instant,
-    /// The lease that the other node may have from this one.
+    /// End of the lease that the other node may have from this node.
     granted_until: Option<Instant>,
     /// The epoch that the arbiter has given to this node.
     confirmed: Option<u64>,
-    /// Nobody must be asked before.
+    /// Earliest time of the next question to the arbiter.
     ask_at: Instant,
-    /// Until then the primary may speak alone on the word of this backup, which had left: the arbiter is not asked for its epoch.
+    /// Until then the primary may speak alone, because this backup had said that it leaves. So the backup does not ask the arbiter for
+    /// the next epoch earlier.
     promised_until: Instant,
-    /// The arbiter was asked in this role: it may have given an epoch without this node knowing.
+    /// The arbiter was asked in this role. It may have given an epoch without this node's knowledge.
     has_asked: bool,
-    /// The fence's command runs: the peer, which may have come back meanwhile, will be off when it ends.
+    /// The fence's command is running. When it ends the peer is off, even if the peer has come back meanwhile.
     is_fencing: bool,
-    /// The primary is silent or yields, and the lease was over: the arbiter decides.
+    /// The primary is silent or yields, and the lease is over, so the arbiter decides.
     is_wanted: bool,
-    /// It knows the last epoch that the witness has written down: a new pair must not begin behind it, and what an agent that died had
-    /// asked for may have been given to it.
+    /// This node knows the last epoch that the witness has written down. A new pair must not begin behind that epoch, and the witness
+    /// may have given this node an epoch that its earlier agent asked for before it died.
     knows: bool,
-    /// That epoch is this node's, which does not know any more what it has said in it.
+    /// The last written epoch is this node's, but this node has forgotten what it said in that epoch.
     has_forgotten: bool,
     leaves: bool,
     /// This backup had left, and the primary has not confirmed since that it did not go on alone.
     is_unconfirmed: bool,
     /// What this node's path allows it to begin.
     fitness: Fitness,
-    /// Clients reach this node, as far as it knows: else it asks no arbiter and takes nobody for dead, since the fault may be its own.
+    /// Clients reach this node, as far as it knows. If not, it asks no arbiter and does not take the peer for dead, since the fault may
+    /// be its own.
     is_reached: bool,
-    /// A step that its role needed failed, and could not be made good yet.
+    /// A step that the role needs has failed, and has not been made good yet.
     has_failed: bool,
 }
 
 impl Standing {
-    /// A node that knows nothing; or that goes on with what an agent left that died.
+    /// The standing of a node that knows nothing, or that continues from what an earlier agent left (`found`).
     pub fn new(config: StandingConfig, found: Option<Found>, now: Instant) -> Self {
         let (role, epoch) = found.map_or((Role::Joining, 0), |found| (found.role, found.epoch));
         let is_confirmed = found.is_some_and(|found| found.is_confirmed && found.role.speaks_alone());
@@ -168,9 +171,9 @@ impl Standing {
             is_reached: true,
             has_failed: false,
         };
-        standing.grant(now); // what the agent before has granted is not known
+        standing.grant(now); // the earlier agent may have granted a lease
         if found.is_some() {
-            standing.keep_promise(now); // nor what it has promised
+            standing.keep_promise(now); // and may have promised to be silent
         }
         standing
     }
@@ -185,18 +188,18 @@ impl Standing {
         self.epoch
     }
 
-    /// When the right to speak ends: of a node that speaks alone, or of a wire that speaks for connections that it has taken over.
-    /// Nothing if it does not end.
+    /// When the right to speak ends, for a node that speaks alone, or for a wire that speaks for connections that it has taken over.
+    /// `None` if the right does not end.
     pub fn until(&self) -> Option<Instant> {
         let ends = match self.role {
-            // The primary goes on alone after that, whoever decides.
+            // After its lease the primary may go on alone, with any arbiter.
             Role::Backup => true,
             role => role.speaks_alone() && !self.is_confirmed(),
         };
         ends.then(|| self.lease_until.unwrap_or(Instant::ZERO))
     }
 
-    /// Until when a backup may take over unasked.
+    /// Until when a backup may take over without asking.
     pub const fn lease_until(&self) -> Option<Instant> {
         self.lease_until
     }
@@ -208,35 +211,35 @@ impl Standing {
         }
     }
 
-    /// Whether this node is the wire of a primary that counts on it: then it may speak for connections that it has taken over, as soon
-    /// as that primary has answered this agent, and for as long as it goes on answering.
+    /// Whether this node is the wire of a primary that counts on it. If so, this node may speak for connections that it has taken over,
+    /// as soon as the primary has answered this agent, and as long as the primary goes on answering.
     pub fn is_counted_on(&self, now: Instant) -> bool {
         self.role == Role::Backup && self.has_lease(now)
     }
 
-    /// When a primary may claim, if the wire is silent from now on: the lease that it granted has ended.
+    /// When a primary may claim, if the wire is silent from now on: the end of the lease that the primary granted.
     pub const fn granted_until(&self) -> Option<Instant> {
         self.granted_until
     }
 
-    /// From when on a node that claims may bring the address here; nothing if it has not got the right to.
+    /// From when on a claiming node may bring the VIP here. `None` if it has no right to.
     pub fn claims_at(&self) -> Option<Instant> {
         let has_right = self.is_confirmed() || self.lease_until.is_some();
         (self.role == Role::Claiming && has_right).then(|| self.granted_until.unwrap_or(Instant::ZERO))
     }
 
-    /// Whether a node that claims may bring the address here now.
+    /// Whether a claiming node may bring the VIP here now.
     pub fn may_claim(&self, now: Instant) -> bool {
         let has_right = self.is_confirmed() || self.has_lease(now);
         has_right && self.claims_at().is_some_and(|at| now >= at)
     }
 
-    /// Whether the arbiter has given the epoch, in which this node speaks or is going to, to it.
+    /// Whether the arbiter has given this node the epoch in which it speaks or is going to speak.
     fn is_confirmed(&self) -> bool {
         self.config.arbiter == Arbiter::FailStop || self.confirmed == self.wanted()
     }
 
-    /// The epoch in which this node speaks alone or wants to; 0 if it only wants to know what is written down.
+    /// The epoch in which this node speaks alone or wants to. 0 if it only wants to know which epoch is written down.
     fn wanted(&self) -> Option<u64> {
         match self.role {
             Role::Joining | Role::Primary | Role::Claiming | Role::Backup if !self.knows => Some(0),
@@ -246,7 +249,7 @@ impl Standing {
         }
     }
 
-    /// The peer is not fenced before `from` and this node's delay.
+    /// Postpones fencing the peer to `from` plus this node's fence delay.
     fn delay_fence(&mut self, from: Instant) {
         if self.config.arbiter == Arbiter::Fence {
             self.ask_at = self.ask_at.max(from + self.config.fence_delay);
@@ -257,14 +260,14 @@ impl Standing {
         self.lease_until.is_some_and(|until| now < until)
     }
 
-    /// The other node may count on a lease from now on.
+    /// Notes that the other node may count on a lease that begins now.
     fn grant(&mut self, now: Instant) {
         if self.role == Role::Primary {
             self.granted_until = Some(now + self.config.lease + self.config.lease / DRIFT);
         }
     }
 
-    /// The epoch for which the arbiter is to be asked now, if it is.
+    /// The epoch to ask the arbiter for now. `None` if no question is due.
     pub fn ask(&mut self, now: Instant) -> Option<u64> {
         self.asks_at().filter(|at| now >= *at)?;
         self.ask_at = now + ASK_AGAIN;
@@ -274,7 +277,7 @@ impl Standing {
         wanted
     }
 
-    /// When [`ask`](Self::ask) has something to say.
+    /// When [`ask`](Self::ask) is due.
     pub fn asks_at(&self) -> Option<Instant> {
         if self.is_confirmed() {
             return None;
@@ -300,7 +303,7 @@ impl Standing {
     pub fn on_verdict(&mut self, now: Instant, epoch: u64, verdict: Verdict) -> Option<Change> {
         self.is_fencing = false;
         if self.wanted() != Some(epoch) {
-            return None; // what it was asked for is not wanted any more
+            return None; // this node no longer wants the epoch that it asked for
         }
         match verdict {
             Verdict::Failed => {
@@ -315,7 +318,7 @@ impl Standing {
             Verdict::Granted => {
                 (self.knows, self.confirmed) = (true, Some(epoch));
                 if self.role == Role::Backup {
-                    // Nobody else can have this epoch any more, so the service would be lost if it did not go on here.
+                    // The other node can no longer get this epoch, so the service would be lost if it did not go on here.
                     return self.change(now, Event::PeerSilent, epoch);
                 }
                 None
@@ -324,7 +327,7 @@ impl Standing {
         }
     }
 
-    /// What the witness has written down.
+    /// The witness's answer to the question which epoch is written down.
     fn on_written(&mut self, verdict: Verdict) {
         self.knows = true;
         let Verdict::Refused { epoch, is_own } = verdict else {
@@ -333,17 +336,17 @@ impl Standing {
         if self.role == Role::Joining {
             self.has_forgotten = is_own;
         } else if !is_own {
-            return; // the peer has used it, and says so; or goes on in it; or is gone, and this node is refused that epoch
+            return; // the peer says so itself if it has used the epoch or goes on in it; if it is gone, this node is refused that epoch
         }
-        // A node that begins is not behind what was said. One that goes on was given an epoch that its last agent did not live to use:
-        // nothing was said in it, so the pair can go on in it, and the next one is free for either.
+        // A node that begins must not be behind an epoch in which a node has spoken. A node that goes on was given an epoch that its
+        // last agent died before using. Nothing was said in that epoch, so the pair can go on in it, and either node can get the next.
         self.epoch = self.epoch.max(epoch);
     }
 
     /// The peer's word.
     pub fn on_word(&mut self, now: Instant, word: &Word) -> Option<Change> {
         if self.is_wire_of(word) {
-            // It is not silent. But the arbiter may have given the epoch, and then nobody else can go on.
+            // The primary is not silent. But if the arbiter was asked, it may have given the epoch, and then only this node can go on.
             self.is_wanted &= self.has_asked;
         }
         self.spare(word);
@@ -358,7 +361,7 @@ impl Standing {
         change
     }
 
-    /// The peer has answered what this node sent: a lease runs from the sending.
+    /// The peer has echoed a heartbeat of this node, so a lease runs from the time when that heartbeat was sent.
     fn extend_lease(&mut self, word: &Word) {
         let fresh = word.echo.filter(|sent| *sent > self.echoes_after);
         self.is_unconfirmed &= fresh.is_none();
@@ -366,7 +369,7 @@ impl Standing {
         self.lease_until = self.lease_until.max(until);
     }
 
-    /// Nobody is to be fenced who says itself that it is mute in this node's epoch.
+    /// Does not fence a peer that itself says that it is mute in this node's epoch.
     fn spare(&mut self, word: &Word) {
         let is_mute = matches!(word.role, Role::Standby | Role::Returning) && word.epoch >= self.epoch;
         if self.config.arbiter == Arbiter::Fence && self.role.speaks_alone() && is_mute {
@@ -378,7 +381,7 @@ impl Standing {
         self.role == Role::Backup && word.role == Role::Primary && word.epoch == self.epoch
     }
 
-    /// The clock by which the lease is measured stood still: the lease may have ended.
+    /// The clock that measures the lease stood still, so the lease may have ended.
     pub fn on_pause(&mut self, now: Instant) {
         (self.lease_until, self.echoes_after) = (None, now);
     }
@@ -388,7 +391,7 @@ impl Standing {
         self.change_if_allowed(now, Event::PeerSilent, 0)
     }
 
-    /// There is no peer, and the operator wants the service all the same.
+    /// There is no peer, and the operator has allowed this node to serve without one.
     pub fn on_alone(&mut self, now: Instant) -> Option<Change> {
         if !self.knows {
             return None;
@@ -396,8 +399,8 @@ impl Standing {
         self.change(now, Event::Alone, 0)
     }
 
-    /// The step failed that this node's consent to a peer's return needs. The peer has not heard of the consent, so this node goes on alone,
-    /// in the epoch from before it.
+    /// A step for this node's consent to a peer's return failed. The peer has not heard of the consent, so this node goes on alone, in the
+    /// `epoch` from before the consent.
     pub fn on_consent_failed(&mut self, now: Instant, epoch: u64) -> Option<Change> {
         self.change(now, Event::ConsentFailed, epoch)
     }
@@ -415,7 +418,7 @@ impl Standing {
         self.change(now, Event::Decided, 0)
     }
 
-    /// The operator wants this backup to take over from a primary that is well.
+    /// This backup is to take over from a primary that lives: by the operator's order, or because the primary's path is broken.
     pub fn on_handover(&mut self, now: Instant) -> Option<Change> {
         self.change_if_allowed(now, Event::PeerYields, 0)
     }
@@ -424,7 +427,7 @@ impl Standing {
     fn change_if_allowed(&mut self, now: Instant, event: Event, epoch: u64) -> Option<Change> {
         if self.role.after(event) == Some(Role::TakingOver) {
             if self.leaves() {
-                return None; // it has promised not to
+                return None; // this node has promised not to take over
             }
             if self.is_unconfirmed {
                 // A primary that cannot be heard may be serving alone. One that can be heard confirms first.
@@ -444,7 +447,7 @@ impl Standing {
         self.change(now, event, epoch)
     }
 
-    /// Carries out `event`, which the peer's word of `epoch` has brought about, if any.
+    /// Carries out `event`. `epoch` is the epoch of the peer's word that caused it, if a word did.
     fn change(&mut self, now: Instant, event: Event, epoch: u64) -> Option<Change> {
         let from = self.role;
         let to = from.after(event)?;
@@ -460,16 +463,16 @@ impl Standing {
             Event::PeerSilent if from == Role::Backup => self.delay_fence(now),
             Event::PeerSilent => self.delay_fence(self.granted_until.map_or(now, |free| free.max(now))),
             Event::PeerLeaves => {
-                self.granted_until = Some(now); // it has promised to take nothing over
+                self.granted_until = Some(now); // the wire has promised to take nothing over
                 self.confirmed = is_fence.then_some(self.epoch + 1);
             }
             Event::PeerBack
                 if from == Role::Claiming && self.confirmed == Some(self.epoch + 1) && !is_fence =>
             {
-                self.epoch += 1; // the arbiter's, in which it has said nothing
+                self.epoch += 1; // the epoch that the arbiter gave, in which this node has said nothing
             }
             Event::PeerBack => self.confirmed = None, // the promise is over
-            // It is well, and will say that it is mute.
+            // The primary is well, and will say that it is mute.
             Event::PeerYields if is_fence => self.ask_at = now + self.config.lease / 2,
             _ => {}
         }

@@ -1,5 +1,5 @@
-//! Making the state of a replica's server the primary's (DESIGN.md §3, reintegration): when the operator's hook runs, when clients'
-//! input is held back for it, and what follows if it fails.
+//! Copying the primary's server state to the replica's server (DESIGN.md §3, reintegration): when the operator's hook runs, when
+//! clients' input is held back for it, and what follows if it fails.
 //!
 //! ```text
 //!        is the wire            prepared           the log is read to its end          finished in time
@@ -9,9 +9,9 @@
 //!                   Resting ◀───────── Abandoning ◀──────────────────────────────┘
 //! ```
 //!
-//! *Prepare* copies while clients go on. Then the wire holds back what clients send, so that the primary's state stands still, and
-//! *finish* copies the rest and ends the copying. Whatever a client sends from then on is in the log, and a connection that has sent
-//! nothing before is followed by a replica. *Abandon* ends the copying where it is. The hold has an end that the kernel keeps.
+//! *Prepare* copies while clients go on. Then the wire holds back what clients send, so the primary's state stands still, and *finish*
+//! copies the rest and ends the copying. All that clients send afterwards is in the log. A replica follows each connection that has
+//! sent nothing before. *Abandon* ends the copying early. The kernel enforces the end of the hold.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::Instant;
 use crate::action::{Action, Report, ServiceIndex};
 use crate::slots::ConnectionId;
 
-/// After the first failure; each further one doubles it.
+/// Rest after the first failure. Each further failure doubles it.
 const REST_MIN: Duration = Duration::from_secs(1);
 /// The longest rest.
 const REST_MAX: Duration = Duration::from_secs(60);
@@ -30,41 +30,41 @@ const REST_MAX: Duration = Duration::from_secs(60);
 pub enum Phase {
     /// Copy the state; the primary goes on changing it.
     Prepare,
-    /// Copy the rest, which changes no more, and stop copying.
+    /// Copy the rest, while the state no longer changes, and stop copying.
     Finish,
-    /// Stop copying, wherever it is, and be ready to serve.
+    /// Stop copying at any point, and be ready to serve.
     Abandon,
 }
 
-/// How far it is.
+/// Progress of the copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// This node is not the wire.
     Idle,
     /// The hook copies.
     Preparing,
-    /// Input is held; what came before is being read.
+    /// Input is held; the log of earlier input is being read.
     Holding,
     /// Input is held; the hook copies the rest.
     Finishing,
-    /// It failed; the hook stops copying.
+    /// The copying failed; the hook stops copying.
     Abandoning,
-    /// It is tried again later.
+    /// The copying is tried again later.
     Resting,
-    /// The state is the primary's.
+    /// The replica's state equals the primary's.
     Synced,
 }
 
-/// What changes a state.
+/// An event that may change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// This node is the wire, or packets have passed it unlogged.
     Begin,
-    /// It is the wire no more.
+    /// This node is no longer the wire.
     Leave,
     /// The hook has done what it was asked to.
     Succeeded,
-    /// It has not.
+    /// The hook has failed.
     Failed,
     /// The log is read to its end.
     Drained,
@@ -120,7 +120,7 @@ impl State {
         }
     }
 
-    /// Whether the hook may have begun to copy, and has not stopped.
+    /// Whether the hook may have begun to copy, and has not stopped copying.
     const fn copies(self) -> bool {
         matches!(self, Self::Preparing | Self::Holding | Self::Finishing)
     }
@@ -152,18 +152,18 @@ impl std::fmt::Display for State {
     }
 }
 
-/// What becomes of a connection that is opened now.
+/// How a connection that is opened now is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// A replica follows it.
     Followed,
-    /// Nothing of it has been released: it is decided when the hook has ended.
+    /// It is decided when the hook has ended. None of its input has been released until then.
     Waits,
-    /// The replica's state is not the primary's: it is not protected.
+    /// It is not protected, because the replica's state is not the primary's.
     Refused,
 }
 
-/// What became of the connections that waited.
+/// The connections that waited, by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Decided {
     /// A replica follows these from now on.
@@ -181,7 +181,7 @@ pub struct StateSync {
     /// The end of the hold, or of the rest.
     due: Option<Instant>,
     held_from: Instant,
-    /// Numbers the hook's runs: what an earlier one says late does not count.
+    /// Number of the hook's last run. Late outcomes of earlier runs do not count.
     run: u64,
     failures: u32,
     why: Option<String>,
@@ -190,7 +190,7 @@ pub struct StateSync {
 }
 
 impl StateSync {
-    /// Of a node that is not the wire; input is held for at most `hold`.
+    /// The state of a node that is not the wire. Input is held for at most `hold`.
     pub fn new(hold: Duration) -> Self {
         Self {
             hold,
@@ -205,22 +205,22 @@ impl StateSync {
         }
     }
 
-    /// How far it is.
+    /// Progress of the copying.
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// Why it failed last, if it has since it succeeded.
+    /// Why the copying failed last, if it has failed since its last success.
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
 
-    /// Bytes that connections without a replica have sent since the state was copied: what they changed is not in it.
+    /// Bytes that connections without a replica have sent since the state was copied. The copy lacks what they changed.
     pub const fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// A connection that no replica follows has sent so many bytes.
+    /// A connection that no replica follows has sent `bytes` bytes.
     pub fn on_missed(&mut self, bytes: u64) {
         if self.state == State::Synced {
             self.missed += bytes;
@@ -262,8 +262,8 @@ impl StateSync {
         self.on_event(now, service, Event::Expired, actions)
     }
 
-    /// The hook's run number `run` has ended. What is done within the hold, but told after it, is too late: the state may have
-    /// changed since.
+    /// The hook's run number `run` has ended. A success that is told after the hold is too late, even if the hook ended in time: the
+    /// state may have changed since.
     pub fn on_ended(
         &mut self,
         now: Instant,
@@ -289,7 +289,7 @@ impl StateSync {
         self.on_event(now, service, event, actions)
     }
 
-    /// Goes on, and says what is to be done.
+    /// Changes the state as `event` demands, and queues the actions that follow.
     pub fn on_event(
         &mut self,
         now: Instant,

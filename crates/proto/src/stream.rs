@@ -7,8 +7,8 @@
 //!  up    │                   │
 //! ```
 //!
-//! What comes in order from a [`Shelf`] stays there until [`StreamLog::keep`]: most of it was acknowledged by then, and is
-//! never copied. The oldest of what is kept may be moved to a file ([`StreamLog::spill`]).
+//! Bytes that come in order from a [`Shelf`] stay there until [`StreamLog::keep`]. Most of them are acknowledged by then, and are
+//! never copied. The oldest kept bytes may be moved to a file ([`StreamLog::spill`]).
 
 mod chunks;
 mod shelf;
@@ -24,19 +24,19 @@ use shelf::Shelved;
 pub use shelf::{OnShelf, Shelf};
 
 const AHEAD_MAX: usize = 256;
-/// Bytes from a shelf that are fewer than these are copied at once: that costs no more than remembering where they are.
+/// Smallest payload, in bytes, that is left on the shelf. Copying a smaller one at once costs no more than remembering its place.
 const SHELVED_MIN: usize = 1024;
-/// Room for so many pieces on a shelf stays when none is there.
+/// Capacity for pieces on a shelf that is kept when there are none.
 const SHELVED_KEPT: usize = 8;
 
-/// What became of a piece of the stream.
+/// What became of inserted bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
     /// All of it was known already, with the same contents.
     Known,
     /// At least one new byte was stored.
     Stored,
-    /// Bytes that are still kept were different: someone contradicts himself. Nothing was stored.
+    /// The bytes differ from bytes that are still kept, or lie beyond the stream's end: a contradiction. Nothing was stored.
     Conflict,
     /// There are too many holes. Nothing was stored.
     TooManyHoles,
@@ -53,19 +53,20 @@ pub struct StreamLog {
     ahead: Vec<Range<Offset>>,
     fin: Option<Offset>,
     chunks: Chunks,
-    /// What is kept before the first chunk.
+    /// The kept bytes before the first chunk.
     spilled: Option<Box<Spilled>>,
     /// The last pieces before the frontier, in order, while nothing is ahead.
     shelved: VecDeque<Shelved>,
 }
 
 impl StreamLog {
-    /// An empty log of the stream whose byte 0 has the number `first`. How far ahead it may reach is for its owner to judge.
+    /// An empty log of the stream whose byte 0 has the number `first`. The owner decides how far ahead of the frontier bytes may
+    /// lie.
     pub fn new(first: Seq) -> Self {
         Self::starting(Offset::ZERO, first)
     }
 
-    /// The same of a stream that is learnt in its middle: `first` is the number of [`Offset::LEARNT`], and nothing before it is
+    /// An empty log of a stream that is learnt in its middle. `first` is the number of [`Offset::LEARNT`]; nothing before it is
     /// known.
     pub fn learnt(first: Seq) -> Self {
         Self::starting(Offset::LEARNT, first)
@@ -105,12 +106,12 @@ impl StreamLog {
         self.frontier
     }
 
-    /// Behind the last byte that was logged, holes or not.
+    /// End of the last byte that was logged, holes or not.
     pub fn end(&self) -> Offset {
         self.ahead.last().map_or(self.frontier, |range| range.end)
     }
 
-    /// How many ranges lie behind a hole.
+    /// Number of ranges that lie behind a hole.
     pub fn holes(&self) -> usize {
         self.ahead.len()
     }
@@ -145,12 +146,12 @@ impl StreamLog {
         Offset::from_seq(seq, self.first, self.frontier)
     }
 
-    /// Memory held by what is kept, in bytes; not counted is what waits to be used again while the log is in use.
+    /// Memory held by what is kept, in bytes. Chunks that wait for reuse do not count.
     pub fn memory(&self) -> usize {
         self.chunks.memory()
     }
 
-    /// Bytes that its file holds.
+    /// Bytes that the log's file holds.
     pub fn spilled(&self) -> u64 {
         self.spilled.as_ref().map_or(0, |spilled| spilled.bytes())
     }
@@ -160,7 +161,7 @@ impl StreamLog {
         self.spilled.as_ref().map_or(self.base, |spilled| spilled.end())
     }
 
-    /// The sender said that its stream ends at `at`. False if it said otherwise before: a contradiction.
+    /// Notes that the stream ends at `at`. Returns false if this contradicts what was logged before.
     pub fn set_fin(&mut self, at: Offset) -> bool {
         let consistent = at >= self.end() && self.fin.is_none_or(|fin| fin == at);
         if consistent {
@@ -169,15 +170,15 @@ impl StreamLog {
         consistent
     }
 
-    /// Forgets the end of a stream of which bytes are missing: it is to be said again.
+    /// Forgets the stream's end if bytes before it are missing. The sender must repeat its FIN.
     pub fn forget_incomplete_fin(&mut self) {
         self.fin = self.fin.filter(|_| self.is_complete());
     }
 
-    /// Stores `bytes`, which stand at `at` in the stream, and perhaps on a shelf.
+    /// Stores `bytes`, which stand at `at` in the stream. They may lie on a shelf.
     ///
     /// # Panics
-    /// If pieces of it lie on a shelf, and `bytes` on none.
+    /// If pieces of the log lie on a shelf, and `bytes` on none.
     pub fn insert(&mut self, at: Offset, bytes: &[u8], source: Option<OnShelf<'_>>) -> Inserted {
         let end = at + bytes.len() as u64;
         if self.fin.is_some_and(|fin| end > fin) {
@@ -203,12 +204,12 @@ impl StreamLog {
         self.insert_overlapping(at, bytes)
     }
 
-    /// Whether bytes lie on a shelf: they cannot be read before they are kept.
+    /// Whether bytes lie on a shelf. They cannot be read until [`keep`](Self::keep) has copied them.
     pub fn is_shelved(&self) -> bool {
         !self.shelved.is_empty()
     }
 
-    /// Copies what lies on the shelf and is still needed.
+    /// Copies the bytes on the shelf that are still needed.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         while let Some(Shelved { range, place }) = self.shelved.pop_front() {
             let start = range.start.max(self.base);
@@ -292,7 +293,8 @@ impl StreamLog {
         }
     }
 
-    /// Forgets all bytes, also those behind a hole. The log still knows which bytes were seen. [`pass`](Self::pass) notes the next ones.
+    /// Forgets all bytes, also those behind a hole. The log still knows which bytes were seen. [`pass`](Self::pass) notes further
+    /// bytes.
     pub fn give_up(&mut self) {
         self.shelved = VecDeque::new();
         self.spilled = None;
@@ -300,7 +302,7 @@ impl StreamLog {
         self.base = self.frontier;
     }
 
-    /// Notes that these bytes of a stream that is given up were seen. If there are too many holes, the first one counts as filled.
+    /// Notes that bytes were seen of a stream whose log is given up. If there are too many holes, the first one counts as filled.
     pub fn pass(&mut self, seen: Range<Offset>) {
         let end = self.fin.map_or(seen.end, |fin| fin.min(seen.end));
         if self.ahead.is_empty() && seen.start <= self.frontier {
@@ -315,11 +317,11 @@ impl StreamLog {
         self.give_up();
     }
 
-    /// Moves what is kept before `to` to a file, the oldest first and in whole chunks, until no more than `memory` bytes of memory
-    /// are held. What is in the file is not compared with copies of it any more: `to` is what the receiver has for certain.
+    /// Moves kept bytes before `to` to a file, the oldest first and in whole chunks, until at most `memory` bytes of memory are
+    /// held. Bytes in the file are not compared with later copies of them: the receiver has everything before `to` for certain.
     ///
     /// # Errors
-    /// A file cannot be made or written, or may not hold more. What was moved before is moved.
+    /// A file cannot be made or written, or may not hold more. Bytes that were moved before stay moved.
     pub fn spill(&mut self, spills: &Arc<Spills>, to: Offset, memory: usize) -> Result<(), Full> {
         let in_chunks = self
             .shelved

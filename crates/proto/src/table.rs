@@ -1,4 +1,4 @@
-//! The connections of one service: handshakes under way, open ones, and ones that ended not long ago.
+//! The connections of one service: handshakes under way, open connections, and connections that ended recently.
 
 mod config;
 mod handshakes;
@@ -30,9 +30,9 @@ pub use handshakes::{HANDSHAKES_MAX, PENDING_MAX};
 use lingering::Lingering;
 use vanished::Round;
 
-/// Ended connections remembered at a time.
+/// Number of ended connections remembered at a time.
 pub const ENDED_MAX: usize = 65_536;
-/// How long an ended connection's last segment is answered again: twice the maximum segment lifetime, as Linux has it.
+/// How long the last segment of an ended connection is still answered: twice the maximum segment lifetime, as in Linux.
 pub const ENDED_FOR: Duration = Duration::from_secs(60);
 
 /// Which way a packet goes.
@@ -49,7 +49,7 @@ pub enum Direction {
 pub enum Change {
     /// It belongs to this connection.
     Connection(ConnectionId),
-    /// It completed this connection's handshake, or was the last that was needed to learn it.
+    /// It completed this connection's handshake, or was the last packet needed to learn the connection.
     Opened(ConnectionId),
     /// It ended a connection, which is no longer in the table.
     Ended(ConnectionId),
@@ -61,7 +61,7 @@ pub enum Change {
     Unknown,
 }
 
-/// An ended connection: enough to repeat its last acknowledgement.
+/// An ended connection: what is needed to repeat its last acknowledgement.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     at: Instant,
@@ -78,11 +78,11 @@ pub struct Table {
     slots: Slots,
     memory: u64,
     lingering: Lingering,
-    /// The logs hold more than they may, and nobody has anything to give back.
+    /// The logs still hold more than they may, after every connection gave back what it could.
     is_exhausted: bool,
     /// Connections of which bytes lie on a shelf.
     shelved: Vec<ConnectionId>,
-    /// What is to be done about clients' windows.
+    /// Pending changes to clients' windows, in order.
     words: VecDeque<(SocketAddr, Word)>,
     handshakes: Map<Handshake>,
     handshake_order: VecDeque<(SocketAddr, Seq)>,
@@ -93,16 +93,16 @@ pub struct Table {
     older: Older,
     census: Census,
     learner: Learner,
-    /// Learnt, and perhaps not proved yet.
+    /// Learnt connections; some of them may have been proved since.
     on_probation: Vec<ConnectionId>,
-    /// All packets pass here, so what is older than the log can be learnt.
+    /// All packets of the service pass this node, so connections that are older than the log can be learnt.
     is_wire: bool,
     round: Round,
-    /// Connections that are no more though no packet said so.
+    /// Connections that ended although no packet said so.
     gone: Vec<ConnectionId>,
 }
 
-/// By client address, with a seed: clients choose their addresses, but cannot choose collisions.
+/// A hash table by client address. Its seed keeps clients, who choose their addresses, from choosing collisions.
 type Map<T> = std::collections::HashMap<SocketAddr, T, FxSeededState>;
 
 impl Table {
@@ -133,8 +133,8 @@ impl Table {
         }
     }
 
-    /// Forgets all but what replicas are still to be given: what the log tells from now on has nothing to do with what it told before.
-    /// Names stay for ever.
+    /// Forgets everything except input that is still to be given to replicas: the new log has nothing to do with the old one.
+    /// Connection ids stay unique.
     pub fn clear(&mut self) {
         let ids: Vec<ConnectionId> = self.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -151,12 +151,12 @@ impl Table {
         };
     }
 
-    /// What the table was made with.
+    /// The configuration.
     pub fn config(&self) -> &TableConfig {
         &self.config
     }
 
-    /// How many connections are open.
+    /// Number of open connections.
     pub fn len(&self) -> usize {
         self.by_client.len()
     }
@@ -166,7 +166,7 @@ impl Table {
         self.by_client.is_empty()
     }
 
-    /// How many handshakes are remembered.
+    /// Number of handshakes remembered.
     pub fn handshakes(&self) -> usize {
         self.handshakes.len()
     }
@@ -186,7 +186,7 @@ impl Table {
         self.slots.get(id)
     }
 
-    /// The same, to be changed.
+    /// A connection that is still open, mutable.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.slots.get_mut(id)
     }
@@ -196,8 +196,8 @@ impl Table {
         self.by_client.get(&client).copied()
     }
 
-    /// A packet of the service, logged at `now`.
-    /// Its payload may lie on a shelf; then [`keep`](Self::keep) is to be called before that is cleared.
+    /// Handles a packet of the service, logged at `now`.
+    /// Its payload may lie on a shelf. Then the caller must call [`keep`](Self::keep) before it clears the shelf.
     pub fn on_packet(
         &mut self,
         now: Instant,
@@ -221,7 +221,7 @@ impl Table {
         };
         if let Some(handshake) = completed {
             let id = self.open(client, handshake);
-            // It may be a RST that does: health checks say no more.
+            // The segment that completes the handshake may be a RST: some health checks send nothing else.
             return match self.apply(now, direction, id, segment, source) {
                 Change::Ended(id) => Change::Ended(id),
                 _ => Change::Opened(id),
@@ -234,7 +234,7 @@ impl Table {
         match self.find(client) {
             Some(id) => self.apply(now, direction, id, segment, source),
             None if self.ended.contains_key(&client) => Change::Old,
-            // An empty segment after the last word, when the socket is gone already: nobody needs a RST for it.
+            // An empty segment after the end, when the socket is gone already: nobody needs a RST for it.
             None if segment.payload.is_empty() && self.handed_over.contains_key(&client) => Change::Old,
             None => self.on_unknown(now, direction, client, segment),
         }
@@ -316,8 +316,9 @@ impl Table {
         self.ended.insert(client, ended);
     }
 
-    /// The acknowledgement that answers a segment of a connection that ended (TIME-WAIT, RFC 9293 §3.10.7.4): one that
-    /// says something, since it says it again. Of one whose socket has gone it is the FIN, acknowledged by what it says.
+    /// The acknowledgement that answers a late segment of an ended connection (TIME-WAIT, RFC 9293 §3.10.7.4). Only segments with
+    /// data,
+    /// SYN or FIN are answered. Once the restored socket of a connection has gone, only a FIN is answered, with its own numbers.
     pub fn answer_to_old(&self, now: Instant, segment: &Segment<'_>) -> Option<Segment<'static>> {
         if segment.flags.rst || segment.seq_len() == 0 {
             return None;
@@ -347,7 +348,7 @@ impl Table {
         })
     }
 
-    /// Takes a connection out of the table: a socket has it now.
+    /// Takes a connection out of the table, because a restored socket now has it.
     pub fn hand_over(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
         let connection = self.remove(id)?;
         let clock = connection.endpoint().timestamps;
@@ -355,14 +356,14 @@ impl Table {
         Some(connection)
     }
 
-    /// Takes a connection out of the table that is over, though no packet says so.
+    /// Takes a connection out of the table that has ended although no packet said so.
     pub(crate) fn discard(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
         let connection = self.remove(id)?;
         self.gone.push(id);
         Some(connection)
     }
 
-    /// The connections that are over since this was asked last, though no packet said so.
+    /// The connections that ended since the last call although no packet said so.
     pub(crate) fn take_gone(&mut self) -> Vec<ConnectionId> {
         std::mem::take(&mut self.gone)
     }

@@ -1,19 +1,20 @@
 //! A takeover, step by step (DESIGN.md §3, "The primary dies").
 //!
 //! ```text
-//!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection, the busy ones first, of these who has waited longest; mere handshakes last:
+//!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection (busy ones first, the longest silent first; mere handshakes last):
 //!                                               restore ─▶ make ready ─▶ drain ─▶ activate ─▶ hand over
 //!                                             ─▶ all decided: settled, speech allowed, one RST to each that is lost
 //! ```
 //!
-//! Of a service's connections those behind the first 64 that are not busy wait 250 µs for each that is, at most 150 ms, and then come 32 every
-//! 4 ms; or as soon as their client says something. What comes when all is decided waits with them.
+//! After the first 64 connections, idle ones wait so that busy ones get the CPUs: 250 µs for each busy connection, at most 150 ms. Then 32
+//! idle connections follow every 4 ms. An idle connection follows sooner if its client says something. The steps after "all decided" wait
+//! for the idle connections too.
 //!
-//! When only some connections have lost their server's process, the same is done for them alone: the gate is closed for each of them
-//! ([`Action::Hold`]), and for the others the node goes on being the wire.
+//! If only some connections have lost their server's process, the same steps are taken for them alone. The gate is closed for each of
+//! them ([`Action::Hold`]), and the node remains the wire of the others.
 //!
-//! *Make ready, then drain*: from the moment a socket is ready, the wire passes packets to it; what the wire logged before
-//! is found by the drain. So every byte reaches the socket exactly by one of the two ways.
+//! *Make ready, then drain*: as soon as a socket is ready, the wire passes packets to it. The drain finds what the wire
+//! logged before. So every byte reaches the socket by exactly one of the two ways.
 
 mod socketless;
 mod wake;
@@ -37,45 +38,45 @@ pub use wake::{timestamp_at, wake};
 /// What a takeover did, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakeoverReport {
-    /// The peer was declared dead.
+    /// When the peer was declared dead.
     pub declared: Instant,
-    /// The gate was closed, and the log read to its end behind it.
+    /// When the log was read to its end behind the closed gate.
     pub gate_closed: Instant,
-    /// The first connection's socket was live.
+    /// When the first restored socket was live.
     pub first_live: Option<Instant>,
-    /// The last one's was.
+    /// When the last restored socket was live.
     pub last_live: Option<Instant>,
-    /// Everything was decided.
+    /// When all connections were decided.
     pub decided: Instant,
-    /// How many connections there were.
+    /// Number of connections to decide.
     pub connections: usize,
-    /// How many of them go on.
+    /// Number of connections that go on.
     pub restored: usize,
-    /// How many got a RST.
+    /// Number of connections that could not be restored.
     pub reset: usize,
-    /// Which ones went live, and when.
+    /// The connections that went live, and when.
     pub live: Vec<(ConnectionId, Instant)>,
 }
 
-/// So many reports are kept: a worker that crashes again and again makes one each time.
+/// Most reports that are kept. A worker that crashes repeatedly causes one report each time.
 const REPORTS_MAX: usize = 16;
 
 /// The takeovers of a service.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
-    /// The last ones.
+    /// The last [`REPORTS_MAX`] reports.
     last: Vec<TakeoverReport>,
     sums: TakeoverSums,
 }
 
-/// All takeovers of a service together.
+/// Sums over all takeovers of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TakeoverSums {
-    /// How many there were.
+    /// Number of takeovers.
     pub takeovers: u64,
     /// Connections that went on.
     pub restored: u64,
-    /// Connections that got a RST.
+    /// Connections that could not be restored.
     pub reset: u64,
 }
 
@@ -99,25 +100,25 @@ impl Reports {
     }
 }
 
-/// So many connections go on before the wire is told which ones are being decided. Until then nobody's SYN passes.
+/// Number of connections that are restored before the wire is told which ones are being decided. Until then no SYN passes.
 const BEFORE_HOLD: usize = 64;
 
-/// For each connection on which a client waits, the others wait so long, but never longer than [`HEAD_START_MAX`]: the keeper and the
-/// application need the CPUs for its answer, and nobody needs the others.
+/// Time that idle connections wait for each busy one, up to [`HEAD_START_MAX`] in all. The keeper and the application need the CPUs to
+/// answer on the busy connections.
 pub(crate) const HEAD_START_EACH: Duration = Duration::from_micros(250);
-/// See [`HEAD_START_EACH`].
+/// The longest such wait. See [`HEAD_START_EACH`].
 pub(crate) const HEAD_START_MAX: Duration = Duration::from_millis(150);
-/// After that so many of the others are taken over every [`PORTION_EVERY`]: who is at work needs the CPUs as long as it talks.
+/// Number of idle connections that are taken over every [`PORTION_EVERY`] after the head start. Busy connections still need the CPUs.
 pub(crate) const PORTION: usize = 32;
-/// See [`PORTION`].
+/// Time between two portions of idle connections. See [`PORTION`].
 pub(crate) const PORTION_EVERY: Duration = Duration::from_millis(4);
 
-/// What is taken over.
+/// The connections that are taken over.
 #[derive(Debug)]
 enum Scope {
-    /// The service.
+    /// All connections of the service.
     Service,
-    /// The connections of these clients.
+    /// Only the connections of these clients.
     Clients(Vec<SocketAddr>),
 }
 
@@ -128,29 +129,29 @@ pub(crate) struct Takeover {
     declared: Instant,
     drained: Option<Instant>,
     undecided: BTreeSet<ConnectionId>,
-    /// Of those whose steps are not planned yet, who waits for something, in order.
+    /// Connections on which a side waits for something and whose steps are not planned yet, in order.
     hurried: VecDeque<ConnectionId>,
-    /// The others.
+    /// The other connections whose steps are not planned yet.
     unhurried: BTreeSet<ConnectionId>,
-    /// Their order, and that of those who were among them.
+    /// The order of `unhurried`. It may still contain connections that have left that set.
     in_turn: VecDeque<ConnectionId>,
-    /// Until then these wait.
+    /// Until then the unhurried connections wait; `None`: they need not wait now.
     rest_from: Option<Instant>,
-    /// Then so many of them come, and the next ones not before this; `None`: nobody is at work, and all come.
+    /// How many unhurried connections may still follow in this portion, and when the next portion may begin. `None`: there is no limit.
     portion: Option<(usize, Instant)>,
-    /// Connections whose client may not have got the SYN-ACK, with that.
+    /// Connections whose client may not have got the SYN-ACK, with that SYN-ACK.
     half_open: BTreeMap<ConnectionId, Vec<u8>>,
     connections: usize,
     reset: usize,
     live: Vec<(ConnectionId, Instant)>,
     refusals: Vec<Vec<u8>>,
-    /// Connections of a dead worker whose steps an earlier takeover has planned, and which are not decided yet.
+    /// Connections of a dead worker that are not decided yet, and whose steps an earlier takeover has planned.
     begun: BTreeSet<ConnectionId>,
 }
 
 impl Takeover {
-    /// The gate is closed: asks for the log. The takeover of a dead worker's connections may be under way (`adoption`): its remaining
-    /// `steps` follow, and are not planned again.
+    /// Begins the takeover of the whole service: the gate is closed, so the log is to be read. If the takeover of a dead worker's
+    /// connections is under way (`adoption`), its remaining `steps` follow and are not planned again.
     pub(crate) fn begin(
         now: Instant,
         service: ServiceIndex,
@@ -173,7 +174,7 @@ impl Takeover {
         }
     }
 
-    /// The same for the connections of `clients`.
+    /// Begins the takeover of the connections of `clients` only.
     pub(crate) fn begin_for(
         now: Instant,
         service: ServiceIndex,
@@ -208,7 +209,7 @@ impl Takeover {
         }
     }
 
-    /// After the first drain, everything is known: puts the connections in order and plans the steps of the first ones.
+    /// After the first drain all connections are known. Puts them in order, and plans the steps of the first ones.
     pub(crate) fn on_drained(
         &mut self,
         now: Instant,
@@ -226,7 +227,7 @@ impl Takeover {
                 table.iter().map(|(id, _)| id).collect()
             }
             Scope::Clients(clients) => {
-                let mut seen = BTreeSet::new(); // a primary's new agent tells again what was told before
+                let mut seen = BTreeSet::new(); // a primary's new agent tells again of orphans that were told before
                 let known = clients.iter().filter_map(|&client| table.find(client));
                 known.filter(|&connection| seen.insert(connection)).collect()
             }
@@ -237,13 +238,13 @@ impl Takeover {
             let clients = table.iter().map(|(_, connection)| connection.client()).collect();
             Action::Hold { service, clients }
         });
-        // Who is known to be there comes first: of a flood, only handshakes are.
+        // Mere handshakes come last: a SYN flood consists of nothing else.
         let (mut idle, mut opening) = (Vec::new(), Vec::new());
         for connection in connections {
             let entry = table.get_mut(connection).expect("in the table");
             entry.hold_input();
             if self.begun.contains(&connection) {
-                continue; // its steps are planned
+                continue; // its steps are planned already
             }
             if self.half_open.contains_key(&connection) {
                 opening.push(connection);
@@ -263,19 +264,20 @@ impl Takeover {
             let next = self.hurried.pop_front().or_else(|| self.next_in_turn());
             self.plan(service, next, table, actions);
         }
-        // While a worker's are taken over, the service's other clients wait for nothing but the end of that.
+        // If only a dead worker's connections are taken over, idle ones need not wait: the sooner the takeover ends, the better for the
+        // service's other clients.
         let waits = at_work > 0 && self.is_whole();
         self.rest_from = waits.then(|| now + head_start);
         actions.extend(hold);
     }
 
-    /// The next of those on which nobody waits.
+    /// The next connection on which no side waits for anything.
     fn next_in_turn(&mut self) -> Option<ConnectionId> {
         std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id))
     }
 
-    /// Plans the steps of `connection`, if there is one; of one that cannot go on, says so. It is asked here, since to ask ten
-    /// thousand takes milliseconds.
+    /// Plans the steps of `connection`, if it is given and can be restored; if it cannot, reports that. The check is made here, one
+    /// connection at a time, because checking ten thousand at once takes milliseconds.
     fn plan(
         &mut self,
         service: ServiceIndex,
@@ -299,8 +301,8 @@ impl Takeover {
         }
     }
 
-    /// Plans the steps of the next connection on which someone waits for something; false if there is none. One at a time: the steps of
-    /// ten thousand are megabytes, and the first of them would wait until the last is written down.
+    /// Plans the steps of the next connection on which a side waits for something. False if there is none. It plans one at a time: the
+    /// steps of ten thousand connections are megabytes, and the first step would wait until the last one is written down.
     pub(crate) fn plan_hurried(
         &mut self,
         service: ServiceIndex,
@@ -312,7 +314,7 @@ impl Takeover {
         next.is_some()
     }
 
-    /// As [`plan_hurried`](Self::plan_hurried), for the others, unless it is too early for them.
+    /// As [`plan_hurried`](Self::plan_hurried), for the connections on which no side waits. False also if they must still wait.
     pub(crate) fn plan_unhurried(
         &mut self,
         service: ServiceIndex,
@@ -336,24 +338,24 @@ impl Takeover {
         !self.hurried.is_empty() || (self.rest_from.is_none() && !self.unhurried.is_empty())
     }
 
-    /// Whether there is one on which someone waits for something.
+    /// Whether there is an unplanned connection on which a side waits for something.
     pub(crate) fn is_in_a_hurry(&self) -> bool {
         !self.hurried.is_empty()
     }
 
-    /// Whether a connection waits until those are planned on which someone waits for something.
+    /// Whether the steps of `connection` are not planned yet because no side waits for anything on it.
     pub(crate) fn is_unhurried(&self, connection: ConnectionId) -> bool {
         self.unhurried.contains(&connection)
     }
 
-    /// Someone waits for something on a connection now: if it was thought that nobody does, it comes next.
+    /// A side now waits for something on `connection`. If the connection was unhurried, it joins the hurried ones.
     pub(crate) fn hurry(&mut self, connection: ConnectionId) {
         if self.unhurried.remove(&connection) {
             self.hurried.push_back(connection);
         }
     }
 
-    /// When those on which nobody waits are to be taken over, or the next of them, if that is still to come.
+    /// When the next unhurried connections may be taken over, if they must still wait.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.rest_from
     }
@@ -364,7 +366,7 @@ impl Takeover {
         }
     }
 
-    /// Handshakes whose SYN-ACK may have reached the client are connections.
+    /// Treats handshakes as connections, because their SYN-ACK may have reached the client.
     fn open_pending(&mut self, service: ServiceIndex, table: &mut Table, actions: &mut VecDeque<Action>) {
         for (connection, client, syn, syn_ack) in table.open_pending() {
             let syn_ack = repeat(table.config().vip, client, &syn, &syn_ack).emit();
@@ -399,7 +401,7 @@ impl Takeover {
         let Some(entry) = table.discard(connection) else {
             return;
         };
-        // A client that may still be waiting for the SYN-ACK is not refused: it asks again.
+        // A client that may still be waiting for the SYN-ACK is not refused, because it repeats its SYN.
         if entry.has_heard_client() || !self.half_open.contains_key(&connection) {
             self.refusals.push(reset_of(&entry).emit());
         }
@@ -413,12 +415,12 @@ impl Takeover {
         }));
     }
 
-    /// The connection is the relay's, or ended by itself.
+    /// The connection belongs to the relay now, or has ended by itself.
     pub(crate) fn on_decided(&mut self, connection: ConnectionId) {
         self.undecided.remove(&connection);
     }
 
-    /// The SYN-ACK to be repeated for a connection that is the relay's now, if its client was not heard of since.
+    /// The SYN-ACK to repeat for a connection that belongs to the relay now, if its client has not been heard since.
     pub(crate) fn half_open(&mut self, id: ConnectionId, connection: &Connection) -> Option<Vec<u8>> {
         let syn_ack = self.half_open.remove(&id)?;
         (!connection.has_heard_client()).then_some(syn_ack)

@@ -1,9 +1,9 @@
-//! Who may speak, model-checked on the real [`Standing`]: all interleavings of two nodes, their words (lost, late, overtaken), their
+//! Model check of who may speak, on the real [`Standing`]: all interleavings of two nodes, their words (lost, late, reordered), their
 //! clocks' ticks, unreliable detectors, crashes, deaths of agents and an arbiter that may not answer, within small bounds.
 //!
-//! A detector may declare the other node dead at any moment, whether it is or not: what holds here does not rest on detection.
-//! Two clocks run alike; that they may not is what [`Standing`]'s margin is for. The kernel's part is modelled: what a node says alone
-//! ends with [`Standing::until`], whether its agent runs or not.
+//! A detector may declare the other node dead at any moment, right or wrong, so the checked properties do not rest on detection.
+//! The two clocks run at the same rate here; [`Standing`]'s margin covers clocks that do not. The kernel is modelled: a node's right to
+//! speak alone ends at [`Standing::until`], whether its agent runs or not.
 //!
 //! `STEADFAST_BOUNDS=more` explores more (minutes), and `large` within larger bounds (much longer).
 
@@ -17,16 +17,16 @@ use proto::standing::{Arbiter, Change, Found, Standing, StandingConfig, Verdict,
 use stateright::{Checker, Model, Property};
 use steadfast_proto as proto;
 
-/// A tick; with its margin it has surely ended after two.
+/// The lease: one tick. With its margin it has ended after two ticks.
 const LEASE: Duration = Duration::from_millis(100);
 
-/// The variable that tells how far the exploration goes.
+/// The environment variable that selects the bounds of the exploration.
 const BOUNDS: &str = "STEADFAST_BOUNDS";
 
-/// So often each node is heard until the service must live.
+/// Number of rounds of words and answers within which the service must live again.
 const ROUNDS: usize = 12;
 
-/// How far the exploration goes.
+/// Bounds of the exploration.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     ticks: u64,
@@ -39,7 +39,7 @@ struct Bounds {
     orders: u8,
     /// Changes of paths.
     paths: u8,
-    /// Steps that fail, or are made good.
+    /// Steps that fail or are repaired.
     failures: u8,
     epochs: u64,
 }
@@ -49,15 +49,15 @@ struct Pair {
     bounds: Bounds,
     arbiter: Arbiter,
     lease: Duration,
-    /// Rules that are broken, to see the checker notice.
+    /// A broken rule, which the checker must notice.
     defect: Option<Defect>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
-    /// The kernel does not end a right that has expired.
+    /// The kernel does not end an expired right to speak.
     NoEnd,
-    /// The arbiter gives an epoch to everyone.
+    /// The arbiter gives the same epoch to both nodes.
     Generous,
     /// A primary does not wait for the lease that it granted.
     Impatient,
@@ -67,24 +67,24 @@ enum Defect {
 struct State {
     now: u64,
     nodes: [Node; 2],
-    /// Words on their way to each node.
+    /// Words on their way to each node, each with the tick of its sending.
     words: [Vec<(u64, Word)>; 2],
-    /// Epochs asked for, and the arbiter's answers, by node.
+    /// For each node, the epoch that it asked for, and the arbiter's answer.
     questions: [Option<u64>; 2],
     answers: [Option<(u64, Verdict)>; 2],
-    /// What the arbiter has written down.
+    /// The epoch that the arbiter has written down, and its node.
     given: Option<(u64, usize)>,
     crashes: u8,
     restarts: u8,
     orders: u8,
     paths: u8,
     failures: u8,
-    /// Someone went on from a log that did not know what the other has said alone.
+    /// A node went on from a log that lacked what the other node had said alone.
     is_contradicted: bool,
 }
 
 impl State {
-    /// A node's word is on its way to the other one.
+    /// `node` sends a word to the other node.
     fn say(&mut self, node: usize) {
         let Node { standing, heard, .. } = &self.nodes[node];
         let word = Word {
@@ -97,7 +97,7 @@ impl State {
         self.words[1 - node].push((self.now, word));
     }
 
-    /// What was disturbed is bounded. A backup that had left and is the wire as before does not trust its log.
+    /// Counts disturbances, which are bounded. A backup that had left and is the wire again does not trust its log.
     fn count(&mut self, action: Action) {
         match action {
             Action::Leave(..) => self.orders += 1,
@@ -116,27 +116,27 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Node {
     standing: Standing,
-    /// When the last word that it heard was sent.
+    /// Tick at which the last word that the node heard was sent.
     heard: Option<u64>,
-    /// It has said something alone, in this epoch at last.
+    /// The last epoch in which the node said something alone.
     spoke: Option<u64>,
-    /// The same, by right of the arbiter, not only by its lease.
+    /// The last epoch in which it did so by right of the arbiter, not only by its lease.
     given: Option<u64>,
-    /// Its connections are as they were left at the beginning of this epoch, or later; nothing if it has none.
+    /// The node's connections are as they were at the beginning of this epoch, or later. `None` if it has no connections.
     base: Option<u64>,
-    /// Since then it does not trust its log: it had left, and the primary has not said that it did not go on alone.
+    /// Tick since which the node does not trust its log: it had left, and the primary has not yet said that it did not go on alone.
     doubts: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Tick,
-    /// A node says its word.
+    /// A node sends a word.
     Say(usize),
-    /// The word at this place comes to a node; what is before it may come later, or never.
+    /// The word at this place arrives at a node. Earlier words may arrive later, or never.
     Hear(usize, usize),
     Lose(usize, usize),
-    /// A node's detector declares the other dead.
+    /// A node's detector declares the other node dead.
     Silent(usize),
     Ask(usize),
     Decide(usize),
@@ -147,28 +147,29 @@ enum Action {
     Decided(usize),
     /// The operator takes a node out, or in again.
     Leave(usize, bool),
-    /// What a node knows of its path is this from now on.
+    /// A node's knowledge of its path changes.
     Path(usize, Knows),
-    /// A wire takes over from a primary that it hears but cannot reach; it may be wrong.
+    /// A wire takes over because it believes that clients reach it but not its primary. The belief may be wrong.
     TakeOver(usize),
-    /// A wire that is cut off gives way to its primary; it may be wrong.
+    /// A wire that believes that it is cut off gives way to its primary. The belief may be wrong.
     GiveWay(usize),
-    /// Its path works again, or the primary's does not: it is the wire as before.
+    /// A node that gave way is the wire again: its path works again, or its primary's path does not.
     Stay(usize),
-    /// A step that a node's role needs fails, or is made good.
+    /// A step that a node's role needs fails or is repaired.
     Fail(usize, bool),
     /// A node's power fails and comes back: its connections are gone.
     Crash(usize),
-    /// A node's agent dies, and another one goes on from what the kernel has. What was asked is decided, and nobody hears the answer.
+    /// A node's agent dies, and another one continues from what the kernel has. The arbiter decides a question that was under way, but
+    /// the answer is lost.
     Restart(usize),
 }
 
-/// What a node may know of its path.
+/// A node's possible knowledge of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Knows {
     /// Everything works.
     Whole,
-    /// The peer is reached through another link only.
+    /// The nodes reach each other through another link only.
     Apart,
     /// Clients do not reach this node.
     CutOff,
@@ -219,7 +220,7 @@ impl Pair {
     fn hear(&self, state: &mut State, to: usize, (sent, word): (u64, Word)) {
         let node = &mut state.nodes[to];
         if node.heard.is_some_and(|heard| sent < heard) {
-            return; // overtaken
+            return; // a later word has been heard
         }
         node.heard = Some(sent);
         let before = node.standing.clone();
@@ -228,7 +229,7 @@ impl Pair {
             node.doubts = None;
         }
         let mut change = node.standing.on_word(at(state.now), &word);
-        // Who finds itself deposed can return on the same word.
+        // A node that the word deposes can return on the same word.
         while change.is_some() {
             self.note(state, to, &before, change);
             let node = &mut state.nodes[to];
@@ -236,8 +237,9 @@ impl Pair {
         }
     }
 
-    /// Who goes on must know all that was said: a backup whatever it was, a primary what was said by right. (What a node says by its
-    /// lease, and dies before the arbiter knows, is lost: `lease_ms` is the price of not waiting.)
+    /// Notes a contradiction. A backup that goes on must know all that was said alone. A primary that goes on must know what was said by
+    /// right of the arbiter. (What a node says by its lease is lost if the node dies before the arbiter knows: that is the price of
+    /// `lease_ms`.)
     fn note(&self, state: &mut State, node: usize, before: &Standing, change: Option<Change>) {
         let begins = matches!(
             change,
@@ -270,7 +272,7 @@ impl Pair {
     fn crash(&self, state: &mut State, node: usize) {
         let Node { spoke, given, .. } = state.nodes[node];
         state.nodes[node] = Node {
-            spoke, // the clients have not forgotten it
+            spoke, // the clients remember what was said
             given,
             ..self.fresh(node, state.now)
         };
@@ -278,7 +280,7 @@ impl Pair {
         state.crashes += 1;
     }
 
-    /// Who speaks alone now has said something.
+    /// Notes that each node that may speak alone now has said something.
     fn note_voices(&self, state: &mut State) {
         for node in 0..2 {
             if self.speaks_alone(state, node) {
@@ -291,7 +293,7 @@ impl Pair {
         }
     }
 
-    /// What the kernel has of a node whose agent is gone.
+    /// What the next agent finds in the kernel after a node's agent has died.
     fn found(&self, state: &State, node: usize) -> Option<Found> {
         let standing = &state.nodes[node].standing;
         let role = match standing.role() {
@@ -318,7 +320,7 @@ impl Pair {
         state.restarts += 1;
     }
 
-    /// The same when all paths work, and both nodes know it.
+    /// The state after all paths work again and both nodes know it.
     fn mended(&self, last: &State) -> State {
         let mut state = last.clone();
         if self.bounds.paths > 0 {
@@ -333,8 +335,8 @@ impl Pair {
         state
     }
 
-    /// Whether the service lives a while after everything works again: words arrive, the arbiter answers, outside hosts too. (One
-    /// that lives, and is about to be deposed, is deposed in a state that is looked at as well.)
+    /// Whether the service lives some rounds after everything works again: words arrive, and the arbiter and outside hosts answer.
+    /// (A node that serves here but is about to be deposed is covered by another explored state, in which it has been deposed.)
     fn someone_serves_in_the_end(&self, last: &State) -> bool {
         let mut state = self.mended(last);
         (0..ROUNDS).any(|_| {
@@ -349,7 +351,7 @@ impl Pair {
         })
     }
 
-    /// Whether either node of a pair that is whole for a while serves when the other one is gone for good.
+    /// Whether each node of a pair that has worked for some rounds serves after the other node is gone for good.
     fn who_is_left_serves(&self, last: &State) -> bool {
         let mut state = self.mended(last);
         for _ in 0..ROUNDS {
@@ -376,7 +378,7 @@ impl Pair {
         !is_calm || serves(0) && serves(1)
     }
 
-    /// What a node can do by itself.
+    /// Plays the actions of a node that need no word of the peer.
     fn work(&self, state: &mut State, node: usize) {
         use Action::{Answer, Ask, Decide, Decided, Reach};
         self.play(
@@ -393,7 +395,7 @@ impl Pair {
         }
     }
 
-    /// The time as one sees it who claims.
+    /// The time as a claiming node sees it, which with [`Defect::Impatient`] is too late.
     fn hasty(&self, now: Instant) -> Instant {
         let is_hasty = self.defect == Some(Defect::Impatient);
         if is_hasty { now + LEASE * 2 } else { now }
@@ -418,7 +420,7 @@ impl Pair {
     }
 }
 
-/// Nanoseconds.
+/// Length of a tick, in nanoseconds.
 const TICK: u64 = 100_000_000;
 
 const fn at(ticks: u64) -> Instant {
@@ -588,7 +590,8 @@ impl Model for Pair {
     }
 }
 
-/// What an order, a path, or a step that fails makes of a node's standing. A node that does not trust its log takes over from nobody that it hears.
+/// Applies an order, a path or a failed step to a node's standing. A node that does not trust its log does not take over from a peer that
+/// it hears.
 fn disturb(standing: &mut Standing, now: Instant, action: Action, trusts: bool) -> Option<Change> {
     match action {
         Action::Path(_, knows) => {
@@ -605,7 +608,7 @@ fn disturb(standing: &mut Standing, now: Instant, action: Action, trusts: bool) 
     }
 }
 
-/// Whether someone serves with a wire, or alone by right; or the operator does not want it.
+/// Whether a node serves, with a wire or alone by right, or both nodes left by the operator's order.
 fn is_served(state: &State) -> bool {
     let [one, other] = &state.nodes;
     let is_unwanted = one.standing.leaves() && other.standing.leaves();
@@ -622,7 +625,7 @@ fn is_whole(state: &State, primary: usize) -> bool {
     one.role() == Role::Primary && other.role() == Role::Backup && one.epoch() == other.epoch()
 }
 
-/// More than usual, and within larger bounds.
+/// Whether to explore more than usual, and whether within larger bounds.
 fn wanted() -> (bool, bool) {
     match std::env::var(BOUNDS).as_deref() {
         Err(_) => (false, false),
@@ -649,7 +652,7 @@ fn bounds() -> Bounds {
     }
 }
 
-/// Less time, but an operator.
+/// Bounds with fewer ticks, but with orders of the operator.
 fn operated() -> Bounds {
     Bounds {
         ticks: if is_large() { 3 } else { 2 },
@@ -658,7 +661,7 @@ fn operated() -> Bounds {
     }
 }
 
-/// Less time, but paths that break, and are taken to be broken.
+/// Bounds with fewer ticks, but with paths that break or are believed to be broken.
 fn cut() -> Bounds {
     Bounds {
         ticks: if is_large() { 3 } else { 2 },
@@ -668,7 +671,7 @@ fn cut() -> Bounds {
     }
 }
 
-/// Less time, but steps that fail.
+/// Bounds with fewer ticks, but with steps that fail.
 fn failed() -> Bounds {
     Bounds {
         ticks: if wanted().0 { 2 } else { 1 },
@@ -678,7 +681,7 @@ fn failed() -> Bounds {
     }
 }
 
-/// Less time, but a node that forgets everything.
+/// Bounds with fewer ticks, but with a node that crashes and forgets everything.
 fn crashed() -> Bounds {
     Bounds {
         ticks: if is_large() { 3 } else { 2 },
@@ -687,7 +690,7 @@ fn crashed() -> Bounds {
     }
 }
 
-/// Less time, but an agent that dies.
+/// Bounds with fewer ticks, but with an agent that dies.
 fn restarted() -> Bounds {
     Bounds {
         ticks: if is_large() { 3 } else { 2 },
@@ -762,7 +765,7 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     }
 }
 
-/// A way to a state, a line each: what was done, and each node's part, epoch and end of its right before.
+/// A path to a state as text, one line per step: each node's role, epoch and end of its right before the step, and the action.
 fn told(path: Vec<(State, Option<Action>)>) -> String {
     let mut lines = String::new();
     for (state, action) in path {
@@ -775,7 +778,7 @@ fn told(path: Vec<(State, Option<Action>)>) -> String {
     lines
 }
 
-/// The rules that the checker is for, each broken.
+/// The checker notices each broken rule.
 #[test]
 fn a_broken_rule_is_noticed() {
     for (defect, property) in [
@@ -792,7 +795,7 @@ fn a_broken_rule_is_noticed() {
     }
 }
 
-/// `fail-stop` is an assumption: where a living node is taken for dead, both speak. That is measured (docs/faults.md), not hidden.
+/// `fail-stop` is an assumption: if a living node is declared dead, both nodes speak. docs/faults.md documents and measures this.
 #[test]
 fn without_an_arbiter_a_false_alarm_makes_two_voices() {
     let pair = Pair {

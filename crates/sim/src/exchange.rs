@@ -5,7 +5,7 @@ use proto::Instant;
 use crate::host::App;
 use crate::tcp::Endpoint;
 
-/// One side of an exchange: sends a number of bytes, checks what comes, closes.
+/// One side of an exchange: sends a number of bytes, checks the bytes that come, and closes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
     to_send: Stream,
@@ -22,7 +22,7 @@ pub struct Exchange {
 pub struct Stream {
     /// Streams with different seeds are different.
     pub seed: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct Stream {
 pub enum Close {
     /// After its last byte.
     AfterSending,
-    /// After its last byte, and when the peer has ended its own.
+    /// After its last byte, when the peer has ended its own stream.
     AfterPeer,
     /// Never.
     Never,
@@ -71,12 +71,12 @@ impl Exchange {
         }
     }
 
-    /// How many bytes the endpoint has taken from here.
+    /// Number of bytes that the endpoint has taken from this side.
     pub const fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// How many bytes came.
+    /// Number of bytes that came.
     pub const fn received(&self) -> u64 {
         self.received
     }
@@ -86,12 +86,12 @@ impl Exchange {
         self.received == self.expected.len && self.wrong_at.is_none()
     }
 
-    /// Where the first byte came that was wrong or too much.
+    /// Position of the first byte that was wrong or too much.
     pub const fn wrong_at(&self) -> Option<u64> {
         self.wrong_at
     }
 
-    /// Whether the peer ended its stream (or the connection its life).
+    /// Whether the peer ended its stream, or the connection is over.
     pub const fn is_peer_finished(&self) -> bool {
         self.peer_finished
     }

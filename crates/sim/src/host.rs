@@ -12,12 +12,12 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::tcp::{Config, Endpoint, Initial, State, reset_for};
 use crate::world::{Node, Output, Port};
 
-/// What uses one endpoint: a server's worker, a client.
+/// The user of one endpoint: a server's worker, or a client.
 ///
-/// A closure `FnMut(Instant, &mut Endpoint) -> Option<Instant>` is one, too.
+/// A closure `FnMut(Instant, &mut Endpoint) -> Option<Instant>` is an `App`, too.
 pub trait App: Any {
-    /// Reads and writes what it can. Called after everything that happened to the endpoint, and at the time that it
-    /// returned last.
+    /// Reads and writes as much as possible. Called after everything that happens to the endpoint, and at the time that the last
+    /// call returned.
     fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant>;
 }
 
@@ -31,14 +31,14 @@ impl<F: FnMut(Instant, &mut Endpoint) -> Option<Instant> + 'static> App for F {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(u64);
 
-/// What a host is like.
+/// Configuration of a host.
 #[derive(Clone, Debug, Default)]
 pub struct HostConfig {
-    /// The addresses that it answers for.
+    /// The addresses that the host answers for.
     pub addresses: Vec<IpAddr>,
-    /// Its endpoints.
+    /// Configuration of the endpoints.
     pub tcp: Config,
-    /// The numbers that each endpoint starts from; `None` draws them from the seed.
+    /// Initial numbers of each endpoint. `None` draws them from the seed.
     pub initial: Option<Initial>,
 }
 
@@ -51,7 +51,7 @@ pub struct Host {
     /// The endpoints that segments can reach, by local and remote address.
     open: BTreeMap<(SocketAddr, SocketAddr), EndpointId>,
     next_id: u64,
-    /// Which endpoints may have something to send.
+    /// The endpoints that may have something to send.
     ready: VecDeque<EndpointId>,
     timers: BTreeSet<(Instant, EndpointId)>,
     /// Resets for segments that belong to no endpoint.
@@ -66,7 +66,7 @@ struct Socket {
     app: Box<dyn App>,
     /// When the application wants to be driven.
     app_at: Option<Instant>,
-    /// What stands in `timers`.
+    /// The endpoint's entry in `timers`.
     timer: Option<Instant>,
     is_ready: bool,
 }
@@ -75,7 +75,7 @@ impl Host {
     /// A host without connections.
     ///
     /// # Panics
-    /// If the configuration of its endpoints does not hold ([`Config::check`]).
+    /// If the endpoints' configuration is invalid ([`Config::check`]).
     pub fn new(config: HostConfig, seed: u64) -> Self {
         config
             .tcp
@@ -95,12 +95,12 @@ impl Host {
         }
     }
 
-    /// Accepts connections to `port` at any address of the host; `accept` makes the application for a remote address.
+    /// Accepts connections to `port` at any address of the host. `accept` makes the application for a remote address.
     pub fn listen(&mut self, port: u16, accept: impl FnMut(SocketAddr) -> Box<dyn App> + 'static) {
         self.listeners.insert(port, Box::new(accept));
     }
 
-    /// Accepts no more connections to `port`.
+    /// Stops accepting connections to `port`.
     pub fn unlisten(&mut self, port: u16) {
         self.listeners.remove(&port);
     }
@@ -108,7 +108,7 @@ impl Host {
     /// Opens a connection.
     ///
     /// # Panics
-    /// If there is one with these addresses.
+    /// If a connection with these addresses exists.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -121,10 +121,10 @@ impl Host {
         self.adopt(now, endpoint, app)
     }
 
-    /// Takes over an endpoint that was made elsewhere, by [`Endpoint::restore`] perhaps.
+    /// Takes over an endpoint that was made elsewhere, for example by [`Endpoint::restore`].
     ///
     /// # Panics
-    /// If there is one with these addresses.
+    /// If a connection with these addresses exists.
     pub fn adopt(&mut self, now: Instant, endpoint: Endpoint, app: Box<dyn App>) -> EndpointId {
         let id = EndpointId(self.next_id);
         self.next_id += 1;
@@ -144,7 +144,7 @@ impl Host {
         id
     }
 
-    /// Gives an endpoint and its application away, without a word to the peer.
+    /// Removes an endpoint and its application without a word to the peer, and returns them.
     pub fn take(&mut self, id: EndpointId) -> Option<(Endpoint, Box<dyn App>)> {
         let socket = self.sockets.remove(&id)?;
         self.open
@@ -160,7 +160,7 @@ impl Host {
         self.sockets.get(&id).map(|socket| &socket.endpoint)
     }
 
-    /// The application of the endpoint `id`, if that is a `T`.
+    /// The application of the endpoint `id`, if it is a `T`.
     pub fn app<T: App>(&self, id: EndpointId) -> Option<&T> {
         let app: &dyn Any = self.sockets.get(&id)?.app.as_ref();
         app.downcast_ref()
@@ -176,19 +176,19 @@ impl Host {
         self.sockets.iter().map(|(id, socket)| (*id, &socket.endpoint))
     }
 
-    /// How many packets were no valid TCP segments.
+    /// Number of packets that were no valid TCP segments.
     pub const fn malformed(&self) -> u64 {
         self.malformed
     }
 
-    /// Does something to an endpoint and drives its application; `None` if there is no such endpoint.
+    /// Runs `f` on an endpoint and drives its application; `None` if there is no such endpoint.
     pub fn with<R>(&mut self, now: Instant, id: EndpointId, f: impl FnOnce(&mut Endpoint) -> R) -> Option<R> {
         let result = f(&mut self.sockets.get_mut(&id)?.endpoint);
         self.drive(now, id);
         Some(result)
     }
 
-    /// Lets the application do what it can.
+    /// Lets the application read and write.
     fn drive(&mut self, now: Instant, id: EndpointId) {
         let Some(socket) = self.sockets.get_mut(&id) else {
             return;
@@ -251,7 +251,7 @@ impl Host {
 
     fn initial(&mut self) -> Initial {
         let drawn = self.rng.next_u64();
-        #[allow(clippy::cast_possible_truncation)] // two halves of it
+        #[allow(clippy::cast_possible_truncation)] // both halves are used
         self.config.initial.unwrap_or(Initial {
             seq: Seq(drawn as u32),
             timestamp: (drawn >> 32) as u32,

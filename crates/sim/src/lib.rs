@@ -3,11 +3,11 @@
 //! * [`link`] says when a packet arrives at the far end of a cable, or why it does not.
 //! * [`tcp`] is one end of a TCP connection.
 //! * [`world`] lets nodes send each other packets through cables, event by event, from a seed.
-//! * [`host`], [`router`] are the nodes every scenario needs; [`exchange`] is an application that checks its bytes.
-//! * [`net`], [`flow`] are the other half: a faster engine, and TCP without its bytes, for the papers' figures;
-//!   [`scenario`] holds their networks.
-//! * [`pair`] puts two nodes, their agents and their applications into the world; [`swarm`] breaks it in all ways that a seed can
-//!   think of.
+//! * [`host`] and [`router`] are the nodes that every scenario needs. [`exchange`] is an application that checks its bytes.
+//! * [`net`] and [`flow`] are a second, faster engine for the papers' figures: TCP without its bytes.
+//!   [`scenario`] holds the papers' networks.
+//! * [`pair`] puts two nodes, their agents and their applications into the world. [`swarm`] runs the pair under failures drawn
+//!   from a seed.
 #![forbid(unsafe_code)]
 
 pub mod exchange;

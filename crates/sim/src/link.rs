@@ -1,7 +1,7 @@
 //! One direction of a cable: [`Link::offer`] says when a packet arrives at the far end, or why it does not.
 //!
-//! A packet waits in a finite DropTail queue until those before it are sent, is sent at the link's rate, and then
-//! travels for the propagation delay, where it may be lost, overtaken or doubled:
+//! A packet waits in a finite DropTail queue until the packets before it are sent. It is then sent at the link's rate and travels
+//! for the propagation delay. On the way it may be lost, overtaken or doubled:
 //!
 //! ```text
 //!            waiting (queue_packets, queue_bytes)   sending (rate)   travelling (delay)
@@ -9,8 +9,8 @@
 //!               full: QueueFull                                       chance: Lost, copy, late
 //! ```
 //!
-//! The link is a leaf without a clock and holds no packets: the caller keeps them until their time has come. So the
-//! same code moves packets in the simulated world and between two real sockets.
+//! The link has no clock and holds no packets: the caller keeps the packets until they arrive. So the same code moves packets in
+//! the simulated world and between two real sockets.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,32 +20,32 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use thiserror::Error;
 
-/// What a link is like. The default is a perfect one: no delay, any rate, nothing is lost.
+/// Configuration of a link. The default is a perfect link: no delay, unlimited rate, no loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
-    /// Bits per second; `None` sends everything at once, and then nothing ever waits.
+    /// Rate in bits per second. `None` sends everything at once, so nothing ever waits.
     pub rate_bits_per_s: Option<u64>,
     /// Propagation delay of each packet.
     pub delay: Duration,
-    /// How many packets may wait, not counting the one that is being sent; `None` is unlimited.
+    /// Number of packets that may wait, not counting the packet that is being sent. `None` is unlimited.
     pub queue_packets: Option<usize>,
-    /// How many bytes may wait, not counting those of the packet that is being sent; `None` is unlimited.
+    /// Number of bytes that may wait, not counting those of the packet that is being sent. `None` is unlimited.
     pub queue_bytes: Option<usize>,
-    /// Probability in [0, 1] that a packet is lost on the way (it has used the link's rate).
+    /// Probability in [0, 1] that a packet is lost on the way, after it has used the link's rate.
     pub loss: f64,
     /// Probability in [0, 1] that a packet is late, so that others overtake it.
     pub reorder: f64,
-    /// By how much it is late at most; the extra delay is uniform up to this.
+    /// Largest extra delay of a late packet. The extra delay is uniform up to this.
     pub reorder_delay: Duration,
     /// Probability in [0, 1] that a packet arrives twice.
     pub duplicate: f64,
 }
 
 impl LinkConfig {
-    /// Whether there can be such a link.
+    /// Checks whether such a link can exist.
     ///
     /// # Errors
-    /// Names the field that cannot be.
+    /// Names the invalid field.
     pub fn check(&self) -> Result<(), InvalidLink> {
         if self.rate_bits_per_s == Some(0) {
             return Err(InvalidLink::ZeroRate);
@@ -77,7 +77,7 @@ impl LinkConfig {
 /// Why a [`LinkConfig`] describes no link.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum InvalidLink {
-    /// A link with rate 0 would never send; one that is down is made by [`Link::set_up`].
+    /// A link with rate 0 would never send. [`Link::set_up`] cuts a link.
     #[error("rate_bits_per_s must be positive")]
     ZeroRate,
     /// A probability is outside [0, 1] or not a number.
@@ -85,23 +85,23 @@ pub enum InvalidLink {
     Probability {
         /// The field of [`LinkConfig`].
         field: &'static str,
-        /// What it held.
+        /// The field's value.
         value: f64,
     },
-    /// Packets shall be late, but by nothing.
+    /// Packets would be late by nothing.
     #[error("reorder needs a positive reorder_delay")]
     ReorderWithoutDelay,
 }
 
-/// What becomes of one packet.
+/// Fate of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// It arrives.
+    /// The packet arrives.
     Deliver {
-        /// When, at the far end; never before a packet offered earlier, unless one of the two is late.
+        /// Arrival time at the far end. Never before a packet that was offered earlier, unless one of the two is late.
         at: Instant,
-        /// When a second copy arrives, if there is one.
+        /// Arrival time of a second copy, if there is one.
         copy_at: Option<Instant>,
     },
     /// Lost on the way, by chance.
@@ -113,7 +113,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// What a trace says of it; empty if the packet simply arrives.
+    /// The fate as a trace shows it. Empty if the packet simply arrives.
     pub const fn fate(&self) -> &'static str {
         match self {
             Self::Deliver { copy_at: None, .. } => "",
@@ -129,21 +129,21 @@ impl Verdict {
 #[derive(Clone, Debug)]
 pub struct Link {
     config: LinkConfig,
-    /// The configured delay; arithmetic on a `Duration` costs more than all the rest of a packet.
+    /// The configured delay in nanoseconds. Arithmetic on a `Duration` costs more than all the rest of a packet.
     delay_nanos: u64,
-    /// Whether nothing is left to chance.
+    /// Whether the link makes no random choices.
     is_certain: bool,
     up: bool,
-    /// When the packet accepted last has been sent.
+    /// When the last accepted packet has been sent.
     idle_at: Fraction,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// How long the packet before took, because the next one is often as long.
+    /// Sending time of the packet before. The next packet is often as long.
     pace: Pace,
     rng: Xoshiro256PlusPlus,
 }
 
-/// How long a packet of `bytes` bytes takes: `nanos` + `rest` / rate.
+/// Sending time of a packet of `bytes` bytes: `nanos` + `rest` / rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     bytes: usize,
@@ -151,8 +151,8 @@ struct Pace {
     rest: u64,
 }
 
-/// A point in time between two nanoseconds: above, nanoseconds; below, the rest in units of 1 ns / rate, so that a
-/// packet's duration, bits · 10⁹ / rate, is never rounded. One number, because it is compared for every packet.
+/// A point in time between two nanoseconds. The upper half is nanoseconds; the lower half is the rest in units of 1 ns / rate, so
+/// a packet's duration, bits · 10⁹ / rate, is never rounded. A single number, because it is compared for every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Fraction(u128);
 
@@ -163,10 +163,10 @@ struct Waiting {
 }
 
 impl Link {
-    /// A link that is up and idle. Its chances are drawn from `seed` alone: the same offers get the same verdicts.
+    /// A link that is up and idle. `seed` alone decides its random choices: the same offers get the same verdicts.
     ///
     /// # Errors
-    /// Names the field of the configuration that cannot be.
+    /// Names the invalid field of the configuration.
     pub fn new(config: LinkConfig, seed: u64) -> Result<Self, InvalidLink> {
         config.check()?;
         Ok(Self {
@@ -182,7 +182,7 @@ impl Link {
         })
     }
 
-    /// What becomes of a packet of `bytes` bytes that comes to the near end at `now`. `now` never goes back.
+    /// Decides the fate of a packet of `bytes` bytes that comes to the near end at `now`. `now` never goes back.
     /// Takes constant time, amortised.
     pub fn offer(&mut self, now: Instant, bytes: usize) -> Verdict {
         if !self.up {
@@ -207,10 +207,10 @@ impl Link {
         Verdict::Deliver { at, copy_at }
     }
 
-    /// From now on the link is like that; what waits goes on waiting.
+    /// Changes the configuration. Packets that wait keep waiting.
     ///
     /// # Errors
-    /// Names the field of the configuration that cannot be.
+    /// Names the invalid field of the configuration.
     pub fn set_config(&mut self, config: LinkConfig) -> Result<(), InvalidLink> {
         config.check()?;
         self.delay_nanos = nanos(config.delay);
@@ -220,7 +220,7 @@ impl Link {
         Ok(())
     }
 
-    /// Connects or cuts the link. A cut one forgets what was waiting; the caller drops what was on the way.
+    /// Connects or cuts the link. A cut link forgets the waiting packets; the caller drops the packets on the way.
     pub fn set_up(&mut self, up: bool) {
         self.up = up;
         if !up {
@@ -230,7 +230,7 @@ impl Link {
         }
     }
 
-    /// How many packets wait at `now`, and their bytes, not counting the one that is being sent. `now` never goes back.
+    /// Number of packets that wait at `now`, and their bytes, not counting the packet that is being sent. `now` never goes back.
     pub fn waiting(&mut self, now: Instant) -> (usize, usize) {
         self.leave(now);
         (self.waiting.len(), self.waiting_bytes)
@@ -241,8 +241,8 @@ impl Link {
         self.up
     }
 
-    /// Puts the packet behind those before it and returns when it has been sent (the whole nanosecond before);
-    /// `None` if it would have to wait and there is no room.
+    /// Queues the packet and returns when it has been sent, rounded down to a nanosecond. `None` if the packet would have to wait
+    /// and there is no room.
     fn send(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
         let Some(rate) = self.config.rate_bits_per_s else {
             return Some(now);
@@ -297,13 +297,13 @@ impl Link {
         self.delay_nanos.saturating_add(nanos(extra))
     }
 
-    /// Draws only where there is a choice, so that options which are off do not shift the others' chances.
+    /// Draws only where there is a choice, so that unused options do not shift the draws of the others.
     fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.rng.random_bool(probability)
     }
 }
 
-/// `nanos` nanoseconds after `instant`; saturates after 584 years.
+/// The time `nanos` nanoseconds after `instant`. Saturates after 584 years.
 const fn later(instant: Instant, nanos: u64) -> Instant {
     Instant::from_nanos(instant.as_nanos().saturating_add(nanos))
 }
@@ -327,7 +327,7 @@ impl Fraction {
         Instant::from_nanos((self.0 >> 64) as u64)
     }
 
-    /// When a packet has been sent whose sending starts here.
+    /// The time at which a packet has been sent whose sending starts here.
     #[allow(clippy::cast_possible_truncation)] // the lower half
     const fn after(self, pace: Pace, rate: u64) -> Self {
         let (rest, overflows) = (self.0 as u64).overflowing_add(pace.rest);

@@ -7,19 +7,19 @@ use std::net::SocketAddr;
 use proto::Seq;
 use proto::packet::Segment;
 
-/// The numbers of the SYNs seen, by source and destination.
+/// Sequence numbers of the SYNs that were seen, by source and destination.
 pub type Origins = BTreeMap<(SocketAddr, SocketAddr), Seq>;
 
 /// A segment with numbers relative to the SYNs, where those are known.
 pub struct Notation<'a> {
-    /// What is shown.
+    /// The segment.
     pub segment: &'a Segment<'a>,
-    /// From where on numbers are counted.
+    /// Numbers from which sequence numbers are counted.
     pub origins: &'a Origins,
 }
 
 impl Notation<'_> {
-    /// A number of our direction, or of the other one.
+    /// A number relative to the SYN of the segment's own direction (`ours`), or of the other one.
     fn relative(&self, seq: Seq, ours: bool) -> u32 {
         let Segment {
             source, destination, ..

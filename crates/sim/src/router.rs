@@ -7,7 +7,7 @@ use proto::Instant;
 
 use crate::world::{Node, Output, Port};
 
-/// Forwards each packet by its destination address; one for an unknown destination is dropped.
+/// Forwards each packet by its destination address. Drops packets for unknown destinations.
 #[derive(Debug, Default)]
 pub struct Router {
     routes: BTreeMap<IpAddr, Port>,
@@ -53,8 +53,8 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// A node in the middle of a cable, with port 0 at one side and port 1 at the other: it sees every packet and decides
-/// which go on.
+/// A node in the middle of a cable, with port 0 at one side and port 1 at the other. The tap sees every packet and decides which
+/// packets continue.
 pub struct Tap {
     judge: Judge,
     outputs: VecDeque<Output>,
@@ -65,14 +65,14 @@ type Judge = Box<dyn FnMut(Instant, Port, &[u8]) -> Pass>;
 /// What a [`Tap`] does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// It leaves at the other side.
+    /// The packet leaves at the other side.
     Forward,
-    /// It is gone.
+    /// The packet is dropped.
     Drop,
 }
 
 impl Tap {
-    /// A tap that asks `judge` about each packet; the port is the one through which it came in.
+    /// A tap that asks `judge` about each packet. The port is the one through which the packet came in.
     pub fn new(judge: impl FnMut(Instant, Port, &[u8]) -> Pass + 'static) -> Self {
         Self {
             judge: Box::new(judge),

@@ -17,7 +17,7 @@ impl Fence {
         Self { config, names }
     }
 
-    /// Runs the command for `question`: if it ends with 0 within its time, the peer is off.
+    /// Runs the command for `question`. If it exits with 0 in time, the peer is off.
     pub fn run(&self, question: Question, outbox: Outbox) {
         let (config, names, outside) = (self.config.clone(), self.names.clone(), outbox.clone());
         let fence = move || outbox.tell(question, fence(&config, &names, question));

@@ -1,4 +1,4 @@
-//! The members of an etcd cluster, asked one after the other: a member that hangs or is gone costs a part of the time, not the
+//! The members of an etcd cluster, asked one after the other. A member that hangs or is gone costs part of the time, but not the
 //! answer.
 
 use std::cell::{Cell, RefCell};
@@ -11,16 +11,16 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::config;
 
-/// Between two rounds through all members.
+/// Time between two rounds through all members.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The members. Which one answered last is asked first.
+/// The members. The member that answered last is asked first.
 pub struct Members {
     endpoints: Vec<String>,
     options: ConnectOptions,
     clients: RefCell<Vec<Option<Client>>>,
     preferred: Cell<usize>,
-    /// So long one member has to answer.
+    /// How long one member may take to answer.
     patience: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Members {
     /// been carried out although it was not answered.
     ///
     /// # Errors
-    /// The last member's, with its name.
+    /// The error of the member asked last, with its URL.
     pub async fn ask<T, F>(
         &self,
         deadline: Instant,
@@ -83,7 +83,7 @@ impl Members {
                     Ok(Err(error)) => error.to_string(),
                     Err(_) => format!("no answer within {:?}", self.patience),
                 };
-                // The connection may lead nowhere: the next question has a new one.
+                // The connection may be dead, so the next question opens a new one.
                 self.clients.borrow_mut()[index] = None;
                 if Instant::now() >= deadline {
                     return Err(format!("{}: {reason}", self.endpoints[index]));

@@ -1,8 +1,8 @@
-//! Who says that this node may speak beyond its lease: nobody (`assume = "fail-stop"`), a witness (`[witness]`), or a command that
-//! switches the peer off (`[fence]`).
+//! The arbiter says whether this node may speak beyond its lease. It is nobody (`assume = "fail-stop"`), a witness (`[witness]`), or a
+//! command that switches the peer off (`[fence]`).
 //!
-//! The agent asks and goes on; the answer comes later, within a bounded time, and wakes it. Whether to ask, and what an answer
-//! means, is decided elsewhere (`proto`).
+//! The agent asks and goes on; the answer comes later, within a bounded time, and wakes it. `proto` decides
+//! whether to ask, and what an answer means.
 
 mod fence;
 mod members;
@@ -22,12 +22,12 @@ use crate::control::{ArbiterKind, WitnessStatus};
 use fence::Fence;
 use witness::Witness;
 
-/// The wish to speak for `service` in `epoch`.
+/// The question whether this node may speak for `service` in `epoch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
-    /// For this service.
+    /// The service.
     pub service: ServiceIndex,
-    /// In this epoch.
+    /// The epoch.
     pub epoch: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct Outbox {
 
 impl Outbox {
     fn tell(&self, question: Question, verdict: Verdict) {
-        // The agent that does not listen any more has ended.
+        // Fails only if the agent has ended.
         let _ = self.answers.send((question, verdict));
         (self.wake)();
     }
@@ -54,15 +54,15 @@ impl Outbox {
 pub struct Names {
     /// This node.
     pub node: String,
-    /// The other one.
+    /// The peer.
     pub peer: String,
-    /// Where that is.
+    /// The peer's address.
     pub peer_address: IpAddr,
     /// The services by index.
     pub services: Vec<String>,
 }
 
-/// The one who is asked.
+/// The configured kind of arbiter.
 enum Judge {
     FailStop,
     Witness(Witness),
@@ -74,7 +74,7 @@ pub struct Arbiter {
     judge: Judge,
     outbox: Outbox,
     answers: Receiver<Answer>,
-    /// What is not answered yet.
+    /// Questions that are not answered yet.
     asked: BTreeSet<Question>,
 }
 
@@ -114,7 +114,7 @@ impl Arbiter {
         })
     }
 
-    /// Asks, and does not wait. What is asked already is not asked again.
+    /// Asks without waiting. A question that is still open is not asked again.
     pub fn confirm(&mut self, question: Question) {
         if !self.asked.insert(question) {
             return;
@@ -133,12 +133,12 @@ impl Arbiter {
         Some((question, verdict))
     }
 
-    /// Whether it has not answered yet.
+    /// Whether a question is open.
     pub fn is_asked(&self) -> bool {
         !self.asked.is_empty()
     }
 
-    /// Who is asked.
+    /// The kind of arbiter.
     pub fn kind(&self) -> ArbiterKind {
         match self.judge {
             Judge::FailStop => ArbiterKind::FailStop,
@@ -147,7 +147,7 @@ impl Arbiter {
         }
     }
 
-    /// How the witness is, if there is one.
+    /// The state of the witness, if there is one.
     pub fn witness(&self) -> Option<WitnessStatus> {
         match &self.judge {
             Judge::Witness(witness) => Some(witness.status()),

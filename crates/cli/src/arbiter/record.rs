@@ -1,9 +1,9 @@
-//! What the witness keeps of a service, and what follows from it.
+//! The witness's record of a service, and the verdict that follows from it.
 
 use proto::standing::Verdict;
 use serde::{Deserialize, Serialize};
 
-/// Who has the latest epoch that was given away.
+/// The owner of the latest epoch that was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub epoch: u64,
@@ -12,9 +12,9 @@ pub struct Record {
     pub at: u64,
 }
 
-/// What `stored` says to `node`, which wants `epoch`. Nothing if it may try to take it.
+/// The verdict of `stored` for `node`, which wants `epoch`. `None` if the node may try to take the epoch.
 ///
-/// A node that has the epoch already is told so again: the first answer may have been lost.
+/// A node that already has the epoch is granted it again: the first answer may have been lost.
 pub fn judge(stored: &Record, node: &str, epoch: u64) -> Option<Verdict> {
     if stored.epoch == epoch && stored.owner == node {
         return Some(Verdict::Granted);

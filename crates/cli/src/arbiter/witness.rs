@@ -1,12 +1,12 @@
 //! The witness: an etcd cluster that gives each epoch of a service to one node.
 //!
 //! ```text
-//! /<cluster>/services/<service>   {"epoch", "owner", "at"}               stays: whoever speaks does not depend on etcd being up
-//! /<cluster>/nodes/<node>         {"peer", "peer_address", "services"}  with an etcd lease: who is there, for people
+//! /<cluster>/services/<service>   {"epoch", "owner", "at"}               stays: a node that speaks does not depend on etcd being up
+//! /<cluster>/nodes/<node>         {"peer", "peer_address", "services"}  with an etcd lease: which nodes are there, for people
 //! ```
 //!
-//! An epoch is taken by comparing and setting in one transaction, so one node gets it. A node that does not know whether its
-//! transaction was carried out reads what is stored before it says anything. All of this happens on a thread of its own.
+//! A node takes an epoch by compare-and-set in one transaction, so only one node gets it. A node that does not know whether its
+//! transaction was carried out reads the stored record before it answers. All of this happens on a thread of its own.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -29,12 +29,12 @@ use super::{Names, Outbox, Question};
 use crate::config;
 use crate::control::{OwnerStatus, WitnessStatus};
 
-/// After so many seconds of silence a node is not shown any more.
+/// Lifetime of a node's sign of life in etcd, in seconds. A node that is silent for longer is no longer shown.
 const LEASE_SECONDS: i64 = 10;
-/// Between two signs of life, and two looks at what others have stored.
+/// Time between two signs of life, and between two looks at what others have stored.
 const RHYTHM: Duration = Duration::from_secs(3);
 
-/// What the thread is told.
+/// A message to the witness's thread.
 enum Order {
     Ask(Question),
     Stop,
@@ -47,11 +47,11 @@ pub struct Witness {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the witness said last.
+/// The state of the witness, for `status`.
 #[derive(Default)]
 struct View {
     answered: Option<std::time::Instant>,
-    /// Nothing while it answers.
+    /// `None` while it answers.
     error: Option<String>,
     owners: BTreeMap<String, OwnerStatus>,
     nodes: Vec<String>,
@@ -67,7 +67,7 @@ struct Presence<'a> {
 }
 
 impl Witness {
-    /// Starts the thread. That etcd cannot be reached is no error: it is shown.
+    /// Starts the thread. It is no error if etcd cannot be reached; the status shows it.
     ///
     /// # Errors
     /// If certificates cannot be read, or there is no thread.
@@ -104,7 +104,7 @@ impl Witness {
         let _ = self.orders.send(Order::Ask(question));
     }
 
-    /// How it is.
+    /// The state of the witness.
     pub fn status(&self) -> WitnessStatus {
         let view = lock(&self.view);
         let nanos = |age: Duration| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
@@ -119,7 +119,7 @@ impl Witness {
 }
 
 impl Drop for Witness {
-    /// Takes back this node's sign of life, for a bounded time.
+    /// Removes this node's sign of life, within a bounded time.
     fn drop(&mut self) {
         let _ = self.orders.send(Order::Stop);
         if let Some(thread) = self.thread.take() {
@@ -143,7 +143,7 @@ async fn serve(cluster: Rc<Cluster>, outbox: Outbox, mut orders: UnboundedReceiv
         });
     }
     presence.abort();
-    let _ = presence.await; // else it might still appear after having left
+    let _ = presence.await; // else it might store the sign of life again after `leave`
     cluster.leave().await;
 }
 
@@ -180,7 +180,7 @@ impl Cluster {
         }
     }
 
-    /// Takes `epoch` if nobody has it. It says what is stored, never what it believes to have stored.
+    /// Takes `epoch` if no node has it. The verdict comes only from a stored record that was read back.
     async fn take(&self, service: &str, epoch: u64, deadline: Instant) -> Result<Verdict, String> {
         let key = format!("{}/services/{service}", self.prefix);
         let node = self.names.node.as_str();
@@ -201,7 +201,7 @@ impl Cluster {
                     .map_or(0, |since| since.as_secs()),
             };
             let value = serde_json::to_vec(&record).expect("a record has a JSON form");
-            // Whether it was carried out is read back, also if it was answered: there is one way to an answer.
+            // Even an answered transaction is read back, so there is only one path to a verdict.
             self.ask(deadline, |mut client| {
                 let unchanged = Compare::mod_revision(key.as_str(), CompareOp::Equal, revision);
                 let put = TxnOp::put(key.as_str(), value.clone(), None);
@@ -228,7 +228,7 @@ impl Cluster {
         Ok(Some(Stored { record, revision }))
     }
 
-    /// As [`Members::ask`]; what comes of it is noted.
+    /// As [`Members::ask`]; records the outcome for `status`.
     async fn ask<T, F>(&self, deadline: Instant, request: impl FnMut(Client) -> F) -> Result<T, String>
     where
         F: Future<Output = Result<T, Error>>,
@@ -252,7 +252,7 @@ impl Cluster {
         outcome
     }
 
-    /// Says that this node is there: with `lease` if it is still good, else with a new one.
+    /// Stores this node's sign of life: keeps `lease` alive if it is still valid, else takes a new one.
     async fn appear(&self, lease: Option<i64>) -> Result<i64, String> {
         let deadline = Instant::now() + self.timeout;
         if let Some(lease) = lease {
@@ -288,7 +288,7 @@ impl Cluster {
         .await
     }
 
-    /// Looks at what all nodes have stored, for people.
+    /// Reads what all nodes have stored, for `status`.
     async fn look(&self) -> Result<(), String> {
         let deadline = Instant::now() + self.timeout;
         let prefix = format!("{}/", self.prefix);
@@ -315,7 +315,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Takes back the sign of life, if that can be done.
+    /// Removes the sign of life, if possible.
     async fn leave(&self) {
         let (deadline, key) = (Instant::now() + self.timeout, self.node_key());
         let gone = self.ask(deadline, |mut client| {
@@ -330,18 +330,18 @@ impl Cluster {
     }
 }
 
-/// Signs of life and looks, in a rhythm.
+/// Stores the sign of life and reads the others', every [`RHYTHM`].
 async fn keep_presence(cluster: Rc<Cluster>) {
     let mut lease = None;
     loop {
-        // What failed was noted.
+        // `ask` has recorded any failure.
         lease = cluster.appear(lease).await.ok().or(lease);
         let _ = cluster.look().await;
         tokio::time::sleep(RHYTHM).await;
     }
 }
 
-/// Asks every member once, each for itself: what is wrong with it.
+/// Asks every member separately. Returns the faults of those that do not answer.
 ///
 /// # Errors
 /// If certificates cannot be read.

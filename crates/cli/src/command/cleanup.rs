@@ -1,4 +1,4 @@
-//! `steadfast cleanup`: what a dead daemon left is found and removed.
+//! `steadfast cleanup`: finds and removes what a dead daemon left.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -47,7 +47,7 @@ pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether it lives its lock tells, and that is with its state.
+/// The error for a node whose state is elsewhere. Only the lock, which is in the state directory, shows whether the node is alive.
 fn is_elsewhere(node: &Node) -> String {
     let Node { name, state_dir } = node;
     let state_dir = state_dir.display();
@@ -62,7 +62,7 @@ fn traces() -> Result<BTreeSet<String>, network::Error> {
     Ok(names)
 }
 
-/// Cleans up after a dead node. The number of the daemon's process if the node is alive.
+/// Cleans up after a dead node. If the node is alive, returns its daemon's process number.
 fn clean_up_after(node: &Node) -> Result<Option<String>, Failure> {
     let lock = match Lock::take(&node.state_dir, lock::DAEMON) {
         Ok(lock) => lock,
@@ -71,7 +71,7 @@ fn clean_up_after(node: &Node) -> Result<Option<String>, Failure> {
     };
     remove(node)?;
     drop(lock);
-    // What others have put there stays.
+    // Fails if others have put files there; those stay.
     let _ = std::fs::remove_dir(&node.state_dir);
     eprintln!("node {}: nothing is left of it", node.name);
     Ok(None)
@@ -100,7 +100,7 @@ fn remove(node: &Node) -> anyhow::Result<()> {
     }
 }
 
-/// The interfaces on which the node's wire may hang: those of its journal; if that is lost, all, unless another node may
+/// The interfaces to which the node's wire may be attached: those of its journal; if that is lost, all, unless another node may
 /// have its wire there.
 fn interfaces(node: &Node, journal: &Path) -> anyhow::Result<Vec<network::Interface>> {
     let mut interfaces = network::interfaces()?;

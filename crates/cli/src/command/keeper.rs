@@ -8,7 +8,7 @@ use super::run::start_log;
 use super::{Failure, LogFormat};
 use crate::lock::{self, Lock, LockError};
 
-/// Keeps connections until it is stopped, or has none and no agent. Its lock tells `cleanup` that it is there.
+/// Keeps connections until it is stopped, or has no connection and no agent. Its lock shows `cleanup` that it is alive.
 pub(super) fn keep(socket: PathBuf, state_dir: &Path) -> Result<(), Failure> {
     start_log(LogFormat::Text)?;
     let lock = Lock::take(state_dir, lock::KEEPER).map_err(|error| match error {

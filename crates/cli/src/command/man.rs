@@ -1,4 +1,4 @@
-//! The manual pages, from the same words as `--help`.
+//! The manual pages, generated from the `--help` texts.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(super) fn write(out: &Path) -> Result<(), Failure> {
     Ok(write().with_context(|| format!("writing the manual pages into {}", out.display()))?)
 }
 
-/// The pages of `command` and of all below it, in the section of what is for the system's administrator.
+/// Writes the pages of `command` and of all commands below it, in the section for system administration (8).
 fn pages(command: &Command, out: &Path) -> std::io::Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         pages(below, out)?;

@@ -182,12 +182,12 @@ enum LogFormat {
     Json,
 }
 
-/// What the commands hand over to.
+/// The functions that the commands call.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// Runs the node until it is told to stop.
     pub run: fn(&Start<'_>) -> anyhow::Result<()>,
-    /// Names what this kernel lacks to run the node.
+    /// Names the features that this kernel lacks to run the node.
     pub features: fn(&Config) -> Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Which node is meant.
+//! Finds the node that a command is about.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ impl NodeOption {
             });
         }
         if let Some(name) = &self.node {
-            // As in the configuration; else --node ../x is a way out of the folder.
+            // The same characters as in the configuration, so that `--node ../x` cannot leave the directory.
             let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             if name.is_empty() || !name.chars().all(fits) {
                 return Err(Failure::Use(format!("--node {name:?} is not the name of a node")));

@@ -1,4 +1,4 @@
-//! `steadfast handover`, `bypass` and `drain`: given to the node, then looked at until it is done.
+//! `steadfast handover`, `bypass` and `drain`: gives the order to the node, and waits until it is carried out.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use super::show::{choose, no_answer};
 use super::{Config, Failure, NodeOption};
 use crate::control::{self, Order, ServiceStatus};
 
-/// So long a change of roles may take.
+/// How long a change of roles may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Time between two looks at the status.
 const POLL: Duration = Duration::from_millis(20);
 
 pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), Failure> {

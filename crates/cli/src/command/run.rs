@@ -10,8 +10,8 @@ use super::{Config, Failure, LogFormat, Program};
 use crate::daemon::{self, Start};
 use crate::lock::{self, Lock, LockError};
 
-/// Checks everything, makes sure that no other daemon runs this node, and runs it. If this program has taken the place of another one
-/// in this process, the lock is here already.
+/// Checks everything, makes sure that no other daemon runs this node, and runs it. After an upgrade
+/// in place, this process already has the lock.
 pub(super) fn run(program: &Program, file: &Path, without_peer: bool, log: LogFormat) -> Result<(), Failure> {
     daemon::block_signal()?;
     start_log(log)?;
@@ -47,7 +47,7 @@ fn second(node: &str, pid: &str) -> Failure {
     ))
 }
 
-/// From here on events are written to stderr.
+/// Starts writing log events to stderr.
 pub(super) fn start_log(format: LogFormat) -> Result<(), Failure> {
     let filter = match std::env::var("STEADFAST_LOG") {
         Ok(level) => EnvFilter::try_new(&level).map_err(|error| {

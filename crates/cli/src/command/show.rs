@@ -19,7 +19,7 @@ use crate::control::{
     WitnessStatus,
 };
 
-/// States that are shown of a node's history.
+/// Maximum number of states shown of a node's history.
 const HISTORY_SHOWN: usize = 4;
 
 pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), Failure> {
@@ -69,7 +69,7 @@ pub(super) fn no_answer(error: ClientError) -> Failure {
     }
 }
 
-/// To stdout; a reader who has seen enough is no error.
+/// Prints to stdout. A reader that closes the pipe early is no error.
 fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),
@@ -81,7 +81,7 @@ fn to_json(answer: &impl Serialize) -> String {
     serde_json::to_string(answer).expect("the answers have string keys only") + "\n"
 }
 
-/// The node for people; `now_ns` is of the clock of the takeovers' times.
+/// The node's status as text. `now_ns` is of the same clock as the times of takeovers.
 pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
     let Status {
         node,
@@ -156,7 +156,7 @@ fn peer_text(peer: &PeerStatus) -> String {
     format!("peer {} at {}: {alive}, {heard}{key}", peer.name, peer.address)
 }
 
-/// Nothing if there is one link and every datagram counts.
+/// The links and the refused datagrams; empty if there is one link and no datagram was refused.
 fn links_text(peer: &PeerStatus) -> String {
     let mut text = String::new();
     if peer.links.len() > 1 {
@@ -180,7 +180,7 @@ fn links_text(peer: &PeerStatus) -> String {
     text
 }
 
-/// Who gives the right to speak; nothing if nobody does.
+/// The arbiter, which gives the right to speak; empty under fail-stop.
 fn arbiter_text(arbiter: ArbiterKind, witness: Option<&WitnessStatus>) -> String {
     let Some(witness) = witness else {
         return match arbiter {
@@ -216,7 +216,7 @@ fn application_text(application: Server) -> &'static str {
     }
 }
 
-/// What does not fit into one line with the other services.
+/// The details of a service that do not fit into its line of the table.
 fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     let mut text = format!("\n{} in detail\n", service.name);
     let mut line = |what: &str, how: String| text += &format!("{what:<13}  {how}\n");
@@ -304,7 +304,7 @@ fn path_text(path: &PathStatus) -> String {
     )
 }
 
-/// What the lease lets this node do: a primary claims, a backup takes over, a survivor speaks.
+/// What the lease allows this node: a primary to claim, a backup to take over, a survivor to speak.
 pub(super) fn lease_text(lease: &LeaseStatus, state: Role) -> Option<String> {
     let configured = milliseconds(lease.configured_ns);
     if let Some(left) = lease.left_ns.map(milliseconds) {
@@ -398,7 +398,7 @@ fn counters_text(service: &ServiceStatus) -> String {
     }
 }
 
-/// The connections for people.
+/// The connections as text.
 pub(super) fn connections_text(connections: &Connections) -> String {
     let mut table = Table::new(&[
         ("SERVICE", Align::Left),
@@ -432,7 +432,7 @@ pub(super) fn connections_text(connections: &Connections) -> String {
     counted(&table, connections.connections.len())
 }
 
-/// What became of those that were taken over, for people.
+/// The connections that were taken over, as text.
 pub(super) fn restored_text(restored: &Restored, now_ns: u64) -> String {
     let mut table = Table::new(&[
         ("SERVICE", Align::Left),

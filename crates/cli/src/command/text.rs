@@ -1,6 +1,6 @@
-//! Text that is read at 3 a.m.: columns that stand one below the other, numbers with units.
+//! Text for operators: aligned columns, and numbers with units.
 
-/// To which side a column's words are moved.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Align {
     Left,
@@ -53,7 +53,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// Bytes in the largest binary unit of which there is one whole: `4.0 MiB`.
+/// Bytes in the largest binary unit that gives at least 1: `4.0 MiB`.
 pub(super) fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(unit) = count.max(1).ilog2().checked_div(10).filter(|unit| *unit > 0) else {

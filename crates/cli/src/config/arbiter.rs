@@ -1,4 +1,4 @@
-//! `assume`, `[witness]`, `[fence]`: who says that this node may speak beyond its lease.
+//! `assume`, `[witness]`, `[fence]`: the arbiter, which says whether this node may speak beyond its lease.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::table::{Reading, Table, integer, list, name, text};
 const WITNESS_TIMEOUT_MS: u64 = 1_000;
 const FENCE_TIMEOUT_MS: u64 = 10_000;
 const CLUSTER: &str = "steadfast";
-/// More endpoints than any etcd cluster has members.
+/// Maximum number of endpoints. No etcd cluster needs more members.
 const ENDPOINTS_MAX: usize = 9;
 
-/// Who says that this node may speak beyond its lease.
+/// The arbiter, which says whether this node may speak beyond its lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Arbiter {
     /// `assume = "fail-stop"`, the default: a node that is silent is dead (CoRAL).
@@ -32,13 +32,13 @@ pub struct Witness {
     pub endpoints: Vec<String>,
     /// `ca`: a PEM file with the certificates that vouch for the members'. Required with `https://`.
     pub ca: Option<PathBuf>,
-    /// `cert`, `key`: PEM files with this node's own certificate and its private key, if the members ask for one.
+    /// `cert`, `key`: PEM files with this node's certificate and private key, if the members require a client certificate.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// `user`, `password`: if etcd's own authentication is on.
+    /// `user`, `password`: needed if etcd's own authentication is on.
     pub user: Option<(String, String)>,
     /// `cluster`: all keys are below `/<cluster>/`. Default `steadfast`.
     pub cluster: String,
-    /// `timeout_ms`: an answer that takes longer is none, 50 to 60,000 ms. Default 1,000 ms.
+    /// `timeout_ms`: an answer that takes longer counts as no answer, 50 to 60,000 ms. Default 1,000 ms.
     pub timeout: Duration,
 }
 
@@ -47,7 +47,7 @@ pub struct Witness {
 pub struct Fence {
     /// `command`: a program and its arguments.
     pub command: Vec<String>,
-    /// `timeout_ms`: it is killed then, and has failed; 50 to 600,000 ms. Default 10,000 ms.
+    /// `timeout_ms`: a command that takes longer is killed, and has failed; 50 to 600,000 ms. Default 10,000 ms.
     pub timeout: Duration,
     /// `delay_ms`: how long this node waits before it runs the command, up to 600,000 ms. Default 0. Of two living nodes that do not
     /// hear each other the one with the shorter delay goes on; the other's must be longer than the command takes.
@@ -55,7 +55,7 @@ pub struct Fence {
 }
 
 impl Witness {
-    /// Whether what is said to its members is encrypted. They are alike in that.
+    /// Whether the connections to its members are encrypted. All members are alike in this.
     pub fn is_private(&self) -> bool {
         self.endpoints.iter().all(|url| url.starts_with(HTTPS))
     }
@@ -97,7 +97,7 @@ pub(super) fn arbiter(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Arbiter 
     witness.or(fence).unwrap_or_default()
 }
 
-/// Nothing if the table is absent, nothing inside if it is wrong.
+/// `None` if the table is absent, `Some(None)` if it is wrong.
 fn witness(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Witness>> {
     let value = root.get("witness")?;
     let mut table = Table::begin(reading, "witness".to_owned(), Some(value));

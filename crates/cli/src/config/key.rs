@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// What a key file holds.
+/// The form of a key file, for error messages.
 pub(super) const FORM: &str = "64 hexadecimal digits, as openssl rand -hex 32 makes them";
 
-/// A secret of 32 bytes. It is not shown.
+/// A secret of 32 bytes. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -16,7 +16,7 @@ impl Key {
     /// The key in the file `path`.
     ///
     /// # Errors
-    /// What is wrong with the file, and what is allowed.
+    /// The problem with the file, and the allowed form.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = private(path)?;
         let digits = text.trim_end().as_bytes();
@@ -45,7 +45,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The text of a file with a secret: it is refused if everybody may read it.
+/// The text of a file with a secret. Refused if other users have any access to the file.
 ///
 /// # Errors
 /// What is wrong with the file.

@@ -1,4 +1,4 @@
-//! `[log]`: what the log may cost, and what becomes of a connection whose log is full.
+//! `[log]`: limits of the log, and what happens to a connection whose log is full.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,14 @@ use toml::de::{DeTable, DeValue};
 use super::table::{Reading, Table, integer, narrow, power_of_two, text};
 use super::{AtLimit, Log};
 
-/// At 1.2 GB/s the ring fills to 3–8 MB in normal running; the rest is for a drainer that is held up.
+/// Default size of the ring in MiB. At 1.2 GB/s the ring normally fills to 3–8 MB; the rest is reserve for an agent that is held up.
 const RING_MB: u64 = 64;
 const SYN_RING_KB: u64 = 1024;
 const PER_CONNECTION_MB: u64 = 64;
 const TOTAL_MB: u64 = 2048;
 const SPILL_MB: u64 = 8192;
-/// For large temporary files, on a disk (FHS 3.0, section 5.15), and on every machine.
+/// Default directory for spill files. It is meant for large temporary files, is on a disk (FHS 3.0, section 5.15), and exists on every
+/// machine.
 const SPILL_DIR: &str = "/var/tmp";
 
 const KB: u64 = 1024;

@@ -1,8 +1,8 @@
-//! What the operator wrote, checked once and turned into types.
+//! The operator's configuration, checked once and turned into types.
 //!
-//! The file is TOML and strict: an unknown key is an error. Everything that can be found wrong is found in one
-//! reading, each as file, line, field, what is wrong and what is allowed. A [`Config`] that exists is consistent
-//! in itself; whether this machine and its network agree with it is the business of [`crate::environment`].
+//! The file is TOML and strict: an unknown key is an error. One reading reports all problems, each with file, line, field, what is wrong
+//! and what is allowed. A [`Config`] that exists is consistent in itself; [`crate::environment`] checks whether this machine and its
+//! network agree with it.
 
 mod arbiter;
 mod key;
@@ -38,17 +38,17 @@ pub struct Config {
     pub node: Node,
     /// The other node of the pair.
     pub peer: Peer,
-    /// Who says that this node may speak beyond its lease.
+    /// The arbiter, which says whether this node may speak beyond its lease.
     pub arbiter: Arbiter,
     /// When the peer is declared dead.
     pub detector: Detector,
-    /// What the log may cost.
+    /// Limits of the log.
     pub log: Log,
     /// Where metrics are served; nowhere if the table is absent.
     pub metrics: Option<Metrics>,
     /// The protected services; at least one.
     pub services: Vec<Service>,
-    /// Where in the file each field stands, for problems that are found later.
+    /// The line of each field in the file, for problems that are found later.
     pub places: Places,
 }
 
@@ -72,11 +72,11 @@ pub struct Peer {
     pub name: String,
     /// `address`, or the first of `addresses`: on the service interface.
     pub address: IpAddr,
-    /// `addresses`: 1 to 8 addresses of the peer. Each is a link of its own: what is told to the peer goes to all of them, and what
-    /// arrives first counts. `address` is short for one.
+    /// `addresses`: 1 to 8 addresses of the peer. Each is a link of its own: every message goes to all of them, and the first copy that
+    /// arrives counts. `address` is short for one.
     pub addresses: Vec<IpAddr>,
-    /// `key_file`: a file with the secret that both nodes share, 32 bytes in hexadecimal digits. What is told to the peer is
-    /// authenticated with it. Default: it is not.
+    /// `key_file`: a file with the secret that both nodes share, 32 bytes in hexadecimal digits. Messages to the
+    /// peer are authenticated with it. Default: none, so messages are not authenticated.
     pub key_file: Option<PathBuf>,
     /// `port`: UDP, used by both nodes for heartbeats. Default 7400.
     pub port: u16,
@@ -87,14 +87,14 @@ pub struct Peer {
 pub struct Detector {
     /// `heartbeat_ms`: time between two heartbeats, 1 to 1,000 ms.
     pub heartbeat: Duration,
-    /// `missed`: so many heartbeats in a row must be missing, 2 to 100.
+    /// `missed`: number of heartbeats in a row that must be missing, 2 to 100.
     pub missed: u32,
-    /// `lease_ms`: a primary claims the VIP of a silent backup once 17/16 of this have passed since its last word, and its death is
-    /// declared: so long the backup may be taking over. 0 to 60,000 ms. Default 300 ms.
+    /// `lease_ms`: how long after its last word a silent backup may still be taking over. A primary claims the VIP once 17/16 of this have
+    /// passed since that word, and the backup's death is declared. 0 to 60,000 ms. Default 300 ms.
     pub lease: Duration,
 }
 
-/// `[log]`: what the log may cost.
+/// `[log]`: limits of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
     /// `ring_mb`: the kernel's ring for protected traffic behind its first 16 MiB, in bytes; a power of two. Default 64 MiB.
@@ -105,31 +105,31 @@ pub struct Log {
     pub per_connection_bytes: u64,
     /// `total_mb`: bound of all logs of one service together, in bytes. Default 2 GiB.
     pub total_bytes: u64,
-    /// `at_limit`: of the services that do not say it themselves.
+    /// `at_limit`: for the services that do not set it themselves.
     pub at_limit: AtLimit,
-    /// `spill_dir`: where the files are, without names, of services that spill. Default `/var/tmp`.
+    /// `spill_dir`: directory for the (unnamed) files of services that spill. Default `/var/tmp`.
     pub spill_dir: PathBuf,
     /// `spill_mb`: bound of all files of one service together, in bytes. Default 8 GiB.
     pub spill_bytes: u64,
 }
 
-/// What becomes of a connection whose log is full (`at_limit`).
+/// What happens to a connection whose log is full (`at_limit`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtLimit {
     /// `"unprotect"`: its log is given up.
     #[default]
     Unprotect,
-    /// `"spill"`: its input goes to a file; when that cannot be, it is unprotected.
+    /// `"spill"`: its input goes to a file; if that fails, it is unprotected.
     Spill,
-    /// `"slow"`: its client is slowed before, where waiting helps; where it does not, it is unprotected.
+    /// `"slow"`: its client is slowed before the log is full, if waiting helps; else it is unprotected.
     Slow,
 }
 
 /// `[metrics]`: the endpoint for Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// `listen`: address and TCP port of `/metrics`. One that other hosts can reach is refused unless `remote = true` is written
-    /// too: whoever reaches it can read it.
+    /// `listen`: address and TCP port of `/metrics`. An address that other hosts can reach is refused unless `remote = true` is set
+    /// too, because every host that reaches it can read the metrics.
     pub listen: SocketAddr,
 }
 
@@ -144,7 +144,7 @@ pub struct Service {
     pub port: u16,
     /// `interface`: the network interface on which the VIP and the peer are.
     pub interface: String,
-    /// `policy`: how the application starts again after a takeover.
+    /// `policy`: how the application goes on after a takeover.
     pub policy: Policy,
     /// This node's role, from `primary`, which names the node that runs the application.
     pub role: Role,
@@ -153,7 +153,7 @@ pub struct Service {
     /// `application`: where the local application listens, other than the VIP. Default: the loopback address and
     /// the service's port.
     pub application: SocketAddr,
-    /// `volatile_headers`: reply headers that may differ when a request is executed again, in lower case, beside those that always may
+    /// `volatile_headers`: reply headers that may differ when a request is executed again, in lower case, in addition to those that always may
     /// (`age`, `connection`, `date`, `expires`, `keep-alive`, `server-timing`, `set-cookie`, `x-correlation-id`, `x-request-id`,
     /// `x-response-time`, `x-runtime`); `http` only. Default `["date"]`, which adds nothing.
     pub volatile_headers: Vec<String>,
@@ -161,34 +161,35 @@ pub struct Service {
     /// `"safe"` methods, `"idempotent"` ones and requests with an `Idempotency-Key`, `"all"`, or a list of methods and
     /// `"Idempotency-Key"`; `http` only. Default `"idempotent"`.
     pub reexecute: Reexecute,
-    /// `cut_replies`: whether of a reply that was cut the survivor's application is asked for the `"rest"`, where the reply takes ranges
-    /// and a strong `ETag` identifies its content, or makes the `"whole"` again, which is compared; `http` only. Default `"rest"`.
+    /// `cut_replies`: what the survivor's application is asked for when a reply was cut. `"rest"`: the missing part, if the reply takes
+    /// ranges and a strong `ETag` identifies its content. `"whole"`: the whole reply again, which is compared. `http` only. Default `"rest"`.
     pub cut_replies: CutReplies,
     /// `after_takeover`: whether connections that were taken over stay relayed (`"keep"`), or end with their next reply
     /// (`"close"`), so that their clients connect anew to the application itself; `http` only. Default `"keep"`.
     pub after_takeover: AfterTakeover,
-    /// `opaque`: what becomes of connections that do not speak HTTP/1, or change to another protocol: they are `"unprotected"`, or
+    /// `opaque`: what happens to connections that do not speak HTTP/1, or change to another protocol: they are `"unprotected"`, or
     /// followed by a `"replica"`; `http` only. Default `"unprotected"`.
     pub opaque: Opaque,
     /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end. Default: none.
     pub crash_exit_codes: Vec<u8>,
-    /// `commit`: what must be logged before what is released.
+    /// `commit`: which packets must be logged before which are released.
     pub commit: Commit,
-    /// `at_limit`: what becomes of a connection whose log is full. Default: what `[log]` says.
+    /// `at_limit`: what happens to a connection whose log is full. Default: `at_limit` of `[log]`.
     pub at_limit: AtLimit,
     /// `claim_ping`: hosts outside of the pair, of the VIP's family. A primary whose backup is gone speaks alone once they
-    /// answer pings from the VIP, under fail-stop for as long as the peer's silence is its death. Default: the gateways on the service interface.
+    /// answer pings from the VIP; under fail-stop, for as long as the peer's silence counts as its death. Default: the gateways on the
+    /// service interface.
     pub claim_ping: Vec<IpAddr>,
-    /// `on_deposed`: a command and its arguments, run when the peer has taken over from this node what it served.
+    /// `on_deposed`: a command and its arguments, run when the peer has taken over what this node served.
     pub on_deposed: Vec<String>,
-    /// `state_sync` and its bounds; policy `replica` only. Default: none, so a server that has just started is taken to have all the
+    /// `state_sync` and its bounds; policy `replica` only. Default: none; then a server that has just started is assumed to have all
     /// state that matters.
     pub state_sync: Option<StateSync>,
-    /// `[service.health]`: how the application is asked whether it still works. Default: it is not asked.
+    /// `[service.health]`: the health probe of the application. Default: none.
     pub health: Option<Health>,
 }
 
-/// How the state of a replica's server is made the primary's when its node comes back.
+/// How a replica's server gets the primary's state when its node comes back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateSync {
     /// `state_sync`: a command and its arguments, run on the node that is the wire.
@@ -206,15 +207,15 @@ pub struct Health {
     pub interval: Duration,
     /// `timeout_ms`: how long an answer may take, 1 to 60,000 ms. Default 1,000 ms.
     pub timeout: Duration,
-    /// `failures`: so many questions in a row must fail, 1 to 100. Default 3.
+    /// `failures`: number of questions in a row that must fail, 1 to 100. Default 3.
     pub failures: u32,
-    /// `send`: what is said on a new connection to the application. Default nothing.
+    /// `send`: text that is sent on a new connection to the application. Default nothing.
     pub send: String,
     /// `expect`: how the answer begins. Default: nothing, so an accepted connection is enough.
     pub expect: String,
 }
 
-/// A node's part for a service when the pair meets for the first time, and in the operator's words ever after.
+/// A node's role for a service when the pair first meets, and later its role in the operator's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -233,7 +234,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// How the application starts again after a takeover (`policy`).
+/// How the application goes on after a takeover (`policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
@@ -253,17 +254,17 @@ pub enum CutReplies {
     Whole,
 }
 
-/// What becomes of connections that were taken over (`after_takeover`).
+/// What happens to connections that were taken over (`after_takeover`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterTakeover {
     /// They are relayed until they end.
     #[default]
     Keep,
-    /// The next reply that can says `Connection: close`, and ends them.
+    /// The next reply that can carry `Connection: close` does so, and ends them.
     Close,
 }
 
-/// What becomes of connections that do not speak HTTP/1 (`opaque`).
+/// What happens to connections that do not speak HTTP/1 (`opaque`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Opaque {
     /// They are served, and end with their node.
@@ -273,7 +274,7 @@ pub enum Opaque {
     Replica,
 }
 
-/// What must be logged before what is released (`commit`).
+/// Which packets must be logged before which are released (`commit`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
     /// Both directions pass the wire (FT-TCP's PRS).
@@ -281,10 +282,10 @@ pub enum Commit {
 }
 
 impl Service {
-    /// The header fields of `volatile_headers`, and those that always are.
+    /// The header fields of `volatile_headers`, and those that are always volatile.
     ///
     /// # Panics
-    /// If one frames or identifies a reply: no [`Config`] that was read has such a one.
+    /// If a header frames or identifies a reply. No [`Config`] that was read has such a header.
     pub fn volatile(&self) -> Volatile {
         Volatile::with(self.volatile_headers.iter().map(String::as_str)).expect("checked when it was read")
     }
@@ -305,16 +306,16 @@ impl Config {
     /// Reads and checks the file `path`.
     ///
     /// # Errors
-    /// Everything that is wrong in the file, or that it cannot be read.
+    /// All problems in the file, or that it cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
         Self::parse(path, &text)
     }
 
-    /// Checks `text`, which stands in the file `path`.
+    /// Checks `text`, the contents of the file `path`.
     ///
     /// # Errors
-    /// Everything that is wrong in the text.
+    /// All problems in the text.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         parse::config(path, text)
     }

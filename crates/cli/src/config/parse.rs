@@ -17,7 +17,7 @@ use super::{
     Peer, Policy, Problem, Role, STATE_ROOT, Service, StateSync, arbiter, log, relations,
 };
 
-/// The file's tables, and the one key outside of them.
+/// The file's tables, and the only top-level key (`assume`).
 const TABLES: &[&str] = &[
     "assume", "node", "peer", "witness", "fence", "detector", "log", "metrics", "service",
 ];
@@ -27,7 +27,7 @@ const LINKS_MAX: usize = 8;
 
 const AGENT_TIMEOUT_MS: u64 = 1_000;
 
-/// Detection in 20 ms × 4 = 80 ms: with the takeover below the client's smallest retransmission timeout (200 ms).
+/// Detection takes 20 ms × 4 = 80 ms. Together with the takeover it stays below the client's smallest retransmission timeout (200 ms).
 const HEARTBEAT_MS: u64 = 20;
 const MISSED: u64 = 4;
 
@@ -40,7 +40,7 @@ const HEALTH_FAILURES: u64 = 3;
 const STATE_SYNC_TIMEOUT_MS: u64 = 10_000;
 const STATE_SYNC_HOLD_MS: u64 = 500;
 
-/// The longest path that a Unix socket can have (`sun_path`, with its final zero).
+/// Maximum length of a Unix socket's path in bytes: the size of `sun_path`, less its final zero.
 const SOCKET_PATH: usize = 107;
 
 /// Reads the whole file.
@@ -203,7 +203,7 @@ fn yes_or_no(value: &DeValue<'_>) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| expected("true or false", value))
 }
 
-/// A service as far as its own table tells; what depends on other tables is added by [`relations`].
+/// A service as its own table describes it. [`relations`] adds what depends on other tables.
 pub(super) struct Draft {
     pub(super) name: Option<String>,
     pub(super) address: Option<IpAddr>,

@@ -1,4 +1,4 @@
-//! Where in the file each field stands.
+//! The line of each field in the file.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What is wrong, and where.
+//! Problems in a configuration, and their places.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ pub struct Problem {
 pub struct ConfigError {
     /// The file.
     pub file: PathBuf,
-    /// At least one.
+    /// At least one problem.
     pub problems: Vec<Problem>,
 }
 

@@ -1,4 +1,4 @@
-//! What must hold between fields.
+//! Checks the relations between fields.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use super::parse::Draft;
 use super::table::Reading;
 use super::{AtLimit, Detector, Log, Node, Peer, Policy, Role, Service};
 
-/// Notes every relation that does not hold. The services, unless a field could not be read.
+/// Notes every relation that does not hold. Returns the services, or `None` if a field could not be read.
 pub(super) fn check(
     reading: &mut Reading<'_>,
     node: Option<&Node>,
@@ -62,7 +62,7 @@ fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, lo
     }
 }
 
-/// Where files go is said for services that spill.
+/// `spill_dir` and `spill_mb` may be set only if a service spills.
 fn spilling(reading: &mut Reading<'_>, log: &Log, drafts: &[Draft]) {
     let spills = |draft: &Draft| draft.at_limit.unwrap_or(log.at_limit) == AtLimit::Spill;
     if drafts.is_empty() || drafts.iter().any(spills) {
@@ -75,7 +75,7 @@ fn spilling(reading: &mut Reading<'_>, log: &Log, drafts: &[Draft]) {
     }
 }
 
-/// What one service must keep to, whatever the others are.
+/// Checks one service by itself.
 fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr], peer: Option<&Peer>) {
     let field = |key: &str| format!("service[{index}].{key}");
     let of_http = [
@@ -139,7 +139,7 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
     }
 }
 
-/// What services must keep to among each other.
+/// Checks the services against each other.
 fn pairwise(reading: &mut Reading<'_>, drafts: &[Draft]) {
     let mut names: HashMap<&str, usize> = HashMap::new();
     let mut listeners: HashMap<(IpAddr, u16), usize> = HashMap::new();
@@ -192,7 +192,7 @@ fn same_place(reading: &mut Reading<'_>, index: usize, draft: &Draft, first: usi
     agree("peer_address", draft.peer_address == other.peer_address);
 }
 
-/// Who had `key` before `index`, if anybody.
+/// The first index that had `key`, if that is not `index` itself.
 fn first<K: std::hash::Hash + Eq>(seen: &mut HashMap<K, usize>, key: K, index: usize) -> Option<usize> {
     let first = *seen.entry(key).or_insert(index);
     (first != index).then_some(first)

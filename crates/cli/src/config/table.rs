@@ -1,4 +1,4 @@
-//! Reading one TOML table field by field: what is wrong is noted and the reading goes on.
+//! Reads one TOML table field by field. Problems are noted, and the reading goes on.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{ConfigError, Places, Problem};
 
-/// What one reading of a file has found so far.
+/// State of one reading of a file: the problems and places found so far.
 pub(super) struct Reading<'t> {
     text: &'t str,
     pub(super) problems: Vec<Problem>,
@@ -50,7 +50,7 @@ impl<'t> Reading<'t> {
     }
 }
 
-/// One table while it is read: every key that is asked for is known, the others are errors at the end.
+/// One table while it is read. Every key that is asked for becomes known; at the end, all other keys are errors.
 pub(super) struct Table<'a, 't> {
     reading: &'a mut Reading<'t>,
     path: String,
@@ -97,7 +97,7 @@ impl<'a, 't> Table<'a, 't> {
         format!("{}.{key}", self.path)
     }
 
-    /// The value of `key` as `read` understands it. Nothing if the key is absent, or wrong, which is noted.
+    /// The value of `key` as `read` parses it. `None` if the key is absent or wrong; a wrong value is noted.
     pub(super) fn optional<T>(
         &mut self,
         key: &'static str,
@@ -128,7 +128,7 @@ impl<'a, 't> Table<'a, 't> {
         self.optional(key, read)
     }
 
-    /// The table `key` inside this one, as `read` understands it. Nothing if it is absent.
+    /// The table `key` inside this one, as `read` parses it. `None` if it is absent.
     pub(super) fn table<T>(
         &mut self,
         key: &'static str,
@@ -181,7 +181,7 @@ pub(super) fn unknown(reading: &mut Reading<'_>, field: &str, position: usize, k
     });
 }
 
-/// "is an integer; allowed: a string", for a value of the wrong type.
+/// The message for a value of the wrong type: "is of type integer; allowed: a string".
 pub(super) fn expected(allowed: &str, found: &DeValue<'_>) -> String {
     format!("is of type {}; allowed: {allowed}", found.type_str())
 }
@@ -200,7 +200,7 @@ pub(super) fn power_of_two(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) 
     })
 }
 
-/// `number` in the type of its field; the range that was just checked fits it.
+/// Converts `number` to the type of its field. The range that was just checked guarantees that it fits.
 pub(super) fn narrow<T: TryFrom<u64>>(number: u64) -> T {
     T::try_from(number).ok().expect("the field's range fits its type")
 }
@@ -215,7 +215,7 @@ fn number(allowed: String, fits: impl Fn(u64) -> bool) -> impl Fn(&DeValue<'_>) 
     }
 }
 
-/// Reads a string that `parse` understands; `parse` says no by returning nothing.
+/// Reads a string that `parse` accepts; `parse` rejects by returning `None`.
 pub(super) fn text<T>(
     allowed: &str,
     parse: impl Fn(&str) -> Option<T>,
@@ -226,7 +226,7 @@ pub(super) fn text<T>(
     }
 }
 
-/// Reads an array of which `read` understands every element.
+/// Reads an array whose elements `read` accepts.
 pub(super) fn list<T>(
     read: impl Fn(&DeValue<'_>) -> Result<T, String>,
 ) -> impl Fn(&DeValue<'_>) -> Result<Vec<T>, String> {
@@ -239,10 +239,10 @@ pub(super) fn list<T>(
     }
 }
 
-/// What a node or a service may be called.
+/// The allowed names of a node or a service, for error messages.
 pub(super) const NAME: &str = "1 to 32 letters, digits, - and _, beginning with a letter";
 
-/// Reads a name: it must do as part of an nftables identifier, a path of eBPF pins and a command line.
+/// Reads a name. It must be valid in an nftables identifier, in a path of eBPF pins and on a command line.
 pub(super) fn name(value: &DeValue<'_>) -> Result<String, String> {
     let fits = |name: &str| {
         name.len() <= 32
@@ -254,7 +254,7 @@ pub(super) fn name(value: &DeValue<'_>) -> Result<String, String> {
     text(NAME, |name| fits(name).then(|| name.to_owned()))(value)
 }
 
-/// What a node's or a service's address may be.
+/// The allowed addresses of a node or a service, for error messages.
 pub(super) const ADDRESS: &str = "an IPv4 or IPv6 unicast address, neither loopback nor link-local";
 
 /// Reads the address of a machine or a service on a network.

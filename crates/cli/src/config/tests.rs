@@ -98,13 +98,13 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("steadfast.toml"), text)
 }
 
-/// What is wrong in `text`, a line for each problem.
+/// The problems in `text`, one per line.
 fn wrong(text: &str) -> Vec<String> {
     let error = parse(text).expect_err("the text is wrong");
     error.to_string().lines().map(str::to_owned).collect()
 }
 
-/// What is wrong in [`SMALLEST`] when the line that begins with `old` is `new`.
+/// The problems in [`SMALLEST`] when `new` replaces the line that begins with `old`.
 fn with(old: &str, new: &str) -> Vec<String> {
     let changed: Vec<&str> = SMALLEST
         .lines()
@@ -114,7 +114,7 @@ fn with(old: &str, new: &str) -> Vec<String> {
     wrong(&changed.join("\n"))
 }
 
-/// What is wrong in [`SMALLEST`] with `extra` at its end.
+/// The problems in [`SMALLEST`] with `extra` at its end.
 fn and(extra: &str) -> Vec<String> {
     wrong(&format!("{SMALLEST}{extra}"))
 }
@@ -833,7 +833,7 @@ fn the_example_shows_every_field_with_its_default() {
     );
 }
 
-/// In the table in which it belongs; those that are commented out, too.
+/// Each key must be in its own table. Keys that are commented out count too.
 #[test]
 fn the_example_shows_every_key_that_is_known() {
     let example: Vec<&str> = include_str!("../../steadfast.toml").lines().collect();

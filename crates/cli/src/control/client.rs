@@ -1,4 +1,4 @@
-//! The operator's side.
+//! The operator's side of the control socket.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -10,21 +10,21 @@ use serde::de::DeserializeOwned;
 use super::line::LineStream;
 use super::{Connections, Order, Request, Response, Restored, Status, socket};
 
-/// Longer than the node may take, so that its own error arrives.
+/// Timeout for the whole exchange. Longer than the node's own limit, so that the node's error arrives.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The longest answer, in bytes: about a million connections.
+/// Maximum length of an answer, in bytes: about a million connections.
 const ANSWER: usize = 256 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No node listens.
     #[error("no node of steadfast answers at {}: {source}", path.display())]
     NoNode {
         /// The socket.
         path: PathBuf,
-        /// Why it could not be connected to.
+        /// Why the connection failed.
         source: io::Error,
     },
     /// The connection failed.
@@ -32,7 +32,7 @@ pub enum ClientError {
     Connection {
         /// The socket.
         path: PathBuf,
-        /// What failed.
+        /// The error.
         source: io::Error,
     },
     /// The answer is not one of this version.
@@ -40,15 +40,15 @@ pub enum ClientError {
     Answer {
         /// The socket.
         path: PathBuf,
-        /// Where it is odd.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// The node says no.
+    /// The node refuses the request.
     #[error("the node answers: {0}")]
     Refused(String),
 }
 
-/// Asks the node with this state directory how it is.
+/// Asks the node with this state directory for its status.
 ///
 /// # Errors
 /// If there is no such node, or it does not answer properly.
@@ -56,7 +56,7 @@ pub fn status(state_dir: &Path) -> Result<Status, ClientError> {
     ask(state_dir, Request::Status)
 }
 
-/// Asks the node with this state directory how its connections are.
+/// Asks the node with this state directory for its connections.
 ///
 /// # Errors
 /// If there is no such node, or it does not answer properly.
@@ -64,7 +64,7 @@ pub fn connections(state_dir: &Path) -> Result<Connections, ClientError> {
     ask(state_dir, Request::Connections)
 }
 
-/// Asks the node with this state directory what became of the connections that it has taken over.
+/// Asks the node with this state directory about the connections that it has taken over.
 ///
 /// # Errors
 /// If there is no such node, or it does not answer properly.
@@ -72,10 +72,10 @@ pub fn restored(state_dir: &Path) -> Result<Restored, ClientError> {
     ask(state_dir, Request::Restored)
 }
 
-/// Has the node with this state directory do something. It has begun when this returns.
+/// Gives an order to the node with this state directory. The node has begun to carry it out when this returns.
 ///
 /// # Errors
-/// If there is no such node, or it does not answer properly, or why it does not.
+/// If there is no such node, or it does not answer properly, or refuses the order.
 pub fn order(state_dir: &Path, order: Order) -> Result<(), ClientError> {
     ask(state_dir, Request::Order(order))
 }

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// A stream that must be done with by a deadline, whatever the other side does.
+/// A stream with a deadline for all reads and writes, whatever the other side does.
 pub(super) struct LineStream {
     stream: UnixStream,
     deadline: Instant,
@@ -18,7 +18,7 @@ impl LineStream {
         }
     }
 
-    /// Reads up to the line's end, which is not returned, at most `limit` bytes.
+    /// Reads a line of at most `limit` bytes. The line end is not returned.
     pub(super) fn read(&mut self, limit: usize) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         let mut chunk = [0; 65_536];
@@ -74,7 +74,7 @@ impl LineStream {
     }
 }
 
-/// Whether the deadline decides what comes next.
+/// Whether to try again until the deadline.
 fn again(error: &io::Error) -> bool {
     matches!(
         error.kind(),

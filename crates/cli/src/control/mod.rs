@@ -1,8 +1,8 @@
-//! The control socket: what an operator can ask a running node.
+//! The control socket: an operator's requests to a running node.
 //!
 //! A Unix stream socket, `control.sock` in the node's state directory, for root only. A client sends one request
 //! as one line of JSON and gets one line of JSON back: `{"ok": …}` or `{"error": "…"}`; then the connection ends.
-//! Requests and answers are bounded in size and time, so nobody can hold up the node from here.
+//! Requests and answers are bounded in size and time, so no client can hold up the node.
 
 mod client;
 mod line;
@@ -31,39 +31,39 @@ pub fn socket(state_dir: &Path) -> PathBuf {
     state_dir.join("control.sock")
 }
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "lowercase", deny_unknown_fields)]
 enum Request {
-    /// For a [`Status`].
+    /// Asks for a [`Status`].
     Status,
-    /// For [`Connections`].
+    /// Asks for [`Connections`].
     Connections,
-    /// For [`Restored`].
+    /// Asks for [`Restored`].
     Restored,
-    /// To do something.
+    /// Orders the node to do something.
     Order(Order),
 }
 
-/// What the operator wants the node to do. Naming no service means all.
+/// An order of the operator. No service means all services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Order {
-    /// Primary and backup are to change places.
+    /// Primary and backup change roles.
     Handover {
         /// The service's name.
         service: String,
     },
-    /// To have no part in a service, or to have one again.
+    /// The node gives up its part in a service, or takes part again.
     Leave {
         /// The service's name.
         service: Option<String>,
-        /// Whether to have none.
+        /// Whether to give it up.
         leaves: bool,
     },
 }
 
-/// What a client gets.
+/// The answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Response<T> {
@@ -71,7 +71,7 @@ enum Response<T> {
     Error(String),
 }
 
-/// The node in whole.
+/// The status of the whole node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// This node's name.
@@ -82,17 +82,17 @@ pub struct Status {
     pub services: Vec<ServiceStatus>,
     /// The kernel's rings.
     pub rings: RingsStatus,
-    /// Who says that this node may speak beyond its lease.
+    /// The arbiter, which says whether this node may speak beyond its lease.
     pub arbiter: ArbiterKind,
     /// The witness, if there is one.
     pub witness: Option<WitnessStatus>,
 }
 
-/// Who says that a node may speak beyond its lease.
+/// The kind of arbiter, which says whether a node may speak beyond its lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ArbiterKind {
-    /// Nobody: a node that is silent counts as dead.
+    /// No arbiter: a node that is silent counts as dead.
     #[default]
     FailStop,
     /// The witness, an etcd cluster.
@@ -104,19 +104,19 @@ pub enum ArbiterKind {
 /// The witness, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WitnessStatus {
-    /// Whether it answered the last question. Who speaks now does not depend on it.
+    /// Whether it answered the last question. A node that speaks already does not depend on it.
     pub reachable: bool,
-    /// Time since its last answer, in nanoseconds; nothing before the first.
+    /// Time since its last answer, in nanoseconds; `None` before the first.
     pub answer_age_ns: Option<u64>,
-    /// Why it gives no answer; nothing if it does.
+    /// Why it does not answer; `None` if it does.
     pub error: Option<String>,
-    /// By service, the latest epoch that was given away, and to whom.
+    /// By service: the latest epoch that was granted, and its owner.
     pub owners: BTreeMap<String, OwnerStatus>,
-    /// The nodes that say that they are there.
+    /// The nodes whose sign of life is stored.
     pub nodes: Vec<String>,
 }
 
-/// Who has the latest epoch that the witness gave away.
+/// The owner of the latest epoch that the witness granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerStatus {
     /// That epoch.
@@ -125,21 +125,21 @@ pub struct OwnerStatus {
     pub owner: String,
 }
 
-/// The kernel's rings: what the wire has logged and the agent has not read yet.
+/// The kernel's rings, which hold what the wire has logged and the agent has not read yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingsStatus {
-    /// Of segments of connections.
+    /// The ring of connections' segments.
     pub connections: RingStatus,
-    /// Of SYNs and SYN-ACKs.
+    /// The ring of SYNs, SYN-ACKs and strangers' packets.
     pub opening: RingStatus,
 }
 
 /// One ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingStatus {
-    /// Bytes that are not read yet.
+    /// Bytes not read yet.
     pub fill_bytes: u64,
-    /// Bytes that fit into it.
+    /// Its capacity in bytes.
     pub size_bytes: u64,
 }
 
@@ -152,22 +152,22 @@ pub struct PeerStatus {
     pub address: IpAddr,
     /// Whether its heartbeats arrive.
     pub alive: bool,
-    /// Time since the last heartbeat, in nanoseconds; nothing before the first.
+    /// Time since the last heartbeat, in nanoseconds; `None` before the first.
     pub heartbeat_age_ns: Option<u64>,
-    /// Whether what it says is authenticated.
+    /// Whether its messages are authenticated.
     pub authenticated: bool,
     /// Its addresses.
     pub links: Vec<LinkStatus>,
-    /// Datagrams from these addresses that did not count, by reason. `a copy` is usual where there are several links.
+    /// Number of refused datagrams from these addresses, by reason. `a copy` is usual where there are several links.
     pub refused: BTreeMap<String, u64>,
 }
 
-/// One way to the other node.
+/// One link to the other node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkStatus {
     /// The other node's address there.
     pub address: IpAddr,
-    /// Time since it was heard there, in nanoseconds; nothing before the first time.
+    /// Time since the other node was heard over this link, in nanoseconds; `None` before the first time.
     pub heard_age_ns: Option<u64>,
 }
 
@@ -190,18 +190,18 @@ pub struct ServiceStatus {
     pub address: IpAddr,
     /// Its TCP port.
     pub port: u16,
-    /// How its application starts again.
+    /// How its application goes on after a takeover.
     pub policy: Policy,
-    /// What this node is for it now.
+    /// This node's role, in the operator's terms.
     pub role: Role,
     /// Whether a failure would be masked.
     pub mode: Mode,
-    /// One more whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.
+    /// Epoch. Grows by one whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.
     pub epoch: u64,
     /// Its connections by protection.
     pub connections: ConnectionCounts,
-    /// Whether these are all. False on a wire to which the primary has not told yet who is connected: some may be missing, and those
-    /// are not protected.
+    /// Whether `connections` counts all of them. False on a wire that the primary has not told yet who is connected: some connections may be
+    /// missing, and those are not protected.
     pub connections_complete: bool,
     /// Bytes of its logs in memory.
     pub log_bytes: u64,
@@ -209,23 +209,23 @@ pub struct ServiceStatus {
     pub ring_fill_bytes: u64,
     /// The last sixteen takeovers, oldest first.
     pub takeovers: Vec<TakeoverReport>,
-    /// All of them since the agent's start.
+    /// Sums over all takeovers since the agent's start.
     pub takeover_sums: TakeoverSums,
     /// Event counters by name.
     pub counters: BTreeMap<String, u64>,
-    /// What this node is for it, in detail.
+    /// This node's exact role.
     pub state: State,
-    /// What it was lately, the present state last; nothing if that was taken from an agent before this one.
+    /// Its last roles, the present one last; empty if the present role was adopted from an earlier agent.
     pub history: Vec<StateSince>,
-    /// What the peer said last that it is for it.
+    /// The peer's role, as the peer said last.
     pub peer_state: Option<State>,
-    /// Why it is simplex; nothing if it is duplex.
+    /// Why the service is simplex; `None` if it is duplex.
     pub simplex_reason: Option<String>,
-    /// The step that failed in this node's network, so that the service is mute here; nothing if none did.
+    /// The step that failed in this node's network and makes the service mute here; `None` if no step failed.
     pub failure: Option<String>,
-    /// How its application on this node is.
+    /// State of the application on this node.
     pub application: Application,
-    /// How its application on the peer is, as the peer said last.
+    /// State of the application on the peer, as the peer said last.
     pub peer_application: Option<Application>,
     /// Connections that are not protected, by reason. The sum is that of [`ConnectionCounts`], ambiguous ones included.
     pub reasons: BTreeMap<String, u64>,
@@ -233,21 +233,21 @@ pub struct ServiceStatus {
     pub relayed: u64,
     /// How far this node is behind, over all connections.
     pub lag: Lag,
-    /// What [`Self::log_bytes`] may be.
+    /// Limit of [`Self::log_bytes`].
     pub log_limit_bytes: u64,
     /// Bytes of the largest log of one connection.
     pub connection_log_bytes: u64,
-    /// What [`Self::connection_log_bytes`] may be.
+    /// Limit of [`Self::connection_log_bytes`].
     pub connection_log_limit_bytes: u64,
-    /// Bytes of the logs that are in files; they come on top of [`Self::log_bytes`].
+    /// Bytes of the logs in files, in addition to [`Self::log_bytes`].
     pub spilled_bytes: u64,
-    /// What [`Self::spilled_bytes`] may be; 0 if nothing goes to files.
+    /// Limit of [`Self::spilled_bytes`]; 0 if nothing goes to files.
     pub spill_limit_bytes: u64,
-    /// Connections whose clients may not send as fast as the primary lets them, since their logs are nearly full.
+    /// Connections whose clients are slowed, because their logs are nearly full.
     pub slowed: u64,
-    /// When this node may claim the VIP.
+    /// When this node may claim the VIP, and for how long it may speak.
     pub lease: LeaseStatus,
-    /// Whether the state of the replica's server is the primary's; nothing without `state_sync`, or if this node is not the wire.
+    /// Whether the replica's server has the primary's state; `None` without `state_sync`, or if this node is not the wire.
     pub state_sync: Option<StateSyncStatus>,
     /// Whether clients reach the nodes.
     pub path: PathStatus,
@@ -256,7 +256,7 @@ pub struct ServiceStatus {
 /// A service's path: its interface, and what lies beyond.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStatus {
-    /// What is broken; nothing if all works.
+    /// What is broken; `None` if all works.
     pub fault: Option<String>,
     /// Whether the service's interface has a carrier.
     pub carrier: bool,
@@ -264,7 +264,7 @@ pub struct PathStatus {
     pub outside: Outside,
     /// The same for the peer, as it said last.
     pub peer_outside: Outside,
-    /// Whether this node hears the peer through the service's interface; nothing if no link lies there.
+    /// Whether this node hears the peer through the service's interface; `None` if no link uses it.
     pub hears_peer: Option<bool>,
     /// Whether the peer hears this node there.
     pub peer_hears: Option<bool>,
@@ -275,45 +275,46 @@ pub struct PathStatus {
 /// The state of a replica's server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateSyncStatus {
-    /// Whether it is the primary's: only then are new connections protected.
+    /// Whether it is equal to the primary's. Only then are new connections protected.
     pub synced: bool,
-    /// How far the hook is.
+    /// Progress of the hook.
     pub state: String,
-    /// Why it failed last, if it has since it succeeded.
+    /// Why the hook failed last, if it has failed since its last success.
     pub error: Option<String>,
-    /// Bytes that connections without a replica have sent since: what they changed is missing.
+    /// Bytes that connections without a replica have sent since. The replica's server lacks the changes that they made.
     pub missed_bytes: u64,
 }
 
-/// What a node became for a service, and when.
+/// A role that a node took for a service, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateSince {
     /// When (CLOCK_MONOTONIC, nanoseconds).
     pub at_ns: u64,
-    /// What it became.
+    /// The role.
     pub state: State,
-    /// In which epoch.
+    /// The epoch.
     pub epoch: u64,
 }
 
-/// How far the backup is behind the primary. What is in the rings comes on top: nobody knows yet to whom it belongs.
+/// How far the backup is behind the primary. Bytes in the rings are not included: their connections are not known yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lag {
-    /// Bytes that are logged and that the restart policy has not followed yet: a replica that is behind, or ahead.
+    /// Logged bytes that the restart policy has not followed yet, because a replica is behind, or ahead.
     pub unfollowed_bytes: u64,
     /// Bytes of the in-log that the primary has not acknowledged yet.
     pub unacknowledged_bytes: u64,
 }
 
-/// When a primary may claim the VIP of a wire that is silent, and for how long this node may speak.
+/// When a primary may claim the VIP of a silent wire, and for how long this node may speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStatus {
-    /// As configured, in nanoseconds: once 17/16 of it have passed since the wire's last word, and its death is declared.
+    /// The configured lease, in nanoseconds. The claim is allowed once 17/16 of it have passed since the wire's last word, and the wire's
+    /// death is declared.
     pub configured_ns: u64,
-    /// So long from now, in nanoseconds, if the wire says nothing more; nothing on a node that has nothing to claim.
+    /// Time until the claim is allowed, in nanoseconds, if the wire stays silent; `None` on a node that has nothing to claim.
     pub left_ns: Option<u64>,
-    /// So long from now this node may speak unasked, in nanoseconds, if it hears nothing more: a wire for what it takes over, a survivor until the
-    /// arbiter has confirmed it. 0: it has to ask first. Nothing on other nodes, and if the right has no end.
+    /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more: a wire for what it takes
+    /// over, a survivor until the arbiter has confirmed it. 0: it has to ask first. `None` on other nodes, and if the right has no end.
     pub may_speak_ns: Option<u64>,
 }
 
@@ -335,9 +336,9 @@ pub struct TakeoverReport {
     pub declared_ns: u64,
     /// From here on the old primary could not reach a client.
     pub gate_closed_ns: u64,
-    /// The first connection was restored; nothing if there was none.
+    /// The first connection was restored; `None` if none was.
     pub first_live_ns: Option<u64>,
-    /// The last connection was restored; nothing if there was none.
+    /// The last connection was restored; `None` if none was.
     pub last_live_ns: Option<u64>,
     /// Connections that were open.
     pub connections: u64,
@@ -347,10 +348,10 @@ pub struct TakeoverReport {
     pub reset: u64,
 }
 
-/// Takeovers together.
+/// Sums over takeovers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakeoverSums {
-    /// How many there were.
+    /// Number of takeovers.
     pub takeovers: u64,
     /// Connections that went on.
     pub restored: u64,
@@ -400,14 +401,14 @@ pub struct ConnectionStatus {
     pub lag: Lag,
 }
 
-/// The connections that this agent has taken over, the last 65,536 of them, by service and then the oldest first.
+/// The last 65,536 connections that this agent has taken over, by service, the oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restored {
     /// All of them.
     pub connections: Vec<RestoredStatus>,
 }
 
-/// What became of one.
+/// The fate of a connection that was taken over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoredStatus {
     /// Its service's name.
@@ -416,8 +417,8 @@ pub struct RestoredStatus {
     pub client: SocketAddr,
     /// When it could go on (CLOCK_MONOTONIC, nanoseconds).
     pub live_ns: u64,
-    /// Whether it lives.
+    /// Whether it is still open.
     pub lives: bool,
-    /// Why it was ended; empty if it lives, if it ended as connections do, or if that was too long ago.
+    /// Why it was ended; empty if it is open, if it ended normally, or if the end was too long ago.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! What a node says of itself, for tests.
+//! Sample statuses, for tests.
 
 use std::collections::BTreeMap;
 

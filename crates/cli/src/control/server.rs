@@ -1,4 +1,4 @@
-//! The node's side: a thread that hands requests to the run loop and writes the answers.
+//! The node's side of the control socket: a thread that hands requests to the run loop and writes the answers.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -18,16 +18,16 @@ use serde::Serialize;
 use super::line::LineStream;
 use super::{Connections, Order, Request, Response, Restored, Status, socket};
 
-/// So long a request and its answer may take on the socket.
+/// Timeout for a request and its answer on the socket.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// So long the run loop may take to answer.
+/// How long the run loop may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Between two tries to accept a client when that fails.
+/// Pause after a failure to accept a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest request, in bytes.
+/// Maximum length of a request, in bytes.
 const REQUEST: usize = 4096;
 
 /// A step of opening the control socket that failed.
@@ -42,22 +42,22 @@ pub struct ServerError {
 /// A question to the run loop, with the place for its answer.
 #[derive(Debug)]
 pub enum Call {
-    /// How is the node?
+    /// Asks for the node's status.
     Status(Reply<Status>),
-    /// How are its connections?
+    /// Asks for its connections.
     Connections(Reply<Connections>),
-    /// What became of those that it has taken over?
+    /// Asks about the connections that it has taken over.
     Restored(Reply<Restored>),
-    /// Do this; the answer says why not.
+    /// Gives an order; an error says why it is refused.
     Order(Order, Reply<Result<(), String>>),
 }
 
-/// Where the answer of a [`Call`] goes.
+/// The place for the answer to a [`Call`].
 #[derive(Debug)]
 pub struct Reply<T>(SyncSender<T>);
 
 impl<T> Reply<T> {
-    /// Answers. Never blocks; an asker who has gone away is no error.
+    /// Answers. Never blocks; it is no error if the asker has gone away.
     pub fn send(self, answer: T) {
         let _ = self.0.try_send(answer);
     }
@@ -77,7 +77,7 @@ impl std::fmt::Debug for Asker {
 }
 
 impl Asker {
-    /// How the node is.
+    /// The node's status.
     ///
     /// # Errors
     /// Why there is no answer, as a sentence: the node is stopping, or does not answer in time.
@@ -85,7 +85,7 @@ impl Asker {
         self.ask(Call::Status)
     }
 
-    /// How its connections are.
+    /// The node's connections.
     ///
     /// # Errors
     /// As [`status`](Self::status).
@@ -93,7 +93,7 @@ impl Asker {
         self.ask(Call::Connections)
     }
 
-    /// What became of those that it has taken over.
+    /// The connections that the node has taken over.
     ///
     /// # Errors
     /// As [`status`](Self::status).
@@ -101,10 +101,10 @@ impl Asker {
         self.ask(Call::Restored)
     }
 
-    /// Has it do something. It has begun when this returns.
+    /// Gives the node an order. The node has begun to carry it out when this returns.
     ///
     /// # Errors
-    /// As [`status`](Self::status), or why it does not.
+    /// As [`status`](Self::status), or why the order is refused.
     pub fn order(&self, order: Order) -> Result<(), String> {
         self.ask(|reply| Call::Order(order, reply))?
     }
@@ -146,7 +146,7 @@ impl Server {
             let path = path.clone();
             move |source| ServerError { path, step, source }
         };
-        // Bound under another name until only root may connect.
+        // Bound under another name until its permissions let only root connect.
         let hidden = path.with_extension("sock.new");
         if let Err(error) = fs::remove_file(&hidden)
             && error.kind() != io::ErrorKind::NotFound
@@ -201,7 +201,7 @@ fn accept(listener: &UnixListener, stop: &AtomicBool, asker: &Asker) {
         let stream = match stream {
             Ok(stream) => stream,
             Err(error) => {
-                // Most likely there are no file descriptors left; asking again at once would not help.
+                // Most likely there are no file descriptors left, so an immediate retry would not help.
                 tracing::warn!(%error, "control request not accepted");
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;

@@ -1,4 +1,4 @@
-//! By which services' interfaces the peer's datagrams come, and could come.
+//! Tells the node through which services' interfaces the peer's datagrams arrive, and could arrive.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use super::carry_out::Executor;
 use super::peer::Peer;
 
 impl Executor {
-    /// A datagram of the peer's agent came in by this interface.
+    /// Tells the node that a datagram of the peer's agent came in by `interface`.
     pub fn note_arrival(&self, node: &mut Node, interface: u32) {
         for (index, service) in (0..).zip(&self.services) {
             if service.interface.index == interface {

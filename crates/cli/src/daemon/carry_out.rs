@@ -1,4 +1,4 @@
-//! Carrying out what the node wants, on the kernel.
+//! Carries out the node's actions on the kernel.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -35,13 +35,13 @@ use crate::arbiter::{Arbiter, Question};
 use crate::config::Config;
 use crate::keepers::Keepers;
 
-/// Everything that the node's actions act on.
+/// Everything that the node's actions change.
 pub struct Executor {
     pub(super) wire: Wire,
     pub(super) network: Network,
     pub(super) raw: RawSender,
     pub(super) services: Vec<Service>,
-    /// Sockets kept ready, per service.
+    /// Maximum number of sockets kept ready, per service.
     pub(super) pool_max: usize,
     pub(super) restoring: HashMap<(ServiceIndex, ConnectionId), Restoring>,
     pub(super) relay: Relay,
@@ -69,7 +69,7 @@ pub(super) struct Service {
     on_deposed: Vec<String>,
     listing: Listing,
     pub(super) held: Held,
-    /// Clients that are slowed.
+    /// Clients whose windows are capped.
     pub(super) capped: HashSet<SocketAddr>,
 }
 
@@ -138,12 +138,12 @@ impl Executor {
         self.relay.start(Keepers::open(&config.node.state_dir)?)
     }
 
-    /// The relay, to be asked how it is.
+    /// The relay, for reading its state.
     pub fn relay(&self) -> &Relay {
         &self.relay
     }
 
-    /// The wire, to be asked how it is.
+    /// The wire, for reading its state.
     pub fn wire(&self) -> &Wire {
         &self.wire
     }
@@ -160,7 +160,7 @@ impl Executor {
             .find_map(|(index, service)| (service.vip == vip).then_some(index))
     }
 
-    /// The service at `vip`, if this node is its primary: only then does its kernel have all of the connections.
+    /// The service at `vip`, if this node is its primary. Only a primary's kernel has all of the service's connections.
     fn served_at(&self, node: &Node, vip: SocketAddr) -> Option<ServiceIndex> {
         let is_primary = |service: &ServiceIndex| node.role(*service).0 == Role::Primary;
         self.service_at(vip).filter(is_primary)
@@ -190,22 +190,22 @@ impl Executor {
         self.wire.set_asleep(asleep);
     }
 
-    /// Readable when a replica has something to say.
+    /// Readable when a replica has output, or can take more input.
     pub fn replicas_fd(&self) -> BorrowedFd<'_> {
         self.replicas.fd()
     }
 
-    /// Passes on what replicas have said.
+    /// Passes the replicas' output to the node.
     pub fn serve_replicas(&mut self, node: &mut Node) {
         self.replicas.serve(node);
     }
 
-    /// Who gives the right to speak, to be asked how it is.
+    /// The arbiter, for reading its state.
     pub fn arbiter(&self) -> &Arbiter {
         &self.arbiter
     }
 
-    /// Tells the node how the applications are, what outside hosts and the arbiter say, and which hooks have ended.
+    /// Tells the node the state of the applications, the answers of outside hosts and of the arbiter, and which hooks have ended.
     pub fn watch(&mut self, node: &mut Node) {
         while let Some((Question { service, epoch }, verdict)) = self.arbiter.poll() {
             node.handle_verdict(linux::clock::now(), service, epoch, verdict);
@@ -228,8 +228,8 @@ impl Executor {
         self.servers.fd()
     }
 
-    /// Says that the agent is there, and tells the node what passed while it was not. Returns whether a cable has come back. All actions
-    /// must be carried out before: an agent that is gone before it has closed a gate must have a successor that closes it.
+    /// Records that the agent is there, and tells the node what passed while it was not. Returns whether a cable has come back. All actions
+    /// must be carried out before. If an agent dies before it has closed a gate, its successor must see the absence and close the gate.
     pub fn check_in(&self, node: &mut Node, rings: &mut Rings) -> bool {
         let mut is_back = false;
         self.wire.set_agent_seen(node.ran().as_nanos());
@@ -251,7 +251,8 @@ impl Executor {
         is_back
     }
 
-    /// Reads the log to its end, and then tells the node of the packets that passed unlogged: what was logged before is older.
+    /// Reads the log to its end, then tells the node about the packets that passed unlogged. In this order, because the logged packets came
+    /// first.
     fn read_all(&self, node: &mut Node, index: ServiceIndex, rings: &mut Rings, unlogged: u64) {
         rings.drain(usize::MAX, true, &mut Reader(node));
         if unlogged > 0 {
@@ -270,7 +271,7 @@ impl Executor {
         }
     }
 
-    /// Does one thing. What fails for one connection is that connection's matter, and what fails for one service that service's.
+    /// Carries out one action. A failure concerns only the connection or the service of that action.
     pub fn carry_out(&mut self, action: Action, node: &mut Node, rings: &mut Rings, peer: &Peer) {
         match action {
             Action::Assume {
@@ -348,7 +349,7 @@ impl Executor {
         node.handle_drained(linux::clock::now(), service);
     }
 
-    /// What the operator is told, and the next agent.
+    /// Logs a report for the operator, and pins what the next agent must know of it.
     fn hear(&self, node: &Node, report: &Report) {
         match report {
             Report::Role { service, to, .. } => {
@@ -362,8 +363,7 @@ impl Executor {
         self.tell(node, report);
     }
 
-    /// Makes the network what the gate needs, which is set next. Of a node that has no part yet it is closed meanwhile; one that
-    /// speaks goes on.
+    /// Sets up the network for `gate`, which is set next. A node without a part is mute meanwhile; a node that speaks goes on speaking.
     fn assume(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> anyhow::Result<()> {
         self.look_for_interface(service)?;
         if self.wire.gate(service).0 == Mode::Off {
@@ -383,7 +383,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The peer is heard again: it should hear this node as soon.
+    /// The peer is heard again: asks for its addresses at once, so that the peer also hears this node soon.
     pub fn ask_again_for(&self, peer: &[IpAddr]) {
         for address in peer {
             if let Err(error) = self.network.ask_again_for(*address) {
@@ -397,7 +397,7 @@ impl Executor {
         self.wire.hold_input(service, until);
     }
 
-    /// Sockets of processes that died. The death guard lets no RST out; after that no agent needs to hear of them any more.
+    /// Ends the sockets of processes that died. The death guard lets no RST out. Afterwards no later agent needs to know about them.
     fn destroy(&self, index: ServiceIndex, clients: &[SocketAddr]) {
         let vip = self.services[usize::from(index)].vip;
         match linux::network::sockets::destroy_dying(vip, clients) {
@@ -413,7 +413,7 @@ impl Executor {
         }
     }
 
-    /// The peer speaks alone. The gate is closed, so what ends here ends without a word.
+    /// The peer speaks alone. The gate is closed, so the connections that end here send nothing.
     fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
         self.restoring.retain(|(service, _), _| *service != index);
         self.relay.drop_live(index);
@@ -444,7 +444,7 @@ impl Executor {
         }
     }
 
-    /// Restores the network as it was found: the gate closes before the VIP goes.
+    /// Restores the network as it was found. The gates close before the VIPs go.
     pub fn tear_down(mut self) -> anyhow::Result<()> {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             self.wire.set_mode(index, Mode::Mute);
@@ -460,7 +460,7 @@ impl Executor {
     }
 }
 
-/// As the wire's programs read it: 0 is no end, so an end at the beginning of time is not.
+/// The end of the right to speak, in nanoseconds, as the wire's programs read it. 0 means no end, so an end at time 0 becomes 1.
 fn nanos_of(until: Option<proto::Instant>) -> u64 {
     until.map_or(0, |until| until.as_nanos().max(1))
 }
@@ -476,7 +476,7 @@ fn mode_of(gate: Gate) -> Mode {
     }
 }
 
-/// What the network is for a gate, if it is anything.
+/// The part of the network that a gate needs, if any.
 pub fn part_behind(gate: Gate) -> Option<Part> {
     match gate {
         Gate::Off | Gate::Mute => None,

@@ -1,4 +1,4 @@
-//! The list of this node's connections, for the peer's wire, which asks for it page by page.
+//! The list of this node's connections. The peer's wire asks for it page by page.
 
 use std::net::SocketAddr;
 
@@ -6,16 +6,16 @@ use linux::network::{Error, sockets};
 use proto::census::{PAGE_MAX, Page, PageQuery};
 use proto::learn::Terms;
 
-/// Connections that are kept between two pages; of more the kernel is asked again.
+/// Maximum number of connections kept between two pages. If a service has more, the kernel is asked again.
 const KEPT_MAX: usize = 65_536;
 
-/// A service's connections, as the kernel had them when they were asked for last. They are kept until the last page.
+/// A service's connections at the last time that the kernel was asked. They are kept until the last page.
 #[derive(Default)]
 pub struct Listing {
-    /// Begins behind the client of this query; nothing is kept without one.
+    /// The query for which the kernel was asked: the list begins behind its client. `None`: nothing is kept.
     from: Option<PageQuery>,
     connections: Vec<(SocketAddr, Terms)>,
-    /// Nobody comes behind them.
+    /// Whether no connection follows the kept ones.
     is_rest: bool,
 }
 
@@ -23,7 +23,7 @@ impl Listing {
     /// The page of the service at `vip` that `query` asks for.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// If the kernel refuses.
     pub fn page(&mut self, vip: SocketAddr, query: PageQuery) -> Result<Page, Error> {
         self.page_of(query, |after| sockets::open_behind(vip, after))
     }
@@ -82,7 +82,7 @@ mod tests {
         microseconds: false,
     };
 
-    /// A kernel with so many connections, which counts how often it is asked.
+    /// A kernel with `count` connections, which counts how often it is asked.
     struct Kernel {
         count: u32,
         asked: usize,
@@ -98,7 +98,7 @@ mod tests {
             page.unwrap_or_else(|error| match error {})
         }
 
-        /// All that a census is told; each page is asked for twice.
+        /// All clients that a census returns. Each page is requested twice.
         fn census(&mut self, listing: &mut Listing, census: u64) -> Vec<SocketAddr> {
             let mut clients = Vec::new();
             let mut after = None;

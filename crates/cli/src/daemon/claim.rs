@@ -1,4 +1,4 @@
-//! Telling the neighbours where a VIP is; of one that is claimed also asking outside hosts, from the VIP.
+//! Announces VIPs to the neighbours. For a VIP that is claimed, also asks outside hosts, from the VIP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,19 +18,19 @@ pub struct Claims {
 struct Service {
     vip: SocketAddr,
     interface: Interface,
-    /// As configured.
+    /// The configured outside hosts; empty: the gateways.
     hosts: Vec<IpAddr>,
-    /// Not to be asked: for IPv6 `/proc` also lists the way through the peer's wire.
+    /// The peer, which is not asked: for IPv6, `/proc` also lists the route through the peer's wire as a gateway.
     peer: IpAddr,
-    /// Open all the time: closing it takes 10 ms.
+    /// Kept open, because closing it takes 10 ms.
     announcer: Announcer,
     is_begun: bool,
-    /// Those that are asked; `None`: there is nobody to be asked.
+    /// The hosts that are asked, and their sockets; `None`: there is no host to ask.
     outside: Option<(Vec<IpAddr>, OutsideHosts)>,
 }
 
 impl Claims {
-    /// None yet.
+    /// No claim yet.
     ///
     /// # Errors
     /// If an interface is gone.
@@ -52,10 +52,10 @@ impl Claims {
         Ok(Self { services })
     }
 
-    /// A service's interface was made anew.
+    /// Moves to a service's interface that was made anew.
     ///
     /// # Errors
-    /// If it is gone again.
+    /// If the interface is gone again.
     pub fn move_to(&mut self, index: ServiceIndex, interface: &Interface) -> anyhow::Result<()> {
         let service = &mut self.services[usize::from(index)];
         service.announcer = Announcer::open(interface)?;
@@ -103,11 +103,11 @@ impl Claims {
         Ok(())
     }
 
-    /// Announces the VIP, and asks if it is claimed. Neighbours that miss it ask when their entry has grown old.
+    /// Announces the VIP. If it is claimed, also asks the outside hosts. Neighbours that miss the announcement ask when their entry expires.
     pub fn announce(&self, index: ServiceIndex) {
         let service = &self.services[usize::from(index)];
         if let Err(error) = service.announcer.announce(service.vip.ip()) {
-            tracing::debug!(%error, "the VIP is not announced"); // it is tried again
+            tracing::debug!(%error, "the VIP is not announced"); // the node announces it again
         }
         if let Some(Err(error)) = service.outside.as_ref().map(|(_, sockets)| sockets.ask()) {
             tracing::debug!(%error, "no outside host can be asked"); // a link that is down is no error
@@ -124,7 +124,7 @@ impl Claims {
         }
     }
 
-    /// The VIP is the wire's again, or the peer's.
+    /// Ends a claim: the VIP is at the wire again, or at the peer.
     pub fn end(&mut self, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         (service.is_begun, service.outside) = (false, None);

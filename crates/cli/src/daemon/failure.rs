@@ -1,4 +1,4 @@
-//! A service whose network could not be set up, and interfaces that were made anew: another index, perhaps another MAC address.
+//! Handles services whose network could not be set up, and interfaces that were made anew (with another index, perhaps another MAC address).
 
 use anyhow::{Context, bail};
 use linux::network::Interface;
@@ -15,7 +15,7 @@ pub(super) fn note(node: &mut Node, service: ServiceIndex, outcome: anyhow::Resu
 }
 
 impl Executor {
-    /// Fails if the service's interface is not the one that it was.
+    /// Fails if the service's interface is gone or was made anew.
     pub(super) fn look_for_interface(&self, index: ServiceIndex) -> anyhow::Result<()> {
         let interface = &self.services[usize::from(index)].interface;
         match interface.index_now() {
@@ -25,7 +25,7 @@ impl Executor {
         }
     }
 
-    /// Tries to make good what failed for a service, and tells the node of the outcome.
+    /// Retries the step that failed for a service, and tells the node the outcome.
     pub(super) fn mend_service(&mut self, node: &mut Node, index: ServiceIndex) {
         let now = linux::clock::now();
         match self.put_back(index) {
@@ -34,8 +34,8 @@ impl Executor {
         }
     }
 
-    /// Follows interfaces that were made anew though nothing has failed. Where that brings another MAC address, the peer's wire takes
-    /// this node for a stranger: the pair agrees anew.
+    /// Follows interfaces that were made anew although no step has failed. If the MAC address changed, the peer's wire no longer recognizes
+    /// this node, so the pair has to agree anew.
     pub(super) fn follow_interfaces(&mut self, node: &mut Node) {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let interface = &self.services[usize::from(index)].interface;
@@ -59,8 +59,8 @@ impl Executor {
         }
     }
 
-    /// Hangs the wire's programs at the service's interface, if that is another one now, and puts up again what went with the old one.
-    /// Returns its MAC address.
+    /// Attaches the wire's programs to the service's interface if it was made anew, and restores the network state that was lost with the
+    /// old one. Returns the interface's MAC address.
     fn put_back(&mut self, index: ServiceIndex) -> anyhow::Result<[u8; 6]> {
         let service = &self.services[usize::from(index)];
         let name = service.interface.name.clone();

@@ -1,5 +1,5 @@
-//! The frame around whatever one node tells the other: who speaks which versions, whose it is, and whether it is new. What is in
-//! it is the business of others.
+//! The frame around each message between the nodes: which versions the sender speaks, who the sender is, and whether the message is new.
+//! The frame does not look into its contents.
 //!
 //! ```text
 //!  0        version of what follows the header       1 lowest, 2 highest version that the sender speaks
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Numbers are big-endian. The header and the tag are the same in every version. The tag is HMAC-SHA256 (RFC 2104) over the
-//! sender's name and all that stands before the tag; so nobody can send a node its own words. Without a key there is no tag, and
-//! whoever can write to the network can write this.
+//! sender's name and everything before the tag, so nobody can send a node its own datagrams. Without a key there is no tag, and
+//! anybody who can write to the network can forge datagrams.
 //!
-//! The versions: a node speaks its lowest until it has heard the other, then the highest that both speak.
+//! Versions: a node speaks its lowest version until it has heard the other node, then the highest version that both speak.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -32,19 +32,19 @@ const HEADER: usize = 40;
 const TAG: usize = 32;
 const HAS_TAG: u8 = 1;
 
-/// What the contents are.
+/// Kind of the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A heartbeat. Of these only the newest counts.
+    /// A heartbeat. Only the newest counts.
     Heartbeat = 1,
     /// A question about connections that are older than the wire.
     Ask = 2,
-    /// The answer.
+    /// The answer to `Ask`.
     Told = 3,
-    /// A question about all connections.
+    /// A question about all connections of a service.
     AskAll = 4,
-    /// A part of the answer.
+    /// One page of the answer to `AskAll`.
     Page = 5,
 }
 
@@ -55,7 +55,7 @@ impl Kind {
             .find(|kind| *kind as u8 == byte)
     }
 
-    /// The first version that knows it.
+    /// The first version that knows this kind.
     fn since(self) -> u8 {
         match self {
             Self::Heartbeat | Self::Ask | Self::Told => 1,
@@ -64,64 +64,64 @@ impl Kind {
     }
 }
 
-/// A datagram that counts.
+/// A datagram that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
     pub kind: Kind,
-    /// Newer ones have come before it.
+    /// Whether a newer datagram has come before this one.
     pub is_late: bool,
     pub contents: &'a [u8],
 }
 
-/// Why a datagram does not count.
+/// Why a datagram was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Refused {
     /// Not a frame.
     #[error("malformed")]
     Malformed,
-    /// There is a key here, and no tag there.
+    /// This node has a key, and the datagram has no tag.
     #[error("not authenticated")]
     NoTag,
-    /// There is a tag, and no key here.
+    /// The datagram has a tag, and this node has no key.
     #[error("authenticated, and this node has no key_file")]
     NoKey,
-    /// The tag is another's.
+    /// The tag was made with another key or for another name.
     #[error("authenticated by another key or name")]
     WrongTag,
     /// The two programs have no version in common.
     #[error("of a version that this program does not speak")]
     Version,
-    /// The peer's agent is unknown and has not echoed our nonce yet: it will with its next words, unless this is a recording.
+    /// The peer's incarnation is unknown and has not echoed our nonce yet. Its next datagrams will, unless this one is a recording.
     #[error("not proved to be new")]
     Unproved,
-    /// Heard already.
+    /// This datagram was heard before.
     #[error("a copy")]
     Again,
-    /// So old that nobody knows.
+    /// Too old to know whether it was heard before.
     #[error("too old")]
     TooOld,
-    /// Of a kind that this program does not know.
+    /// This program does not know the kind.
     #[error("of an unknown kind")]
     Kind,
-    /// The contents are not what the kind says.
+    /// The contents do not match the kind.
     #[error("unreadable")]
     Contents,
-    /// Another node than `[peer] name` says so.
+    /// The sender is not the node that `[peer] name` names.
     #[error("another node's")]
     Name,
 }
 
-/// What the opener has learned and the sealer must say.
+/// What the opener learns and the sealer sends.
 #[derive(Debug)]
 struct Learned {
-    /// Ours, for the peer's next agent to echo.
+    /// This node's nonce, for the peer's next incarnation to echo.
     nonce: AtomicU64,
-    /// The peer's, as heard last.
+    /// The peer's nonce, as heard last.
     echo: AtomicU64,
     version: AtomicU8,
 }
 
-/// Makes datagrams.
+/// Makes this node's datagrams.
 pub struct Sealer {
     tagger: Option<Hmac<Sha256>>,
     versions: RangeInclusive<u8>,
@@ -130,7 +130,7 @@ pub struct Sealer {
     learned: Arc<Learned>,
 }
 
-/// Reads the peer's.
+/// Reads the peer's datagrams.
 pub struct Opener {
     tagger: Option<Hmac<Sha256>>,
     versions: RangeInclusive<u8>,
@@ -139,7 +139,7 @@ pub struct Opener {
     draw: fn() -> u64,
 }
 
-/// Which of its sender's datagrams one is.
+/// Position of a datagram among those of its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Number {
     incarnation: u64,
@@ -147,7 +147,7 @@ pub struct Number {
 }
 
 impl Number {
-    /// That of a datagram that was opened.
+    /// The number of a datagram that was opened.
     pub fn of(datagram: &[u8]) -> Self {
         let number = |at: usize| {
             let bytes = datagram.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
@@ -159,13 +159,13 @@ impl Number {
         }
     }
 
-    /// Whether it was sealed after `other`, or by another life of the sender's agent.
+    /// Whether it was sealed after `other`, or by another incarnation of the sender's agent.
     pub fn is_after(self, other: Self) -> bool {
         self.incarnation != other.incarnation || self.sequence > other.sequence
     }
 }
 
-/// Both ends of what `name` and `peer` tell each other. `draw` gives unpredictable numbers other than 0.
+/// The sealer and the opener of node `name` for its exchange with `peer`. `draw` gives unpredictable numbers other than 0.
 pub fn open(
     (name, peer): (&str, &str),
     key: Option<&Key>,
@@ -195,8 +195,8 @@ pub fn open(
     (sealer, opener)
 }
 
-/// What computes the tags of the datagrams that `sender` sends. The name's length goes first: no name is the beginning of
-/// another and what it says.
+/// Computes the tags of the datagrams that `sender` sends. The name's length goes first, so that a name and the bytes after it cannot be
+/// read as another, longer name.
 fn tagger(key: &Key, sender: &str) -> Hmac<Sha256> {
     let mut tagger = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("any length is a key");
     tagger.update(&(sender.len() as u64).to_be_bytes());
@@ -205,12 +205,12 @@ fn tagger(key: &Key, sender: &str) -> Hmac<Sha256> {
 }
 
 impl Sealer {
-    /// Whether the version that is spoken now knows this kind.
+    /// Whether the version in use knows this kind.
     pub fn speaks(&self, kind: Kind) -> bool {
         self.learned.version.load(Ordering::Relaxed) >= kind.since()
     }
 
-    /// `contents` in a datagram of its own.
+    /// Puts `contents` into a datagram.
     pub fn seal(&mut self, kind: Kind, contents: &[u8]) -> Vec<u8> {
         self.sequence += 1;
         let version = self.learned.version.load(Ordering::Relaxed);
@@ -235,15 +235,15 @@ impl Sealer {
 }
 
 impl Opener {
-    /// What is in `datagram`, if it counts.
+    /// The contents of `datagram`, if it is accepted.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why it is refused.
     pub fn open<'a>(&mut self, datagram: &'a [u8]) -> Result<Opened<'a>, Refused> {
         let (header, rest) = datagram.split_first_chunk::<HEADER>().ok_or(Refused::Malformed)?;
         let contents = self.verify(header, rest, datagram)?;
         let number = |at: usize| u64::from_be_bytes(header[at..at + 8].try_into().expect("eight bytes"));
-        // Whoever it is that lives there: its nonce is echoed, so that it may hear us.
+        // Stored even if this datagram turns out not to be new: a new incarnation of the peer needs its nonce echoed to accept ours.
         self.learned.echo.store(number(24), Ordering::Relaxed);
         let is_late = self.is_late(number(8), number(16), number(32))?;
         let theirs = header[1]..=header[2];
@@ -260,7 +260,7 @@ impl Opener {
         })
     }
 
-    /// The contents, if the peer has written them.
+    /// The contents, if the tag proves that the peer wrote them, or without a key.
     fn verify<'a>(
         &self,
         header: &[u8; HEADER],

@@ -1,4 +1,4 @@
-//! Whether the local applications still work: each is asked from a thread of its own, since a hung one does not answer.
+//! Checks whether the local applications still work. A thread per application asks, since a hung application does not answer.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,14 +12,14 @@ use proto::application::Answers;
 
 use crate::config::{Config, Health};
 
-/// What is known of the applications that are asked.
+/// State of the applications that have a health probe.
 pub struct Watch {
-    /// By service: it has failed too often in a row. `None`: it is not asked.
+    /// By service: whether too many probes in a row have failed. `None`: no probe.
     hung: Vec<Option<Arc<AtomicBool>>>,
 }
 
 impl Watch {
-    /// Starts to ask. `wake` is called when there is news.
+    /// Starts the probes. `wake` is called when a state changes.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -50,7 +50,7 @@ impl Watch {
     }
 }
 
-/// Asks until nobody wants to know any more.
+/// Probes one application until the [`Watch`] is dropped.
 fn watch(name: &str, application: SocketAddr, health: &Health, told: &Weak<AtomicBool>, wake: &impl Fn()) {
     let mut answers = Answers::default();
     loop {
@@ -70,12 +70,12 @@ fn watch(name: &str, application: SocketAddr, health: &Health, told: &Weak<Atomi
     }
 }
 
-/// One question.
+/// Sends one probe.
 fn ask(application: SocketAddr, health: &Health) -> io::Result<()> {
     let deadline = Instant::now() + health.timeout;
     let left = || {
         let left = deadline.saturating_duration_since(Instant::now());
-        left.max(Duration::from_micros(1)) // zero would mean for ever
+        left.max(Duration::from_micros(1)) // zero would mean no timeout
     };
     let mut stream = TcpStream::connect_timeout(&application, left())?;
     stream.set_write_timeout(Some(left()))?;
@@ -123,7 +123,7 @@ mod tests {
         server_of(std::iter::repeat(answer), Arc::default())
     }
 
-    /// Gives these answers, one after the other, and counts who asked.
+    /// Gives these answers, one after the other, and counts the questions.
     fn server_of(
         answers: impl Iterator<Item = &'static [u8]> + Send + 'static,
         asked: Arc<AtomicU32>,
@@ -149,7 +149,7 @@ mod tests {
     fn an_answer_is_what_begins_as_expected() {
         ask(server(b"+PONG\r\n"), &health()).unwrap();
         let error = ask(server(b"-LOADING"), &health()).unwrap_err();
-        let said = error.to_string(); // as much of it as had come
+        let said = error.to_string(); // contains as much of the answer as had arrived
         assert!(
             said.starts_with("it said \"-LOAD") && said.ends_with("not \"+PONG\""),
             "{said}"
@@ -186,7 +186,7 @@ mod tests {
             ..health()
         };
         let watching = std::thread::spawn(move || watch("web", address, &patient, &told, &wake));
-        // What was asked when there was news: two failures were the last two answers, and then one was none.
+        // Number of questions at each change: after answers 4 and 5 failed, and after answer 7 succeeded.
         assert_eq!(heard.recv_timeout(patience), Ok(5));
         assert_eq!(heard.recv_timeout(patience), Ok(7));
         assert!(!state.load(Ordering::SeqCst));

@@ -1,4 +1,4 @@
-//! Whose connections the wire is told of: those that are being decided, and those of dead workers that were.
+//! Clients that the wire holds: those whose connections are being decided, and those of a dead worker's connections that were taken over.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -10,15 +10,15 @@ use proto::node::Node;
 
 use super::carry_out::Executor;
 
-/// So many clients of dead workers are held before it is looked who of them has gone: the map has room for many times that.
+/// Number of held clients of dead workers after which those that are gone are looked for. The map has room for many times that.
 const MANY: usize = 4096;
 
-/// What the wire was told of one service.
+/// Clients of one service that the wire holds.
 #[derive(Default)]
 pub(super) struct Held {
     /// Clients whose connections are being decided.
     deciding: Vec<SocketAddr>,
-    /// Clients that were held beside a living primary, since it was looked last.
+    /// Number of clients held beside a living primary since the last look for gone ones.
     told: usize,
 }
 
@@ -47,8 +47,8 @@ impl Executor {
         }
     }
 
-    /// Before `more` are held: who was held for a dead worker's connection, and has none here any more, is like any other client, and the
-    /// primary's.
+    /// Called before `more` clients are held. Releases clients that were held for a dead worker's connection and have no connection here
+    /// now: their packets go to the primary again.
     fn forget_ended(&mut self, node: &mut Node, index: ServiceIndex, more: usize) {
         let service = &mut self.services[usize::from(index)];
         service.held.told += more;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::bounded::{self, Late, Outcome};
 
-/// A hook that takes longer is left alone, and said to.
+/// How long to wait for a hook. One that takes longer is left alone, and logged.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs `command` beside the agent; its outcome is logged. The name of the service is in `STEADFAST_SERVICE`.

@@ -1,4 +1,4 @@
-//! The wire is told again and again whose connections are open: all others become strangers to it.
+//! Tells the wire repeatedly which clients have open connections. All other clients become strangers.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use proto::node::Node;
 
 use super::carry_out::Executor;
 
-/// A generation of known clients: long enough that telling costs nothing, short enough that clients which are gone do not pile up.
+/// Lifetime of a generation of known clients. Long enough to cost nothing, short enough that clients that are gone do not pile up.
 const GENERATION: Duration = Duration::from_secs(10);
 
 /// When the wire was told last.
@@ -17,7 +17,7 @@ impl Known {
         Self(Instant::now())
     }
 
-    /// Tells it when it is time to.
+    /// Tells the wire, once per [`GENERATION`].
     pub(super) fn renew(&mut self, executor: &Executor, node: &Node) {
         if self.0.elapsed() < GENERATION {
             return;

@@ -1,4 +1,4 @@
-//! Clients that are slowed, on the kernel.
+//! Slows clients, by capping their windows in the kernel.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use proto::connection::Cap;
 use super::carry_out::Executor;
 
 impl Executor {
-    /// The wire looks for caps only while there are any.
+    /// Sets or removes a client's cap. The wire looks for caps only while there are any.
     pub(super) fn cap_window(&mut self, service: ServiceIndex, client: SocketAddr, cap: Option<Cap>) {
         if let Err(error) = self.wire.cap_window(service, client, cap) {
             tracing::warn!(%error, %client, "the client is not slowed as it should be");

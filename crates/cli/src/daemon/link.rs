@@ -16,9 +16,9 @@ use crate::control::LinkStatus;
 pub(super) struct Link {
     pub(super) address: SocketAddr,
     pub(super) socket: Arc<UdpSocket>,
-    /// When something of the peer's agent of now came, a copy or not.
+    /// When a datagram of the peer's current incarnation last arrived, copies included.
     pub(super) heard: Option<Instant>,
-    /// The number of the newest of them: an older one proves nothing of the link, for anybody can have kept it.
+    /// Number of the newest of these datagrams. An older one does not prove that the link works: it may be a recording.
     pub(super) newest: frame::Number,
 }
 
@@ -56,7 +56,7 @@ impl Link {
     }
 }
 
-/// Has the kernel say by which interface each datagram came in (`IP_PKTINFO`, RFC 3542 §6.2).
+/// Makes the kernel report by which interface each datagram came in (`IP_PKTINFO`, RFC 3542 §6.2).
 fn tell_interfaces(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     match address {
         SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4PacketInfo, &true)?,
@@ -65,7 +65,7 @@ fn tell_interfaces(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// A datagram: its length, its sender, and the index of the interface by which it came in; 0 if the kernel does not say.
+/// Receives a datagram. Returns its length, its sender, and the index of the interface by which it came in (0 if the kernel does not say).
 pub(super) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>, u32)> {
     let mut space = nix::cmsg_space!(nix::libc::in6_pktinfo);
     let mut parts = [IoSliceMut::new(buffer)];
@@ -84,7 +84,7 @@ pub(super) fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usiz
     Ok((received.bytes, from, interface))
 }
 
-/// Sends `datagram` over a link. One that had no way to the peer when it was opened may have one now.
+/// Sends `datagram` over a link. If the link had no route to the peer so far, tries to connect it again.
 pub(super) fn send(address: SocketAddr, socket: &UdpSocket, datagram: &[u8]) {
     let mut sent = socket.send(datagram);
     if socket.peer_addr().is_err() {

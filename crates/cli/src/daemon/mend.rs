@@ -6,11 +6,11 @@ use proto::node::Node;
 
 use super::carry_out::Executor;
 
-/// How often the network is looked at, whether it is as it should be.
+/// Time between two checks of the whole network.
 const VERIFY: Duration = Duration::from_secs(2);
 
 impl Executor {
-    /// Puts back what others took away: filters at once, the rest now and then. Returns whether it has looked at everything.
+    /// Puts back what others took away: filters at once, the rest every [`VERIFY`]. Returns whether this call checked everything.
     pub fn mend(&mut self, node: &mut Node) -> bool {
         let is_time = self.verified.elapsed() >= VERIFY;
         let concerned = self.filters.check();
@@ -48,7 +48,7 @@ impl Executor {
         true
     }
 
-    /// Says what cannot be put back, unless that was the last thing it said.
+    /// Logs what cannot be put back, unless it logged the same last time.
     fn tell_once(&mut self, error: &str) {
         if self.unmended != error {
             tracing::error!(error, "someone changed the network: trying again");

@@ -67,27 +67,27 @@ use turn::{BATCH, Turn};
 use upgrade::Upgrade;
 pub use upgrade::block_signal;
 
-/// Between two looks at the rings while there is traffic: long, since it takes a CPU away from those who make it.
+/// Time between two looks at the rings while there is traffic. Long, because each look takes CPU time from the application.
 const NAP: Duration = Duration::from_millis(4);
-/// The same while more than [`MUCH`] is found: half of that ring lasts so long at 8 GB/s.
+/// Time between two looks while the rings hold more than [`MUCH`]. At 8 GB/s, half of the cached ring fills in this time.
 const NAP_SHORT: Duration = Duration::from_millis(1);
-/// Bytes in the rings that are much for a nap.
+/// Fill of the rings, in bytes, above which naps are short.
 const MUCH: u64 = 1 << 20;
-/// So many naps without a record, and the agent goes to sleep.
+/// Number of naps without a record after which the agent sleeps.
 const NAPS_MAX: u32 = 10;
-/// How long a node that is told to stop waits for the peer to go on without it.
+/// How long a node that was told to stop waits until the peer can go on without it.
 const STOP_MAX: Duration = Duration::from_secs(5);
-/// The longest sleep: a wake-up could be lost in the gap between the last look and the sleep.
+/// The longest sleep. Bounded, because a wake-up between the last look and the sleep could be lost.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
 /// How the daemon was started.
 #[derive(Debug)]
 pub struct Start<'a> {
-    /// What is configured.
+    /// The configuration.
     pub config: &'a Config,
-    /// In this file.
+    /// The file that holds it.
     pub file: &'a Path,
-    /// It serves without a peer, if none is there.
+    /// Whether this node serves alone if the peer is not heard.
     pub without_peer: bool,
     /// The node's lock.
     pub lock: &'a Lock,
@@ -107,10 +107,10 @@ struct Agent<'a> {
     /// The length of the next nap.
     nap: Duration,
     pauses: PauseWatch,
-    /// Others may have the CPU first.
+    /// Whether the agent currently runs at a lower priority than others.
     yields: bool,
     peer_status: control::PeerStatus,
-    /// It is to stop, by then at the latest.
+    /// The operator has asked for a stop; the agent stops at this time at the latest.
     leaves_by: Option<proto::Instant>,
     peer_addresses: Vec<std::net::IpAddr>,
     known: Known,
@@ -137,11 +137,11 @@ impl wire::Reader for Reader<'_> {
     }
 }
 
-/// Runs the node until SIGTERM or SIGINT, then restores the network as it was found. SIGUSR2 lets the program that lies at this
-/// one's path now take its place; the caller has blocked it.
+/// Runs the node until SIGTERM or SIGINT, then restores the network as it was found. On SIGUSR2, the program file that is now at
+/// this program's path takes over this process; the caller has blocked that signal.
 ///
 /// # Errors
-/// What kept it from starting, or from cleaning up; the step is named.
+/// The step of the start or of the cleanup that failed.
 pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     let config = start.config;
     upgrade::wait_for_inherited_children();
@@ -215,7 +215,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
 
 impl Agent<'_> {
     fn run(&mut self) {
-        self.carry_out(); // what follows from what was found, before anybody is told that an agent is here
+        self.carry_out(); // acts on what an earlier agent left, before anybody is told that an agent is here
         while !self.may_stop() {
             turn::take(self);
         }
@@ -253,12 +253,13 @@ impl Agent<'_> {
         }
     }
 
-    /// What was logged before the primary spoke is known before its words are heard.
+    /// Reads the log to its end, so that the node knows what was logged before the primary's message.
     fn read_all(&mut self) {
         self.rings.drain(usize::MAX, true, &mut Reader(&mut self.node));
     }
 
-    /// Whether the operator wants an end and the peer goes on, or cannot, or the operator has said it twice.
+    /// Whether the agent may stop. The operator must have asked for it, and either waiting can save nothing more, or [`STOP_MAX`] is over,
+    /// or the operator has asked twice.
     fn may_stop(&mut self) -> bool {
         let is_told = self.stop.swap(false, Ordering::Relaxed);
         match self.leaves_by {
@@ -281,7 +282,7 @@ impl Agent<'_> {
         }
     }
 
-    /// Who goes on already needs its application and the keeper; who is idle can wait for them.
+    /// Lowers the agent's priority, or restores it. Connections that already go on need the application and the keeper to run first.
     fn yield_to_others(&mut self, yields: bool) {
         if self.yields == yields {
             return;
@@ -335,12 +336,13 @@ impl Turn for Agent<'_> {
         self.rings.drain(BATCH, false, &mut Reader(&mut self.node))
     }
 
-    /// Does what the node wants, until it wants nothing more, or everything else to be looked at before it goes on with a takeover.
+    /// Carries out the node's actions until it has none left. During a takeover the node may also pause, so that everything else is
+    /// looked at first.
     fn carry_out(&mut self) {
         while let Some(action) = self.node.poll_action() {
             self.yield_to_others(self.node.is_unhurried());
             let Some(action) = self.node.admit(linux::clock::now(), action) else {
-                continue; // it is polled again later
+                continue; // the node keeps the action and returns it later
             };
             self.executor
                 .carry_out(action, &mut self.node, &mut self.rings, &self.peer);
@@ -381,7 +383,7 @@ impl Turn for Agent<'_> {
     }
 
     fn answer_calls(&mut self) {
-        // A listing of thousands takes as long as restoring hundreds.
+        // Listing thousands of connections takes as long as restoring hundreds.
         while !self.node.is_in_a_hurry()
             && let Ok(call) = self.calls.try_recv()
         {
@@ -389,7 +391,7 @@ impl Turn for Agent<'_> {
         }
     }
 
-    /// Makes way for another program, once it is asked for, found fit, and nothing would be left half done.
+    /// Starts the upgrade in place once it was asked for, the successor was found fit, and nothing is half done.
     fn look_for_upgrade(&mut self) {
         let is_settled = !self.node.is_deciding() && self.executor.is_settled();
         if self.leaves_by.is_none() && self.upgrade.is_due(is_settled) {
@@ -406,7 +408,7 @@ impl Turn for Agent<'_> {
         }
     }
 
-    /// A nap while there is traffic, sleep while there is none.
+    /// Naps while there is traffic, sleeps while there is none.
     fn rest(&mut self, handled: usize) {
         self.executor.prepare_sockets(&self.node);
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
@@ -439,6 +441,6 @@ impl Turn for Agent<'_> {
 /// Waits until one of `fds` is readable, at most for `limit`.
 fn wait(fds: &[BorrowedFd<'_>], limit: Duration) {
     let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-    // A signal that interrupts it is as good as a wake-up; nothing else can go wrong here.
+    // A signal that interrupts ppoll counts as a wake-up; nothing else can go wrong here.
     let _ = nix::poll::ppoll(&mut fds, Some(TimeSpec::from(limit)), None);
 }

@@ -1,4 +1,4 @@
-//! What the agent's log says of a node's news.
+//! Logs the node's reports.
 
 use proto::action::Report;
 use proto::node::Node;
@@ -6,7 +6,7 @@ use proto::node::Node;
 use super::carry_out::Executor;
 
 impl Executor {
-    /// Tells people what the node has to say.
+    /// Logs a report.
     pub(super) fn tell(&self, node: &Node, report: &Report) {
         match report {
             Report::Role {
@@ -81,7 +81,7 @@ impl Executor {
     }
 }
 
-/// A step failed in the network of a service, or all is made good.
+/// Logs that a step failed in a service's network, or that everything is mended.
 fn tell_failure(service: &str, why: Option<&str>) {
     match why {
         Some(why) => tracing::error!(
@@ -93,7 +93,7 @@ fn tell_failure(service: &str, why: Option<&str>) {
     }
 }
 
-/// The other node may have gone on alone: this node's agent was away for long, or this node had left.
+/// Logs a doubt: the other node may have gone on alone, because this node's agent was away for long, or this node had left.
 fn tell_doubt(service: &str, is_primary: bool) {
     let what = if is_primary {
         "the other node may have gone on alone; this node is mute until that one says that it did not"

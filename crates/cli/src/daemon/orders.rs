@@ -1,4 +1,4 @@
-//! What the operator wants done.
+//! Carries out the operator's orders.
 
 use proto::action::ServiceIndex;
 use proto::node::Node;
@@ -6,10 +6,10 @@ use proto::node::Node;
 use super::carry_out::Executor;
 use crate::control::Order;
 
-/// Passes an order on.
+/// Passes an order to the node.
 ///
 /// # Errors
-/// Why it is not carried out, as a sentence.
+/// Why the order is not carried out, as a sentence.
 pub fn give(node: &mut Node, executor: &Executor, order: &Order) -> Result<(), String> {
     let now = linux::clock::now();
     let all = 0..ServiceIndex::try_from(node.config().services.len()).expect("few");

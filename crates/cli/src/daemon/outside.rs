@@ -1,7 +1,7 @@
-//! Asking outside hosts through the services' interfaces whether clients could reach this node.
+//! Asks outside hosts through the services' interfaces, to learn whether clients could reach this node.
 //!
 //! Services that have the same interface and the same hosts share their questions: a gateway is asked as often for sixty services as
-//! for one. Which answers count for a service is the node's decision, so it is told when the question was asked.
+//! for one. The node decides which answers count for a service, so it is told when the question was asked.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -33,14 +33,14 @@ pub struct Outside {
 struct Route {
     interface: String,
     is_v4: bool,
-    /// As configured; none: the gateways.
+    /// The configured hosts; empty: the gateways.
     configured: Vec<IpAddr>,
-    /// Not to be asked: for IPv6 `/proc` also lists the way through the peer's wire.
+    /// The peer, which is not asked: for IPv6, `/proc` also lists the route through the peer's wire as a gateway.
     peer: IpAddr,
     services: Vec<ServiceIndex>,
     /// When hosts were looked for last.
     looked: Option<Instant>,
-    /// `None`: nobody can be asked.
+    /// `None`: there is no host to ask.
     hosts: Option<Hosts>,
 }
 
@@ -50,7 +50,7 @@ struct Hosts {
     addresses: Vec<IpAddr>,
     /// Index of the interface that the sockets are bound to.
     interface: u32,
-    /// When one of them answered last; at first, when the sockets were opened.
+    /// When a host answered last; before the first answer, when the sockets were opened.
     heard: Instant,
     questions: Questions,
 }
@@ -60,12 +60,12 @@ struct Hosts {
 struct Questions {
     /// Number of questions asked so far.
     count: u32,
-    /// The times of the last ones.
+    /// The times of the last [`QUESTIONS_MAX`] questions.
     asked: VecDeque<Instant>,
 }
 
 impl Questions {
-    /// Whether the last question also does for a service whose answers count only for questions since `since`.
+    /// Whether the last question can be shared by a service for which only questions since `since` count.
     fn do_for(&self, now: Instant, since: Option<Instant>) -> bool {
         let does = |at: Instant| now.since(at) < SHARED && since.is_none_or(|since| at >= since);
         self.asked.back().copied().is_some_and(does)
@@ -79,7 +79,7 @@ impl Questions {
         }
     }
 
-    /// When the question with this number, counted from 1, was asked. Nothing if that is too long ago.
+    /// When the question with this number, counted from 1, was asked. `None` if that is too long ago.
     fn asked_at(&self, number: u32) -> Option<Instant> {
         let age = usize::try_from(self.count.wrapping_sub(number)).ok()?;
         let newest = self.asked.len().checked_sub(1)?;
@@ -88,7 +88,7 @@ impl Questions {
 }
 
 impl Outside {
-    /// Nobody is asked yet.
+    /// Asks nothing yet.
     pub fn new(config: &Config) -> Self {
         let mut routes: Vec<Route> = Vec::new();
         for (index, service) in (0..).zip(&config.services) {
@@ -115,7 +115,7 @@ impl Outside {
         Self { routes }
     }
 
-    /// Asks on behalf of a service. A question from before `since` does not do. The node is told if there is nobody to be asked.
+    /// Asks on behalf of a service. A question from before `since` does not count. Tells the node if there is no host to ask.
     pub fn ask(&mut self, node: &mut Node, service: ServiceIndex, since: Option<Instant>) {
         let mut routes = self.routes.iter_mut();
         let route = routes.find(|route| route.services.contains(&service));
@@ -140,7 +140,7 @@ impl Outside {
 }
 
 impl Route {
-    /// Asks, unless somebody just has. Returns whether there is somebody to be asked.
+    /// Asks, unless a recent question can be shared. Returns whether there is a host to ask.
     fn ask(&mut self, now: Instant, since: Option<Instant>) -> bool {
         let index = nix::net::if_::if_nametoindex(self.interface.as_str()).ok();
         if self.looks(now, index) {
@@ -159,8 +159,8 @@ impl Route {
         true
     }
 
-    /// Whether hosts are to be looked for: there are none, the interface with this index is not the one that they are asked through, or
-    /// gateways have been silent for long and may have been replaced.
+    /// Whether to look for hosts: there are none, the interface's index has changed to `index`, or the gateways have been silent for long and
+    /// may have been replaced.
     fn looks(&self, now: Instant, index: Option<u32>) -> bool {
         let is_time = self.looked.is_none_or(|at| now.since(at) >= LOOK_AGAIN);
         let is_stale = |hosts: &Hosts| {
@@ -188,8 +188,8 @@ impl Route {
         }
     }
 
-    /// Opens sockets to the hosts. Nothing if there are none, or if those that are asked now are the right ones: gateways that are gone
-    /// with their routes may come back with the cable.
+    /// Opens sockets to the hosts. `None` if there are no hosts, or if the current ones are right. Without hosts the current ones stay:
+    /// gateways that are gone with their routes may come back with the cable.
     fn open(&self, now: Instant, index: Option<u32>) -> anyhow::Result<Option<Hosts>> {
         let mut addresses = self.configured.clone();
         if addresses.is_empty() {
@@ -213,7 +213,7 @@ impl Route {
 }
 
 impl Hosts {
-    /// When the newest of the questions was asked that were answered since the last call.
+    /// The time of the newest question that was answered since the last call.
     fn answered(&mut self, now: Instant) -> Option<Instant> {
         let asked = self
             .sockets

@@ -1,4 +1,4 @@
-//! What programs on this node are as clients of its services: their address, and how long their segments may be.
+//! Programs on this node as clients of its own services: their address, and their maximum segment size.
 
 use std::net::IpAddr;
 
@@ -9,8 +9,8 @@ use proto::action::ServiceIndex;
 use super::carry_out::Executor;
 use crate::config;
 
-/// What this node's programs are as clients of a service at `vip`. The peer must be able to answer their address, so it is one of the
-/// service interface: `before`, while that is there.
+/// Address and MSS of this node's programs as clients of a service at `vip`. The peer must be able to answer the address, so it is one of
+/// the service interface's: `before`, as long as that is there.
 fn own_client(
     interface: &Interface,
     vip: IpAddr,
@@ -28,7 +28,7 @@ fn own_client(
     Some(OwnClient { address, mss })
 }
 
-/// The same at the start.
+/// As [`own_client`], at the start.
 pub(super) fn first_own_client(
     service: &config::Service,
     interface: &Interface,
@@ -47,7 +47,7 @@ pub(super) fn first_own_client(
 }
 
 impl Executor {
-    /// Programs on this node follow the service interfaces: their addresses and MTUs may have changed.
+    /// Follows changes of the service interfaces' addresses and MTUs, for clients on this node.
     pub(super) fn follow_own_addresses(&self) {
         let interfaces = match self.network.interfaces() {
             Ok(interfaces) => interfaces,
@@ -64,8 +64,7 @@ impl Executor {
         }
     }
 
-    /// The same for a service. An interface without an address may get one again: until then clients are refused, because the one that
-    /// they had is gone.
+    /// As [`Self::follow_own_addresses`], for one service. If the interface has no address now, nothing changes until it has one again.
     pub(super) fn follow_own_address(&self, index: ServiceIndex, interface: &Interface) {
         let vips: Vec<IpAddr> = self.services.iter().map(|service| service.vip.ip()).collect();
         let vip = self.services[usize::from(index)].vip.ip();

@@ -1,12 +1,12 @@
-//! What is told to the peer and heard from it, over every link.
+//! Messages to and from the peer, over every link.
 //!
-//! Each address of the peer is a link with a socket of its own; those of the services' interfaces too, since only what comes in there
-//! proves that the service's path works (docs/paths.md). The same datagram goes over all of them; what arrives first counts,
-//! and the copies are dropped ([`super::frame`]). So a link that fails costs nothing while another one works.
+//! Each address of the peer is a link with a socket of its own. The peer's addresses on the services' interfaces are links too: only a
+//! datagram that arrives there proves that the service's path works (docs/paths.md). The same datagram goes over all links. The first copy
+//! counts, and the others are dropped ([`super::frame`]). So a link that fails costs nothing while another one works.
 //!
 //! Heartbeats are sent by a thread of their own, in real time, so that neither a busy CPU nor a slow step of the agent (putting up an
-//! address) makes a living node look dead. An agent that hangs stops them all the same: what it said last goes out again
-//! only for so long.
+//! address) makes a living node look dead. An agent that hangs still stops them: the thread repeats the agent's last heartbeat for at most
+//! `agent_timeout_ms`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,38 +28,39 @@ use super::link::{Link, receive, send};
 use crate::config::{Config, Key};
 use crate::control::PeerStatus;
 
-/// Larger than any datagram of the peer's: a heartbeat of 64 services that tells as many orphans as one may.
+/// Receive buffer in bytes. Larger than the peer's largest datagram: a heartbeat of 64 services with the maximum number of orphans.
 const DATAGRAM_MAX: usize = 32 * 1024;
-/// Datagrams taken at a time and link: a flood of them must not keep the agent from its work.
+/// Maximum number of datagrams taken from one link at a time. Bounded, because a flood must not keep the agent from its work.
 const RECEIVE_MAX: usize = 64;
-/// Between two warnings of the same kind.
+/// Time between two warnings of the same kind.
 const WARN_EVERY: Duration = Duration::from_secs(10);
-/// Between two words out of the rhythm for a peer that is not proved to be new: a recording must not make this node talk.
+/// Shortest time between two extra heartbeats for a peer that is not yet proved to be new. Bounded, because a replayed recording must not
+/// make this node send without limit.
 const AGAIN_EVERY: Duration = Duration::from_millis(5);
 
-/// What nodes say to each other.
+/// A message between the nodes.
 #[derive(Debug)]
 pub enum Message {
-    /// A sign of life, with what the sender is doing.
+    /// A heartbeat: a sign of life, with the sender's state.
     Heartbeat(Heartbeat),
-    /// What does the receiver's kernel know of the connections of these clients?
+    /// Asks what the receiver's kernel knows of the connections of these clients.
     Ask(About<Vec<SocketAddr>>),
-    /// The answer.
+    /// The answer to `Ask`.
     Told(About<Vec<Told>>),
-    /// Which connections does the receiver's kernel have?
+    /// Asks which connections the receiver's kernel has.
     AskAll(About<PageQuery>),
-    /// Some of them.
+    /// One page of the answer to `AskAll`.
     Page(About<Page>),
 }
 
-/// Something about connections of one service.
+/// A question or an answer about connections of one service.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct About<T> {
     /// The sender's name.
     node: String,
     /// The VIP and port.
     pub vip: SocketAddr,
-    /// What about them.
+    /// The question or the answer itself.
     pub connections: T,
 }
 
@@ -90,16 +91,16 @@ impl Message {
     }
 }
 
-/// What one datagram of the peer's agent brought.
+/// One datagram of the peer's agent.
 #[derive(Debug)]
 pub struct Arrival {
-    /// The index of the interface by which it came in.
+    /// Index of the interface by which it arrived.
     pub interface: u32,
-    /// What it says, unless it was a copy, or late.
+    /// Its message; `None` if it was a copy, or late.
     pub message: Option<Message>,
 }
 
-/// The peer, as far as its words reach this node. It takes datagrams of the peer's addresses and port only.
+/// The links to the peer. Takes only datagrams from the peer's addresses and port.
 pub struct Peer {
     /// Empty where the kernel allows no raw sockets.
     probers: Vec<Prober>,
@@ -112,14 +113,14 @@ pub struct Peer {
     refused: BTreeMap<Refused, Count>,
 }
 
-/// Datagrams that did not count, for one reason.
+/// Datagrams that were refused for one reason.
 #[derive(Default)]
 struct Count {
     datagrams: u64,
     warned: Option<Instant>,
 }
 
-/// What the agent said last.
+/// The agent's last heartbeat, shared with the thread that repeats it.
 struct Said {
     word: Mutex<Word>,
     changed: Condvar,
@@ -127,20 +128,20 @@ struct Said {
 
 struct Word {
     bytes: Vec<u8>,
-    /// What is news in it: the life of the peer that this node hears, and what it says of the services.
+    /// The incarnation of the peer that this node hears. A change of this field or of `services` is news.
     heard: Option<u64>,
     services: Vec<ServiceBeat>,
     at: Option<Instant>,
-    /// The thread has not sent it yet.
+    /// The heartbeat has news that the thread has not sent yet.
     fresh: bool,
-    /// When it was said for the sake of a new life last.
+    /// When it was last sent out of rhythm for a new incarnation of the peer.
     again: Option<Instant>,
     over: bool,
     sealer: Sealer,
 }
 
 impl Word {
-    /// Nothing is said yet.
+    /// No heartbeat yet.
     fn new(sealer: Sealer) -> Self {
         Self {
             bytes: Vec::new(),
@@ -154,8 +155,8 @@ impl Word {
         }
     }
 
-    /// This is to be said from now on: at the next beat, or at once if there is something new in it. Whom this node hears is news too:
-    /// a peer that has just come waits for it.
+    /// Takes the heartbeat that is sent from now on: at the next beat, or at once if it has news. The peer's incarnation that this node
+    /// hears is news too: a peer that has just started waits for it.
     fn take(&mut self, heartbeat: &Heartbeat) {
         let heard = heartbeat.echo.map(|echo| echo.incarnation);
         self.fresh |= self.heard != heard || self.services != heartbeat.services;
@@ -217,7 +218,7 @@ impl Peer {
         })
     }
 
-    /// Sends a heartbeat at once, and again in its rhythm.
+    /// Gives a heartbeat to the thread, which sends it in its rhythm, or at once if it has news.
     pub fn send(&self, heartbeat: &Heartbeat) {
         let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
         word.take(heartbeat);
@@ -229,7 +230,7 @@ impl Peer {
         self.send_once(Kind::Ask, vip, clients);
     }
 
-    /// Answers such a question.
+    /// Answers [`Message::Ask`].
     pub fn tell(&self, vip: SocketAddr, told: Vec<Told>) {
         self.send_once(Kind::Told, vip, told);
     }
@@ -239,12 +240,13 @@ impl Peer {
         self.send_once(Kind::AskAll, vip, query);
     }
 
-    /// Answers such a question.
+    /// Answers [`Message::AskAll`].
     pub fn list(&self, vip: SocketAddr, page: Page) {
         self.send_once(Kind::Page, vip, page);
     }
 
-    /// If it is lost, who waits for an answer asks again. A peer that does not know the kind is not bothered with it.
+    /// Sends a message once. If it is lost, the node that waits for an answer asks again. A peer whose version does not know the kind does
+    /// not get it.
     fn send_once<T: Serialize>(&self, kind: Kind, vip: SocketAddr, connections: T) {
         let about = About {
             node: self.own_name.clone(),
@@ -270,13 +272,13 @@ impl Peer {
         }
     }
 
-    /// Whether the peer's kernel has answered.
+    /// Whether the peer's kernel has answered a probe since the last call.
     pub fn is_answered(&self) -> bool {
-        // Each is asked: what it has taken is taken.
+        // Every prober is asked, without a short circuit: asking takes the answers out of its socket.
         self.probers.iter().filter(|prober| prober.is_answered()).count() > 0
     }
 
-    /// What has arrived.
+    /// Takes the datagrams that have arrived.
     pub fn receive(&mut self) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX];
@@ -289,7 +291,7 @@ impl Peer {
                     }
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // Each error that a UDP socket reports (the peer's port is closed) is taken once; then it goes on.
+                    // A UDP socket reports each error (such as a closed port of the peer) once; the next call goes on.
                     Err(_) => {}
                 }
             }
@@ -297,7 +299,8 @@ impl Peer {
         arrivals
     }
 
-    /// What `datagram` brings, which came over a link by an interface; nothing if it does not count, nor proves that the link works.
+    /// Takes a datagram that came over a link by an interface. `None` if it neither has a message that counts nor proves that the link
+    /// works.
     fn take(&mut self, link: usize, datagram: &[u8], interface: u32) -> Option<Arrival> {
         let heard = self.hear(datagram);
         let mut is_new = false;
@@ -317,7 +320,7 @@ impl Peer {
         (is_new || message.is_some()).then_some(Arrival { interface, message })
     }
 
-    /// The message in `datagram`; nothing if it is a heartbeat and a newer one has come.
+    /// The message in `datagram`; `None` if it is a heartbeat and a newer one has come.
     fn hear(&mut self, datagram: &[u8]) -> Result<Option<Message>, Refused> {
         let opened = self.opener.open(datagram)?;
         if opened.kind == Kind::Heartbeat && opened.is_late {
@@ -336,7 +339,7 @@ impl Peer {
         }
         let count = self.refused.entry(reason).or_default();
         count.datagrams += 1;
-        // Copies come by each link; the first words of a new agent prove nothing yet.
+        // Copies are usual with several links. A new agent's first datagrams cannot prove yet that they are new.
         let is_usual = matches!(reason, Refused::Again | Refused::Unproved);
         if !is_usual && count.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             count.warned = Some(Instant::now());
@@ -344,7 +347,8 @@ impl Peer {
         }
     }
 
-    /// A new life of the peer's agent waits for the nonce that proves it: it need not wait for the rhythm.
+    /// Sends the heartbeat again at once. A new incarnation of the peer's agent needs this node's nonce to prove itself, and should not have
+    /// to wait for the next beat.
     fn say_again(&self) {
         let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
         if word.again.is_none_or(|at| at.elapsed() >= AGAIN_EVERY) {
@@ -354,7 +358,7 @@ impl Peer {
         }
     }
 
-    /// Adds to `status` what is known of the links.
+    /// Adds the state of the links to `status`.
     pub fn describe(&self, status: &mut PeerStatus) {
         status.authenticated = self.is_authenticated;
         status.links = self.links.iter().map(Link::status).collect();
@@ -382,7 +386,7 @@ fn draw() -> u64 {
 }
 
 impl Said {
-    /// The thread: sends what was said last every `rhythm`, news at once; nothing when the last word is older than
+    /// The thread's work: sends the last heartbeat every `rhythm`, and news at once. Sends nothing while the last heartbeat is older than
     /// `patience`.
     fn repeat(&self, links: &[(SocketAddr, Arc<UdpSocket>)], rhythm: Duration, patience: Duration) {
         let mut due = Instant::now();
@@ -433,7 +437,7 @@ mod tests {
 
     use super::*;
 
-    /// Every service, every field as long as it gets, and as many orphans as one heartbeat tells.
+    /// Every service, every field at its longest, and the maximum number of orphans of one heartbeat.
     #[test]
     fn the_largest_heartbeat_fits() {
         let longest = SocketAddr::from(([0xffff_u16; 8], u16::MAX));

@@ -17,7 +17,7 @@ fn ends() -> (Sealer, Opener) {
     (peer, from_peer)
 }
 
-/// What was read is told as it was read.
+/// The message as JSON, as it would be sent.
 fn told(message: &Message) -> String {
     fn json(told: &impl Serialize) -> String {
         serde_json::to_string(told).expect("what is said has a JSON form")
@@ -59,7 +59,7 @@ fn a_datagram_is_read_or_refused() {
         let said = told(&message);
         let again = Message::read(kind, said.as_bytes()).expect("what was read can be told");
         assert_eq!(told(&again), said);
-        // Whatever they are, the same words do not count twice.
+        // A copy of a datagram is refused, whatever its contents.
         opener.open(&datagram).expect_err("a copy");
     });
 }

@@ -1,24 +1,24 @@
-//! Clients that are refused, because they would be served past the wire.
+//! Logs clients that are refused because they would be served past the wire.
 
 use super::carry_out::Executor;
 
-/// What was refused when it was looked last.
+/// Number of refusals at the last check.
 #[derive(Default)]
 pub(super) struct Refusals {
     /// Connections of programs on this node, by service.
     local: Vec<u64>,
-    /// Packets that came by another way than the wire.
+    /// Packets that did not come through the wire.
     past: u64,
 }
 
 impl Executor {
-    /// Says what was refused since it was looked last.
+    /// Logs what was refused since the last check.
     pub(super) fn tell_refusals(&mut self) {
         let services = u16::try_from(self.services.len()).expect("few");
         self.refusals.local.resize(services.into(), 0);
         for index in 0..services {
             let Ok(now) = self.wire.refused_local_clients(index) else {
-                return; // the counters are told in the status, too, with the error
+                return; // the status reads the same counters, and logs the error
             };
             let before = std::mem::replace(&mut self.refusals.local[usize::from(index)], now);
             if now > before {
@@ -30,7 +30,7 @@ impl Executor {
             }
         }
         let Ok(now) = self.network.refused() else {
-            return; // the guard is gone; that is noticed and told
+            return; // the guard is gone, which `mend` notices and logs
         };
         let before = std::mem::replace(&mut self.refusals.past, now);
         if now > before {

@@ -1,5 +1,5 @@
-//! The replicas' connections to the local application (restart policy `replica`): fed with what the primary has accepted,
-//! read and compared.
+//! The replicas' connections to the local application (restart policy `replica`). They are fed the input that the primary has accepted;
+//! their output is read and compared.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use proto::table::ConnectionId;
 
 use crate::config::Config;
 
-/// A replica that is so many bytes ahead of the primary is not read from.
+/// Lead over the primary, in bytes, above which a replica is not read from.
 const AHEAD_MAX: usize = 1 << 20;
 const EVENTS_MAX: usize = 64;
 const READ_SIZE: usize = 256 * 1024;
@@ -28,7 +28,7 @@ pub struct Replicas {
     applications: Vec<SocketAddr>,
     by_key: HashMap<Key, u64>,
     by_token: HashMap<u64, Replica>,
-    /// Those that are too far ahead.
+    /// Tokens of the replicas that are too far ahead.
     paused: Vec<u64>,
     next_token: u64,
     buffer: Vec<u8>,
@@ -37,12 +37,12 @@ pub struct Replicas {
 struct Replica {
     key: Key,
     stream: TcpStream,
-    /// Its receive buffer is full.
+    /// The replica takes no more input for now.
     blocked: bool,
 }
 
 impl Replicas {
-    /// None yet.
+    /// No replica yet.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("making an epoll instance")?,
@@ -64,7 +64,7 @@ impl Replicas {
         self.epoll.0.as_fd()
     }
 
-    /// Connects to the application from the client's address.
+    /// Opens a replica: connects to the application from the client's address.
     pub fn open(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId, client: SocketAddr) {
         self.close(service, id);
         let application = self.applications[usize::from(service)];
@@ -93,14 +93,14 @@ impl Replicas {
         }
     }
 
-    /// Gives a replica what the primary has accepted since the last time.
+    /// Feeds a replica the input that the primary has accepted since the last time.
     pub fn feed(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
         let Some(&token) = self.by_key.get(&(service, id)) else {
             return;
         };
         let replica = self.by_token.get_mut(&token).expect("both maps hold it");
         if replica.blocked {
-            return; // epoll says when it goes on
+            return; // epoll reports when it takes more
         }
         match feed(&mut replica.stream, node, service, id, &mut self.buffer) {
             Ok(complete) => {
@@ -113,12 +113,12 @@ impl Replicas {
         }
     }
 
-    /// The connection is over.
+    /// Closes a replica.
     pub fn close(&mut self, service: ServiceIndex, id: ConnectionId) {
         drop(self.take(service, id));
     }
 
-    /// All of a service's are over.
+    /// Closes all replicas of a service.
     pub fn close_all(&mut self, service: ServiceIndex) {
         let keys: Vec<Key> = self
             .by_key
@@ -140,7 +140,7 @@ impl Replicas {
         Some(replica.stream)
     }
 
-    /// Reads what replicas have said, and goes on feeding those that take more now.
+    /// Reads the replicas' output, and feeds those that take more now.
     pub fn serve(&mut self, node: &mut Node) {
         if self.by_token.is_empty() {
             return;
@@ -191,7 +191,7 @@ impl Replicas {
         }
     }
 
-    /// The primary may have caught up.
+    /// Reads again from paused replicas to which the primary has caught up.
     fn unpause(&mut self, node: &mut Node) {
         for token in std::mem::take(&mut self.paused) {
             let Some(replica) = self.by_token.get(&token) else {
@@ -236,7 +236,7 @@ fn event(token: u64, readable: bool, writable: bool) -> EpollEvent {
     EpollEvent::new(flags, token)
 }
 
-/// Writes what is new; false if the replica takes no more for now. What was spilled goes by `buffer`.
+/// Writes new input; false if the replica takes no more for now. Spilled input goes through `buffer`.
 fn feed(
     stream: &mut TcpStream,
     node: &mut Node,
@@ -270,7 +270,7 @@ fn feed(
     outcome
 }
 
-/// Writes what the replica takes now; false if that is not all.
+/// Writes as many `bytes` as the replica takes now; false if that is not all.
 fn write(stream: &mut TcpStream, mut bytes: &[u8], written: &mut u64) -> io::Result<bool> {
     while !bytes.is_empty() {
         match stream.write(bytes) {

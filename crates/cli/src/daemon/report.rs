@@ -1,4 +1,4 @@
-//! What the agent tells who asks.
+//! The agent's answers to status requests.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,14 +21,14 @@ use crate::control::{
     TakeoverSums,
 };
 
-/// Reasons that are told one by one; replicas may fail in many ways.
+/// Maximum number of reasons shown separately. Bounded, because replicas may fail in many ways.
 const REASONS_MAX: usize = 32;
-/// The others.
+/// Name of all further reasons together.
 const OTHERS: &str = "other reasons";
-/// Why a connection is ambiguous.
+/// The reason shown for an ambiguous connection.
 const AMBIGUOUS: &str = "conflicting copies were seen";
 
-/// The whole node.
+/// The status of the whole node.
 pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings: &Rings) -> Status {
     let now = linux::clock::now();
     let services = (0..).take(node.config().services.len());
@@ -168,7 +168,7 @@ fn state_sync(node: &Node, index: ServiceIndex) -> Option<StateSyncStatus> {
     })
 }
 
-/// In the operator's words a node that speaks alone is a primary in simplex mode.
+/// The role in the operator's terms, where a node that speaks alone is a primary in simplex mode.
 fn role_of(role: Role, is_primary: bool) -> config::Role {
     match role {
         Role::Primary | Role::Claiming | Role::TakingOver | Role::Sole => config::Role::Primary,
@@ -178,7 +178,7 @@ fn role_of(role: Role, is_primary: bool) -> config::Role {
     }
 }
 
-/// What the connections of a service come to.
+/// Sums over a service's connections.
 #[derive(Default)]
 struct Sums {
     counts: ConnectionCounts,
@@ -231,7 +231,7 @@ impl Sums {
     }
 }
 
-/// What was logged of a stream in order.
+/// Number of bytes of a stream that were logged in order.
 fn bytes_of(stream: &StreamLog) -> u64 {
     stream.frontier().since(stream.start())
 }
@@ -272,7 +272,7 @@ fn counters(node: &Node, executor: &Executor, index: ServiceIndex) -> BTreeMap<S
     counters
 }
 
-/// What became of the connections that were taken over.
+/// The fate of the connections that were taken over.
 pub fn restored(node: &Node, executor: &Executor) -> Restored {
     let services = (0..).take(node.config().services.len());
     Restored {
@@ -282,8 +282,8 @@ pub fn restored(node: &Node, executor: &Executor) -> Restored {
     }
 }
 
-/// All connections that this node knows: those on the wire; then those of which nothing else is known; and those that it relays,
-/// unless it has a backup, which has them on its wire.
+/// All connections that this node knows: those in its table, then older ones, of which it has no log, then those that it relays. Relayed
+/// ones are left out if the node has a backup, because the backup has them on its wire.
 pub fn connections(node: &Node, executor: &Executor) -> Connections {
     let now = linux::clock::now();
     let mut connections = Vec::new();
@@ -322,8 +322,8 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
     Connections { connections }
 }
 
-/// Whether what this node relays ends with it: it has no backup; or it is the backup, and went on with a dead worker's connections.
-/// Else it is the backup that knows of them.
+/// Whether the connections that this node relays end with it. That is so if it has no backup, or if it is the backup itself and relays a
+/// dead worker's connections. Otherwise its backup knows of them.
 fn ends_what_it_relays(node: &Node, now: Instant, index: ServiceIndex) -> bool {
     node.simplex(now, index).is_some() || node.role(index).0 == Role::Backup
 }

@@ -1,4 +1,4 @@
-//! A connection's steps from the log to the keeper, on the kernel.
+//! A connection's steps from the log to the keeper, carried out on the kernel.
 
 use anyhow::Context;
 use linux::repair::Restored;
@@ -12,14 +12,14 @@ use proto::takeover::{self, HandedOver};
 use super::carry_out::{Executor, Service};
 use super::relay::{Handover, Live};
 
-/// Sockets kept ready for a takeover, per service: enough for most; the kernel takes some 4 KB for each.
+/// Maximum number of sockets kept ready for a takeover, per service. Enough for most services; each takes about 4 KB in the kernel.
 const POOL_MAX: usize = 4096;
-/// Of all descriptors, this part may be such sockets: those of the connections that are taken over need some too.
+/// Divisor: at most 1/4 of all file descriptors may be such sockets, since the connections that are taken over need some too.
 const POOL_SHARE: usize = 4;
-/// Of these, so many are made between two looks at the rings.
+/// Maximum number of such sockets made between two looks at the rings.
 const POOL_STEP: usize = 32;
 
-/// Sockets kept ready for each of `services`.
+/// Maximum number of sockets kept ready per service, for `services` services.
 pub(super) fn pool_max(services: usize) -> anyhow::Result<usize> {
     let descriptors = linux::process::file_limit().context("asking for the limit of open files")?;
     Ok(POOL_MAX.min(descriptors / POOL_SHARE / services.max(1)))
@@ -32,7 +32,7 @@ pub(super) struct Restoring {
 }
 
 impl Executor {
-    /// Makes sockets for connections that may have to be taken over.
+    /// Prepares sockets for connections that may have to be taken over.
     pub fn prepare_sockets(&mut self, node: &Node) {
         for (index, service) in (0..).zip(&mut self.services) {
             let wanted = match node.role(index).0 {
@@ -51,7 +51,7 @@ impl Executor {
         }
     }
 
-    /// Whether no connection is on its way from the log to the keeper, and no question is open that was asked on the way.
+    /// Whether no connection is on its way from the log to the keeper, and no question to the arbiter is open.
     pub fn is_settled(&self) -> bool {
         let is_held = |service: &Service| service.held.is_deciding();
         self.restoring.is_empty()
@@ -137,7 +137,7 @@ impl Executor {
         };
         let replica = self.replicas.take(service, id);
         let taken = node.hand_over(linux::clock::now(), service, id, &endpoint);
-        // A socket that is refused says a RST when it is dropped. That may be lost; the node repeats it.
+        // If the node refuses the connection, dropping the socket sends a RST. That RST may be lost; the node repeats it.
         if let Some(HandedOver { connection, syn_ack }) = taken {
             self.relay.hand_over(Handover {
                 id: number,

@@ -1,4 +1,4 @@
-//! How the applications on this node are: the deaths of their processes, and their answers to the health probe.
+//! The state of the applications on this node, from the deaths of their processes and their answers to the health probe.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,14 +20,14 @@ pub struct Servers {
     applications: Vec<Application>,
 }
 
-/// One service's.
+/// One service's application.
 struct Application {
     address: SocketAddr,
     presence: Presence,
 }
 
 impl Servers {
-    /// All are alive, as far as is known.
+    /// Assumes that all applications are alive.
     pub fn new(config: &Config, deaths: Deaths, watch: Watch) -> Self {
         let now = linux::clock::now();
         let applications = config.services.iter().map(|service| Application {
@@ -46,7 +46,7 @@ impl Servers {
         self.deaths.as_fd()
     }
 
-    /// Tells the node what is new.
+    /// Tells the node about orphans and the state of each application.
     pub fn watch(&mut self, wire: &Wire, node: &mut Node) {
         let deaths = self.deaths.take().unwrap_or_else(|error| {
             tracing::error!(%error, "deaths of server processes are not noticed");
@@ -80,7 +80,7 @@ impl Servers {
     }
 }
 
-/// Whether a listener gets connections to `address`.
+/// Whether any listener gets connections to `address`.
 fn is_listening(address: SocketAddr) -> bool {
     match linux::network::sockets::listeners(address.port()) {
         Ok(listeners) => listeners.iter().any(|&listener| accepts(listener, address)),
@@ -91,8 +91,8 @@ fn is_listening(address: SocketAddr) -> bool {
     }
 }
 
-/// Whether a listener at `listener` gets connections to `address`. One on all IPv6 addresses gets IPv4 too, unless its program
-/// forbids it, which `/proc` does not tell.
+/// Whether a listener at `listener` gets connections to `address`. A listener on all IPv6 addresses counts for IPv4 too: its program may
+/// have forbidden that, but `/proc` does not show it.
 pub fn accepts(listener: SocketAddr, address: SocketAddr) -> bool {
     let every = listener.ip().is_unspecified() && (listener.is_ipv6() || address.is_ipv4());
     listener.port() == address.port() && (every || listener.ip() == address.ip())

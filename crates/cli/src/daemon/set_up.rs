@@ -1,4 +1,4 @@
-//! What an agent stands on: begun, or gone on with as an earlier agent left it.
+//! Sets up what an agent needs: from nothing, or by adopting what an earlier agent left.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,27 +26,26 @@ use crate::arbiter::Arbiter;
 use crate::config::{self, Config, CutReplies, Policy, Role};
 use crate::lock::{self, Lock};
 
-/// The ring that is used while the agent is not late. Less is full too often, more leaves the caches.
+/// Size in bytes of the ring that is used while the agent keeps up. A smaller one fills too often; a larger one leaves the CPU's caches.
 const RING_CACHED_BYTES: u32 = 16 << 20;
 
-/// What the agent stands on.
+/// What the agent needs to run.
 pub(super) struct SetUp {
     pub(super) executor: Executor,
     pub(super) rings: Rings,
-    /// What an agent before this one has left.
+    /// What an earlier agent left, if one did.
     pub(super) found: Option<Found>,
 }
 
-/// What an agent before this one has left, dead or replaced.
+/// What an earlier agent, dead or replaced, left.
 pub(super) struct Found {
     /// By service.
     pub(super) services: Vec<proto::node::Found>,
-    /// When that agent was there last.
+    /// When that agent last said that it was there.
     pub(super) seen: Instant,
 }
 
-/// Goes on with what an agent before this one has left; else begins: guard first, then the wire. The VIPs come up when the roles are
-/// agreed.
+/// Adopts what an earlier agent left; without that, begins anew: guard first, then the wire. The VIPs come up when the roles are agreed.
 pub(super) fn set_up(
     config: &Config,
     wake: impl Fn() + Clone + Send + 'static,
@@ -80,10 +79,10 @@ pub(super) fn set_up(
     })
 }
 
-/// Says why a program with `config` could not take the place of the running daemon of this node. Nothing is changed.
+/// Checks that a program with `config` could take the place of this node's running daemon. Changes nothing.
 ///
 /// # Errors
-/// That no daemon runs, or what of it cannot be gone on with.
+/// If no daemon runs, or the reason why its state cannot be adopted.
 pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
     let node = &config.node;
     if Lock::holder(&node.state_dir, lock::DAEMON)?.is_none() {
@@ -120,7 +119,7 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::node::F
 }
 
 /// Closes the gates of primaries whose agent was away for so long that the wire may have gone on alone. The node does the same, but this
-/// start may fail before, again and again.
+/// start may fail before the node runs, and may fail repeatedly.
 fn close_doubted(config: &Config, wire: &Wire) {
     let away = linux::clock::now().since(Instant::from_nanos(wire.agent_seen()));
     if config.arbiter != config::Arbiter::FailStop || away < config.node.agent_timeout {
@@ -139,8 +138,8 @@ fn close_doubted(config: &Config, wire: &Wire) {
     }
 }
 
-/// Nothing is undone if this fails: forwarding goes on, and the operator decides. Nor does it say that an agent is here: a start that
-/// fails must not hide for how long none was.
+/// Adopts the network that an earlier agent left. A failure undoes nothing: forwarding goes on, and the operator decides. This step does
+/// not tell the wire that an agent is here: a start that fails must not hide how long there was none.
 fn go_on(config: &Config, mut wire: Wire, found: &Found) -> anyhow::Result<(Wire, Network)> {
     tracing::info!("going on with what an earlier agent left");
     if let Some(left_out) = wire.attach()? {
@@ -149,7 +148,7 @@ fn go_on(config: &Config, mut wire: Wire, found: &Found) -> anyhow::Result<(Wire
     let journal = network::journal(&config.node.state_dir);
     let mut network = Network::adopt(&plan(config), &journal)?
         .with_context(|| format!("{} is missing; run `steadfast cleanup` first", journal.display()))?;
-    // That agent may have died between two parts: what the gate says holds.
+    // The earlier agent may have died between changing the gate and changing the network. The gate decides.
     for (service, found) in config.services.iter().zip(&found.services) {
         let gate = if found.is_doubted && found.gate == Gate::Mute {
             Gate::Primary
@@ -294,7 +293,7 @@ pub(super) fn node_config(
     }
 }
 
-/// How a service's connections are followed that are not HTTP, if they are.
+/// How a service follows connections that do not speak HTTP; `None` if it does not follow them.
 fn opaque(config: &Config, service: &config::Service) -> Option<Arc<Opaque>> {
     (service.opaque == config::Opaque::Replica).then(|| {
         Arc::new(Opaque {
@@ -304,7 +303,7 @@ fn opaque(config: &Config, service: &config::Service) -> Option<Arc<Opaque>> {
     })
 }
 
-/// What becomes of a service's connections whose logs are full.
+/// What happens to a service's connections whose logs are full.
 fn at_limit(log: &config::Log, at_limit: config::AtLimit) -> AtLimit {
     match at_limit {
         config::AtLimit::Unprotect => AtLimit::Unprotect,
@@ -316,7 +315,7 @@ fn at_limit(log: &config::Log, at_limit: config::AtLimit) -> AtLimit {
     }
 }
 
-/// The gate that a mode stands for, in what an earlier agent has left.
+/// The gate that corresponds to a mode that an earlier agent left.
 fn gate_of(mode: Mode) -> Gate {
     match mode {
         Mode::Off | Mode::Forward => Gate::Off,

@@ -1,5 +1,5 @@
-//! Running the operator's hook for the state of a replica's server (`state_sync`): beside the agent, one run at a time for each
-//! service. When it runs, and what its end means, is decided elsewhere (`proto::state_sync`).
+//! Runs the operator's hook for the state of a replica's server (`state_sync`): beside the agent, one run at a time per service.
+//! `proto::state_sync` decides when the hook runs, and what its end means.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,15 +19,15 @@ use crate::config::{self, Config, StateSync};
 pub struct Run {
     /// The service.
     pub service: ServiceIndex,
-    /// What it is to do.
+    /// The hook's task.
     pub phase: Phase,
     /// Its number.
     pub number: u64,
-    /// Its end, unless the operator's bound is the only one.
+    /// Deadline; `None`: only the operator's timeout applies.
     pub until: Option<Instant>,
 }
 
-/// The end of a run: the service, its number, and why it failed if it did.
+/// The end of a run: its service, its number, and its result with the reason of a failure.
 pub type Ended = (ServiceIndex, u64, Result<(), String>);
 
 /// The hooks of all services.
@@ -39,7 +39,7 @@ pub struct StateSyncs {
 /// The way to the thread that runs a service's hook.
 struct Hook {
     runs: Sender<Run>,
-    /// The number of the last one: earlier ones are ended.
+    /// The number of the last run; earlier runs are killed.
     last: Arc<AtomicU64>,
 }
 
@@ -75,7 +75,7 @@ impl StateSyncs {
                             "the replica's server may still be a copy of the peer's"
                         );
                     }
-                    let _ = sender.send((run.service, run.number, outcome)); // an agent that has ended does not listen
+                    let _ = sender.send((run.service, run.number, outcome)); // fails only if the agent has ended
                     wake();
                 }
             };
@@ -86,7 +86,7 @@ impl StateSyncs {
         Ok(Self { hooks, ended })
     }
 
-    /// Runs a hook, once the run before it has ended, which is ended now.
+    /// Kills the hook's previous run, if it still runs, and then starts this one.
     pub fn run(&self, run: Run) {
         let hook = self.hooks[usize::from(run.service)].as_ref();
         let hook = hook.expect("only a service with a hook wants a run");
@@ -100,7 +100,7 @@ impl StateSyncs {
     }
 }
 
-/// What is the same for every run.
+/// Environment variables that are the same for every run.
 fn environment(config: &Config, service: &config::Service) -> Vec<(&'static str, String)> {
     vec![
         ("STEADFAST_SERVICE", service.name.clone()),

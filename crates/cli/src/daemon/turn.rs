@@ -1,42 +1,42 @@
-//! One turn of the agent's loop: what it must do, and in which order.
+//! One turn of the agent's loop: its steps and their order.
 
-/// Records of the log that one turn reads at most.
+/// Maximum number of log records that one turn reads.
 pub(super) const BATCH: usize = 4096;
 
-/// What a turn does.
+/// The steps of a turn.
 pub(super) trait Turn {
-    /// Tells the node if this machine was paused: then no lease counts that it had before.
+    /// Tells the node if this machine was paused. After a pause, earlier leases no longer count.
     fn look_for_pause(&mut self);
-    /// Says that an agent is here, and tells the node what passed while none was.
+    /// Records that an agent is here, and tells the node what passed while none was.
     fn check_in(&mut self);
     /// Reads up to [`BATCH`] records of the log, and returns their number.
     fn read_log(&mut self) -> usize;
-    /// Does what the node wants.
+    /// Carries out the node's actions.
     fn carry_out(&mut self);
-    /// Tells the node what the peer says.
+    /// Passes the peer's messages to the node.
     fn hear_peer(&mut self);
-    /// Tells the node of its applications, its arbiter and its network.
+    /// Tells the node the state of its applications, its arbiter and its network.
     fn watch(&mut self);
     /// Tells the node what time it is.
     fn pass_time(&mut self);
-    /// Answers the operator.
+    /// Answers the operator's requests.
     fn answer_calls(&mut self);
-    /// Makes way for another program if one is asked for.
+    /// Starts the upgrade in place if one was asked for and is possible now.
     fn look_for_upgrade(&mut self);
-    /// Waits until there may be something to do. The log had `handled` records.
+    /// Waits until there may be something to do. This turn read `handled` records.
     fn rest(&mut self, handled: usize);
 }
 
 /// Takes one turn.
 pub(super) fn take(agent: &mut impl Turn) {
-    agent.look_for_pause(); // before the node decides anything by its clock
+    agent.look_for_pause(); // before any decision that depends on the clock
     agent.check_in();
     let handled = agent.read_log();
     agent.carry_out();
     agent.hear_peer();
     agent.watch();
     agent.pass_time();
-    agent.carry_out(); // nothing is left to be done when the next turn checks in
+    agent.carry_out(); // no action may be pending when the next turn checks in
     agent.answer_calls();
     agent.look_for_upgrade();
     if handled < BATCH {
@@ -48,7 +48,7 @@ pub(super) fn take(agent: &mut impl Turn) {
 mod tests {
     use super::*;
 
-    /// What was done. The log has `records`.
+    /// Records the steps that were taken. The log has `records` records.
     struct Recorder {
         records: usize,
         done: Vec<&'static str>,

@@ -1,14 +1,14 @@
-//! The upgrade in place: the program that lies at this one's path now takes its place in the same process.
+//! The upgrade in place: the program file that is now at this program's path takes over the same process.
 //!
 //! ```text
 //!  SIGUSR2 ─▶ checking ── fit ──▶ due ── settled ──▶ exec: the successor goes on with what is pinned
 //!                 └─ unfit ─┐       └─ too late ─┐
 //!                           ▼                    ▼
-//!                          said; everything goes on as before
+//!                          logged; everything goes on as before
 //! ```
 //!
-//! The successor itself says beforehand whether it could go on (`check-config --in-place`): what fits, it knows best. The node's lock
-//! is passed on, so that there is no moment in which another daemon or `cleanup` could take it.
+//! The successor itself checks beforehand whether it could go on (`check-config --in-place`), because only it knows what it can adopt. The
+//! node's lock is passed on, so another daemon or `cleanup` can never take it in between.
 
 use std::ffi::CString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -31,12 +31,12 @@ use crate::config::{Config, Key};
 use crate::lock::Lock;
 use crate::program;
 
-/// So long the successor may take to say whether it is fit.
+/// How long the successor's check may take.
 const CHECK_MAX: Duration = Duration::from_secs(30);
-/// So long it is waited for what is being decided.
+/// How long to wait for takeovers and role changes to be decided before the upgrade is refused.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// The wish for another program, and what has become of it.
+/// A request for an upgrade in place, and its progress.
 pub struct Upgrade<'a> {
     asked: Arc<AtomicBool>,
     state: State,
@@ -48,11 +48,11 @@ pub struct Upgrade<'a> {
 enum State {
     None,
     Checking(Receiver<Result<(), String>>),
-    /// It is fit; by then the moment must have come.
+    /// The successor is fit. The upgrade is refused if the node does not settle by this time.
     Due(Instant),
 }
 
-/// What stays as long as the daemon runs, beside what is pinned: where it is found, and what it shares with the peer.
+/// Configuration that a running daemon cannot change, beside what is pinned: where the node is found, and what it shares with the peer.
 #[derive(Clone, PartialEq, Eq)]
 struct Agreed {
     name: String,
@@ -68,7 +68,7 @@ impl<'a> Upgrade<'a> {
     /// # Errors
     /// If signals cannot be caught, or the key cannot be read.
     pub fn new(start: &Start<'a>, wakeup: &UnixStream) -> anyhow::Result<Self> {
-        program::path().context("finding this program")?; // before another one lies there
+        program::path().context("finding this program")?; // before another file is there
         let asked = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(SIGUSR2, Arc::clone(&asked)).context("catching SIGUSR2")?;
         signal_hook::low_level::pipe::register(SIGUSR2, wakeup.try_clone()?).context("catching SIGUSR2")?;
@@ -82,7 +82,7 @@ impl<'a> Upgrade<'a> {
         })
     }
 
-    /// Whether the moment has come; `is_settled`: nothing would be left half done now.
+    /// Whether to upgrade now. `is_settled` says that nothing would be left half done.
     pub fn is_due(&mut self, is_settled: bool) -> bool {
         match &self.state {
             State::None if self.asked.swap(false, Ordering::Relaxed) => self.state = self.check(),
@@ -110,24 +110,24 @@ impl<'a> Upgrade<'a> {
         self.state = State::None;
     }
 
-    /// Has the successor checked, beside the agent.
+    /// Starts the successor's check on a thread of its own.
     fn check(&self) -> State {
         let (sender, verdict) = channel();
         let (file, agreed) = (self.file.to_owned(), self.agreed.clone());
         let check = move || {
-            // The agent that does not listen any more has ended.
+            // Fails only if the agent has ended.
             let _ = sender.send(agreed.compare(&file).and_then(|()| ask_successor(&file)));
         };
         if let Err(error) = std::thread::Builder::new().name("upgrade".into()).spawn(check) {
-            tracing::error!(%error, "the successor is not checked: no thread"); // then nobody will answer
+            tracing::error!(%error, "the successor is not checked: no thread"); // the channel closes, which counts as a failed check
         }
         State::Checking(verdict)
     }
 
-    /// Lets the program at this one's path go on in this process. Returns only if that cannot be done: why.
+    /// Executes the program at this program's path in this process. Returns only on failure, with the reason.
     pub fn make_way(&self) -> Error {
         let Err(error) = self.exec();
-        // Nothing is known to fail here; then the lock is lost with the next program only.
+        // This is not known to fail. If it did, programs that are started later would inherit the lock.
         let _ = self.lock.pass_on(false);
         if let Err(error) = unblock_signal() {
             tracing::error!(error = format!("{error:#}"), "the next SIGUSR2 is not heard");
@@ -143,7 +143,7 @@ impl<'a> Upgrade<'a> {
             .collect::<Result<_, _>>()?;
         block_signal()?;
         tracing::info!(program = %path.display(), "making way for the program that lies here now");
-        // The last step: a command that is started meanwhile must not get the lock.
+        // The last step before exec, so that no command that another thread starts inherits the lock.
         self.lock.pass_on(true).context("passing on the lock")?;
         Ok(execv(&program, &arguments)?)
     }
@@ -161,7 +161,7 @@ impl Agreed {
         })
     }
 
-    /// Says what of it is another in `file`. A file that this program cannot read may be one that the successor can.
+    /// Fails with the first field that differs in `file`. A file that this program cannot read is accepted: the successor may be able to.
     fn compare(&self, file: &Path) -> Result<(), String> {
         let Some(other) = Config::load(file).ok().and_then(|config| Self::of(&config).ok()) else {
             return Ok(());
@@ -183,10 +183,10 @@ impl Agreed {
     }
 }
 
-/// Whether the program at this one's path could go on here with the configuration in `file`.
+/// Asks the program at this program's path whether it could go on here with the configuration in `file`.
 fn ask_successor(file: &Path) -> Result<(), String> {
     let path = program::path().map_err(|error| error.to_string())?;
-    // It must not be in the agent's way, nor in that of whom it serves.
+    // The check must take no CPU time from the agent or the application.
     let _ = linux::process::yield_precedence();
     let text = |path: &Path| {
         path.to_str()
@@ -214,8 +214,8 @@ fn ask_successor(file: &Path) -> Result<(), String> {
     }
 }
 
-/// Waits for the children that the program before this one in this process has left, such as its keeper, so that no zombie stays when
-/// one ends. To be called before this program has children of its own.
+/// Reaps the children that the previous program of this process left, such as its keeper, when they end. Must be called before this
+/// program has children of its own.
 pub fn wait_for_inherited_children() {
     let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
     for child in children
@@ -223,16 +223,16 @@ pub fn wait_for_inherited_children() {
         .filter_map(|pid| pid.parse().ok())
     {
         let wait = move || waitpid(Pid::from_raw(child), None);
-        // Without a thread a zombie stays: a number, and no more.
+        // Without a thread, a zombie stays, which is harmless.
         let _ = std::thread::Builder::new().name("child".into()).spawn(wait);
     }
 }
 
-/// Until the daemon listens for it, SIGUSR2 waits: it would end the process. Inherited by a successor, and by threads that are started
-/// meanwhile, not by other programs.
+/// Blocks SIGUSR2 until the daemon listens for it, because it would end the process. A successor and the threads started meanwhile inherit
+/// the block; other programs do not.
 ///
 /// # Errors
-/// What the kernel says.
+/// If the kernel refuses.
 pub fn block_signal() -> anyhow::Result<()> {
     signal().thread_block().context("blocking SIGUSR2")
 }

@@ -1,4 +1,4 @@
-//! Whether logs can be spilled to where the configuration says.
+//! Checks whether logs can be spilled to the configured directory.
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 

@@ -1,4 +1,4 @@
-//! Whether this machine and its network agree with the configuration. Nothing is changed by looking.
+//! Checks whether this machine and its network agree with the configuration. Changes nothing.
 
 mod files;
 mod trust;
@@ -13,16 +13,16 @@ use linux::network::{self, Interface, Mac};
 use crate::config::{Arbiter, Config, Problem, Role, Service};
 use crate::daemon::accepts;
 
-/// So long neighbours have to answer: RFC 5227's probing takes about as long, and a neighbour that is there answers in a
+/// How long neighbours may take to answer. RFC 5227's probing takes about as long, and a neighbour that is there answers in a
 /// millisecond.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// What was found.
+/// The results of the checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// What keeps the node from running.
+    /// Problems that keep the node from running.
     pub problems: Vec<Problem>,
-    /// What will matter later.
+    /// Problems that will matter later.
     pub warnings: Vec<Problem>,
 }
 
@@ -33,7 +33,7 @@ pub enum PeerMust {
     Answer,
     /// The node starts alone on purpose.
     Nothing,
-    /// The node goes on with what a dead agent left: whoever has its addresses, has them with good reason.
+    /// The node adopts what a dead agent left, so it is no problem if its VIPs are in use.
     GoOn,
 }
 
@@ -97,11 +97,11 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error
 /// The addresses of this machine.
 struct OwnAddresses {
     all: Vec<(String, IpAddr)>,
-    /// Those that this node, alive or dead, has put up itself.
+    /// Addresses that this node's daemon, alive or dead, has added itself.
     raised: Vec<IpAddr>,
 }
 
-/// What the neighbours answer, by interface and address.
+/// The neighbours' answers, by interface and address.
 #[derive(Default)]
 struct Answers {
     peers: BTreeMap<(String, IpAddr), Option<Mac>>,
@@ -254,7 +254,7 @@ impl Check<'_> {
         }
     }
 
-    /// Of whom a primary asks whether it is reached when its backup is gone.
+    /// Checks the hosts that a primary asks whether clients reach it when its backup is gone.
     fn outside_hosts(&mut self, index: usize, service: &Service) -> Result<(), network::Error> {
         let name = &service.interface;
         let gateways = network::gateways(name).map_err(|answer| network::Error {

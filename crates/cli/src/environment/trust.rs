@@ -1,4 +1,4 @@
-//! Whether the secrets, the witness and the programs that the configuration names are there.
+//! Checks the secrets, the witness and the programs that the configuration names.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -60,7 +60,7 @@ fn program(config: &Config, field: &str, command: &[String], findings: &mut Find
     }
 }
 
-/// Whoever can read the network may take the epochs then.
+/// Warns if the password is sent unencrypted: anybody who can read the network could then take epochs.
 fn readable_password(config: &Config, witness: &Witness) -> Option<Problem> {
     let is_readable = witness.user.is_some() && !witness.is_private();
     let what = "is sent unencrypted to endpoints that are http://: whoever can read the network can use it; allowed: https:// with ca";
@@ -93,7 +93,7 @@ fn certificate(path: &Path) -> Result<(), String> {
         .map_err(|error| format!("{} holds no certificate in PEM: {error}", path.display()))
 }
 
-/// That the witness cannot be reached now is no reason not to start: who speaks does not depend on it.
+/// Warns if the witness cannot be reached. The node may start all the same: a node that speaks already does not depend on it.
 fn reach(config: &Config, witness: &Witness, findings: &mut Findings) {
     match witness::unreachable(witness) {
         Ok(faults) => {

@@ -9,7 +9,7 @@ use proto::role::Role as State;
 
 use crate::control::{Mode, PeerStatus, RingStatus, ServiceStatus, Status, TakeoverReport, WitnessStatus};
 
-/// Those of [`ServiceStatus::counters`] that go down too, and have metrics of their own.
+/// Entries of [`ServiceStatus::counters`] that can also decrease. They have gauges of their own.
 const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
 
 /// The page.
@@ -163,7 +163,7 @@ fn peer(page: &Page, peer: &PeerStatus) {
     );
 }
 
-/// Nothing where there is no witness.
+/// Adds nothing without a witness.
 fn witness(page: &Page, witness: Option<&WitnessStatus>) {
     page.gauge(
         "steadfast_witness_reachable",
@@ -269,7 +269,7 @@ fn leases(page: &Page, services: &[ServiceStatus]) {
     );
 }
 
-/// Reasons whose numbers are left out, so that there are not more and more of them.
+/// Counts by reason, with each number in a reason replaced by `N`, so that the number of label values stays bounded.
 fn by_kind(reasons: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let mut kinds = BTreeMap::new();
     for (reason, count) in reasons {
@@ -445,7 +445,7 @@ fn logs(page: &Page, services: &[ServiceStatus]) {
     );
 }
 
-/// What a metric takes from a takeover's report.
+/// Reads a metric's value from a takeover's report.
 type Read<T> = fn(&TakeoverReport) -> T;
 
 fn takeovers(page: &Page, services: &[ServiceStatus]) {

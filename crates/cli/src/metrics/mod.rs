@@ -1,4 +1,4 @@
-//! The metrics endpoint: what `steadfast status` tells, for Prometheus.
+//! The metrics endpoint: the contents of `steadfast status`, for Prometheus.
 //!
 //! One thread serves `GET /metrics` in the text exposition format 0.0.4. It asks the agent as the control socket does, at most once a
 //! second, however many ask it; everything that a client can make it hold is bounded. If it fails, protection goes on.
@@ -27,21 +27,21 @@ use crate::control::Asker;
 
 pub use exposition::exposition;
 
-/// How old an answer may be: those who ask more often get the same one again.
+/// Maximum age of an answer. Clients that ask more often get the same answer again.
 const FRESH: Duration = Duration::from_secs(1);
-/// Connections at a time; others wait in the kernel's queue.
+/// Maximum number of connections at a time; others wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16;
-/// So long a connection may be open.
+/// How long a connection may stay open.
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
-/// So long a request's head may take.
+/// How long a request's head may take to arrive.
 const HEAD_TIME: Duration = Duration::from_secs(5);
-/// The longest request head, in bytes; hyper's least.
+/// Maximum length of a request head, in bytes; the smallest that hyper allows.
 const HEAD_BYTES: usize = 8192;
-/// Between two tries to listen, or to accept when that fails.
+/// Pause after a failure to listen or to accept.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Serves the metrics at `listen` from a thread of its own, to the end of the process. An address that is not free, or not there
-/// yet, is tried again: metrics are no reason not to protect.
+/// yet, is tried again, because protection must not depend on metrics.
 ///
 /// # Errors
 /// If the thread cannot be started.
@@ -146,7 +146,7 @@ impl Source {
         }
     }
 
-    /// The page, as of `now`. It waits for the agent, for a bounded time; nothing else is to be done on this thread.
+    /// The page, as of `now`. Blocks until the agent answers, for a bounded time; this thread has nothing else to do.
     fn page(&self, now: Instant) -> Result<Bytes, String> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, page)) = &*last

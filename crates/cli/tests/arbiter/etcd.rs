@@ -27,8 +27,8 @@ struct Member {
 }
 
 impl Etcd {
-    /// A cluster of `count` members that clients reach by TLS only if it `is_private`; nothing where etcd is missing, which is
-    /// said.
+    /// A cluster of `count` members. If it `is_private`, clients reach it by TLS only. `None`, with a message, if etcd is not
+    /// installed.
     pub fn start(test: &str, count: usize, is_private: bool) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             eprintln!("skipped: {test}: etcd is not installed (package etcd-server)");
@@ -93,7 +93,7 @@ impl Etcd {
         }
     }
 
-    /// `[witness]` for this cluster.
+    /// The configuration's `[witness]` table for this cluster.
     pub fn table(&self) -> String {
         self.table_at(
             &self
@@ -104,7 +104,7 @@ impl Etcd {
         )
     }
 
-    /// `[witness]` for what is at `addresses`.
+    /// The configuration's `[witness]` table for members at `addresses`.
     pub fn table_at(&self, addresses: &[SocketAddr]) -> String {
         let scheme = if self.is_private { "https" } else { "http" };
         let urls: Vec<String> = addresses
@@ -134,7 +134,7 @@ impl Etcd {
         process.wait().unwrap();
     }
 
-    /// Stops it as if its machine were frozen, until the value is dropped.
+    /// Stops a member as if its machine were frozen, until the returned value is dropped.
     pub fn freeze(&self, member: usize) -> Frozen {
         let id = i32::try_from(self.members[member].process.id()).unwrap();
         kill(Pid::from_raw(id), Signal::SIGSTOP).unwrap();
@@ -142,7 +142,7 @@ impl Etcd {
     }
 }
 
-/// A member that is stopped. It must go on before it can be killed and waited for.
+/// A stopped member. Dropping the value lets it continue, so that it can be killed and waited for.
 pub struct Frozen(Pid);
 
 impl Drop for Frozen {
@@ -160,8 +160,8 @@ impl Drop for Etcd {
     }
 }
 
-/// An address of this machine that nobody has, and that nobody gets before it is used: below the ports that the kernel gives to
-/// connections (32,768 and up), and never given twice by this process.
+/// A free address of this machine that stays free until it is used: its port is below those that the kernel gives to connections
+/// (32,768 and up), and this process never returns it twice.
 fn free() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = u16::try_from(std::process::id() % 100).unwrap() * 100;
@@ -175,7 +175,7 @@ fn free() -> SocketAddr {
 /// Waits until `holds`.
 ///
 /// # Panics
-/// If that takes longer than [`FORGOTTEN`]; `what` says what was waited for.
+/// If that takes longer than [`FORGOTTEN`]. The message names `what`.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + FORGOTTEN;
     while !holds() {
@@ -184,7 +184,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// `ca.pem`, and `cert.pem` and `key.pem` for members and clients alike; `other.pem` is of an authority that nobody asked.
+/// Makes `ca.pem`, and `cert.pem` and `key.pem` for both members and clients. `other.pem` is the certificate of an unrelated authority.
 fn certificates(folder: &TempDir) {
     let authority = || {
         let mut parameters = CertificateParams::default();

@@ -1,4 +1,4 @@
-//! The fence is the operator's command.
+//! The fence runs the operator's command.
 
 use std::fs;
 

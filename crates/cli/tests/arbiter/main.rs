@@ -1,4 +1,4 @@
-//! Who gets the right to speak: a real etcd is asked, real commands are run.
+//! The arbiters: they ask a real etcd and run real commands.
 
 mod etcd;
 mod fence;

@@ -1,4 +1,4 @@
-//! A node that wants to speak.
+//! A node that asks the arbiter for the right to speak.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -8,7 +8,7 @@ use proto::standing::Verdict;
 use steadfast::arbiter::{Arbiter, Question};
 use steadfast::config::Config;
 
-/// Longer than any bound in these tests; who waits so long has been forgotten.
+/// Timeout of a wait: longer than any bound in these tests, so the answer was lost.
 pub const FORGOTTEN: Duration = Duration::from_secs(60);
 
 pub struct Node {
@@ -17,7 +17,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node `name` of the pair a and b, with `arbiter` as its configuration says it.
+    /// The node `name` of the pair a and b, with `arbiter` as a part of its configuration.
     pub fn open(name: &str, arbiter: &str) -> Self {
         let peer = if name == "a" { "b" } else { "a" };
         let text = format!(
@@ -27,7 +27,7 @@ impl Node {
         let config = Config::parse(Path::new("test.toml"), &text).unwrap();
         let (wake, wakeups) = channel();
         let arbiter = Arbiter::open(&config, move || {
-            let _ = wake.send(()); // nobody waits any more
+            let _ = wake.send(()); // the test has ended
         })
         .unwrap();
         Self { arbiter, wakeups }
@@ -37,7 +37,7 @@ impl Node {
         self.arbiter.confirm(Question { service: 0, epoch });
     }
 
-    /// The next answer, of which it is woken.
+    /// Waits for the wake-up of the next answer and returns the answer.
     pub fn answer(&mut self) -> (u64, Verdict) {
         self.wakeups.recv_timeout(FORGOTTEN).expect("an answer");
         let (question, verdict) = self.arbiter.poll().expect("what it was woken for");
@@ -45,7 +45,7 @@ impl Node {
         (question.epoch, verdict)
     }
 
-    /// Asks and waits.
+    /// Asks for an epoch and waits for the answer.
     pub fn take(&mut self, epoch: u64) -> Verdict {
         self.ask(epoch);
         let (answered, verdict) = self.answer();

@@ -1,22 +1,21 @@
-//! A way to etcd that loses answers.
+//! A proxy to etcd that loses answers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the client stores, and only a transaction has it.
+/// A part of the value that the client stores. Only a transaction contains it.
 const STORED: &[u8] = b"\"owner\"";
 
 pub struct Proxy {
     pub address: SocketAddr,
-    /// So many transactions get no answer.
+    /// Number of transactions whose answers are still to be lost.
     cuts: Arc<AtomicUsize>,
 }
 
 impl Proxy {
-    /// A proxy to `etcd`. Of the first `cuts` transactions it forwards the request, and when etcd has answered it cuts the
-    /// connection.
+    /// A proxy to `etcd`. It forwards the first `cuts` transactions, but cuts the connection when etcd has answered.
     pub fn start(etcd: SocketAddr, cuts: usize) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -34,13 +33,13 @@ impl Proxy {
         Self { address, cuts }
     }
 
-    /// Transactions that will get no answer.
+    /// Number of transactions whose answers are still to be lost.
     pub fn left(&self) -> usize {
         self.cuts.load(Ordering::SeqCst)
     }
 }
 
-/// Forwards until one side ends. Once a transaction's answer is to be lost, all that comes from etcd is.
+/// Forwards until one side ends. If a transaction's answer is to be lost, everything from etcd after the transaction is lost.
 fn forward(client: &TcpStream, server: &TcpStream, left: &AtomicUsize) {
     let is_cut = AtomicUsize::new(0);
     let end = || {
@@ -54,7 +53,7 @@ fn forward(client: &TcpStream, server: &TcpStream, left: &AtomicUsize) {
                     let mut client = client;
                     return client.write_all(answer);
                 }
-                // HTTP/2's answers to pings and windows are short; this one carries a result.
+                // HTTP/2's answers to pings and window updates are short. An answer of this length carries a result.
                 if answer.len() < 30 {
                     return Ok(());
                 }

@@ -1,4 +1,4 @@
-//! The witness gives each epoch to one node, whatever fails.
+//! The witness gives each epoch to one node only, whatever fails.
 
 use proto::standing::Verdict::{self, Failed, Granted, Refused};
 
@@ -6,13 +6,13 @@ use crate::etcd::{Etcd, until};
 use crate::node::Node;
 use crate::proxy::Proxy;
 
-/// The other node has this epoch.
+/// The verdict if the other node has this epoch.
 const fn refused(epoch: u64) -> Verdict {
     let is_own = false;
     Refused { epoch, is_own }
 }
 
-/// Asks as the core does: again, while the members elect a leader.
+/// Asks again while the members elect a leader, as the core does.
 fn patiently(node: &mut Node, epoch: u64) -> Verdict {
     let mut verdict = Failed;
     until("a verdict", || {
@@ -102,7 +102,7 @@ fn of_two_that_lose_their_answers_one_wins() {
         let mut nodes = proxies
             .each_ref()
             .map(|(name, proxy)| Node::open(name, &etcd.table_at(&[proxy.address])));
-        // Both have a connection, so that they are equally fast.
+        // Wait until both nodes have a connection, so that they are equally fast.
         for node in &nodes {
             until("a connection", || node.arbiter.witness().unwrap().reachable);
         }

@@ -1,4 +1,4 @@
-//! An application that ends, or is not there when its turn comes; and the claim of a node whose wire is gone.
+//! An application that ends, or is not running when its node takes over; and the claim of a node whose wire is gone.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use crate::failure::wait_for;
 use crate::keeper::{PATIENCE, accept, listen};
 use crate::lan::{Lan, Outcome, steadfast};
 
-/// It was never started on the backup: no process died, and no wire counts that.
+/// The application was never started on the backup: no process died, so no wire counts a death.
 #[test]
 fn a_backup_without_its_application_protects_nobody() {
     let Some(lan) = Lan::new("a_backup_without_its_application_protects_nobody") else {
@@ -42,7 +42,7 @@ fn a_backup_without_its_application_protects_nobody() {
             "\"application\":\"alive\",\"peer_application\":\"alive\"",
         ]);
     }
-    // By the configuration, for its state is not in the usual place.
+    // With the configuration, because the state directory is not the default one.
     let name = "sf-test-absent-one";
     let drained = order(&["drain", name]);
     assert_eq!(drained.code, 0, "{}", drained.errors);
@@ -51,19 +51,19 @@ fn a_backup_without_its_application_protects_nobody() {
     assert_eq!(other.code, 2, "{}", other.errors);
     assert_eq!(order(&["drain", name, "--off"]).code, 0);
     two.wait_for(&["\"mode\":\"duplex\"", "\"role\":\"primary\""]);
-    drop(would_go_on); // who serves is stopped: that is the operator's affair
+    drop(would_go_on); // the primary's application was stopped on purpose, so nothing happens
     std::thread::sleep(Duration::from_millis(1500));
     two.wait_for(&["\"mode\":\"duplex\"", "\"application\":\"alive\""]);
 }
 
-/// Serves one connection at a port: hears a request, and is gone.
+/// A server that accepts one connection at a port, receives a request, and exits.
 const EXITS: &str = "import os, socket, sys
 listener = socket.create_server(('', int(sys.argv[1])))
 server = listener.accept()[0]
 server.recv(100)
 os._exit(7)";
 
-/// What is a crash of one service's application is an orderly end of the other's.
+/// An exit code that means a crash for one service's application is an orderly end for the other's.
 #[test]
 fn an_application_that_exits_with_a_crash_code_of_its_own_has_crashed() {
     let Some(lan) = Lan::new("an_application_that_exits_with_a_crash_code_of_its_own_has_crashed") else {
@@ -118,7 +118,7 @@ fn an_application_that_exits_with_a_crash_code_of_its_own_has_crashed() {
     }
 }
 
-/// It may be this node that is cut off.
+/// Without an answer this node may itself be cut off, so it does not claim the VIP.
 #[test]
 fn a_vip_is_claimed_when_one_of_several_outside_hosts_answers() {
     let Some(lan) = Lan::new("a_vip_is_claimed_when_one_of_several_outside_hosts_answers") else {

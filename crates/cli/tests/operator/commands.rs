@@ -1,4 +1,4 @@
-//! The commands, as an operator types them.
+//! The commands of an operator.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -10,8 +10,8 @@ use linux::network::{self, Network, Part, Plan};
 use steadfast::control::{ArbiterKind, Call, Connections, PeerStatus, Restored, RingsStatus, Server, Status};
 use steadfast::lock::{self, Lock};
 
-/// Expects `check-config` and `run` to refuse the usual configuration with `old` replaced by `new`: exit code 2, these
-/// lines, nothing changed.
+/// Asserts that `check-config` and `run` refuse the usual configuration with `old` replaced by `new`: exit code 2, these
+/// lines, and no change of the network.
 #[track_caller]
 fn assert_refused(lan: &Lan, old: &str, new: &str, lines: &[&str]) {
     let file = lan.config(old, new);
@@ -30,7 +30,7 @@ fn assert_refused(lan: &Lan, old: &str, new: &str, lines: &[&str]) {
     assert!(!lan.state_dir().exists(), "nothing is written");
 }
 
-/// Somebody who can be asked whether a claimed VIP has come to the node.
+/// Adds gateways, which can be asked whether a claimed VIP has come to the node.
 fn add_gateways(lan: &Lan) {
     lan.node.ip("route add default via 10.0.0.4 dev eth0");
     lan.node.ip("-6 route add default via fe80::1 dev eth0");
@@ -42,7 +42,7 @@ fn a_good_configuration_is_all_right() {
         return;
     };
     add_gateways(&lan);
-    // The peer may have the VIP, and answers for it.
+    // The peer has the VIP and answers for it, which is allowed.
     lan.peer.ip("addr add 10.0.0.100/32 dev eth0");
     lan.peer.ip("addr add 2001:db8::100/128 dev eth0 nodad");
     let _listener = lan.node.run(|| TcpListener::bind("[::]:80").unwrap());
@@ -119,7 +119,7 @@ fn the_peer_must_answer() {
     assert_eq!(outcome.code, 0, "{}", outcome.errors);
 }
 
-/// Linux would answer for it on `eth0` all the same.
+/// Linux would answer for the peer's address on `eth0` even if another interface has it.
 #[test]
 fn a_peer_that_is_not_on_the_services_interface_is_warned_of() {
     let Some(lan) = Lan::new("a_peer_that_is_not_on_the_services_interface_is_warned_of") else {
@@ -498,7 +498,7 @@ fn a_running_node_is_shown() {
     );
 }
 
-/// Leaves the network as a daemon leaves it that was killed.
+/// Leaves the network as a killed daemon leaves it.
 fn killed(lan: &Lan) {
     std::fs::create_dir(lan.state_dir()).unwrap();
     let service = network::Service {
@@ -526,7 +526,7 @@ fn a_dead_node_is_cleaned_up_after() {
     let before = lan.node.dump();
     killed(&lan);
     assert_ne!(lan.node.dump(), before);
-    // What is left of a keeper goes too: flock(1) becomes the process that it starts.
+    // A keeper that is left is ended too. flock(1) stands in for it: it replaces itself by the process that it starts.
     let lock = lan.state_dir().join(lock::KEEPER);
     let mut keeper = Command::new("flock")
         .arg("--no-fork")
@@ -562,7 +562,7 @@ fn a_node_without_its_journal_is_cleaned_up_after_as_far_as_can_be() {
     let Some(lan) = Lan::new(test) else { return };
     killed(&lan);
     std::fs::remove_dir_all(lan.state_dir()).unwrap();
-    // The guard is what is found by the node's name. Whether it lives nobody knows who is not told where its state is.
+    // `--node` finds the guard by the node's name. Without the state directory, it is unknown whether the node's agent lives.
     let during = lan.node.dump();
     let outcome = lan.steadfast(&["cleanup", "--node", "sf-test-node"]);
     assert_eq!(outcome.code, 2);
@@ -591,7 +591,7 @@ fn a_live_node_is_not_cleaned_up() {
     );
     assert_eq!((outcome.code, outcome.errors), (2, sentence));
     assert_eq!(lan.node.dump(), during);
-    // Its own VIP is no reason to refuse its configuration.
+    // The VIP that the node itself has set up is no reason to refuse its configuration.
     let outcome = lan.with_config("check-config", &lan.config("", ""));
     assert_eq!(outcome.code, 0, "{}", outcome.errors);
 }

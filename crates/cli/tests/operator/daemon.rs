@@ -1,4 +1,4 @@
-//! Two nodes run, are shown, and leave the network as they found it.
+//! Two nodes run, show their status, and leave the network as they found it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Why a connection is not protected that began before the backup's agent did.
+/// Reasons why a connection that began before the backup's agent is not protected.
 const SILENT: &str = "older than the wire, and silent; protected once its next request is answered";
 const OLDER: &str = "older than the wire; protected once its next request is answered";
 
@@ -27,20 +27,21 @@ fn spawn(namespace: &Namespace, path: &Path, config: &Path, log: &Path) -> Child
     namespace.run(|| command.spawn().unwrap())
 }
 
-/// A running daemon; it is killed if the test ends before it does.
+/// A running daemon. It is killed if the test ends before it.
 pub struct Daemon<'a> {
     namespace: &'a Namespace,
     pub program: PathBuf,
     pub state_dir: PathBuf,
     pub config: PathBuf,
-    /// What was configured at first.
+    /// The initial configuration.
     pub text: String,
     pub log: PathBuf,
     pub process: Child,
 }
 
 impl<'a> Daemon<'a> {
-    /// Starts the node `name` of the pair that `primary` is the primary of. `peer` is the other one and its last byte on every link.
+    /// Starts the node `name` of the pair whose primary is `primary`. `peer` is the other node's name and the last byte of its address on
+    /// every link.
     fn start(
         namespace: &'a Namespace,
         dir: &Path,
@@ -104,7 +105,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Starts it anew, after it has ended.
+    /// Starts the daemon again after it has ended.
     pub fn start_again(&mut self) {
         self.process = spawn(self.namespace, &self.program, &self.config, &self.log);
     }
@@ -139,7 +140,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// How often the log has these words.
+    /// Number of times that the log has these words.
     pub fn says(&self, words: &str) -> usize {
         std::fs::read_to_string(&self.log).unwrap().matches(words).count()
     }
@@ -155,7 +156,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// What became of the connections that it has taken over.
+    /// The fate of the connections that the daemon has taken over, as JSON.
     pub fn restored(&self) -> String {
         let config = self.config.to_str().unwrap();
         let arguments = ["connections", "--restored", "--json", "--config", config];
@@ -163,7 +164,7 @@ impl<'a> Daemon<'a> {
         outcome.output
     }
 
-    /// The process that holds the lock of the keeper that serves.
+    /// Process id of the current keeper, from its lock file.
     pub fn keeper(&self) -> Option<i32> {
         let lock = std::fs::read_to_string(self.state_dir.join("keeper.lock")).ok()?;
         lock.trim().parse().ok()
@@ -178,7 +179,7 @@ impl Drop for Daemon<'_> {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = std::fs::write(&self.config, &self.text); // the test may have made it unfit
+        let _ = std::fs::write(&self.config, &self.text); // the test may have made the configuration invalid
         let cleaned_up = self.run_command("cleanup");
         if cleaned_up.code != 0 {
             eprintln!("{}", cleaned_up.errors);
@@ -186,7 +187,7 @@ impl Drop for Daemon<'_> {
     }
 }
 
-/// The samples of `/metrics`, as curl gets them.
+/// The samples of `/metrics`, fetched with curl.
 pub fn scrape(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
     let mut curl = Command::new("curl");
     curl.args([
@@ -207,7 +208,7 @@ pub fn scrape(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// What `status --json` says, as the samples that it should be.
+/// The samples that `/metrics` should have, computed from `status --json`.
 fn expected(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
     let status: Value = serde_json::from_str(&daemon.ask("status").output).unwrap();
     let service = &status["services"][0];
@@ -245,7 +246,7 @@ fn expected(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
     samples
 }
 
-/// Waits until the metrics say what the status says: an answer may be a second old.
+/// Waits until the metrics agree with the status. An answer may be a second old.
 fn assert_agree(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -276,7 +277,7 @@ fn metrics_say_what_the_status_says() {
     assert!(!backup.contains_key(&format!("steadfast_lease_left_seconds{service}")));
     assert!(backup["steadfast_peer_heartbeat_age_seconds"] < 2.0);
 
-    // A connection that outlives the backup's agent is shown all the same, and protected again after an exchange.
+    // A connection that outlives the backup's agent is still shown, and is protected again after an exchange.
     lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
     let listener = lan.node.run(|| TcpListener::bind("10.0.0.100:80").unwrap());
     let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
@@ -316,16 +317,16 @@ fn metrics_say_what_the_status_says() {
     backup.wait_for(&["\"protected\":0,\"unprotected\":0", "\"reasons\":{}"]);
 }
 
-/// What pairs differ in.
+/// Parameters of a pair.
 pub struct Kind<'a> {
     pub policy: &'a str,
-    /// A network each.
+    /// The networks of the heartbeat links.
     pub links: &'a [&'a str],
-    /// The primary's, and the backup's.
+    /// `agent_timeout_ms` of the primary and of the backup.
     pub agent_timeouts_ms: [u32; 2],
-    /// More lines of the logs' configuration.
+    /// Additional lines of the logs' configuration.
     pub log: &'a str,
-    /// More lines of the service's, or more services; `PEER` stands for the last byte of the peer's addresses.
+    /// Additional lines of the service's configuration, or additional services. `PEER` stands for the last byte of the peer's addresses.
     pub service: &'a str,
 }
 
@@ -341,18 +342,18 @@ impl Default for Kind<'_> {
     }
 }
 
-/// The primary and the backup of a pair, both running and protecting; `test` is a part of their names, because eBPF pins
-/// are the whole machine's.
+/// The primary and the backup of a pair, both running and duplex. `test` is a part of their names, because eBPF pins are
+/// shared by the whole machine.
 pub fn pair<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
     pair_of(lan, dir, test, &Kind::default())
 }
 
-/// The same of this kind.
+/// As [`pair`], with the parameters of `kind`.
 pub fn pair_of<'a>(lan: &'a Lan, dir: &Path, test: &str, kind: &Kind<'_>) -> [Daemon<'a>; 2] {
     let [one, two] = ["one", "two"].map(|which| format!("sf-test-{test}-{which}"));
     let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one, kind);
     let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one, kind);
-    // The application may come later: they are whole without.
+    // The application may come later: the pair is ready without it.
     primary.wait_for(&[
         "\"alive\":true",
         "\"role\":\"primary\"",
@@ -389,7 +390,7 @@ fn a_deposed_node_runs_its_hook_and_nobody_else_does() {
     assert!(has_said(&two).is_err());
 }
 
-/// What the node says of its peer's links: the time since each was heard.
+/// The time since each of the peer's links was heard, from the node's status.
 fn link_ages(status: &Value) -> Vec<Option<u64>> {
     let links = status["peer"]["links"].as_array().unwrap();
     links.iter().map(|link| link["heard_age_ns"].as_u64()).collect()
@@ -416,7 +417,7 @@ fn a_link_may_fail() {
     }
     let ask = || -> Value { serde_json::from_str(&nodes[0].ask("status").output).unwrap() };
     let epoch = ask()["services"][0]["epoch"].clone();
-    // The heartbeats of the first link are lost for longer than it takes to declare a death.
+    // Lose the heartbeats of the first link for longer than the time until a death is declared.
     let mut nft = Command::new("nft");
     nft.arg("table inet lost { chain in { type filter hook input priority 0; ip saddr 10.0.0.0/24 udp dport 7400 drop; }; }");
     assert!(lan.node.run(|| nft.status().unwrap()).success());

@@ -1,4 +1,4 @@
-//! A service whose network cannot be set up any more fails alone.
+//! If the network of one service can no longer be set up, only this service fails.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::daemon::{Daemon, Kind, pair_of};
 use crate::keeper::PATIENCE;
 use crate::lan::{Lan, Namespace, Outcome, POLL, Process, steadfast};
 
-/// On the second LAN, the other way round: its primary is the first one's backup.
+/// A second service on the second LAN. Its primary is the first service's backup.
 const SECOND: &str = r#"
             [[service]]
             name = "second"
@@ -35,7 +35,7 @@ fn serve(namespace: &Namespace, dir: &Path, port: &str) -> Process {
     Process(namespace.run(|| python.spawn().unwrap()))
 }
 
-/// Gets the page over a connection that stays open.
+/// Gets the page over a connection that remains open.
 fn get(client: &mut BufReader<TcpStream>) -> String {
     let request = b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n";
     client.get_mut().write_all(request).unwrap();
@@ -78,7 +78,7 @@ fn hand_over(namespace: &Namespace, daemon: &Daemon<'_>, service: &str) {
     assert_eq!(outcome.code, 0, "{}", outcome.errors);
 }
 
-/// Waits until a service's status is so, and returns it.
+/// Waits until a service's status satisfies `is_so`, and returns the status.
 pub fn wait_for(daemon: &Daemon<'_>, service: usize, is_so: impl Fn(&Value) -> bool) -> Value {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -119,15 +119,15 @@ fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
         lan.stranger
             .ip(&format!("route replace {vip}/32 dev {interface}"));
     }
-    // The other node goes on with a connection: its keeper relays it from now on.
+    // The other node takes over a connection, and its keeper relays it from now on.
     let mut client = connect(&lan, "10.0.0.100:80");
     assert_eq!(get(&mut client), "a page");
     hand_over(&lan.peer, &two, "web");
     assert_eq!(get(&mut client), "a page");
     wait_for(&two, 0, |status| is_duplex(status) && status["relayed"] == 1);
 
-    // Its path is lost, so the wire takes over, and this node has a network to take down that is not there any more.
-    // Nothing has to be set up on an interface that is known to be gone: the wire goes on without this node.
+    // The primary's path is lost, so the wire takes over, and the primary has to take down a network that no longer exists.
+    // Nothing has to be set up on an interface that is known to be gone: the wire continues without this node.
     lan.peer.ip("link delete eth1");
     wait_for(&one, 1, |status| status["state"] == "sole");
     wait_for(&two, 1, |status| status["path"]["carrier"] == false);
@@ -143,8 +143,8 @@ fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
         wait_for(node, service, is_duplex);
     }
 
-    // One that was made anew in a moment is found by what it lacks. (Soon it lacks nothing, perhaps between two looks at its status:
-    // the log keeps it.)
+    // An interface that was removed and created again at once is noticed by its missing setup. (The setup is soon restored, perhaps
+    // between two looks at the status, so check the log.)
     let failure = "interface eth1 was made anew, with another MAC address";
     let before = two.says(failure);
     lan.peer.ip("link delete eth1");
@@ -166,12 +166,12 @@ fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
     assert_eq!(get(&mut client), "a page");
 }
 
-/// Waits until a node says this of the way to its outside hosts.
+/// Waits until a node's status has this state of the path to its outside hosts.
 fn wait_for_outside(daemon: &Daemon<'_>, outside: &str) {
     wait_for(daemon, 0, |status| status["path"]["outside"] == outside);
 }
 
-/// Hosts that are not configured are the interface's gateways, as they are now and not as they were at the start.
+/// Without configured outside hosts, the interface's current gateways are asked, not those at the start.
 #[test]
 fn a_router_that_takes_the_place_of_another_is_asked() {
     let Some(lan) = Lan::new("a_router_that_takes_the_place_of_another_is_asked") else {

@@ -9,7 +9,7 @@ use crate::daemon::{Kind, pair_of};
 use crate::keeper::{PATIENCE, accept, listen};
 use crate::lan::Lan;
 
-/// Their beginning is in the log, and the agent reads it when it is back: before it says that the log has a gap.
+/// The log has the beginning of these connections. The agent reads it after its return, before it notices that the log has a gap.
 #[test]
 fn connections_that_began_before_a_gap_of_the_log_are_not_protected() {
     let Some(lan) = Lan::new("connections_that_began_before_a_gap_of_the_log_are_not_protected") else {
@@ -27,7 +27,7 @@ fn connections_that_began_before_a_gap_of_the_log_are_not_protected() {
         let client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let server = accept(&listener);
-        // One that estimates its path's rate keeps the little that it saw of it while nothing passed.
+        // A congestion control that estimates the path's rate would keep the low estimate from the time when nothing passed.
         socket2::SockRef::from(&server)
             .set_tcp_congestion(b"cubic")
             .unwrap();
@@ -44,7 +44,7 @@ fn connections_that_began_before_a_gap_of_the_log_are_not_protected() {
     ask(&mut silent.0, &mut silent.1);
     let (mut client, mut server) = connect();
     ask(&mut client, &mut server);
-    // More than the ring holds: nothing passes until the agent has been away for too long.
+    // The body is larger than the ring: nothing passes until the agent has been away for too long.
     let body = vec![7; 40 << 20];
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -55,7 +55,7 @@ fn connections_that_began_before_a_gap_of_the_log_are_not_protected() {
         let mut reply = vec![0; body.len()];
         client.read_exact(&mut reply).unwrap();
     });
-    // Whether what follows on this one is in the log or not, nobody can say.
+    // It is unknown whether the log has what follows on this connection.
     silent.1.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
     silent.0.read_exact(&mut [0; 27]).unwrap();
     backup.signal(Signal::SIGCONT);

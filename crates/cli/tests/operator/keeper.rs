@@ -1,4 +1,4 @@
-//! The keeper of a node dies, and the node says so and goes on with another one.
+//! The keeper of a node dies. The node reports this and continues with another keeper.
 
 use std::fs::Permissions;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ pub fn listen(namespace: &Namespace) -> TcpListener {
     namespace.run(|| TcpListener::bind("0.0.0.0:80").unwrap())
 }
 
-/// The next connection of `listener`, with bounded patience.
+/// The next connection of `listener`, with a timeout.
 pub fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let until = Instant::now() + PATIENCE;
@@ -42,7 +42,7 @@ fn ask(client: &mut TcpStream, server: &mut TcpStream) {
     hear(client, server);
 }
 
-/// The server gets what was asked, and the client its reply.
+/// Checks that the server gets the request and the client gets the reply.
 fn hear(client: &mut TcpStream, server: &mut TcpStream) {
     let mut asked = Vec::new();
     while !asked.ends_with(b"\r\n\r\n") {
@@ -50,7 +50,7 @@ fn hear(client: &mut TcpStream, server: &mut TcpStream) {
         server.read_exact(&mut byte).unwrap();
         asked.push(byte[0]);
     }
-    assert!(asked.starts_with(b"GET / HTTP/1.1\r\n")); // one that may have been executed before is marked
+    assert!(asked.starts_with(b"GET / HTTP/1.1\r\n")); // without the mark of a request that may have been executed before
     server.write_all(REPLY.as_bytes()).unwrap();
     let mut reply = [0; REPLY.len()];
     client.read_exact(&mut reply).unwrap();
@@ -84,7 +84,7 @@ fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
     ask(&mut client, &mut server);
     two.wait_for(&["\"protected\":1"]);
 
-    // One that has nothing yet: the takeover needs the other one.
+    // Replace a keeper that has no connection yet: the takeover uses the new keeper.
     replace_keeper(&two);
     one.signal(Signal::SIGKILL);
     one.process.wait().unwrap();
@@ -96,7 +96,7 @@ fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
     assert!(two.ask("connections").output.contains(&address));
     assert!(two.restored().contains("\"lives\":true"), "{}", two.restored());
 
-    // With a backup again it is the backup that knows of it.
+    // With a backup again, the backup knows the connection.
     one.start_again();
     two.wait_for(&["\"mode\":\"duplex\"", "\"relayed\":1", "\"reasons\":{}"]);
     ask(&mut client, &mut survivor);
@@ -104,7 +104,7 @@ fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
     let shown = two.ask("connections").output;
     assert!(!shown.contains(&address), "{shown}");
 
-    // One that relays: what it had is lost, and this is told.
+    // Replace a keeper that relays: its connections are lost, and the status says so.
     replace_keeper(&two);
     two.wait_for(&["\"relayed\":0", "\"relayed_ended_keeper_lost\":1"]);
     assert!(two.restored().contains("\"lives\":false"), "{}", two.restored());
@@ -114,7 +114,7 @@ fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
     assert!(matches!(lost, Ok(0) | Err(_)), "{lost:?}");
 }
 
-/// Each connection takes two descriptors, of which a process may have so many only.
+/// Each connection takes two descriptors, and the number of a process' descriptors is limited.
 #[test]
 fn a_full_keeper_gets_another_one_beside_it() {
     const CLIENTS: usize = 70;
@@ -123,7 +123,7 @@ fn a_full_keeper_gets_another_one_beside_it() {
     };
     let dir = tempfile::tempdir().unwrap();
     let [mut one, mut two] = pair(&lan, dir.path(), "full");
-    // Room for fifty.
+    // Limit the keeper's descriptors, so that it has room for fifty connections.
     let limited = format!(
         "#!/bin/sh\nexec setpriv --bounding-set -sys_resource prlimit --nofile=600:600 {} \"$@\"\n",
         two.program.display()
@@ -170,7 +170,7 @@ fn a_full_keeper_gets_another_one_beside_it() {
     two.wait_for(&[&format!("\"relayed\":{CLIENTS}"), &kept]);
     drop(clients);
     two.wait_for(&["\"relayed\":0", &kept]);
-    // Nobody talks to the first one any more, so it ends.
+    // The first keeper has no connection left, so it ends.
     let said = std::fs::read_to_string(&two.log).unwrap();
     assert!(said.contains("a retired keeper has no connection left"), "{said}");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 
-/// A network namespace without a name; it ends with this value.
+/// A network namespace without a name. It ends with this value.
 pub struct Namespace {
     file: File,
 }
@@ -29,7 +29,7 @@ impl Namespace {
         namespace
     }
 
-    /// Runs `work` inside, on a thread of its own.
+    /// Runs `work` in the namespace, on a thread of its own.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -42,7 +42,7 @@ impl Namespace {
         })
     }
 
-    /// Runs `ip` with `arguments` inside and returns what it prints.
+    /// Runs `ip` with `arguments` in the namespace and returns its output.
     pub fn ip(&self, arguments: &str) -> String {
         let mut command = Command::new("ip");
         command.args(arguments.split_ascii_whitespace());
@@ -55,7 +55,7 @@ impl Namespace {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Everything that a node may change, as text.
+    /// All network state that a node may change, as text.
     pub fn dump(&self) -> String {
         let families = ["-4", "-6"];
         let objects = ["-j address", "-j rule", "-j route show table all"];
@@ -83,7 +83,7 @@ pub struct Lan {
 }
 
 impl Lan {
-    /// The LAN for a test; says so and returns nothing if it cannot be made here.
+    /// The LAN for a test. `None`, with a message, if it cannot be made on this machine.
     pub fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: {test}: network namespaces need root");
@@ -113,7 +113,7 @@ impl Lan {
         })
     }
 
-    /// A namespace whose only way leads through a node that forwards nothing of it elsewhere, as a container's.
+    /// A namespace whose only route leads through a node, like a container's. The node forwards nothing from it to other hosts.
     pub fn behind(&self, node: &Namespace, number: usize) -> Namespace {
         let container = Namespace::new();
         let there = format!("/proc/{}/fd/{}", std::process::id(), container.file.as_raw_fd());
@@ -129,7 +129,7 @@ impl Lan {
         container
     }
 
-    /// A second LAN, 10.1.0.0/24: each has an `eth1` there.
+    /// Adds a second LAN, 10.1.0.0/24, where each host has an `eth1`.
     pub fn add_second(&self) {
         self.stranger.ip("link add eth1 type bridge");
         self.stranger.ip("link set eth1 up");
@@ -138,7 +138,7 @@ impl Lan {
         self.plug_in_second(&self.peer, 3);
     }
 
-    /// Makes the `eth1` of a node, with this last byte of its address.
+    /// Makes the `eth1` of a node, whose address ends in `last`.
     pub fn plug_in_second(&self, namespace: &Namespace, last: u8) {
         let there = format!("/proc/{}/fd/{}", std::process::id(), namespace.file.as_raw_fd());
         self.stranger.ip(&format!(
@@ -154,7 +154,7 @@ impl Lan {
         self.dir.path().join("state")
     }
 
-    /// Writes `text` to a file that is open to whom `mode` says.
+    /// Writes `text` to a file with the permissions `mode`.
     pub fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
         let path = self.dir.path().join(name);
         fs::write(&path, text).expect("it can be written");
@@ -204,7 +204,7 @@ peer_address = "2001:db8::3"
         self.node.run(|| Outcome::of(&mut steadfast(arguments)))
     }
 
-    /// Runs `steadfast COMMAND --config FILE` on the node; the file is called `s.toml` in what it says.
+    /// Runs `steadfast COMMAND --config FILE` on the node; its messages name the file `s.toml`.
     pub fn with_config(&self, command: &str, file: &Path) -> Outcome {
         let mut outcome = self.steadfast(&[command, "--config", file.to_str().expect("text")]);
         outcome.errors = outcome.errors.replace(file.to_str().expect("text"), "s.toml");
@@ -212,7 +212,7 @@ peer_address = "2001:db8::3"
     }
 }
 
-/// `steadfast` with `arguments`, to be run.
+/// A command that runs `steadfast` with `arguments`.
 pub fn steadfast(arguments: &[&str]) -> Command {
     program(PROGRAM.as_ref(), arguments)
 }
@@ -227,20 +227,20 @@ impl Drop for Process {
     }
 }
 
-/// Between two questions: asking takes the CPU from what is waited for.
+/// Time between two polls. Polling more often would take CPU time from the awaited process.
 pub const POLL: Duration = Duration::from_millis(20);
 
-/// Where the program under test is.
+/// Path of the program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_steadfast");
 
-/// The same from a copy at `path`.
+/// A command that runs the copy of `steadfast` at `path` with `arguments`.
 pub fn program(path: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(path);
     command.args(arguments).stdin(Stdio::null());
     command
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: i32,

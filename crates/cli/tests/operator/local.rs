@@ -1,4 +1,4 @@
-//! Programs on the nodes themselves that use the service: real redis on both nodes, and clients that stay connected.
+//! Programs on the nodes themselves that use the service: a real redis on both nodes, and clients that stay connected.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -59,7 +59,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// redis at port 80 of all of a node's addresses.
+/// Starts redis at port 80 of all addresses of a node.
 fn redis(namespace: &Namespace, dir: &Path) -> Process {
     let mut server = Command::new("redis-server");
     server.args([
@@ -77,7 +77,7 @@ fn redis(namespace: &Namespace, dir: &Path) -> Process {
     Process(namespace.run(|| server.spawn().expect("redis-server can be run")))
 }
 
-/// What `redis-cli` is told at `host` from a node.
+/// The answer that `redis-cli` on a node gets from `host`.
 fn ask(namespace: &Namespace, host: &str, arguments: &[&str]) -> String {
     let mut client = Command::new("timeout");
     client.args(["10", "redis-cli", "-h", host, "-p", "80"]);
@@ -151,7 +151,7 @@ fn a_program_on_a_node_is_a_client_like_any_other() {
     for daemon in &scene.pair {
         daemon.wait_for(&["\"protected\":3"]);
     }
-    // The replicas follow what the primaries have accepted.
+    // The replicas must have what the primaries have accepted.
     for (key, _) in &clients {
         for node in [&lan.node, &lan.peer] {
             wait_for_answer(node, "127.0.0.1", &["GET", key], "stays");
@@ -159,7 +159,7 @@ fn a_program_on_a_node_is_a_client_like_any_other() {
     }
 }
 
-/// A client on the backup's node keeps its connection while that node takes over, serves alone, has a wire again and hands over.
+/// A client on the backup's node keeps its connection while that node takes over, serves alone, gets a wire again and hands over.
 #[test]
 fn a_client_on_a_node_outlives_every_change_of_its_roles() {
     let Some(lan) = Lan::new("a_client_on_a_node_outlives_every_change_of_its_roles") else {
@@ -206,14 +206,14 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
     }
     two.wait_for(&["\"peer_state\":\"primary\""]);
     for client in clients.iter_mut().rev().take(2) {
-        client.ask("PING", "+PONG"); // the younger ones are protected
+        client.ask("PING", "+PONG"); // connections that began under the wire are protected
     }
     for vip in [V4, V6] {
         assert_eq!(ask(&lan.peer, vip, &["PING"]), "PONG");
     }
 }
 
-/// What would be served past the wire is told at once that it is not, and the log says so.
+/// Clients that would be served without the wire are refused at once, and the log says so.
 #[test]
 fn what_would_come_past_the_wire_is_refused_at_once() {
     let Some(lan) = Lan::new("what_would_come_past_the_wire_is_refused_at_once") else {
@@ -244,7 +244,7 @@ fn what_would_come_past_the_wire_is_refused_at_once() {
     }
 }
 
-/// A program whose socket is of IPv6, and that connects to an IPv4 address: Java does so.
+/// A program connects an IPv6 socket to an IPv4 address, as Java does.
 #[test]
 fn a_socket_of_ipv6_reaches_a_service_of_ipv4() {
     let Some(lan) = Lan::new("a_socket_of_ipv6_reaches_a_service_of_ipv4") else {
@@ -260,7 +260,7 @@ fn a_socket_of_ipv6_reaches_a_service_of_ipv4() {
     scene.pair[1].wait_for(&["\"protected\":2"]);
 }
 
-/// What the kernel answers to a program that connects to `vip` with a socket of this kind.
+/// The result of a connect to `vip` with a socket of this protocol.
 fn connect_by(namespace: &Namespace, protocol: socket2::Protocol, vip: &str) -> std::io::Result<TcpStream> {
     let vip = SocketAddr::new(vip.parse().unwrap(), 80);
     namespace.run(|| {
@@ -271,7 +271,7 @@ fn connect_by(namespace: &Namespace, protocol: socket2::Protocol, vip: &str) -> 
     })
 }
 
-/// Both ends fall back to plain TCP, of which the wire sees everything.
+/// Both ends fall back to plain TCP, so the wire sees the whole connection.
 #[test]
 fn a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other() {
     let Some(lan) = Lan::new("a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other") else {
@@ -292,7 +292,7 @@ fn a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other() {
     }
 }
 
-/// Segments must fit the interface as it is now, and come from an address that is still the node's.
+/// Segments must fit the interface's present MTU and come from an address that the node still has.
 #[test]
 fn clients_on_a_node_follow_its_interface() {
     let Some(lan) = Lan::new("clients_on_a_node_follow_its_interface") else {
@@ -327,7 +327,7 @@ fn clients_on_a_node_follow_its_interface() {
     });
 }
 
-/// A primary that does not know whether the other node went on alone serves nobody, though the VIP is here.
+/// A primary that does not know whether the other node went on alone serves no client, although it has the VIP.
 #[test]
 fn a_client_on_a_mute_node_is_refused_at_once() {
     let Some(lan) = Lan::new("a_client_on_a_mute_node_is_refused_at_once") else {
@@ -339,7 +339,7 @@ fn a_client_on_a_mute_node_is_refused_at_once() {
     two.signal(Signal::SIGSTOP);
     one.signal(Signal::SIGKILL);
     one.process.wait().unwrap();
-    std::thread::sleep(Duration::from_millis(2100)); // as long as an agent may be away
+    std::thread::sleep(Duration::from_millis(2100)); // longer than an agent may be away
     one.start_again();
     one.wait_for_line("this node is mute", 1);
     let refused = connect_by(&lan.node, socket2::Protocol::TCP, V4).unwrap_err();
@@ -350,7 +350,7 @@ fn a_client_on_a_mute_node_is_refused_at_once() {
     Client::connect(&lan.node, V4).ask("PING", "+PONG");
 }
 
-/// A connection that has ended before its replica was given anything is not forgotten: its client has seen the answers.
+/// A connection that ended before its replica got any input must still reach the replica, because its client has seen the answers.
 #[test]
 fn short_connections_reach_the_replica() {
     let Some(lan) = Lan::new("short_connections_reach_the_replica") else {

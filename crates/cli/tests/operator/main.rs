@@ -1,4 +1,4 @@
-//! What an operator types, and what then happens, on a LAN of network namespaces.
+//! The operator's commands and their effects, on a LAN of network namespaces.
 
 mod application;
 mod commands;

@@ -1,4 +1,4 @@
-//! What is not HTTP is served and not protected, and the backup says why.
+//! Connections that are not HTTP are served but not protected, and the backup says why.
 
 use std::io::{BufRead, BufReader, ErrorKind, Lines, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use crate::daemon::pair;
 use crate::lan::{Lan, Namespace, Outcome, POLL, Process};
 
-/// RFC 6455 section 1.2.
+/// A WebSocket handshake (RFC 6455 section 1.2).
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 const UPGRADED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 const ONLY_ONE: &str = "\"connections\":{\"protected\":0,\"unprotected\":1,\"ambiguous\":0}";
 
-/// openssl; it is killed if the test ends before it does.
+/// Starts openssl. It is killed if the test ends before it.
 fn openssl(namespace: &Namespace, dir: &Path, arguments: &str) -> Process {
     let mut command = Command::new("openssl");
     command
@@ -74,7 +74,7 @@ fn what_is_not_http_is_shown_with_its_reason() {
     backup.wait_for(&[ONLY_ONE, &format!("\"reasons\":{{\"{reason}\":1}}")]);
 }
 
-/// A worker: accepts connections on port 80 beside others, and answers each as it is told.
+/// A worker that accepts connections on port 80 beside other workers, and answers as its standard input says.
 const WORKER: &str = r"
 import socket, sys
 listener = socket.socket()
@@ -91,7 +91,7 @@ while True:
     stream.sendall(sys.argv[1].encode() if b'Upgrade' in asked else b'HTTP/1.1 204 No Content\r\n\r\n')
 ";
 
-/// Such a process.
+/// A process that runs [`WORKER`].
 struct Worker {
     process: Process,
     says: Lines<BufReader<ChildStdout>>,
@@ -108,8 +108,8 @@ impl Worker {
     }
 }
 
-/// Nobody can go on with an upgraded connection, and the kernel of the node where it was may not say so: the backup does, though it
-/// speaks for nobody else.
+/// An upgraded connection cannot be continued after its worker's death, and the kernel of its node may not tell the client. The backup
+/// resets it, although it speaks for no other connection.
 #[test]
 fn what_cannot_be_gone_on_with_ends_with_its_worker() {
     let Some(lan) = Lan::new("what_cannot_be_gone_on_with_ends_with_its_worker") else {
@@ -133,13 +133,13 @@ fn what_cannot_be_gone_on_with_ends_with_its_worker() {
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let end = client.read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(end, Err(ErrorKind::ConnectionReset));
-    // The other one lives here, and nobody would go on with it if this node failed.
+    // The backup has taken over the other connection, which would be lost if the backup failed.
     backup.wait_for(&["\"relayed\":1", "\"reasons\":{\"relayed; no backup\":1}"]);
     let shown = backup.ask("connections").output;
     assert!(
         shown.contains(&plain.local_addr().unwrap().to_string()),
         "{shown}"
     );
-    // The others' service is where it was.
+    // All other connections are still served by the primary.
     primary.wait_for(&["\"peer_state\":\"backup\"", "\"role\":\"primary\""]);
 }

@@ -1,5 +1,5 @@
-//! Connections with a replica. One side has closed, the other one has not, and the primary loses its power: its replica goes on where it was.
-//! And one that is behind: what the status says, and what becomes of its log.
+//! Connections with a replica. In some tests one side has closed when the primary loses its power, and the replica continues the
+//! connection. In others the replica is behind: what does the status say, and what happens to the log?
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::daemon::{Daemon, Kind, pair_of};
 use crate::keeper::{PATIENCE, accept, listen};
 use crate::lan::{Lan, Outcome, POLL};
 
-/// A client of a replicated service, connected, and what serves it on each node.
+/// A connected client of a replicated service, and the server's connection on each node.
 struct Scene<'a> {
     lan: &'a Lan,
     pair: [Daemon<'a>; 2],
@@ -27,7 +27,7 @@ impl<'a> Scene<'a> {
         Self::of(lan, dir, test, "")
     }
 
-    /// The same with these lines about logs in the configuration.
+    /// As [`new`](Self::new), with these lines about logs in the configuration.
     fn of(lan: &'a Lan, dir: &std::path::Path, test: &str, log: &str) -> Self {
         let kind = Kind {
             policy: "replica",
@@ -50,7 +50,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Both servers hear this.
+    /// Sends a request and checks that both servers receive it.
     fn ask(&mut self, request: &[u8]) {
         self.client.write_all(request).unwrap();
         for server in &mut self.servers {
@@ -60,7 +60,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Both servers say this, and the client hears it.
+    /// Both servers send `reply`, and the client receives it once.
     fn reply(&mut self, reply: &[u8]) {
         for server in &mut self.servers {
             server.write_all(reply).unwrap();
@@ -78,7 +78,7 @@ impl<'a> Scene<'a> {
         assert_eq!(self.client.read(&mut [0]).unwrap(), 0);
     }
 
-    /// The primary is gone, and the backup has decided everything.
+    /// Cuts off and kills the primary, and waits until the backup has decided all connections.
     fn power_off(&mut self) {
         self.lan.stranger.ip("link set port2 down");
         self.pair[0].signal(Signal::SIGKILL);
@@ -88,7 +88,7 @@ impl<'a> Scene<'a> {
         assert!(restored.contains("\"lives\":true"), "{restored}");
     }
 
-    /// Waits until the client's socket is in one of these states, as `ss` names them; it was not reset.
+    /// Waits until the client's socket is in one of these states, as `ss` names them. This shows that it was not reset.
     #[track_caller]
     fn wait_for_client(&self, states: &[&str]) {
         let filter = format!(
@@ -111,7 +111,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// The server says its last word and `closes`, and the client closes long after the takeover.
+/// The server sends its last reply and `closes`. The client closes long after the takeover.
 fn close_late(test: &str, closes: Shutdown) {
     let Some(lan) = Lan::new(test) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn close_late(test: &str, closes: Shutdown) {
     scene.wait_for_client(&["gone"]);
 }
 
-/// As Redis does it after QUIT.
+/// Redis closes first in this way after QUIT.
 #[test]
 fn a_server_that_has_closed_first_is_not_reset_by_a_takeover() {
     close_late(
@@ -191,7 +191,7 @@ fn the_lag_is_what_one_server_lacks_of_the_other() {
     scene.pair[1].wait_for(&[&lag(400, 0)]);
     scene.servers[1].write_all(&[b'x'; 400]).unwrap();
     scene.pair[1].wait_for(&[&lag(0, 0), "\"protected\":1"]);
-    // What the primary does not get it does not acknowledge.
+    // The primary does not acknowledge input that it does not get.
     for rule in [
         "add table ip deaf",
         "add chain ip deaf input { type filter hook input priority -10; }",
@@ -205,14 +205,14 @@ fn the_lag_is_what_one_server_lacks_of_the_other() {
     scene.pair[1].wait_for(&[&lag(0, 200)]);
 }
 
-/// Bytes of an upload to a slow replica: several times what its log may hold and buffers take.
+/// Size of an upload to a slow replica, in bytes: several times the size of its log and of all buffers.
 const UPLOAD: usize = 24 << 20;
 
 fn upload() -> Vec<u8> {
     (0..UPLOAD).map(|i| (i % 251) as u8 ^ (i >> 13) as u8).collect()
 }
 
-/// Reads the whole upload, with a `pause` after each piece, and says that it has; nothing if its connection ends before.
+/// Reads the whole upload, with a `pause` after each piece, and sends a reply. `None` if the connection ends before.
 fn receive(server: &mut TcpStream, pause: Duration) -> Option<Vec<u8>> {
     let mut received = vec![0; UPLOAD];
     for piece in received.chunks_mut(256 << 10) {
@@ -223,8 +223,8 @@ fn receive(server: &mut TcpStream, pause: Duration) -> Option<Vec<u8>> {
     Some(received)
 }
 
-/// The replica reads more slowly than the client writes and the primary reads. What becomes of the log is as configured; and what is
-/// protected meanwhile goes on with the slow one.
+/// The replica reads more slowly than the client writes and the primary reads. The log is treated as `at_limit` says. If the connection
+/// remains protected, the slow replica continues it after a failure.
 fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> bool, is_protected: bool) {
     let Some(lan) = Lan::new(test) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> boo
         let slow = scope.spawn(move || receive(&mut slow, Duration::from_millis(40)));
         let client = scope.spawn(move || {
             client.set_write_timeout(Some(PATIENCE)).ok()?;
-            // As fast as a link of half a gigabit a second: in memory all of it would pass before anybody could slow it.
+            // Write as fast as a link of half a gigabit per second. In memory the upload would end before the client could be slowed.
             for piece in upload().chunks(64 << 10) {
                 client.write_all(piece).ok()?;
                 std::thread::sleep(Duration::from_millis(1));

@@ -1,5 +1,4 @@
-//! What becomes of requests in the hands of real clients and real servers: those that wait, those that kill who executes them, those
-//! that were sent ahead.
+//! Requests of real clients to real servers: requests that wait, that kill the server that executes them, and that are pipelined.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,10 +13,10 @@ use crate::daemon::{Daemon, Kind, pair_of};
 use crate::keeper::PATIENCE;
 use crate::lan::{Lan, Namespace, Outcome, Process};
 
-/// One process for each connection; killed with its listener.
+/// A server with one process per connection. The processes end with their listener.
 const SERVER: &str = include_str!("server.py");
 
-/// A server, and the folder of what it notes.
+/// A server, and the directory of its notes.
 struct Application {
     _process: Process,
     notes: PathBuf,
@@ -42,13 +41,13 @@ impl Application {
         ]
     }
 
-    /// Method, path and mark of each request that it has begun with.
+    /// Method, path and mark of each request that the server has begun to execute.
     fn asked(&self) -> String {
         fs::read_to_string(self.notes.join("asked")).unwrap_or_default()
     }
 }
 
-/// curl, which connects once, to the service.
+/// A curl command that connects to the service once.
 fn curl(arguments: &[&str], path: &str) -> Command {
     let mut command = Command::new("curl");
     command
@@ -59,7 +58,7 @@ fn curl(arguments: &[&str], path: &str) -> Command {
     command
 }
 
-/// Waits until the service answers and both nodes do their part.
+/// Waits until the service answers and both nodes are duplex.
 fn wait_for_service(lan: &Lan, pair: &[Daemon<'_>; 2]) {
     lan.stranger.ip("route replace 10.0.0.100/32 dev eth0");
     let until = Instant::now() + PATIENCE;
@@ -84,7 +83,7 @@ fn power_off(lan: &Lan, primary: &mut Daemon<'_>) {
     primary.process.wait().unwrap();
 }
 
-/// Neither the client nor the survivor's server had heard of it: the new server tells it to go on.
+/// Neither the client nor the survivor's server has seen a 100 (Continue). The survivor's server sends one.
 #[test]
 fn a_client_that_waits_for_100_continue_is_told_by_the_survivor() {
     let Some(lan) = Lan::new("a_client_that_waits_for_100_continue_is_told_by_the_survivor") else {
@@ -128,7 +127,7 @@ fn a_client_that_waits_for_100_continue_is_told_by_the_survivor() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{sum} 1"));
 }
 
-/// What is executed again, by the configuration, when the process dies that has it.
+/// A request whose process dies is executed again if the configuration allows this.
 #[test]
 fn a_request_that_kills_its_server_is_executed_again_if_it_may_be() {
     let Some(lan) = Lan::new("a_request_that_kills_its_server_is_executed_again_if_it_may_be") else {
@@ -201,7 +200,7 @@ fn a_request_that_kills_both_servers_is_quarantined() {
         log.contains("quarantined") && log.contains("GET /deadly"),
         "{log}"
     );
-    // The others are served where they were.
+    // Other clients are still served by the primary.
     let other = lan.stranger.run(|| Outcome::of(&mut curl(&["--fail"], "/")));
     assert_eq!(other.code, 0, "{}", other.errors);
     assert!(servers[0].asked().ends_with("GET / new\n"));
@@ -227,7 +226,8 @@ fn nginx(namespace: &Namespace, dir: &Path, node: &str) -> Application {
     Application { _process, notes }
 }
 
-/// Six requests in one write; the third reply is under way when the primary loses its power, and the client has room for little of it.
+/// The client sends six requests in one write. The third reply is under way when the primary loses its power, and the client has little
+/// room for it.
 #[test]
 fn pipelined_requests_are_answered_in_order_by_two_nginx() {
     const LENGTH: usize = 1_500_000;

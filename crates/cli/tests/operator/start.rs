@@ -1,4 +1,4 @@
-//! An agent that cannot start changes nothing: the next one must know how long nobody was there.
+//! An agent that fails to start changes nothing. The next agent must know for how long no agent was running.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -16,7 +16,7 @@ const REPLY: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
 /// Pause between two failed starts, as in the systemd unit.
 const RESTART: Duration = Duration::from_millis(100);
 
-/// A program that has taken the port of a node's heartbeats: the agent fails late in its start.
+/// Occupies the port of a node's heartbeats, so that the agent fails late in its start.
 fn occupy(node: &Namespace) -> UdpSocket {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -28,7 +28,7 @@ fn occupy(node: &Namespace) -> UdpSocket {
     }
 }
 
-/// Starts an agent, which fails.
+/// Starts an agent and waits until it fails.
 fn fail_to_start(daemon: &mut Daemon<'_>) {
     daemon.start_again();
     let until = Instant::now() + PATIENCE;
@@ -54,8 +54,8 @@ fn answer(client: &mut TcpStream, server: &mut TcpStream) {
     client.read_exact(&mut [0; REPLY.len()]).unwrap();
 }
 
-/// The primary's agent fails to start while the backup takes over and then loses its power. The primary's sockets are older than what
-/// the client knows, so they must end in silence before this node speaks alone.
+/// The primary's agent fails to start while the backup takes over and then loses its power. The client has seen more than the primary's
+/// sockets know, so these must end silently before the primary speaks alone.
 #[test]
 fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
     let Some(lan) = Lan::new("starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent") else {
@@ -102,7 +102,7 @@ fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
     exchange(&mut client, &mut accept(&listeners[0]));
 }
 
-/// The wire's agent fails to start: nobody reads the log, and packets pass unlogged when it is full.
+/// The wire's agent fails to start, so nothing reads the log, and packets pass unlogged when it is full.
 #[test]
 fn starts_that_fail_do_not_keep_a_full_log_closed() {
     let Some(lan) = Lan::new("starts_that_fail_do_not_keep_a_full_log_closed") else {

@@ -1,4 +1,4 @@
-//! Another program, or another configuration, takes the place of a running daemon.
+//! A running daemon is replaced by another program or gets another configuration.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::daemon::{Daemon, pair};
 use crate::lan::{Lan, Outcome, PROGRAM};
 
-/// Puts a copy of the program at `path`, as a package does: another file under the same name.
+/// Puts a copy of the program at `path` as a package manager does: a new file under the same name.
 fn install(path: &Path) {
     let new = path.with_extension("new");
     fs::copy(PROGRAM, &new).unwrap();
@@ -22,7 +22,7 @@ fn inode(path: impl AsRef<Path>) -> u64 {
     fs::metadata(path).unwrap().ino()
 }
 
-/// The file that process `pid` runs.
+/// Inode of the file that process `pid` runs.
 fn runs(pid: u32) -> u64 {
     inode(format!("/proc/{pid}/exe"))
 }
@@ -37,7 +37,7 @@ fn wait_until(what: &str, daemon: &Daemon<'_>, is_so: impl Fn() -> bool) {
     }
 }
 
-/// How often the log says that there was no upgrade.
+/// Number of refused upgrades in the log.
 fn refusals(daemon: &Daemon<'_>) -> usize {
     daemon.says("not upgraded: going on as before")
 }
@@ -51,7 +51,7 @@ fn service(daemon: &Daemon<'_>) -> Value {
     status["services"][0].clone()
 }
 
-/// The state directory's files whose names end so.
+/// The state directory's files whose names end in `end`.
 fn files(daemon: &Daemon<'_>, end: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(&daemon.state_dir).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -60,14 +60,14 @@ fn files(daemon: &Daemon<'_>, end: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Its nice value.
+/// Nice value of a process.
 fn niceness(pid: u32) -> i32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, behind_name) = stat.rsplit_once(") ").unwrap();
     behind_name.split(' ').nth(16).unwrap().parse().unwrap() // field 19 of proc(5)
 }
 
-/// Open files, and children that have ended and are not waited for.
+/// Numbers of open files and of zombie children of a process.
 fn leftovers(pid: u32) -> (usize, usize) {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let is_zombie = |child: &&str| {
@@ -77,7 +77,7 @@ fn leftovers(pid: u32) -> (usize, usize) {
     (fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(), zombies)
 }
 
-/// A pair whose first node runs a program of its own, and was started with a keeper of another one.
+/// A pair whose first node runs its own copy of the program, beside a keeper that was started from another copy.
 fn pair_with_copy<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
     let [mut one, two] = pair(lan, dir, test);
     one.program = dir.join("steadfast");
@@ -107,7 +107,7 @@ fn a_program_takes_the_place_of_the_running_one() {
         let before = keeper(&one);
         install(&one.program);
         one.signal(Signal::SIGUSR2);
-        // There is no moment in which the node looks dead.
+        // The node must not look dead at any moment,
         let until = Instant::now() + Duration::from_secs(20);
         while runs(pid) != inode(&one.program) {
             assert!(Instant::now() < until, "the old program goes on");
@@ -115,7 +115,7 @@ fn a_program_takes_the_place_of_the_running_one() {
             assert_eq!(code, 2, "a live node is left alone: {errors}");
             assert_eq!(refusals(&one), 0);
         }
-        // Nor one in which the signal would end it.
+        // and the signal must not end it at any moment.
         one.signal(Signal::SIGUSR2);
         one.wait_for(&["\"role\":\"primary\"", "\"peer_state\":\"backup\""]);
         assert!(
@@ -150,7 +150,7 @@ fn a_program_takes_the_place_of_the_running_one() {
     assert_eq!(left, Vec::<PathBuf>::new(), "with the daemon all keepers end");
 }
 
-/// What is changed in the configuration, and why that is refused.
+/// A text in the configuration, its replacement, and the reason for which the daemon refuses it.
 const UNFIT: [(&str, &str, &str); 7] = [
     ("port = 80", "port = eighty", "not TOML"),
     (
@@ -209,7 +209,7 @@ fn what_does_not_fit_is_refused_and_the_service_goes_on() {
         );
     }
     fs::write(&one.config, good).unwrap();
-    // Nor is a program that cannot be run.
+    // A program that cannot be run is refused too.
     let away = one.program.with_extension("away");
     fs::rename(&one.program, &away).unwrap();
     one.signal(Signal::SIGUSR2);
@@ -221,7 +221,7 @@ fn what_does_not_fit_is_refused_and_the_service_goes_on() {
     for field in ["state", "peer_state", "epoch"] {
         assert_eq!(after[field], before[field], "{field}");
     }
-    // What may change, is changed.
+    // Options that may change are applied.
     fs::rename(&away, &one.program).unwrap();
     let changed = good.replacen(
         "ring_mb = 1",

@@ -1,4 +1,4 @@
-//! How fast this machine is just now: without it, absolute times say nothing.
+//! Speed of this machine at the time of the benchmark. Absolute times mean nothing without it.
 
 use std::time::Instant;
 
@@ -7,19 +7,19 @@ use serde::Serialize;
 const BUFFER: usize = 64 << 20;
 const SYSCALLS: u32 = 200_000;
 
-/// Two figures that move with the machine.
+/// Two measurements that depend on the machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Calibration {
-    /// Copying memory that does not fit the caches, in 10⁹ bytes per second.
+    /// Speed of copying memory that does not fit the caches, in 10⁹ bytes per second.
     pub memcpy_gb_per_s: f64,
-    /// The cheapest system call, in nanoseconds.
+    /// Duration of the cheapest system call, in nanoseconds.
     pub syscall_ns: f64,
-    /// Processors that share the work.
+    /// Number of available processors.
     pub cpus: usize,
 }
 
 impl Calibration {
-    /// Takes about a tenth of a second.
+    /// Measures for about a tenth of a second.
     pub fn measure() -> Self {
         let from = vec![1_u8; BUFFER];
         let mut to = vec![0_u8; BUFFER];

@@ -1,5 +1,5 @@
-//! The bulk load's two ends, as plain and cheap as they can be, so that what lies between them shows: a client that
-//! downloads or uploads once, and a sink that takes uploads.
+//! The two ends of the bulk load: a client that downloads or uploads once, and a sink that takes uploads. Both are as plain and
+//! cheap as possible, so that the cost of the path between them shows.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -33,7 +33,7 @@ enum End {
     Spin,
 }
 
-/// What a transfer carried.
+/// Size and duration of a transfer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Transfer {
     /// Body bytes.
@@ -118,7 +118,7 @@ fn upload(server: SocketAddr, bytes: u64) -> Result<Transfer> {
     })
 }
 
-/// Status and Content-Length of a reply, or nothing and Content-Length of a request.
+/// Status and Content-Length of a reply. For a request, the status is 0.
 fn read_head(reader: &mut impl BufRead) -> Result<(u16, u64)> {
     let (mut status, mut length, mut line) = (0, 0, String::new());
     loop {

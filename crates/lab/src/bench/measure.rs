@@ -1,4 +1,4 @@
-//! Taking one figure: a load runs, and the whole machine's CPU time is read before and after it.
+//! One measurement: runs a load and reads the CPU time of the whole machine before and after it.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ pub struct Bulk {
     pub cpu_s_per_gb: f64,
 }
 
-/// One second of small requests.
+/// Result of a run of small requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Requests {
     /// Replies per second.
@@ -63,7 +63,7 @@ fn bulk(client: &Netns, arguments: &[&str]) -> Result<Bulk> {
     })
 }
 
-/// CPU time that was not idle, of all processors since the machine started, in seconds.
+/// Busy time of all processors since the machine started, in seconds.
 fn busy_seconds() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat").context("read /proc/stat")?;
     let line = text.lines().next().unwrap_or_default();
@@ -82,7 +82,7 @@ fn busy_seconds() -> Result<f64> {
 /// USER_HZ: 100 on every Linux that Rust runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Small requests over `connections` kept alive, for `seconds`, by wrk.
+/// Runs wrk for `seconds`: small requests over `connections` persistent connections.
 ///
 /// # Errors
 /// If wrk fails, or if a request does.

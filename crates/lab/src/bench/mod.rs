@@ -1,4 +1,4 @@
-//! `steadfast-lab bench`: what protection costs, as ratios within one run.
+//! `steadfast-lab bench`: the cost of protection, as ratios within one run.
 
 mod calibration;
 pub mod load;

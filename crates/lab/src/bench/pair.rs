@@ -22,12 +22,12 @@ use crate::teardown::{Resource, Teardown};
 const BULK_BYTES: u64 = 2_000_000_000;
 /// Bytes of one small reply.
 const SMALL_BYTES: u64 = 1000;
-/// Bytes of one transfer at a shaped rate of 1 Mbit/s: about a second and a half.
+/// Bytes of one transfer per Mbit/s of the shaped rate, so that a transfer takes about 1.6 s.
 const SHAPED_BYTES_PER_MBIT: u64 = 200_000;
 const SHAPES_MBIT: [u32; 2] = [1000, 2500];
 const CLIENTS: u32 = 8;
 const REQUEST_SECONDS: u32 = 2;
-/// Idle connections of the run that measures restoring.
+/// Number of idle connections in the run that measures the time to restore a connection.
 const IDLE_CONNECTIONS: u32 = 500;
 const SEED: u64 = 1;
 
@@ -42,7 +42,7 @@ pub struct Options {
     common: Common,
 }
 
-/// What was measured: medians over the rounds.
+/// The results: medians over the rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Report {
     ok: bool,
@@ -72,7 +72,7 @@ struct Shaped {
     upload_ratio: f64,
 }
 
-/// Figures of one variant.
+/// Results of one variant.
 #[derive(Clone, Debug, Serialize)]
 struct Absolute {
     download_gb_per_s: f64,
@@ -83,20 +83,20 @@ struct Absolute {
     latency_us_median: f64,
 }
 
-/// All that one variant showed, round by round.
+/// All measurements of one variant, in the order of rounds.
 #[derive(Default)]
 struct Samples {
     download: Vec<Bulk>,
     upload: Vec<Bulk>,
     requests: Vec<Requests>,
-    /// By shape: download, upload.
+    /// For each shape: download and upload, in 10⁹ bytes per second.
     shaped: [[Vec<f64>; 2]; SHAPES_MBIT.len()],
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// If a step could not be made; that a promise does not hold is no error.
+/// If a step fails. A promise that does not hold is no error.
 pub fn run(options: &Options) -> Result<Outcome> {
     let common = &options.common;
     let daemon = common.daemon()?;
@@ -119,7 +119,7 @@ pub fn run(options: &Options) -> Result<Outcome> {
     })
 }
 
-/// Both variants stand side by side and take turns.
+/// Builds both variants side by side and measures them in turns.
 fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[Samples; 2]> {
     let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-bench-{}", std::process::id()));
     teardown.will_create(&Resource::Path(directory.clone()))?;
@@ -190,7 +190,7 @@ fn take_round(scene: &Scene, serving: Serving, samples: &mut Samples) -> Result<
     Ok(())
 }
 
-/// Real takeovers: of one busy connection in every round, and once of many idle ones.
+/// Results of real takeovers: one takeover of a busy connection per round, and one takeover of many idle connections.
 struct Takeovers {
     busy_ms: Vec<f64>,
     restore_us: f64,

@@ -1,27 +1,27 @@
-//! Figures, and what was promised of them.
+//! Measured values and their promised bounds.
 
 use std::fmt;
 
-/// A figure and what was promised of it.
+/// A measured value and its promised bound.
 pub struct Promise {
-    /// What was measured, with its unit.
+    /// Name of the value, with its unit.
     pub name: &'static str,
-    /// What came out.
+    /// The measured value.
     pub value: f64,
-    /// What was wanted.
+    /// The promised bound.
     pub bound: Bound,
 }
 
-/// Where a figure must lie.
+/// Where a value must lie.
 pub enum Bound {
-    /// Here or above.
+    /// At this bound or above.
     AtLeast(f64),
-    /// Here or below.
+    /// At this bound or below.
     AtMost(f64),
 }
 
 impl Promise {
-    /// Whether it was kept. What is no number was not.
+    /// Whether the value keeps the bound. NaN does not.
     #[must_use]
     pub fn holds(&self) -> bool {
         match self.bound {
@@ -45,14 +45,14 @@ impl fmt::Display for Promise {
     }
 }
 
-/// The broken ones, as text.
+/// The broken promises, as text.
 #[must_use]
 pub fn missed(promises: &[Promise]) -> Vec<String> {
     let broken = promises.iter().filter(|promise| !promise.holds());
     broken.map(ToString::to_string).collect()
 }
 
-/// Prints each on a line of its own, with whether it was kept.
+/// Prints each promise on a line of its own, with whether it was kept.
 pub fn print(promises: &[Promise]) {
     for promise in promises {
         let outcome = if promise.holds() { "held  " } else { "MISSED" };
@@ -60,7 +60,7 @@ pub fn print(promises: &[Promise]) {
     }
 }
 
-/// The middle one, or the mean of the two middle ones; of none no number.
+/// The middle value, or the mean of the two middle values. NaN if there are no values.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The two variants, each a network of its own: protected by a pair, or plainly forwarded by the kernel of the same box.
+//! The two variants, each a network of its own: a pair protects the service, or the kernel of the same box merely forwards.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::node::{Agent, Application, Arbiter, Content, HEARTBEAT_PORT, Log, Pai
 use crate::process::Process;
 use crate::teardown::{Resource, Teardown};
 
-/// Where the sink listens; the only service of its own kind that is measured.
+/// Port of the sink.
 pub const SINK_PORT: u16 = 8080;
 
 /// How packets get from the client to the server and back.
@@ -27,10 +27,10 @@ pub enum Variant {
     },
 }
 
-/// A benchmark fills all CPUs; a false alarm would end it.
+/// The pair with a long patience (0.5 s): a benchmark fills all CPUs, and a false alarm would end it.
 pub const PATIENT: Variant = Variant::Steadfast { missed: 25 };
 
-/// What is served, and on which port it is protected.
+/// The kind of service. It determines the protected port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
     /// nginx: downloads and small requests.
@@ -48,13 +48,13 @@ impl Serving {
     }
 }
 
-/// A network that stands ready.
+/// A network that is ready.
 pub struct Scene {
-    /// Where clients are.
+    /// The network.
     pub network: Topology,
-    /// What they talk to.
+    /// The service's address.
     pub service: SocketAddr,
-    /// The daemons of node a and b, if they protect it.
+    /// The daemons of nodes a and b, if they protect the service.
     agents: Option<[Agent; 2]>,
     _servers: Vec<Server>,
     _sinks: Vec<Process>,
@@ -118,22 +118,22 @@ impl Scene {
     /// The daemon of node `index`.
     ///
     /// # Errors
-    /// If nobody protects this network.
+    /// If the variant is [`Variant::Forwarding`].
     pub fn agent(&self, index: usize) -> Result<&Agent> {
         let agents = self.agents.as_ref();
         Ok(&agents.context("a network without steadfast has no agents")?[index])
     }
 
-    /// What the daemon of node `index` says of its one service.
+    /// What the daemon of node `index` reports about its only service.
     ///
     /// # Errors
-    /// If there is none or it does not answer.
+    /// If there is no daemon or it does not answer.
     pub fn status(&self, index: usize) -> Result<Service> {
         let status = self.agent(index)?.status(&self.network.nodes[index])?;
         status.services.into_iter().next().context("no service")
     }
 
-    /// Whether both nodes do their part.
+    /// Whether both nodes report duplex.
     ///
     /// # Errors
     /// If a daemon does not answer.
@@ -187,7 +187,7 @@ fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<Process> {
     Ok(process)
 }
 
-/// The same path as the wire's, walked by the kernel's own forwarding: router – node b – node a, and back.
+/// Sets up the same path as the wire's with the kernel's own forwarding: router – node b – node a, and back.
 fn forward(network: &Topology) -> Result<()> {
     let [a, b] = NODES;
     network.nodes[1].run(|| -> std::io::Result<()> {

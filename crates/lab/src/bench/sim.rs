@@ -1,4 +1,4 @@
-//! `bench sim`: the same bulk transfer in ns-2 and in our simulator, in turns, by CPU time and peak memory.
+//! `bench sim`: runs the same bulk transfer in ns-2 and in our simulator, in turns, and compares CPU time and peak memory.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::Outcome;
 
 /// The hidden subcommand that runs a program and reports what it used.
 pub const MEASURE: &str = "bench-measure";
-/// The hidden subcommand that is our side of the comparison.
+/// The hidden subcommand that runs our simulator.
 pub const DUMBBELL: &str = "bench-dumbbell";
 
-/// What is promised: packets per CPU second, as a multiple of ns-2's.
+/// Promised minimum of packets per CPU second, as a multiple of ns-2's.
 const RATIO_MIN: f64 = 5.0;
 const DUMBBELL_TCL: &str = include_str!("dumbbell.tcl");
 
@@ -54,18 +54,18 @@ pub struct MeasureOptions {
     command: Vec<String>,
 }
 
-/// What a simulation used.
+/// Resources that a simulation used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Used {
-    /// Data packets that its senders sent.
+    /// Data packets that the simulation's senders sent.
     packets: u64,
     /// CPU time, user and system, in seconds.
     cpu_s: f64,
-    /// Most memory it held, in bytes.
+    /// Peak memory, in bytes.
     peak_rss_bytes: u64,
 }
 
-/// Medians over the rounds.
+/// The round with the median CPU time, and the peak memory of all rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Side {
     packets: u64,
@@ -142,7 +142,7 @@ fn find_ns2() -> Result<()> {
     Ok(())
 }
 
-/// Runs a program in a process of its own, whose only child it is, so that what the children used is what it used.
+/// Runs a program as the only child of another process, so that this process's RUSAGE_CHILDREN is the program's usage.
 fn measured(program: &Path, arguments: &[&Path]) -> Result<Used> {
     let output = Command::new(std::env::current_exe()?)
         .args([MEASURE, "--"])
@@ -190,7 +190,7 @@ pub fn measure(options: &MeasureOptions) -> Result<()> {
     Ok(())
 }
 
-/// Simulates, and prints how many packets were sent.
+/// Runs the simulation and prints how many packets were sent.
 ///
 /// # Errors
 /// If there are no packets.
@@ -229,7 +229,7 @@ fn report(options: &Options, here: &[Used], there: &[Used]) -> Result<Report> {
     })
 }
 
-/// The medians; there is at least one round.
+/// Summarises the rounds, of which there is at least one.
 fn side(rounds: &[Used]) -> Side {
     let mut sorted = rounds.to_vec();
     sorted.sort_by(|a, b| a.cpu_s.total_cmp(&b.cpu_s));

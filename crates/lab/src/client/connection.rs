@@ -1,4 +1,4 @@
-//! One TCP connection of a client: asks, compares what comes, keeps account of time.
+//! One TCP connection of a client: sends requests, compares the replies, and measures times.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read};
@@ -16,15 +16,15 @@ use super::report::{Failure, Phase};
 use super::requests::Request;
 use crate::clock::monotonic as now;
 
-/// What the connections of a process share.
+/// State that the connections of a process share.
 pub struct Shared {
-    /// Where arriving bytes are put, for as long as they are compared.
+    /// Buffer for arriving bytes while they are compared.
     buffer: RefCell<Box<[u8]>>,
-    /// Connections whose workload has begun to flow.
+    /// Number of connections whose workload has begun to transfer.
     pub flowing: Cell<usize>,
-    /// Connections that ended before.
+    /// Number of connections that ended before they transferred.
     pub never_flowed: Cell<usize>,
-    /// One of the two has changed.
+    /// Notified when one of the two numbers changes.
     pub flow_changed: Notify,
 }
 
@@ -32,29 +32,29 @@ pub struct Shared {
 pub struct Connection {
     shared: Rc<Shared>,
     stream: RefCell<Option<Rc<TcpStream>>>,
-    /// What has come and what is due.
+    /// The replies that are due, and their received part.
     pub replies: RefCell<Replies>,
-    /// When.
+    /// Times of progress and waits.
     pub progress: RefCell<Progress>,
     phase: Cell<Phase>,
     flows: Cell<bool>,
     /// The client's address, once connected.
     pub local: Cell<Option<SocketAddr>>,
-    /// Those that it had before it connected anew.
+    /// The client's addresses before it connected anew.
     pub earlier: RefCell<Vec<SocketAddr>>,
     /// When the handshake was complete.
     pub connected: Cell<Option<Instant>>,
-    /// A reply was completed, so another request may go.
+    /// Notified when a reply is complete, so that another request may be sent.
     room: Notify,
 }
 
-/// Larger than what one poll of the network usually brings, small enough for the cache.
+/// Size of the shared buffer in bytes. More than one poll of the network usually brings, and small enough for the cache.
 const BUFFER_SIZE: usize = 128 << 10;
-/// The peer of every published measurement; the machine's default may be another one.
+/// Congestion control of the client. The same for every published measurement; the machine's default may be another one.
 const CONGESTION_CONTROL: &[u8] = b"cubic";
 
 impl Shared {
-    /// For a new process.
+    /// The shared state of a new process.
     pub fn new() -> Self {
         Self {
             buffer: RefCell::new(vec![0; BUFFER_SIZE].into()),
@@ -66,7 +66,7 @@ impl Shared {
 }
 
 impl Connection {
-    /// Not connected yet.
+    /// A connection that is not yet connected.
     pub fn new(shared: Rc<Shared>, timeline_points: usize, hash: bool) -> Self {
         let mut replies = Replies::default();
         if hash {
@@ -86,10 +86,10 @@ impl Connection {
         }
     }
 
-    /// Connects to `server`; anew, if it was connected and has been [closed](Self::close).
+    /// Connects to `server`. Connects anew if the connection has been [closed](Self::close).
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it could not connect.
     pub async fn connect(&self, server: SocketAddr) -> Result<(), Failure> {
         let step = |name: &'static str| move |error: io::Error| Failure::Io(format!("{name}: {error}"));
         let socket = Socket::new(Domain::for_address(server), Type::STREAM, Some(Protocol::TCP))
@@ -120,7 +120,7 @@ impl Connection {
         self.phase.set(phase);
     }
 
-    /// The workload flows: counted once.
+    /// Counts the connection as transferring, once.
     pub fn set_flowing(&self) {
         if !self.flows.replace(true) {
             self.shared.flowing.set(self.shared.flowing.get() + 1);
@@ -128,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// Gives the socket up.
+    /// Ends the connection and drops its socket.
     pub fn end(&self, now: Instant) {
         self.progress.borrow_mut().on_end(now);
         *self.stream.borrow_mut() = None;
@@ -141,7 +141,7 @@ impl Connection {
     /// Sends `request` and notes the replies due. Does not wait for them.
     ///
     /// # Errors
-    /// Why it could not be sent.
+    /// The reason why the request could not be sent.
     pub async fn send(&self, request: Request) -> Result<(), Failure> {
         self.progress.borrow_mut().on_asked(now());
         for reply in request.replies {
@@ -161,10 +161,10 @@ impl Connection {
         Ok(())
     }
 
-    /// What is wrong with bytes that the server sent before it broke off: they tell more than the break.
+    /// The fault in bytes that the server sent before the connection broke, if there is one. It tells more than the break.
     fn last_words(&self, stream: &TcpStream) -> Option<Failure> {
         let mut buffer = self.shared.buffer.borrow_mut();
-        // Not by `try_read`: the event loop need not know yet that there is something to read.
+        // Not `try_read`, because the event loop may not yet know that there are bytes to read.
         let socket = SockRef::from(stream);
         loop {
             match (&*socket).read(&mut buffer) {
@@ -178,10 +178,11 @@ impl Connection {
         }
     }
 
-    /// Waits for bytes and compares them with what is due. May be dropped at any time without losing any.
+    /// Waits for bytes and compares them with the replies that are due. The future may be dropped at any time without a loss of
+    /// bytes.
     ///
     /// # Errors
-    /// The stream ended or is not what is due.
+    /// The stream ended, or differs from the replies that are due.
     pub async fn receive(&self) -> Result<(), Failure> {
         let stream = self.stream();
         loop {
@@ -189,7 +190,7 @@ impl Connection {
             match self.receive_now(&stream) {
                 Ok(None) => {}
                 Ok(Some(())) => {
-                    // A stream that always has more would keep the others waiting: reading costs no turn by itself.
+                    // Reading does not yield by itself. Without this, a stream that always has more bytes would block the others.
                     tokio::task::yield_now().await;
                     return Ok(());
                 }
@@ -198,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// Reads and compares what is there; `None` if nothing is.
+    /// Reads and compares the available bytes. `None` if there are none.
     fn receive_now(&self, stream: &TcpStream) -> Result<Option<()>, Failure> {
         let mut buffer = self.shared.buffer.borrow_mut();
         match stream.try_read(&mut buffer) {
@@ -221,7 +222,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends requests as `next` gives them while fewer than `due_max` replies are due, until it gives none; and waits
+    /// Sends the requests of `next` while fewer than `due_max` replies are due, until `next` returns none. Then waits
     /// until no reply is due.
     ///
     /// # Errors
@@ -249,7 +250,7 @@ impl Connection {
         }
     }
 
-    /// Receives until that fails.
+    /// Receives until receiving fails.
     pub async fn fails(&self) -> Failure {
         loop {
             if let Err(failure) = self.receive().await {
@@ -341,7 +342,7 @@ mod tests {
             SockRef::from(&server).set_linger(Some(Duration::ZERO)).unwrap();
             server.write_all(b"-ERR out of memory\r\n").unwrap();
             drop(server);
-            // The reset has arrived, and the event loop does not know.
+            // The reset has arrived, but the event loop does not know it.
             let stream = connection.stream();
             let mut broken = [PollFd::new(stream.as_fd(), PollFlags::empty())];
             poll(&mut broken, PollTimeout::NONE).unwrap();

@@ -1,9 +1,9 @@
 //! Clients that check every byte.
 //!
-//! A client process ([`main`]) is started in the client's network namespace and told a [`Plan`]; its parent holds a
-//! [`ClientProcess`]. Every connection asks for content that follows from [`crate::pattern`], compares each byte as it
-//! arrives, and measures for itself how long it waited: a [`Gap`] is time in which a reply was due and not one byte
-//! came. That is where `stall_ms` comes from.
+//! A client process ([`main`]) is started in the client's network namespace and gets a [`Plan`]; its parent holds a
+//! [`ClientProcess`]. Every connection asks for content of a [`crate::pattern`], compares each byte as it
+//! arrives, and measures its own waits: a [`Gap`] is time in which a reply was due and not one byte
+//! came. `stall_ms` is computed from these gaps.
 
 mod connection;
 mod plan;

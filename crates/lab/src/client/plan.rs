@@ -1,4 +1,4 @@
-//! What a client process is asked to do, and what it says while it does it: JSON, one object per line.
+//! Input and output of a client process: its plan, the orders to it, and its events. JSON, one object per line.
 
 use std::net::SocketAddr;
 
@@ -13,34 +13,35 @@ use super::report::Report;
 pub struct Plan {
     /// The service.
     pub server: SocketAddr,
-    /// What it speaks.
+    /// The service's protocol.
     pub protocol: Protocol,
     /// What every connection does.
     pub workload: Workload,
-    /// Connections, all open at once.
+    /// Number of connections, all open at once.
     pub connections: usize,
-    /// How many of them, the first ones, are idle whatever the workload: [`Workload::Idle`] with [`Plan::IDLE_SIZE`].
+    /// Number of connections that are idle whatever the workload: [`Workload::Idle`] with [`Plan::IDLE_SIZE`]. They are the first
+    /// ones.
     pub idle: usize,
-    /// Seed of the pattern. HTTP: that of the files. Redis: connection *i* writes the pattern `seed + i`, under
-    /// keys of its own.
+    /// Seed of the pattern. HTTP: the seed of the files. Redis: connection *i* writes the pattern `seed + i`, under
+    /// its own keys.
     pub seed: u64,
-    /// Content bytes per second and connection; `None`: as fast as it goes.
+    /// Content bytes per second and connection. `None`: as fast as possible.
     ///
-    /// Redis and requests are paced by when the client asks. An HTTP download is paced by the server, which gets the
+    /// The client paces redis and requests by the time of its requests. The server paces an HTTP download: it gets the
     /// argument `?rate=N` (nginx: `limit_rate $arg_rate; sendfile_max_chunk 16k;`): a client that reads slowly would
     /// see its own buffers, not the stall.
     pub bytes_per_second: Option<u64>,
-    /// Milliseconds after which a connection that has not ended has failed.
+    /// Time limit of a connection, in milliseconds. A connection that has not ended by then has failed.
     pub deadline_ms: u64,
-    /// Handshakes under way at once, below the server's backlog.
+    /// Maximum number of handshakes under way at once. Below the server's backlog.
     pub connects_at_once: usize,
-    /// Points of each connection's timeline; between half of it and all of it are used.
+    /// Maximum number of points of each connection's timeline. Between half and all of them are used.
     pub timeline_points: usize,
-    /// Of how many connections, the first ones, the SHA-256 of the content is computed. The content is compared byte by byte with or
-    /// without it; hashing takes longer than that.
+    /// Number of connections, the first ones, whose content is hashed by SHA-256. The content is compared byte by byte in any
+    /// case; hashing takes longer than comparing.
     pub hashed: usize,
-    /// Every request that stores something may be refused (503), and not only one that must not be executed again: the nodes may
-    /// have given up its log.
+    /// Whether every request that stores something may be refused (503), and not only requests that must not be executed again.
+    /// The nodes may have given up its log.
     pub refusable: bool,
 }
 
@@ -77,15 +78,15 @@ pub enum Workload {
     Post {
         /// Content bytes.
         bytes: u64,
-        /// Those of a request.
+        /// Content bytes of each request.
         piece: u64,
     },
-    /// One small request after the other, each after the reply to the one before. Redis: what a connection wrote at its beginning is
-    /// read back at the end of the next one, after [`Order::Reconnect`].
+    /// Small requests, each after the reply to the request before. Redis: a connection writes a value at its beginning; after
+    /// [`Order::Reconnect`], the next connection reads it back at its end.
     Request {
         /// Content bytes of a reply (and for Redis of a request).
         size: u64,
-        /// When it ends.
+        /// End of the workload.
         until: Until,
     },
     /// One exchange, silence until [`Order::Wake`], another exchange.
@@ -99,45 +100,46 @@ pub enum Workload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Until {
-    /// After so many requests on each connection.
+    /// After this number of requests on each connection.
     Count(u64),
     /// At [`Order::Stop`].
     Told,
 }
 
-/// Told to a running client process: further lines on its standard input. When that ends, the process ends at once.
+/// An order to a running client process: a further line on its standard input. When standard input ends, the process ends at
+/// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// A fault happened; the report shall say how long connections stalled around it.
+    /// A fault happened. The report must contain the stall of each connection around it.
     Fault {
         /// When, in nanoseconds of `CLOCK_MONOTONIC`.
         at_ns: u64,
-        /// Gaps that begin later than so many milliseconds after the fault are not counted as its stall.
+        /// Milliseconds after the fault. Gaps that begin later do not count as its stall.
         window_ms: u64,
-        /// Of a wait that began before, only what comes after the fault counts: it may have had another cause.
+        /// Whether only the part after the fault counts if a wait began before, because it may have another cause.
         clips: bool,
     },
     /// Each connection of a workload `request` ends in order, and its client connects anew.
     Reconnect,
     /// Requests end.
     Stop,
-    /// Idle connections go on. Told to others it changes nothing.
+    /// Idle connections go on. The order has no effect on other connections.
     Wake,
 }
 
-/// Said by a running client process: the lines on its standard output.
+/// An event of a running client process: a line on its standard output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
-    /// Every connection has received its first content or has failed; idle ones wait now. Said once.
+    /// Every connection has received its first content or has failed; idle connections now wait. Sent once.
     Ready {
         /// Connections that have received content.
         flowing: usize,
     },
-    /// Said every 100 ms.
+    /// Sent every 100 ms.
     Progress {
-        /// Content bytes received and right, over all connections.
+        /// Correct content bytes received, over all connections.
         bytes_received: u64,
         /// Content bytes sent and confirmed by replies, over all connections.
         bytes_sent: u64,
@@ -149,22 +151,22 @@ pub enum Event {
 /// Why a plan cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PlanError {
-    /// A number that must be larger.
+    /// A number is too small.
     #[error("{field} = {value}, but it must be at least {least}")]
     TooSmall {
-        /// Which.
+        /// The field.
         field: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
-        /// The least it may be.
+        /// The minimum.
         least: u64,
     },
-    /// A size that the protocol's requests cannot carry.
+    /// A size is larger than the protocol's requests can carry.
     #[error("workload.size = {size}, but a request carries at most {most} bytes")]
     TooLarge {
-        /// What it is.
+        /// Its value.
         size: u64,
-        /// The most it may be.
+        /// The maximum.
         most: u64,
     },
     /// A static file server takes no uploads.
@@ -175,14 +177,14 @@ pub enum PlanError {
     PostOverRedis,
 }
 
-/// Fits nginx's default request buffers, and one Redis command of an exchange.
+/// Maximum size of a request in bytes. Fits nginx's default request buffers, and one Redis command of an exchange.
 const SIZE_MAX: u64 = 4096;
 
 impl Plan {
-    /// Content bytes of an exchange of a connection that is idle beside another workload.
+    /// Content bytes of an exchange of a connection that is idle while others have another workload.
     pub const IDLE_SIZE: u64 = 1024;
 
-    /// What connection number `index` does.
+    /// The workload of connection number `index`.
     #[must_use]
     pub fn workload_of(&self, index: usize) -> Workload {
         if index < self.idle {
@@ -212,7 +214,7 @@ impl Plan {
         }
     }
 
-    /// Whether the plan can be carried out.
+    /// Checks that the plan can be carried out.
     ///
     /// # Errors
     /// Names the first field that is wrong.

@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use super::plan::{Event, Order, Plan};
 use super::report::Report;
 
-/// A running client process. Dropped, it is killed.
+/// A running client process. It is killed on drop.
 pub struct ClientProcess {
     child: Child,
     orders: ChildStdin,
@@ -19,8 +19,8 @@ pub struct ClientProcess {
 }
 
 impl ClientProcess {
-    /// Starts `command`, which must end in [`super::main`] (`steadfast-lab client`), and hands it `plan`. The process
-    /// lives in the network namespace of the calling thread.
+    /// Starts `command`, which must call [`super::main`] (`steadfast-lab client`), and sends it `plan`. The process
+    /// runs in the network namespace of the calling thread.
     ///
     /// # Errors
     /// The plan is wrong or the process does not start.
@@ -54,10 +54,10 @@ impl ClientProcess {
         Ok(process)
     }
 
-    /// Gives an order. A process that has ended need not hear it: its report, or that there is none, tells more.
+    /// Sends an order. Ignores a process that has ended: its report, or the lack of one, tells more.
     ///
     /// # Errors
-    /// It cannot be given.
+    /// The order cannot be sent.
     pub fn order(&mut self, order: Order) -> anyhow::Result<()> {
         match writeln!(self.orders, "{}", serde_json::to_string(&order)?) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -65,10 +65,10 @@ impl ClientProcess {
         }
     }
 
-    /// What the process says next; `None` if it says nothing for `timeout`.
+    /// The next event of the process. `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// The process has ended without a report, or said something unintelligible.
+    /// The process has ended without a report, or wrote an invalid line.
     pub fn next_event(&mut self, timeout: Duration) -> anyhow::Result<Option<Event>> {
         let event = match self.events.recv_timeout(timeout) {
             Ok(event) => event?,
@@ -83,10 +83,10 @@ impl ClientProcess {
         Ok(Some(event))
     }
 
-    /// Waits until every connection flows, and tells how many do; those that failed before do not.
+    /// Waits until every connection transfers or has failed. Returns the number of connections that transfer.
     ///
     /// # Errors
-    /// That is not so after `timeout`, or the process ended.
+    /// This took longer than `timeout`, or the process ended.
     pub fn wait_ready(&mut self, timeout: Duration) -> anyhow::Result<usize> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -122,7 +122,7 @@ impl ClientProcess {
 
 impl Drop for ClientProcess {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

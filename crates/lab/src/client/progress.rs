@@ -1,4 +1,4 @@
-//! When a connection got on and when it waited.
+//! Progress and waits of a connection over time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,23 +6,23 @@ use std::collections::BinaryHeap;
 use proto::Instant;
 use serde::{Deserialize, Serialize};
 
-/// A span in which the client waited for a reply that it had asked for, and not one byte came.
+/// A span in which the client waited for a requested reply and not one byte came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Gap {
-    /// How long, in nanoseconds.
+    /// Length in nanoseconds.
     pub length_ns: u64,
-    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Beginning in nanoseconds of `CLOCK_MONOTONIC`.
     pub start_ns: u64,
 }
 
 impl Gap {
-    /// How long, in milliseconds.
+    /// Length in milliseconds.
     pub fn ms(self) -> f64 {
         self.length_ns as f64 / 1e6
     }
 }
 
-/// What was done by a certain time.
+/// Bytes transferred by a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Nanoseconds of `CLOCK_MONOTONIC`.
@@ -36,19 +36,19 @@ pub struct Sample {
 pub struct Progress {
     points_max: usize,
     samples: Vec<Sample>,
-    /// Samples closer together than this are merged; doubles whenever there are too many.
+    /// Samples closer together than this are merged. It doubles whenever there are too many samples.
     spacing_ns: u64,
     latest: Option<Sample>,
     waiting_since: Option<Instant>,
     longest: BinaryHeap<Reverse<Gap>>,
 }
 
-/// Gaps kept. One of a fault is among the longest of a run, or too short to matter.
+/// Maximum number of gaps kept. The gap of a fault is among the longest of a run, or too short to matter.
 const GAPS_MAX: usize = 64;
 const SPACING_MIN_NS: u64 = 100_000;
 
 impl Progress {
-    /// Nothing has happened yet; the timeline will have at most `points_max` points.
+    /// The progress of a new connection. Its timeline will have at most `points_max` points.
     pub fn new(points_max: usize) -> Self {
         Self {
             points_max,
@@ -60,12 +60,12 @@ impl Progress {
         }
     }
 
-    /// A reply is owed from now on. Repeating it changes nothing.
+    /// Records that a reply is due from now on. A repeated call changes nothing.
     pub fn on_asked(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
     }
 
-    /// Bytes came; `bytes` were received or confirmed in all, and `more_owed` tells whether a reply is still due.
+    /// Records that bytes came. `bytes`: the total received or confirmed. `more_owed`: whether a reply is still due.
     pub fn on_progress(&mut self, now: Instant, bytes: u64, more_owed: bool) {
         self.end_gap(now);
         self.waiting_since = more_owed.then_some(now);
@@ -83,13 +83,13 @@ impl Progress {
         }
     }
 
-    /// The connection has ended: a reply still owed makes a last gap.
+    /// Records the end of the connection. A reply that is still due makes a last gap.
     pub fn on_end(&mut self, now: Instant) {
         self.end_gap(now);
         self.waiting_since = None;
     }
 
-    /// Whether anything came yet.
+    /// Whether any bytes have come.
     pub fn has_begun(&self) -> bool {
         self.latest.is_some()
     }
@@ -100,7 +100,7 @@ impl Progress {
     }
 
     /// The longest gap that began no later than `window_ns` after `at_ns` and ended after `at_ns`. `None` if there was
-    /// none, or only ones shorter than all the gaps that are kept.
+    /// none, or if all such gaps were shorter than the gaps that are kept.
     pub fn longest_gap_around(&self, at_ns: u64, window_ns: u64) -> Option<Gap> {
         let touches = |gap: &Gap| {
             gap.start_ns <= at_ns.saturating_add(window_ns) && gap.start_ns + gap.length_ns >= at_ns
@@ -108,7 +108,7 @@ impl Progress {
         self.longest.iter().map(|gap| gap.0).filter(touches).max()
     }
 
-    /// The same, of the part of each gap that lies behind `at_ns`.
+    /// As [`Self::longest_gap_around`], but counts only the part of each gap after `at_ns`.
     pub fn longest_gap_after(&self, at_ns: u64, window_ns: u64) -> Option<Gap> {
         let rest = |gap: Gap| {
             let start_ns = gap.start_ns.max(at_ns);
@@ -121,7 +121,7 @@ impl Progress {
         gaps.filter(|gap| gap.start_ns <= ends).filter_map(rest).max()
     }
 
-    /// The timeline, in order of time; it ends with the last progress made.
+    /// The timeline in order of time. It ends with the last progress.
     pub fn timeline(&self) -> Vec<Sample> {
         let mut timeline = self.samples.clone();
         if timeline.last() != self.latest.as_ref() {
@@ -176,7 +176,7 @@ mod tests {
         progress.on_asked(at(12));
         progress.on_progress(at(15), 1, true);
         progress.on_progress(at(18), 2, false);
-        progress.on_asked(at(500)); // silence before this was nobody's fault
+        progress.on_asked(at(500)); // The client did not wait during the silence before this.
         progress.on_progress(at(504), 3, false);
         let longest = progress.longest_gap().unwrap();
         assert_eq!((longest.start_ns, longest.length_ns), (10 * MS, 5 * MS));

@@ -8,18 +8,18 @@ use thiserror::Error;
 
 use crate::pattern::{self, Mismatch};
 
-/// How a reply begins.
+/// The beginning of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// With exactly these bytes.
+    /// Exactly these bytes.
     Exactly(Vec<u8>),
-    /// With an HTTP/1.1 head of status 201 or 204 that keeps the connection open, perhaps after an interim one (100); or,
-    /// if it may be refused, of status 503 that ends the connection.
+    /// An HTTP/1.1 head of status 201 or 204 that keeps the connection open, possibly after an interim one (100). If the request
+    /// may be refused, also a head of status 503 that ends the connection.
     Stored {
-        /// The request is one that a survivor must not execute again, or cannot.
+        /// Whether a survivor must not or cannot execute the request again.
         may_be_refused: bool,
     },
-    /// With an HTTP/1.1 head of status 200 that keeps the connection open and announces the content by its length
+    /// An HTTP/1.1 head of status 200 that keeps the connection open and announces the content by its length
     /// (RFC 9112 §6.3).
     Http,
 }
@@ -27,9 +27,9 @@ pub enum Head {
 /// A stretch of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// The pattern.
+    /// Seed of the pattern.
     pub seed: u64,
-    /// Its first byte.
+    /// Offset of the first byte.
     pub offset: u64,
     /// Number of bytes.
     pub len: u64,
@@ -38,21 +38,21 @@ pub struct Content {
 /// A reply that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// How it begins.
+    /// Its beginning.
     pub head: Head,
-    /// What it carries.
+    /// Its content.
     pub content: Option<Content>,
-    /// How it ends.
+    /// Its end.
     pub tail: &'static [u8],
     /// Content bytes sent by the client that this reply confirms.
     pub confirms: u64,
 }
 
-/// Why the bytes are not the replies that are due.
+/// A difference between the received bytes and the replies that are due.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wrong {
-    /// Content differs.
+    /// The content differs.
     #[error("content of the pattern {seed}: {mismatch}")]
     Content {
         /// The pattern that was due.
@@ -65,9 +65,9 @@ pub enum Wrong {
     Framing {
         /// Replies completed before this one.
         index: u64,
-        /// What came (its beginning).
+        /// The beginning of the received bytes.
         found: String,
-        /// What was due (its beginning).
+        /// The beginning of the bytes that were due.
         expected: String,
     },
     /// An HTTP head that does not fit the request.
@@ -83,12 +83,12 @@ pub enum Wrong {
     Unasked {
         /// Replies completed.
         index: u64,
-        /// What came (its beginning).
+        /// The beginning of the received bytes.
         found: String,
     },
 }
 
-/// The replies due on one connection, and what has come of them.
+/// The replies due on one connection, and their received part.
 #[derive(Debug, Default)]
 pub struct Replies {
     due: VecDeque<Reply>,
@@ -103,7 +103,7 @@ pub struct Replies {
 /// The part of the first due reply that comes next.
 #[derive(Debug)]
 enum Part {
-    /// The head; an HTTP head is gathered here until it is whole, of a literal one so many bytes have come.
+    /// The head. An HTTP head is gathered here until it is whole. For a literal head, the number of received bytes is counted.
     Head {
         gathered: Vec<u8>,
     },
@@ -126,7 +126,7 @@ const HTTP_HEADERS_MAX: usize = 64;
 const EXCERPT_MAX: usize = 80;
 
 impl Replies {
-    /// Adds one at the end.
+    /// Adds a reply at the end.
     pub fn expect(&mut self, reply: Reply) {
         self.due.push_back(reply);
     }
@@ -136,12 +136,12 @@ impl Replies {
         self.hash = Some(Sha256::new());
     }
 
-    /// Replies still due, a half-received one included.
+    /// Number of replies still due, including one that is partly received.
     pub fn due(&self) -> usize {
         self.due.len()
     }
 
-    /// Content bytes received and right.
+    /// Correct content bytes received.
     pub fn bytes_received(&self) -> u64 {
         self.bytes_received
     }
@@ -151,7 +151,7 @@ impl Replies {
         self.bytes_confirmed
     }
 
-    /// Whether a reply was a refusal: no other follows.
+    /// Whether a reply was a refusal. No other reply follows it.
     pub fn was_refused(&self) -> bool {
         self.was_refused
     }
@@ -161,10 +161,10 @@ impl Replies {
         self.hash.clone().map(|hash| pattern::hex(&hash.finalize()))
     }
 
-    /// Takes bytes as they arrived.
+    /// Takes bytes in the order of arrival.
     ///
     /// # Errors
-    /// The first thing that is not as it is due; the connection is of no use then.
+    /// The first difference. The connection is unusable after it.
     pub fn receive(&mut self, mut bytes: &[u8]) -> Result<(), Wrong> {
         loop {
             let Some(reply) = self.due.front() else {
@@ -226,7 +226,7 @@ impl Replies {
     }
 }
 
-/// How far bytes brought a part.
+/// Progress of a part: the number of bytes used, and whether the part is complete.
 struct Advance {
     count: usize,
     done: bool,
@@ -289,8 +289,8 @@ fn take_literal(literal: &[u8], done: usize, bytes: &[u8], index: u64) -> Result
     })
 }
 
-/// The length of a whole and right reply to a request that stores something, and whether it is a refusal; `None` if more
-/// bytes are needed. At most one `100 Continue` may stand before it.
+/// The length of a complete, correct reply to a request that stores something, and whether it is a refusal. `None` if more
+/// bytes are needed. At most one `100 Continue` may precede it.
 fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, bool)>, String> {
     const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
     let interim = if reply.starts_with(CONTINUE) {
@@ -325,7 +325,7 @@ fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, boo
     }
 }
 
-/// The length of a whole and right head, `None` if more bytes are needed.
+/// The length of a complete, correct head. `None` if more bytes are needed.
 fn check_http_head(head: &[u8], content_length: u64) -> Result<Option<usize>, String> {
     let mut headers = [httparse::EMPTY_HEADER; HTTP_HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);

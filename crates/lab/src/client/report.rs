@@ -1,4 +1,4 @@
-//! What a client process has measured.
+//! The report of a client process.
 
 use std::net::SocketAddr;
 
@@ -38,15 +38,15 @@ pub struct ConnectionReport {
     pub bytes_received: u64,
     /// Content bytes sent and confirmed by replies.
     pub bytes_sent: u64,
-    /// Its last request was refused (503), as one may be that must not be executed again, or cannot.
+    /// Whether its last request was refused (503), which is allowed if the request must not or cannot be executed again.
     pub was_refused: bool,
     /// SHA-256 of the content due and of the content received; `None` if the plan did not ask for it.
     pub sha256: Option<Sha256Pair>,
-    /// Why it ended early; `None`: all content was right, and it was closed in order.
+    /// The reason why it ended early. `None`: all content was correct, and the connection was closed in order.
     pub failure: Option<Failed>,
     /// The longest wait for a byte.
     pub longest_gap: Option<Gap>,
-    /// For every fault told, in order: the longest wait around it.
+    /// The longest wait around each ordered fault, in the order of the orders.
     pub stalls: Vec<Stall>,
     /// Content bytes received and confirmed over time.
     pub timeline: Vec<Sample>,
@@ -55,9 +55,9 @@ pub struct ConnectionReport {
 /// Two hashes that must be equal, in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sha256Pair {
-    /// Of what was due, computed from the pattern alone.
+    /// Hash of the content that was due, computed only from the pattern.
     pub expected: String,
-    /// Of what came.
+    /// Hash of the received content.
     pub received: String,
 }
 
@@ -87,7 +87,7 @@ pub struct Failed {
 pub enum Phase {
     /// The handshake.
     Connect,
-    /// What the workload needs before it: a value to read, the first exchange of an idle connection.
+    /// Preparation of the workload: a value to read, the first exchange of an idle connection.
     Prepare,
     /// The workload.
     Flow,
@@ -105,7 +105,7 @@ pub enum Failure {
     /// A RST in the middle.
     #[error("connection reset")]
     Reset,
-    /// A FIN although replies were due or the client had more to ask.
+    /// A FIN although replies were due or the client had more requests.
     #[error("end of stream while {due} replies were due")]
     EndOfStream {
         /// Replies due.
@@ -120,7 +120,7 @@ pub enum Failure {
     /// The bytes are not what they must be.
     #[error(transparent)]
     Wrong(Wrong),
-    /// Something else the client's kernel said.
+    /// Another error of the client's kernel.
     #[error("{0}")]
     Io(String),
 }
@@ -128,7 +128,7 @@ pub enum Failure {
 /// Round trips, all connections together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Requests answered.
+    /// Number of answered requests.
     pub count: u64,
     /// Microseconds.
     pub mean_us: f64,
@@ -143,26 +143,26 @@ pub struct Latency {
 /// A value over connections, in the unit of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// Half are not above it.
+    /// Half of the values are at most this.
     pub median: f64,
-    /// 99 of 100 are not above it.
+    /// 99 of 100 values are at most this.
     pub p99: f64,
-    /// None is above it.
+    /// All values are at most this.
     pub max: f64,
 }
 
 impl ConnectionReport {
-    /// Whether `client` is or was its address.
+    /// Whether `client` is or was the connection's address.
     pub fn has_been(&self, client: SocketAddr) -> bool {
         self.local == Some(client) || self.earlier.contains(&client)
     }
 
-    /// Everything due came, was right, and the connection was closed in order.
+    /// Whether all content came and was correct, and the connection was closed in order.
     pub fn survived(&self) -> bool {
         self.failure.is_none() && self.bytes_received == self.bytes_expected && self.hash_matches()
     }
 
-    /// The hashes are equal, or none were asked for.
+    /// Whether the hashes are equal, or the plan did not ask for hashes.
     pub fn hash_matches(&self) -> bool {
         self.sha256
             .as_ref()
@@ -176,23 +176,23 @@ impl Report {
         self.connections.iter().map(|one| one.bytes_expected).sum()
     }
 
-    /// Content bytes received and right, over all connections.
+    /// Correct content bytes received, over all connections.
     pub fn bytes_received(&self) -> u64 {
         self.connections.iter().map(|one| one.bytes_received).sum()
     }
 
-    /// Connections that survived.
+    /// Number of connections that survived.
     pub fn survivors(&self) -> usize {
         self.connections.iter().filter(|one| one.survived()).count()
     }
 
-    /// Whether the content of all connections that were to be hashed hashes to what was due.
+    /// Whether the hashes of all connections that were to be hashed are as expected.
     pub fn sha256_match(&self) -> bool {
         self.connections.iter().all(ConnectionReport::hash_matches)
     }
 
-    /// Milliseconds stalled around the fault number `fault`, over connections; a connection that never waited counts
-    /// as 0. `None` if no such fault was told.
+    /// Stall around fault number `fault` in milliseconds, over connections. A connection that never waited counts
+    /// as 0. `None` if there was no such fault.
     pub fn stall_ms(&self, fault: usize) -> Option<Spread> {
         Spread::of(self.connections.iter().filter_map(|one| {
             let stall = one.stalls.get(fault)?;
@@ -211,7 +211,7 @@ impl Report {
 }
 
 impl Spread {
-    /// Over `values` (nearest rank); `None` if there are none.
+    /// The spread of `values` (nearest rank). `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

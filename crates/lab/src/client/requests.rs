@@ -7,12 +7,12 @@ use crate::pattern;
 pub struct Request {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// What is due for it, in order.
+    /// The replies that are due for it, in order.
     pub replies: Vec<Reply>,
 }
 
-/// GET of the first `len` bytes of the pattern `seed`, with `padding` more bytes of headers, and the rate in bytes
-/// per second that the server is asked to keep to.
+/// GET of the first `len` bytes of the pattern `seed`, with `padding` more bytes of headers. `rate`: the rate in bytes
+/// per second that the server is asked to keep.
 pub fn http_get(host: &str, seed: u64, len: u64, padding: usize, rate: Option<u64>) -> Request {
     let rate = rate.map_or_else(String::new, |rate| format!("?rate={rate}"));
     let mut text = format!(
@@ -41,7 +41,7 @@ pub fn http_get(host: &str, seed: u64, len: u64, padding: usize, rate: Option<u6
 pub enum Store {
     /// PUT with a length.
     Put,
-    /// PUT in chunks, with `Expect: 100-continue`, for which it does not wait (RFC 9110 §10.1.1 allows that).
+    /// PUT in chunks with `Expect: 100-continue`. The client does not wait for the interim reply (RFC 9110 §10.1.1 allows this).
     PutChunks,
     /// POST with an `Idempotency-Key`.
     KeyedPost,
@@ -52,7 +52,7 @@ pub enum Store {
 /// Payload bytes of a chunk of an upload.
 const CHUNK: usize = 10_000;
 
-/// Stores `content` under `name`. `refusable`: it may be refused, however it is stored.
+/// Stores `content` under `name`. `refusable`: the request may be refused, whatever `store` is.
 pub fn http_store(host: &str, store: Store, name: &str, content: Content, refusable: bool) -> Request {
     let mut body = vec![0; content.len as usize];
     pattern::fill(content.seed, content.offset, &mut body);
@@ -94,7 +94,7 @@ pub fn http_store(host: &str, store: Store, name: &str, content: Content, refusa
     }
 }
 
-/// Reads back what was stored under `name`.
+/// Reads back the content stored under `name`.
 pub fn http_stored(host: &str, name: &str, content: Content) -> Request {
     let text = format!("GET /uploads/{name} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steadfast-lab\r\n\r\n");
     Request {
@@ -110,7 +110,7 @@ pub fn http_stored(host: &str, name: &str, content: Content) -> Request {
 
 /// Puts `content` at `position` of the value `key` of Redis, whose length is `position` before.
 ///
-/// SET begins a value; then APPEND and SETRANGE take turns, so that all three are seen.
+/// SET begins a value. Then APPEND and SETRANGE alternate, so that all three commands are tested.
 pub fn redis_put(key: &str, position: u64, content: Content) -> Request {
     let position_text = position.to_string();
     let words: &[&str] = match (position, content.offset / content.len.max(1) % 2) {

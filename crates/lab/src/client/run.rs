@@ -1,4 +1,4 @@
-//! A client process: carries out a plan on real sockets, in whatever network namespace it was started in.
+//! A client process: carries out a plan on real sockets, in the network namespace in which it was started.
 
 use std::cell::RefCell;
 use std::future::pending;
@@ -19,7 +19,7 @@ use super::workload::{self, Due, Task};
 use crate::clock::monotonic as now;
 use crate::pattern;
 
-/// Between two [`Event::Progress`].
+/// Time between two [`Event::Progress`].
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// The whole life of a client process: reads a [`Plan`] and then [`Order`]s from standard input, writes [`Event`]s to
@@ -42,7 +42,7 @@ pub fn main() -> anyhow::Result<()> {
     say(&Event::Report(report))
 }
 
-/// Carries out `plan`; `say` gets the events but the last.
+/// Carries out `plan`. Calls `say` with each event except the report.
 ///
 /// # Errors
 /// The plan is wrong, or `say` failed.
@@ -59,7 +59,8 @@ pub fn run(
     LocalSet::new().block_on(&runtime, Run::new(plan).carry_out(orders, say))
 }
 
-/// The parent is gone when standard input ends: nothing may outlive it.
+/// Forwards orders from standard input. At its end the parent is gone and the process exits, because nothing may outlive the
+/// parent.
 fn forward_orders(orders: &mpsc::UnboundedSender<Order>) {
     for line in io::stdin().lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
@@ -75,7 +76,7 @@ fn forward_orders(orders: &mpsc::UnboundedSender<Order>) {
     std::process::exit(1);
 }
 
-/// Everything that the connections of a run share.
+/// State that the connections of a run share.
 struct Run {
     plan: Plan,
     shared: Rc<Shared>,
@@ -87,17 +88,17 @@ struct Run {
     deadline: Instant,
 }
 
-/// A fault that the report shall tell of.
+/// A fault that the report must cover.
 struct Told {
     at_ns: u64,
     window_ns: u64,
     clips: bool,
-    /// The longest wait around it of each connection, as known when it was told: later ones may be longer, so that it is
-    /// forgotten.
+    /// The longest wait of each connection around the fault, as known when the order came. Longer waits may come later and push
+    /// it out of the connection's memory.
     seen: Vec<Option<Gap>>,
 }
 
-/// A connection that has ended, not yet judged.
+/// A connection that has ended and is not yet evaluated.
 struct Ended {
     connection: Rc<Connection>,
     failure: Option<Failed>,
@@ -162,7 +163,7 @@ impl Run {
                 say(&Event::Ready { flowing })?;
             }
         }
-        // A fault told while the last connection ended still counts.
+        // An order about a fault still counts if it came while the last connection ended.
         while let Ok(order) = orders.try_recv() {
             faults.extend(Told::new(order, &connections));
         }
@@ -214,7 +215,7 @@ impl Run {
 }
 
 impl Told {
-    /// Nothing if the order tells of no fault.
+    /// The fault in `order`; `None` if the order is not about a fault.
     fn new(order: Order, connections: &[Rc<Connection>]) -> Option<Self> {
         let Order::Fault {
             at_ns,
@@ -253,7 +254,7 @@ impl Told {
 }
 
 impl Ended {
-    /// Hashes what was due only now, when no connection waits for this thread any more.
+    /// The report of the connection. The expected content is hashed only here, because now no connection waits for this thread.
     fn report(self, index: usize, faults: &[Told]) -> ConnectionReport {
         let replies = self.connection.replies.borrow();
         let progress = self.connection.progress.borrow();
@@ -279,7 +280,7 @@ impl Ended {
     }
 }
 
-/// The next order; never, once no more can come.
+/// The next order. Never returns once no more orders can come.
 async fn next_order(orders: &mut mpsc::UnboundedReceiver<Order>) -> Order {
     match orders.recv().await {
         Some(order) => order,

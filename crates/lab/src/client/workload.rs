@@ -14,23 +14,23 @@ use super::report::{Failure, Latency, Phase};
 use super::requests::{self, Request, Store};
 use crate::clock::monotonic as now;
 
-/// What one connection has to do.
+/// The task of one connection.
 pub struct Task<'a> {
-    /// The plan of all.
+    /// The plan of all connections.
     pub plan: &'a Plan,
-    /// Which connection this is.
+    /// The connection's number.
     pub index: usize,
     /// Becomes true at `Order::Stop`.
     pub stop: watch::Receiver<bool>,
-    /// How many `Order::Reconnect` there were.
+    /// Number of `Order::Reconnect` so far.
     pub reconnect: watch::Receiver<u64>,
     /// Becomes true at `Order::Wake`.
     pub wake: watch::Receiver<bool>,
     /// Round trips, in nanoseconds.
     pub latency: &'a RefCell<Histogram<u64>>,
-    /// Exchanges begun (workloads `request` and `idle`).
+    /// Number of exchanges begun (workloads `request` and `idle`).
     pub exchanges: Cell<u64>,
-    /// The server has refused a request and closes (workload `post`).
+    /// Whether the server has refused a request and closes (workload `post`).
     pub was_refused: Cell<bool>,
 }
 
@@ -39,29 +39,29 @@ pub struct Task<'a> {
 pub struct Due {
     /// Its pattern.
     pub seed: u64,
-    /// Bytes after which it repeats.
+    /// Number of bytes after which the content repeats.
     pub period: u64,
-    /// Bytes in all.
+    /// Total number of bytes.
     pub len: u64,
 }
 
 /// Content bytes of a pipelined command.
 const PIECE: u64 = 16 << 10;
-/// Pipelined commands under way: half a megabyte, so that the path stays full and 1,000 connections fit memory.
+/// Number of pipelined commands under way. Half a megabyte, so that the path stays full and 1,000 connections fit into memory.
 const PIPELINED: usize = 32;
-/// A value that is read again and again.
+/// Size in bytes of a value that is read repeatedly.
 const DOWNLOAD_VALUE: u64 = 1 << 20;
-/// The number of the first key that is read on another connection than it was written on.
+/// Number of the first key that is read on a later connection than the one that wrote it.
 const NOTES: u64 = 1 << 32;
-/// Redis refuses values above 512 MiB, and growing one copies it.
+/// Size in bytes of an uploaded value. Redis refuses values above 512 MiB, and copies a value to grow it.
 const UPLOAD_VALUE: u64 = 64 << 20;
 
-/// An empty account of round trips: three digits, up to an hour.
+/// An empty histogram of round trips: three significant digits, up to an hour.
 pub fn latency_account() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// The account in microseconds; `None` if it is empty.
+/// The histogram's summary in microseconds. `None` if it is empty.
 pub fn latency(account: &Histogram<u64>) -> Option<Latency> {
     let us = |ns: u64| ns as f64 / 1e3;
     (!account.is_empty()).then(|| Latency {
@@ -74,10 +74,10 @@ pub fn latency(account: &Histogram<u64>) -> Option<Latency> {
 }
 
 impl Task<'_> {
-    /// Does it, from the handshake to the FINs.
+    /// Carries out the task, from the handshake to the FINs.
     ///
     /// # Errors
-    /// Why it ended early.
+    /// The reason why it ended early.
     pub async fn run(&self, connection: &Connection) -> Result<(), Failure> {
         connection.enter(Phase::Prepare);
         match (self.plan.protocol, self.workload()) {
@@ -94,7 +94,7 @@ impl Task<'_> {
         connection.close().await
     }
 
-    /// What must have come if nothing failed.
+    /// The content that the connection must have received if nothing failed.
     pub fn due(&self) -> Due {
         let http = self.plan.protocol == Protocol::Http;
         let is_own = matches!(self.workload(), Workload::Post { .. }) || !http;
@@ -226,7 +226,7 @@ impl Task<'_> {
         self.read_note(connection, times).await
     }
 
-    /// A server with state is told something, which outlives this connection.
+    /// Writes a note to a server with state. The note outlives this connection.
     async fn note(&self, connection: &Connection, times: u64) -> Result<(), Failure> {
         if self.plan.protocol == Protocol::Http {
             return Ok(());
@@ -235,7 +235,7 @@ impl Task<'_> {
         connection.exchange(requests::redis_note(&key, &text)).await
     }
 
-    /// It must still know what it was told on the connection before.
+    /// Reads back the note of the connection before.
     async fn read_note(&self, connection: &Connection, times: u64) -> Result<(), Failure> {
         if self.plan.protocol == Protocol::Http || times == 0 {
             return Ok(());
@@ -290,8 +290,8 @@ impl Task<'_> {
         requests::http_get(&host, self.plan.seed, len, padding, rate)
     }
 
-    /// Cuts the stream `from..to` in pieces of at most `piece` bytes that do not cross a multiple of `value`; with the
-    /// position of each in its value.
+    /// Cuts the stream `from..to` into pieces of at most `piece` bytes that do not cross a multiple of `value`. Returns each
+    /// piece with its position in its value.
     fn pieces(
         &self,
         from: u64,
@@ -314,7 +314,7 @@ impl Task<'_> {
         self.plan.seed.wrapping_add(self.index as u64)
     }
 
-    /// Key number `number` of this connection; no other connection or run uses it.
+    /// Key number `number` of this connection. No other connection or run uses the key.
     fn key(&self, number: u64) -> String {
         format!("lab:{:x}:{}:{number}", self.plan.seed, self.index)
     }
@@ -337,13 +337,13 @@ impl Pace {
         }
     }
 
-    /// A piece that is due every 5 ms or so, so that bytes flow steadily.
+    /// Size of a piece. A piece is due about every 5 ms, so that bytes flow steadily.
     fn piece(&self) -> u64 {
         self.bytes_per_second
             .map_or(PIECE, |rate| (rate / 200).clamp(1024, PIECE))
     }
 
-    /// Waits until `count` more bytes may go.
+    /// Waits until `count` more bytes may be sent or requested.
     async fn wait_for(&mut self, count: u64) {
         if let Some(rate) = self.bytes_per_second {
             let due = Duration::from_secs_f64(self.bytes as f64 / rate as f64);

@@ -56,10 +56,10 @@ pub struct ClusterOptions {
 /// The server on every node.
 const APPLICATION: Application = Application::Nginx;
 
-/// Plays it and prints what it showed.
+/// Plays the run and prints its report.
 ///
 /// # Errors
-/// If it could not be played; [`crate::WrongUse`] if the options do not fit together.
+/// If the run could not be played; [`crate::WrongUse`] if the options do not fit together.
 pub fn cluster(options: &ClusterOptions) -> Result<Outcome> {
     for (option, node) in [("--off", options.off), ("--drain", options.drain)] {
         if node >= options.nodes {

@@ -22,12 +22,13 @@ pub struct Network {
     pub router: Netns,
     pub nodes: Vec<Netns>,
     pub witnesses: Vec<(Netns, Endpoint)>,
-    /// Each node's two, at the switch's end.
+    /// The two cables of each node: the ends at the switch.
     cables: Vec<[Cable; 2]>,
     _switch: Netns,
 }
 
-/// The routing table of service 0's LAN, and the priority of the rules that lead to such tables: after the daemons' own.
+/// Number of the routing table of service 0's LAN, and priority of the rules that lead to these tables. The daemons' own rules
+/// come first.
 const TABLE: usize = 100;
 const PRIORITY: u32 = 6000;
 
@@ -42,7 +43,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Of service number `service`.
+    /// The place of service number `service`.
     pub fn new(service: usize) -> Self {
         let number = service as u8;
         let end = |last: u8| Endpoint {
@@ -63,14 +64,14 @@ impl Segment {
         format!("lan{}", self.service)
     }
 
-    /// Its nodes' numbers among `count`: primary, backup.
+    /// Numbers of the service's nodes among `count` nodes: primary, backup.
     pub fn nodes(&self, count: usize) -> [usize; 2] {
         [self.service, (self.service + 1) % count]
     }
 }
 
 impl Network {
-    /// Builds it for `count` nodes and `witnesses` hosts. Every namespace is announced to `teardown` before it exists.
+    /// Builds the network for `count` nodes and `witnesses` hosts. Every namespace is announced to `teardown` before it exists.
     ///
     /// # Errors
     /// Names the step that failed.
@@ -122,7 +123,7 @@ impl Network {
         Ok(())
     }
 
-    /// Puts `count` hosts behind the router.
+    /// Connects `count` witness hosts to the router.
     fn add_witnesses(&mut self, count: usize, add: impl Fn(&str) -> Result<Netns>) -> Result<()> {
         for index in 0..count {
             let number = index as u8;
@@ -146,7 +147,7 @@ impl Network {
     }
 }
 
-/// A LAN for one service.
+/// Builds the LAN of one service.
 fn lay(segment: &Segment, count: usize, nodes: &[Netns], router: &Netns, switch: &Netns) -> Result<()> {
     let lan = segment.interface();
     let bridge = format!("link add name {lan} type bridge stp_state 0 forward_delay 0 mcast_snooping 0");
@@ -167,7 +168,8 @@ fn lay(segment: &Segment, count: usize, nodes: &[Netns], router: &Netns, switch:
         batch(Some(switch.name()), &port(&name))?;
         own(&nodes[node], &lan, end.v4)?;
     }
-    // A node has two ways out: what is of a LAN goes by that LAN's router, the rest by that of the service that it is primary of.
+    // A node has two routes out. Packets from an address of a LAN go through that LAN's router. Other packets go through the
+    // router of the service of which the node is the primary.
     for node in segment.nodes(count) {
         by_source(&nodes[node], segment)?;
     }
@@ -204,7 +206,7 @@ fn own(host: &Netns, interface: &str, address: Ipv4Addr) -> Result<()> {
     Ok(batch(Some(host.name()), &commands)?)
 }
 
-/// What `host` says from an address of the LAN of `segment` goes by its router.
+/// Routes packets of `host` from an address of the LAN of `segment` through that LAN's router.
 fn by_source(host: &Netns, segment: &Segment) -> Result<()> {
     let (table, lan, router) = (TABLE + segment.service, segment.interface(), segment.router.v4);
     let [a, b, c, _] = router.octets();

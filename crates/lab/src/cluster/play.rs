@@ -1,4 +1,4 @@
-//! What happens to the cluster.
+//! A run of the cluster: its steps, in order.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -26,22 +26,22 @@ use crate::witness::Witness;
 const HEARTBEAT_MS: u32 = 20;
 const MISSED: u32 = 4;
 const WORKERS: u32 = 2;
-/// Members of etcd, of which one is killed.
+/// Number of etcd members. One of them is killed.
 const MEMBERS: usize = 3;
-/// Content of a request.
+/// Content bytes of a request.
 const SIZE: u64 = 1024;
-/// How long the clients are at work before and between what happens, and after it.
+/// Time for which the clients are at work before and between the events, and after the last event.
 const ACT: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_millis(1500);
 const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
-/// Waits that begin later are not the fault's.
+/// Time after a fault in which a wait that begins is attributed to the fault.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// Everything that runs. What is declared first is dropped first.
+/// Everything that runs. The fields are dropped in order of declaration.
 struct Cluster {
     clients: Vec<ClientProcess>,
-    /// By service: the primary's daemon, the backup's.
+    /// For each service: the primary's daemon and the backup's daemon.
     agents: Vec<[Agent; 2]>,
     _servers: Vec<Server>,
     captures: Captures,
@@ -51,7 +51,7 @@ struct Cluster {
     detection: Duration,
 }
 
-/// A node that took no part for a while, under load.
+/// A node that was drained for a while, under load.
 #[derive(Clone, Copy)]
 struct Drained {
     node: usize,
@@ -59,7 +59,7 @@ struct Drained {
     returned_at: Instant,
 }
 
-/// What happened before a node lost its power, and that.
+/// The events up to the power failure.
 struct Before {
     drained: Drained,
     off: usize,
@@ -67,16 +67,16 @@ struct Before {
 }
 
 impl Before {
-    /// Which of a pair's `nodes` was the service's primary at the failure: whoever was drained returned as the wire.
+    /// Place in a pair's `nodes` of the service's primary at the power failure. A drained node returned as the wire.
     fn primary(&self, nodes: [usize; 2]) -> usize {
         usize::from(self.drained.node == nodes[0])
     }
 }
 
-/// Plays it.
+/// Plays the run.
 ///
 /// # Errors
-/// If it could not be played to its end.
+/// If the run could not be played to its end.
 pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &Teardown) -> Result<Report> {
     let clock = ClockOffset::measure();
     let mut cluster = Cluster::set(options, steadfast, run, teardown)?;
@@ -200,7 +200,7 @@ impl Cluster {
         Ok(moment)
     }
 
-    /// The pairs of `node`, with its place in each.
+    /// The services of `node`, with its place in each pair.
     fn pairs_of(&self, node: usize) -> Vec<(usize, usize)> {
         let count = self.segments.len();
         let place = |segment: &Segment| segment.nodes(count).iter().position(|one| *one == node);
@@ -213,7 +213,7 @@ impl Cluster {
         self.agents[service][place].status(&self.network.nodes[node])
     }
 
-    /// Waits until the daemon at `place` of a service's pair is as it should be; if it does not become so, that is one of the `problems`.
+    /// Waits until the daemon at `place` of a service's pair reports the expected status. Adds to `problems` if it does not.
     fn wait(
         &self,
         (service, place): (usize, usize),
@@ -238,7 +238,7 @@ impl Cluster {
         }
     }
 
-    /// Lets `node` take no part in its services under load, and then a part again, until all is as safe as before.
+    /// Drains `node` under load, then lets it take part again. Waits until its services are protected as before.
     fn drain(&self, node: usize, problems: &mut Vec<String>) -> Result<Drained> {
         let at = monotonic();
         self.order_drain(node, &[])?;
@@ -269,7 +269,7 @@ impl Cluster {
         })
     }
 
-    /// A new client comes to each service.
+    /// Connects a new client to each service.
     fn greet(&self, problems: &mut Vec<String>) -> Result<()> {
         for segment in &self.segments {
             let problem = greet(&self.network.router, APPLICATION, address(segment))?;
@@ -287,8 +287,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until each service that had a part on the node without power goes on without it. Returns the takeovers of those of which it was
-    /// the primary.
+    /// Waits until each service of the node without power goes on without that node. Returns the takeovers of the services of
+    /// which it was the primary.
     fn wait_gone_on(&self, before: &Before, problems: &mut Vec<String>) -> Result<Vec<Takeover>> {
         let mut takeovers = Vec::new();
         let since = |one: &&Takeover| one.declared_ns >= before.fault_at.as_nanos() && one.is_complete();
@@ -306,7 +306,7 @@ impl Cluster {
         Ok(takeovers)
     }
 
-    /// Lets the clients end, and judges each service.
+    /// Lets the clients finish, and judges each service.
     fn conclude(self, before: &Before, clock: ClockOffset) -> Result<Vec<Service>> {
         let mut reports = Vec::new();
         for client in self.clients {
@@ -388,7 +388,7 @@ fn directory(options: &ClusterOptions, run: &str, teardown: &Teardown) -> Result
     Ok(directory)
 }
 
-/// At the client, and for each service at the router and both nodes.
+/// Starts captures at the client, and for each service at the router and both nodes.
 fn capture(network: &Network, segments: &[Segment], directory: &Path) -> Result<Captures> {
     let lans: Vec<_> = segments.iter().map(Segment::interface).collect();
     let mut places = vec![Place {

@@ -1,4 +1,4 @@
-//! What a cluster has shown.
+//! The report of a cluster run.
 
 use serde::Serialize;
 
@@ -6,13 +6,13 @@ use crate::client::{self, Spread};
 use crate::judge::{Finding, Verdict};
 use crate::node::Assume;
 
-/// Everything.
+/// The whole report.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Whether no connection of any service noticed more than a stall.
     pub ok: bool,
     pub nodes: u8,
-    /// The node that was drained before, and came back.
+    /// The node that was drained first, and came back.
     pub drained: u8,
     /// The node whose power went off.
     pub off: u8,
@@ -22,11 +22,11 @@ pub struct Report {
     /// From the power failure until the last connection of a service of which the node was the primary could go on.
     pub takeover_ms: Option<f64>,
     pub services: Vec<Service>,
-    /// What the daemons did not do.
+    /// Things that the daemons failed to do.
     pub problems: Vec<String>,
 }
 
-/// What a service lost with a node.
+/// The part of a service that a node without power had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
@@ -43,14 +43,14 @@ impl Part {
     }
 }
 
-/// What a service went through.
+/// Events of a service.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Course {
     /// Whether one of its nodes was drained.
     pub was_drained: bool,
-    /// What it lost with the power.
+    /// The part that it lost in the power failure.
     pub lost: Option<Part>,
-    /// Whether another node had to go on with its connections, because of either.
+    /// Whether another node had to go on with its connections, after the drain or the power failure.
     pub has_moved: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct Service {
     sha256_match: bool,
     /// The clients' longest waits around the power failure.
     stall_ms: Option<Spread>,
-    /// The same around the drain.
+    /// The clients' longest waits around the drain.
     drain_stall_ms: Option<Spread>,
     connections_taken_over: u64,
     resets_seen: u64,
@@ -76,11 +76,11 @@ pub struct Service {
     failures: Vec<String>,
 }
 
-/// How many findings of a kind are told one by one.
+/// Maximum number of findings of a kind that are printed one by one.
 const SHOWN: usize = 10;
 
 impl Service {
-    /// Of service number `service` on `nodes`, which went through `course`.
+    /// The report of service number `service` on `nodes`, after the events in `course`.
     pub fn new(
         service: usize,
         nodes: [usize; 2],
@@ -121,12 +121,12 @@ fn most(waits: Option<Spread>) -> f64 {
 }
 
 impl Report {
-    /// Says whether it held.
+    /// Sets `ok`.
     pub fn conclude(&mut self) {
         self.ok = self.problems.is_empty() && self.services.iter().all(Service::holds);
     }
 
-    /// Everything for a person.
+    /// The whole report as text for a person.
     pub fn text(&self) -> String {
         let mut text = format!(
             "{}: {} nodes, node {} was drained and came back, node {} lost its power",

@@ -1,4 +1,4 @@
-//! The same without steadfast: the virtual address is a plain one, and moves as keepalived would move it.
+//! A run without steadfast: the virtual address is an ordinary address, moved as keepalived would move it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,14 +11,14 @@ use crate::net::address::Endpoint;
 use crate::net::{INTERFACE, batch};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// All nodes on the link (RFC 4291, section 2.7.1), and its Ethernet address (RFC 2464, section 7).
+/// Multicast address of all nodes on the link (RFC 4291, section 2.7.1), and its Ethernet address (RFC 2464, section 7).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
-/// Puts `address` up on `node`.
+/// Adds `address` to `node`.
 ///
 /// # Errors
-/// What `ip` says.
+/// The error message of `ip`.
 pub fn hold(node: &Netns, address: IpAddr) -> Result<()> {
     let (length, nodad) = match address {
         IpAddr::V4(_) => (32, ""),
@@ -28,7 +28,7 @@ pub fn hold(node: &Netns, address: IpAddr) -> Result<()> {
     Ok(batch(Some(node.name()), &[command])?)
 }
 
-/// Tells the LAN that `address` is now at `node`, whose interface is `endpoint`.
+/// Announces to the LAN that `address` is now at `node`, whose interface is `endpoint`.
 ///
 /// # Errors
 /// If the announcement cannot be sent.
@@ -43,7 +43,7 @@ pub fn announce(node: &Netns, endpoint: &Endpoint, address: IpAddr) -> Result<()
     Ok(())
 }
 
-/// The request form, which updates neighbours that know the address already (RFC 5227, section 3).
+/// An ARP announcement in the request form. It updates neighbours that already know the address (RFC 5227, section 3).
 fn gratuitous_arp(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     const ETHERNET_IPV4_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
     [

@@ -1,4 +1,4 @@
-//! What happens after a fault: the takeover or the claim that must follow, and the second event that must change nothing.
+//! Events after a fault: the takeover or the claim that must follow, then a second event that must change nothing.
 
 use std::time::{Duration, Instant as Deadline};
 
@@ -15,47 +15,47 @@ use crate::clock::monotonic;
 use crate::net::address::NODES;
 use crate::node::{Connection, Status, Takeover};
 
-/// How long the survivor has to decide every connection.
+/// Time limit for the survivor to decide every connection.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
-/// How long the pair has to be as it was, or the primary to notice that it is alone.
+/// Time limit for the pair to be as it was, or for the primary to notice that it is alone.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
-/// The same while connections are taken over: each question takes the CPU from what is measured, 5 ms in all. The first comes after the
-/// busy ones.
+/// Time between two status requests while connections are taken over. Each request takes CPU time from the takeover that is
+/// measured, 5 ms in all. The first request comes after the busy connections are taken over.
 const PATIENT_POLL: Duration = Duration::from_millis(250);
-/// How long each act after the fault's sequel lasts.
+/// Time that each step after the fault's sequel lasts.
 const ACT: Duration = Duration::from_millis(250);
-/// How long the nodes have to agree on what follows a fault that may change nothing.
+/// Time that the nodes have to agree on their roles after a fault that may change nothing.
 const AGREEMENT: Duration = Duration::from_secs(1);
-/// After so long a service supervisor has started a dead agent again (systemd's `RestartSec` is 100 ms by default).
+/// Time after which a service supervisor has restarted a dead agent (systemd's `RestartSec` is 100 ms by default).
 const RESTARTED_AFTER: Duration = Duration::from_millis(300);
 
-/// What happened.
+/// The events of a run since its fault.
 pub struct Course {
-    /// The fault.
+    /// When the fault happened.
     pub fault_at: Instant,
-    /// The fault that makes node b take over, if one does.
+    /// When the fault happened that makes node b take over, if one does.
     pub deadly_at: Option<Instant>,
-    /// When node a began to claim the address of a service whose wire is gone, if it did.
+    /// When node a began to claim the address because its wire is gone, if it did.
     pub claimed_at: Option<Instant>,
-    /// The event after it, which must change nothing: a return, an agent's death.
+    /// When the second event happened, which must change nothing: a node's return or an agent's death.
     pub second_at: Option<Instant>,
-    /// Node b's takeovers: of some connections, of the service.
+    /// Node b's takeovers, each of some connections or of the service.
     pub takeovers: Vec<Takeover>,
-    /// Node b's connections after it.
+    /// Node b's connections after the takeover.
     pub taken_over: Vec<Connection>,
     /// The return of a node that was gone, if it came back.
     pub integration: Option<Integration>,
-    /// How often who speaks has changed since the fault.
+    /// Number of times the speaking node has changed since the fault.
     pub role_changes: u64,
-    /// What the daemons did not do, or did without reason.
+    /// Things that the daemons failed to do, or did without reason.
     pub problems: Vec<String>,
 }
 
-/// Follows the course of things after `options.fault` hit `target` at `fault_at`, in `epoch`; `tell` hears of each act.
+/// Follows the run after `options.fault` hit `target` at `fault_at`, in `epoch`. Calls `tell` with the name of each step.
 ///
 /// # Errors
-/// If an act could not be carried out.
+/// If a step could not be carried out.
 pub fn follow(
     stage: &mut Stage,
     options: &Options,
@@ -86,7 +86,7 @@ pub fn follow(
 }
 
 impl Course {
-    /// The fault has just happened.
+    /// The course of a run whose fault has just happened.
     #[must_use]
     pub fn new(fault_at: Instant) -> Self {
         Self {
@@ -102,8 +102,8 @@ impl Course {
         }
     }
 
-    /// Waits until node b has decided every connection; or, if it takes over `of_some` only, those. Without steadfast:
-    /// moves the address to it.
+    /// Waits until node b has decided every connection that it takes over. With `of_some`, these are not all connections. Without
+    /// steadfast, moves the address to node b.
     ///
     /// # Errors
     /// If the address cannot be moved.
@@ -138,7 +138,7 @@ impl Course {
         }
     }
 
-    /// Lets the nodes agree on who goes on, and looks whether node b does.
+    /// Gives the nodes time to agree on their roles, then follows node b's takeover if there is one.
     fn settle(&mut self, stage: &Stage) -> Result<()> {
         std::thread::sleep(AGREEMENT);
         match stage.status(1) {
@@ -154,7 +154,7 @@ impl Course {
         }
     }
 
-    /// Waits until node a works alone, and asks it since when it has claimed the address.
+    /// Waits until node a works alone, then asks it when it began to claim the address.
     fn wait_for_claim(&mut self, stage: &Stage) -> Result<()> {
         self.wait_for_role(stage, 0, Status::is_alone, "work alone")?;
         let claimed_at = stage.status(0).ok().and_then(|status| status.became("claiming"));
@@ -162,7 +162,7 @@ impl Course {
         Ok(())
     }
 
-    /// Waits until the agent of node `index` says what it should.
+    /// Waits until the status of node `index` satisfies `is_right`. `what` names the expectation in the problem if it never does.
     fn wait_for_role(
         &mut self,
         stage: &Stage,
@@ -189,7 +189,7 @@ impl Course {
         }
     }
 
-    /// Lets the pair become whole again after a fault that nobody takes over.
+    /// Waits for the pair to become whole again after a fault that leads to no takeover.
     fn recover(&mut self, stage: &mut Stage, options: &Options, target: Target) -> Result<()> {
         for (turn, &index) in target.nodes().iter().enumerate() {
             if options.fault == Fault::KillAgent {
@@ -214,10 +214,10 @@ impl Course {
             }
         }
         if options.fault != Fault::FlushTc && options.then_power_off {
-            // What is older than a new agent is learnt from the next request on.
+            // A new agent learns the connections that are older than itself from their next requests.
             self.wait_for_role(stage, 1, Status::protects_all, "protect all connections again")?;
         }
-        // Whoever took over for that reason did so without one.
+        // A takeover because of this fault is a takeover without a reason.
         let takeovers = stage
             .status(1)
             .map_or_else(|_| Vec::new(), |status| status.takeovers().to_vec());
@@ -228,7 +228,8 @@ impl Course {
         Ok(())
     }
 
-    /// After an upgrade a keeper of the new program gets the connections to come, and the earlier one has those that it had.
+    /// Checks that after an upgrade a keeper of the new program gets new connections, and that the earlier keeper still has its
+    /// own.
     fn look_at_keepers(&mut self, stage: &Stage, index: usize) -> Result<()> {
         let name = &stage.pair.names[index];
         let (serves_anew, retired) = stage.agent(index)?.keepers()?;
@@ -243,7 +244,7 @@ impl Course {
         Ok(())
     }
 
-    /// What comes after, while the clients go on.
+    /// Carries out the second event while the clients continue.
     fn second_event(&mut self, stage: &mut Stage, options: &Options, target: Target) -> Result<()> {
         match options.fault {
             Fault::PowerOff => self.come_back(stage, 0, options.returning),
@@ -302,7 +303,8 @@ impl Course {
         }
     }
 
-    /// Heals the dead server of a node that became the wire by itself, but has nobody to go on with.
+    /// Restarts or resumes the server of node a. Node a has become the wire by itself, but could not take over without its
+    /// server.
     fn serve_again(&mut self, stage: &mut Stage, fault: Fault) -> Result<()> {
         let is_bereft = |status: &Status| status.is_wire() && !status.is_duplex();
         let what = "become the wire, and say that its server does not serve";
@@ -318,14 +320,14 @@ impl Course {
         Ok(())
     }
 
-    /// Plugs a node's cable in again, while the clients go on with the other one: it finds out, and becomes the wire.
+    /// Plugs in a node's cable again while the other node serves the clients. The node must notice and become the wire.
     fn plug(&mut self, stage: &Stage, index: usize) -> Result<()> {
         let returned_at = monotonic();
         stage.network.cables[index].plug()?;
         self.rejoin(stage, index, returned_at)
     }
 
-    /// The same after its power was off: its kernel is reached first, then its server and its agent start.
+    /// Brings a node back after its power was off. Packets reach its kernel first; then its server and its agent start.
     fn come_back(&mut self, stage: &mut Stage, index: usize, returning: Returning) -> Result<()> {
         let returned_at = monotonic();
         stage.network.cables[index].plug()?;
@@ -339,7 +341,7 @@ impl Course {
         self.rejoin(stage, index, returned_at)
     }
 
-    /// A rebooted node is reached by packets of the service before it is configured; then its agent starts.
+    /// Brings a rebooted node back. Packets of the service reach it before it is configured; then its agent starts.
     fn come_back_half(&mut self, stage: &mut Stage, index: usize) -> Result<()> {
         reboot::boot(stage, index)?;
         let returned_at = monotonic();
@@ -361,16 +363,16 @@ impl Course {
     }
 }
 
-/// How often who speaks may change for one fault: a node goes on alone, and the other one is the wire again.
+/// Largest number of role changes for one fault: one node goes on alone, then the other node becomes the wire again.
 const ROLE_CHANGES_MAX: u64 = 2;
 
-/// That who speaks has changed more often than so many `faults` can be the reason for, if it has.
+/// A problem if the speaking node has changed more often than this number of `faults` explains.
 pub fn flapping(role_changes: u64, faults: u64) -> Option<String> {
     (role_changes > faults * ROLE_CHANGES_MAX)
         .then(|| format!("who speaks has changed {role_changes} times, for {faults} faults"))
 }
 
-/// What a node said, or why it did not.
+/// A node's status as text, or the reason why there is none.
 pub fn told(status: &Result<Status>) -> String {
     match status {
         Ok(status) => format!("{status:?}"),

@@ -1,4 +1,4 @@
-//! The stall in its parts, one value for each connection, in milliseconds.
+//! The parts of the stall, one value for each connection, in milliseconds.
 
 use proto::Instant;
 
@@ -6,39 +6,39 @@ use super::play::FAULT;
 use crate::client::{Gap, Report};
 use crate::node::{Connection, Takeover};
 
-/// What the clients felt, in milliseconds.
+/// Durations that the clients measured, in milliseconds.
 #[derive(Debug, Default)]
 pub struct Durations {
-    /// Around the fault.
+    /// Wait around the fault.
     pub stall: Vec<f64>,
-    /// Around what came after it.
+    /// Wait around the event after the fault.
     pub second_stall: Vec<f64>,
-    /// From the fault to its declaration: a takeover, or the beginning of a claim.
+    /// From the fault to the declaration of a takeover or the beginning of a claim.
     pub detection: Vec<f64>,
-    /// Of each connection at work: the stall less that.
+    /// Stall minus detection, for each connection at work.
     pub beyond_detection: Vec<f64>,
-    /// Whether those are waits for a claim, whose path has lost what was under way. (A takeover has it in the log.)
+    /// Whether these are waits for a claim. The broken path has lost the segments that were under way; a takeover has them in its log.
     pub is_lossy: bool,
-    /// From there until the connection could go on.
+    /// From the declaration until the connection could go on.
     pub takeover: Vec<f64>,
-    /// From there until bytes flowed again.
+    /// From then until bytes flowed again.
     pub restart_gap: Vec<f64>,
-    /// The longest wait in fault-free time.
+    /// The longest wait of any connection in fault-free time.
     pub baseline_gap: Vec<f64>,
-    /// Each connection's longest wait in fault-free time, of those at work.
+    /// Longest wait in fault-free time of each connection at work.
     pub fault_free_gap: Vec<f64>,
-    /// Of each node that came back: until it was the wire.
+    /// Time until a returning node was the wire, for each return.
     pub integration: Vec<f64>,
-    /// Of each such time: the longest wait of any connection.
+    /// Longest wait of any connection during that time, for each return.
     pub integration_gap: Vec<f64>,
 }
 
-/// The clients' measurements, of which the first `idle` connections wait for nothing beside others that are at work.
+/// The clients' measurements. The first `idle` connections wait for nothing while the others are at work.
 #[derive(Clone, Copy)]
 pub struct Felt<'a> {
-    /// What they measured.
+    /// The clients' report.
     pub client: &'a Report,
-    /// How many are idle beside others.
+    /// Number of idle connections if others are at work.
     pub idle: usize,
 }
 
@@ -47,21 +47,21 @@ pub struct Felt<'a> {
 pub struct Cause<'a> {
     /// When the fault happened.
     pub deadly_at: Instant,
-    /// The number under which the clients measured it.
+    /// The number under which the clients measured the fault.
     pub told: usize,
     /// The survivor's takeovers.
     pub takeovers: &'a [Takeover],
-    /// The survivor's connections after them.
+    /// The survivor's connections after the takeovers.
     pub taken_over: &'a [Connection],
 }
 
 impl Felt<'_> {
-    /// Each connection's longest wait around the fault `told`, none of those that wait for nothing.
+    /// Longest wait around the fault `told` of each connection that is not idle.
     pub fn waits(&self, told: usize) -> impl Iterator<Item = f64> {
         self.of_asked(told).map(|gap| gap.map_or(0.0, Gap::ms))
     }
 
-    /// The same of all connections, as far as they waited noticeably.
+    /// Longest wait around the fault `told` of each connection, idle ones included, that waited noticeably.
     pub fn gaps(&self, told: usize) -> impl Iterator<Item = f64> {
         let stalls = self.client.connections.iter();
         stalls
@@ -78,7 +78,7 @@ impl Felt<'_> {
 }
 
 impl Durations {
-    /// Adds the parts that a takeover has had for each connection.
+    /// Adds the parts of a takeover for each connection.
     pub fn add_takeover(&mut self, felt: Felt<'_>, cause: Cause<'_>) {
         for (index, connection) in felt.client.connections.iter().enumerate() {
             let is_same = |other: &&Connection| connection.has_been(other.client);
@@ -106,8 +106,8 @@ impl Durations {
         }
     }
 
-    /// Adds what the claim that began at `claimed_at`, after the fault at `fault_at`, has cost the connections. The waits count against the
-    /// promise if it `is_promised`.
+    /// Adds the waits that a claim has caused. The claim began at `claimed_at`, after the fault at `fault_at`. The waits count
+    /// against the promise only if `is_promised`.
     pub fn add_claim(&mut self, felt: Felt<'_>, fault_at: Instant, claimed_at: Instant, is_promised: bool) {
         let detection = ms(fault_at.as_nanos(), claimed_at.as_nanos());
         self.is_lossy |= is_promised;
@@ -119,7 +119,7 @@ impl Durations {
         }
     }
 
-    /// Adds those of another run or round.
+    /// Adds the durations of another run or round.
     pub fn add(&mut self, other: Self) {
         self.stall.extend(other.stall);
         self.second_stall.extend(other.second_stall);
@@ -135,7 +135,7 @@ impl Durations {
     }
 }
 
-/// Milliseconds from one moment to another; negative if it comes before.
+/// Milliseconds from one moment to another. Negative if the second moment is earlier.
 #[must_use]
 pub fn ms(from_ns: u64, to_ns: u64) -> f64 {
     (to_ns as f64 - from_ns as f64) / 1e6

@@ -11,10 +11,10 @@ use crate::judge::{Change, Closing, CommitMode, Expectations, Speaking};
 use crate::net::address::{CLIENT, NODES, ROUTER_LAN};
 use crate::node::AtLimit;
 
-/// The node that is the wire at first.
+/// Number of the node that is the wire at first.
 pub const BACKUP: usize = 1;
 
-/// What the judge has to expect of `course`; who is the wire is to be found ([`changes`]).
+/// The judge's expectations of `course`. They leave open which node is the wire; see [`changes`].
 pub fn expectations(options: &Options, course: &Course, clock: ClockOffset) -> Expectations {
     let speaking = match options.fault {
         // The sockets of a dying process are closed one after the other.
@@ -28,7 +28,8 @@ pub fn expectations(options: &Options, course: &Course, clock: ClockOffset) -> E
     }
 }
 
-/// What decides who may be the wire, if `detection` is the least time after which a silent node may be declared dead.
+/// The changes that decide which node may be the wire. `detection` is the shortest silence after which a node may be declared
+/// dead.
 pub fn changes(
     options: &Options,
     target: Target,
@@ -45,7 +46,7 @@ pub fn changes(
     match options.sequel(target) {
         Sequel::Claim => [lost].into_iter().chain(returned).collect(),
         Sequel::Takeover | Sequel::TakeoverOfSome | Sequel::Nothing => returned.collect(),
-        // Whichever node forwards once they have agreed is the wire.
+        // After the nodes have agreed, either may be the wire.
         Sequel::AtMostOne => {
             let agreed_ns = course.second_at.map_or(u64::MAX, |at| clock.realtime_ns(at));
             let may_be = [1 - BACKUP, BACKUP].map(|node| Change::Returned {
@@ -57,17 +58,17 @@ pub fn changes(
     }
 }
 
-/// From when on nothing need go through a wire that `fault` has hit.
+/// Time from which packets need not go through a wire that `fault` has hit.
 pub fn lost_at(fault: Fault, fault_ns: u64, detection: Duration) -> u64 {
     match fault {
-        // It has said that it leaves, or that it is not reached.
+        // The wire has said that it leaves, or that clients do not reach it.
         Fault::Stop | Fault::Drain | Fault::CutServicePath => fault_ns,
-        // Until the primary may declare it dead, nothing goes past it, and what it has sent is on its way.
+        // Until the primary may declare the wire dead, no packet bypasses the wire, and its earlier packets are under way.
         _ => fault_ns + detection.as_nanos() as u64 / 2,
     }
 }
 
-/// What is the same for every course, with the moments at which another node may begin to speak.
+/// The expectations that are the same for every course. `role_changes_ns`: moments at which another node may begin to speak.
 pub fn of_service(options: &Options, role_changes_ns: Vec<u64>) -> Expectations {
     Expectations {
         service: service(options),
@@ -83,7 +84,7 @@ pub fn of_service(options: &Options, role_changes_ns: Vec<u64>) -> Expectations 
         role_changes_ns,
         speaking: Speaking::ForAll,
         closing: match options.workload {
-            Workload::Post => Closing::Either, // a refusal ends the connection
+            Workload::Post => Closing::Either, // A refusal ends the connection.
             Workload::Download | Workload::Upload | Workload::Request | Workload::Idle => {
                 Closing::ClientFirst
             }

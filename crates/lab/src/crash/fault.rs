@@ -59,23 +59,23 @@ pub enum Target {
     Both,
 }
 
-/// What must follow a fault.
+/// What must happen after a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sequel {
     /// Node b goes on with every connection.
     Takeover,
-    /// Node b goes on with the connections whose process died, node a with the others.
+    /// Node b goes on with the connections whose process died. Node a goes on with the others.
     TakeoverOfSome,
     /// Node a goes on, without a wire: it claims the address.
     Claim,
     /// Nothing: both nodes go on in their roles.
     Nothing,
-    /// What the nodes agree on: both go on in their roles, or one of them goes on alone.
+    /// Whatever the nodes agree on: both go on in their roles, or one of them goes on alone.
     AtMostOne,
 }
 
 impl Fault {
-    /// The nodes that it may hit.
+    /// The nodes that the fault may hit.
     pub fn targets(self) -> &'static [Target] {
         match self {
             Self::PowerOff
@@ -95,10 +95,10 @@ impl Fault {
         }
     }
 
-    /// The node to hit: the one `asked` for, or one that `seed` decides.
+    /// The node to hit: `asked`, or else a node chosen by `seed`.
     ///
     /// # Errors
-    /// If the fault is never that node's.
+    /// If the fault cannot hit the `asked` node.
     pub fn target(self, asked: Option<Target>, seed: u64) -> Result<Target, WrongUse> {
         let targets = self.targets();
         match asked {
@@ -110,7 +110,7 @@ impl Fault {
         }
     }
 
-    /// What must follow; `how` counts where a service path is cut.
+    /// What must happen after the fault. `how` matters only if a service path is cut.
     pub fn sequel(self, target: Target, how: PathFault) -> Sequel {
         match self {
             Self::CutServicePath => how.sequel(target),
@@ -128,13 +128,13 @@ impl Fault {
         }
     }
 
-    /// Why it cannot happen to `application`.
+    /// Why the fault cannot happen to `application`, if it cannot.
     pub fn exception(self, application: Application) -> Option<&'static str> {
         (self == Self::CrashWorker && !application.has_workers())
             .then_some("not applicable: this server is one process and has no workers; see kill-server")
     }
 
-    /// Whether an agent goes and another comes, while its node goes on.
+    /// Whether an agent is replaced by another agent while its node goes on.
     pub fn restarts_agents(self) -> bool {
         matches!(self, Self::KillAgent | Self::Upgrade)
     }
@@ -144,7 +144,7 @@ impl Fault {
         matches!(self, Self::Upgrade | Self::UpgradeAfterTakeover)
     }
 
-    /// Whether it can happen again and again: a node is gone, and comes back.
+    /// Whether the fault can be repeated in rounds: a node is gone, and comes back.
     pub fn has_rounds(self) -> bool {
         matches!(
             self,
@@ -159,7 +159,7 @@ impl Fault {
         )
     }
 
-    /// Whether so much happens that the clients must be at work for longer.
+    /// Whether the fault has so many events that the clients must be at work for longer.
     pub fn is_long(self) -> bool {
         !matches!(
             self,

@@ -1,4 +1,4 @@
-//! A node comes back and becomes the wire: when, and whether the clients noticed.
+//! The return of a node that becomes the wire: its times, and its effect on the clients.
 
 use std::time::{Duration, Instant as Deadline};
 
@@ -18,9 +18,9 @@ use crate::judge::{Change, Survey};
 use crate::net::address::NODES;
 use crate::node::{HEARTBEAT_PORT, Status};
 
-/// How long a node has to become the wire, and every connection to be protected.
+/// Time limit for a node to become the wire, and for every connection to be protected.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Asking costs as much as some requests, and the clients are being measured.
+/// Time between two status requests. Not shorter, because each takes CPU time from the clients, which are being measured.
 const POLL: Duration = Duration::from_millis(50);
 
 /// A node's return.
@@ -28,17 +28,17 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct Integration {
     /// The node.
     pub node: usize,
-    /// Just before it was connected, or its agent started, again.
+    /// The moment before the node was connected again, or its agent started again.
     #[serde(serialize_with = "as_nanos")]
     pub returned_at: Instant,
-    /// When its agent began to be the wire, as it said: before that it is the boot of a machine that has no part in the service, on
-    /// the same processors.
+    /// When its agent reported that it began to become the wire. The time before is the boot of a machine without a part in the
+    /// service, which only uses the same processors.
     #[serde(serialize_with = "as_optional_nanos")]
     pub begun_at: Option<Instant>,
     /// When both nodes said that the service is duplex.
     #[serde(serialize_with = "as_optional_nanos")]
     pub duplex_at: Option<Instant>,
-    /// When its agent said that every connection is protected, if that was waited for.
+    /// When its agent said that every connection is protected, if the run waited for this.
     #[serde(serialize_with = "as_optional_nanos")]
     pub protected_at: Option<Instant>,
     /// When the other node got its first heartbeat, as captured.
@@ -50,7 +50,7 @@ pub struct Integration {
 }
 
 impl Integration {
-    /// Of `node`, which comes back at `returned_at`.
+    /// The return of `node` at `returned_at`.
     #[must_use]
     pub fn new(node: usize, returned_at: Instant) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Integration {
         }
     }
 
-    /// Waits until both nodes say that the service is duplex; if they do not, that is one of the `problems`.
+    /// Waits until both nodes say that the service is duplex. Adds to `problems` if they do not.
     ///
     /// # Errors
     /// If this is played without steadfast.
@@ -81,7 +81,7 @@ impl Integration {
         Ok(())
     }
 
-    /// Waits until the node's server has the state of the other's, if it has to; if it has not, that is one of the `problems`.
+    /// Waits until the node's server has the state of the other server, if this is required. Adds to `problems` if it does not.
     ///
     /// # Errors
     /// If this is played without steadfast.
@@ -111,7 +111,8 @@ impl Integration {
         Ok(())
     }
 
-    /// From the return until all was protected, or else duplex, in milliseconds; if it came to that.
+    /// From the return until every connection was protected, or else the service duplex, in milliseconds. `None` if neither
+    /// happened.
     #[must_use]
     pub fn whole_after_ms(&self) -> Option<f64> {
         let whole = self.protected_at.or(self.duplex_at)?;
@@ -121,7 +122,8 @@ impl Integration {
         ))
     }
 
-    /// Asks for the longest wait from when it began to be the wire until all was protected, or else duplex.
+    /// Asks the clients for the longest wait from when the node began to become the wire until every connection was protected, or
+    /// else the service duplex.
     ///
     /// # Errors
     /// If the clients cannot be told.
@@ -135,7 +137,7 @@ impl Integration {
         })
     }
 
-    /// The return, for the judge.
+    /// The return in the judge's form.
     #[must_use]
     pub fn change(&self, clock: ClockOffset) -> Change {
         Change::Returned {
@@ -144,7 +146,7 @@ impl Integration {
         }
     }
 
-    /// Finds in the captures what can be found there.
+    /// Finds `ready_at` and `forwards_at` in the captures.
     ///
     /// # Errors
     /// If a capture cannot be read.
@@ -168,7 +170,7 @@ impl Integration {
     }
 }
 
-/// Waits until the agent of node `index` says what it should.
+/// Waits until the agent of node `index` reports the expected status.
 ///
 /// # Errors
 /// If this is played without steadfast.
@@ -197,7 +199,7 @@ pub fn wait_for(
     }
 }
 
-/// When a heartbeat of the node with `mac` was captured first, from `from_ns` on.
+/// Time of the first captured heartbeat of the node with `mac`, from `from_ns` on.
 fn first_heartbeat(capture: &Capture, mac: [u8; 6], from_ns: u64) -> Result<Option<u64>> {
     let mut reader = Reader::open(&capture.path)?;
     while let Some(record) = reader.next_record()? {

@@ -197,7 +197,7 @@ impl Options {
         })
     }
 
-    /// Whether they fit together.
+    /// Checks that the options fit together.
     fn check(&self) -> Result<(), WrongUse> {
         let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
         let stores = matches!(self.application(), Application::Nginx | Application::Redis);
@@ -244,19 +244,20 @@ impl Options {
 }
 
 impl Options {
-    /// What must follow the fault if it hits `target`.
+    /// What must happen after the fault hits `target`.
     fn sequel(&self, target: Target) -> Sequel {
         self.fault.sequel(target, self.how)
     }
 
-    /// Whether the promise about connections at work holds for the claim that is the `sequel`: a wire that is heard over another link gives
-    /// way at once. The lease of a wire that is silent must end first.
+    /// Whether `sequel` is a claim for which the promise about connections at work holds. A wire that is still heard over another
+    /// link gives way at once, so the promise holds. If the wire is silent, its lease must end first, so the promise does not
+    /// hold.
     fn is_measured_claim(&self, sequel: Sequel) -> bool {
         let gives_way = self.fault == Fault::CutServicePath && self.links > 1;
         sequel == Sequel::Claim && gives_way && self.rounds.is_none()
     }
 
-    /// Why there is no such cell.
+    /// The reason why this combination of policy, workload and fault cannot be played, if it cannot.
     fn exception(&self) -> Option<&'static str> {
         match (self.policy, self.workload) {
             (Policy::Http, Workload::Upload) => {
@@ -269,7 +270,7 @@ impl Options {
         }
     }
 
-    /// Whether rounds can be played.
+    /// Checks that the other options allow rounds.
     fn check_rounds(&self) -> Result<(), WrongUse> {
         let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
         let may_change_nothing = |&target| self.sequel(target) == Sequel::AtMostOne;
@@ -318,7 +319,7 @@ enum Policy {
 }
 
 impl Policy {
-    /// As the daemon's configuration spells it.
+    /// The policy's name in the daemon's configuration.
     fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -354,10 +355,10 @@ enum Returning {
     Killed,
 }
 
-/// Carries out all runs, and prints what they found.
+/// Carries out all runs and prints their results.
 ///
 /// # Errors
-/// If a run could not be made; [`WrongUse`] if the options do not fit together.
+/// If a run could not be carried out; [`WrongUse`] if the options do not fit together.
 pub fn run(options: &Options) -> Result<Outcome> {
     options.check()?;
     if let Some(reason) = options.exception() {
@@ -387,7 +388,7 @@ mod tests {
         for node in [Target::Primary, Target::Backup] {
             assert!(fits(Fault::CutServicePath, node, 2, None));
         }
-        // A wire that is not heard has a lease, which must end first.
+        // A silent wire has a lease, which must end first.
         assert!(!fits(Fault::CutServicePath, Target::Backup, 1, None));
         assert!(!fits(Fault::KillBackup, Target::Backup, 2, None));
         assert!(!fits(Fault::CutServicePath, Target::Backup, 2, Some(2)));

@@ -1,4 +1,4 @@
-//! How a node's service path is broken, while its daemon and its other networks live.
+//! Ways to break a node's service path while its daemon and its other networks keep working.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::fault::{Sequel, Target};
 use crate::net::switch::{self, Lost, ROUTER};
 use crate::net::{INTERFACE, NODE_NAMES, Topology};
 
-/// How often a flickering path is broken, for how long each time, and how long it is whole in between: all within a second. Each time it is
-/// broken for less than a silence that counts as death.
+/// Flicker of a path: number of breaks, duration of each break, and time between two breaks. All breaks fit into a second. Each
+/// break is shorter than the silence that counts as death.
 const FLICKERS: u32 = 5;
 const FLICKER_BROKEN: Duration = Duration::from_millis(40);
 const FLICKER_WHOLE: Duration = Duration::from_millis(110);
@@ -40,7 +40,7 @@ pub enum PathFault {
 }
 
 impl PathFault {
-    /// What must follow it on the node that it hits.
+    /// What must happen after this fault hits the `target` node.
     pub fn sequel(self, target: Target) -> Sequel {
         match (self, target) {
             // The primary reaches its clients through the wire.
@@ -89,7 +89,7 @@ impl PathFault {
         }
     }
 
-    /// What the switch loses of the node at `port`.
+    /// The frames to and from the node at `port` that the switch drops.
     fn lost(self, port: &'static str) -> Vec<Lost> {
         match self {
             Self::Port => vec![Lost::from(port), Lost::to(port)],

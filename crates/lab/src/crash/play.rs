@@ -23,36 +23,36 @@ use crate::judge::{self, Survey, Verdict};
 use crate::node::{AtLimit, Connection, Takeover};
 use crate::teardown::Teardown;
 
-/// How long all connections have to get their first byte, and each one in addition.
+/// Time limit for all connections to get their first byte: a fixed part, and a part for each connection.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 const READY_LIMIT_EACH: Duration = Duration::from_millis(4);
-/// How long a run has to come to the moment of its fault.
+/// Time limit for a run to reach the moment of its fault.
 const FAULT_LIMIT: Duration = Duration::from_secs(40);
-/// How long a log has to reach its limit after that, and how often it is looked at.
+/// Time limit for a log to reach its limit after that, and the time between two checks.
 const LIMIT_PATIENCE: Duration = Duration::from_secs(10);
 const LIMIT_POLL: Duration = Duration::from_millis(10);
-/// What the reason says of a connection that is unprotected since its log is full.
+/// Text in the reason of a connection that is unprotected because its log is full.
 const AT_LIMIT: &str = "the log reached its limit";
-/// Waits that begin later after an event are not its doing.
+/// Time after an event in which a wait that begins is attributed to the event.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
-/// The time before the fault in which a wait may already be the fault's.
+/// Time before the fault in which a wait that begins may already be caused by the fault.
 pub const FAULT_MARGIN: Duration = Duration::from_millis(100);
-/// Beyond the plan's own deadline, to compute hashes and to report.
+/// Time beyond the plan's own deadline, for the clients to compute hashes and to report.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
 
-/// The numbers under which the clients measure the fault, the time before it, the event after it, and a node's return.
-/// With rounds, each round has three: the fault, the time before it, the return.
+/// Numbers under which the clients measure the fault, the time before it, the event after it, and a node's return.
+/// With rounds, each round has three numbers: the fault, the time before it, the return.
 pub const FAULT: usize = 0;
 pub const BEFORE: usize = 1;
 pub const AFTER: usize = 2;
 pub const RETURN: usize = 3;
 
-/// What a run has shown.
+/// The results of a run.
 #[derive(Serialize)]
 pub struct Facts {
     /// What the clients measured.
     pub client: Report,
-    /// How many of the connections, the first ones, are idle beside others that are at work.
+    /// Number of idle connections if others are at work. They are the first ones.
     pub idle: usize,
     /// The node that the fault hit.
     pub target: Target,
@@ -62,7 +62,7 @@ pub struct Facts {
     /// When the fault that makes node b take over began.
     #[serde(serialize_with = "as_optional_nanos")]
     pub deadly_at: Option<Instant>,
-    /// When node a began to claim the address of a service whose wire is gone, if it did.
+    /// When node a began to claim the address because its wire is gone, if it did.
     #[serde(serialize_with = "as_optional_nanos")]
     pub claimed_at: Option<Instant>,
     /// When the event after the fault began, if there was one.
@@ -74,25 +74,25 @@ pub struct Facts {
     pub taken_over: Vec<Connection>,
     /// The return of a node after the fault, if one came back.
     pub integration: Option<Integration>,
-    /// The rounds, if it was played in rounds.
+    /// The rounds, if the run has rounds.
     pub rounds: Vec<Round>,
-    /// How often who speaks has changed since the fault.
+    /// Number of times the speaking node has changed since the fault.
     pub role_changes: u64,
     /// The log just before the fault, if the run is about its limit.
     pub log: Option<LogAtFault>,
-    /// What the daemons did not do, or did without reason.
+    /// Things that the daemons failed to do, or did without reason.
     pub problems: Vec<String>,
-    /// From the monotonic clock, which all other times here are of, to the wall clock of captures and verdict.
+    /// Offset from the monotonic clock of all other times here to the wall clock of captures and verdict.
     pub clock: ClockOffset,
     /// The captures.
     pub captures: Vec<Capture>,
-    /// What the emulator passed on, to the router and to the client.
+    /// Packets that the emulator passed on, to the router and to the client.
     pub emulated: Option<[Passed; 2]>,
-    /// What the judge says of the captures.
+    /// The judge's verdict on the captures.
     pub verdict: Verdict,
 }
 
-/// What the wire says of its logs just before a fault.
+/// State of the wire's logs just before a fault.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogAtFault {
     /// Bytes in memory.
@@ -101,15 +101,15 @@ pub struct LogAtFault {
     pub spilled_bytes: u64,
     /// Connections whose clients are slowed.
     pub slowed: u64,
-    /// Connections by how well they are protected.
+    /// Number of connections for each state of protection.
     pub connections: BTreeMap<String, u64>,
-    /// Why those that are not protected are not, and how many.
+    /// Number of unprotected connections for each reason.
     pub reasons: BTreeMap<String, u64>,
 }
 
 impl LogAtFault {
-    /// Looks at it once what is done at a log's limit is being done, or after [`LIMIT_PATIENCE`]: clients that keep step are all before their
-    /// limits at one time, and between two requests at another.
+    /// Waits until the status shows the `at_limit` action in progress, or for [`LIMIT_PATIENCE`]. One look is not enough: clients
+    /// that keep in step are all below their limits at one time, and all between two requests at another.
     fn wait(stage: &Stage, at_limit: AtLimit) -> Result<Self> {
         let deadline = Deadline::now() + LIMIT_PATIENCE;
         loop {
@@ -121,7 +121,7 @@ impl LogAtFault {
         }
     }
 
-    /// Whether what is done at a log's limit was being done.
+    /// Whether the `at_limit` action was in progress.
     #[must_use]
     pub fn shows(&self, at_limit: AtLimit) -> bool {
         match at_limit {
@@ -148,10 +148,10 @@ impl LogAtFault {
     }
 }
 
-/// Plays run `run` with the chances of `seed`; `tell` hears of each act.
+/// Plays the run named `run`. `seed` decides its random choices. Calls `tell` with the name of each step.
 ///
 /// # Errors
-/// If the run could not be played to its end; that connections failed is no error.
+/// If the run could not be played to its end. A connection that fails is not an error.
 pub fn play(options: &Options, seed: u64, run: &str, tell: &impl Fn(&str)) -> Result<Facts> {
     let teardown = Teardown::start()?;
     let facts = match options.rounds {
@@ -234,7 +234,7 @@ fn play_with(
     })
 }
 
-/// Sets the stage and lets the clients connect.
+/// Sets up the stage and lets the clients connect.
 ///
 /// # Errors
 /// Names the step that failed.
@@ -255,7 +255,7 @@ pub fn begin(
     Ok((stage, client))
 }
 
-/// Lets the clients end their work.
+/// Lets the clients finish their work.
 ///
 /// # Errors
 /// If they do not report.
@@ -299,7 +299,7 @@ fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
     }
 }
 
-/// Asks for the longest wait that begins within `window` after `at`.
+/// Asks the clients for the longest wait that begins within `window` after `at`.
 ///
 /// # Errors
 /// If the clients cannot be told.
@@ -316,7 +316,7 @@ pub fn as_nanos<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok
     serializer.serialize_u64(instant.as_nanos())
 }
 
-/// The same, or null.
+/// Nanoseconds of the monotonic clock, or null.
 pub fn as_optional_nanos<S: Serializer>(instant: &Option<Instant>, serializer: S) -> Result<S::Ok, S::Error> {
     instant.map(Instant::as_nanos).serialize(serializer)
 }

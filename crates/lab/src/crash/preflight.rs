@@ -1,4 +1,4 @@
-//! Whether a crash can be played on this machine.
+//! Checks whether this machine can play a crash.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{Options, Policy, Workload};
 use crate::node::Assume;
 
-/// What is missing here, each with what to do about it.
+/// Missing requirements. Each says what to do about it.
 #[derive(Debug, Error)]
 #[error("cannot run here:{}", .0.iter().map(|one| format!("\n  - {one}")).collect::<String>())]
 struct Missing(Vec<String>);
@@ -20,15 +20,15 @@ struct Missing(Vec<String>);
 /// Checks everything that can be known before a run.
 ///
 /// # Errors
-/// Names all that is missing.
+/// Names everything that is missing.
 pub fn check(options: &Options) -> Result<()> {
     check_with(options, &[])
 }
 
-/// The same for nodes behind nginx with `assume`, and which daemon is under test.
+/// Checks the machine for runs with nginx and the arbiter `assume`. Returns the path of the daemon under test.
 ///
 /// # Errors
-/// Names all that is missing.
+/// Names everything that is missing.
 pub fn check_machine(assume: Assume, steadfast: Option<PathBuf>) -> Result<PathBuf> {
     let options = Options {
         assume,
@@ -38,10 +38,10 @@ pub fn check_machine(assume: Assume, steadfast: Option<PathBuf>) -> Result<PathB
     daemon(&options)
 }
 
-/// As [`check`], with these programs or files besides, each with the Debian package that brings it.
+/// As [`check`], but also for `others`: programs or files, each with the Debian package that contains it.
 ///
 /// # Errors
-/// Names all that is missing.
+/// Names everything that is missing.
 pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) -> Result<()> {
     let mut missing = Vec::new();
     if !geteuid().is_root() {
@@ -74,7 +74,7 @@ pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) ->
             ));
         }
     }
-    missing.dedup(); // a server and its client may need the same
+    missing.dedup(); // A server and its client may need the same package.
     if !options.baseline {
         if !Path::new("/sys/fs/bpf").is_dir() {
             missing.push("/sys/fs/bpf: the kernel has no eBPF file system".to_owned());
@@ -95,10 +95,11 @@ pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) ->
     }
 }
 
-/// Descriptors that a process uses besides its connections.
+/// Number of descriptors that a process uses besides its connections.
 const DESCRIPTORS: u64 = 100;
 
-/// Lets this process and its children have `least` descriptors open; or says that the machine does not allow it.
+/// Raises the limit of open descriptors for this process and its children to `least`. Returns a message if the machine does not
+/// allow it.
 fn raise_descriptors(least: u64) -> Result<Option<String>> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     if hard < least {
@@ -115,10 +116,10 @@ fn raise_descriptors(least: u64) -> Result<Option<String>> {
 /// The daemon's binary.
 ///
 /// # Errors
-/// If this program does not know where it is itself.
+/// If this program's own path is unknown.
 pub fn daemon(options: &Options) -> Result<PathBuf> {
     if let Some(path) = &options.steadfast {
-        // It is started with another working directory in mind.
+        // The daemon is started in another working directory, so the path must be absolute.
         return std::path::absolute(path).with_context(|| path.display().to_string());
     }
     let own = env::current_exe().context("find this program's directory")?;

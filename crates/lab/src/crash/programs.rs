@@ -27,17 +27,17 @@ use crate::pattern;
 use crate::process::Process;
 use crate::teardown::Teardown;
 
-/// Each download takes about two seconds, so that the fault hits its middle.
+/// Rate of the way to the client. Each download takes about two seconds, so that the fault hits its middle.
 const RATE_MBIT: f64 = 400.0;
 const RTT_MS: f64 = 4.0;
 const MEGABYTES: u32 = 100;
-/// What redis-benchmark does takes some seconds; the fault hits after one.
+/// Arguments of redis-benchmark. Its work takes some seconds; the fault hits after one.
 const BENCHMARK: [&str; 9] = ["-t", "set,get", "-n", "60000", "-c", "10", "-d", "1024", "-q"];
 const BENCHMARK_MOMENT: Duration = Duration::from_secs(1);
-/// What is said in WebSockets: some seconds; the fault hits in the middle.
+/// The WebSocket client and server. Their exchange takes some seconds; the fault hits in the middle.
 const TALK: &str = include_str!("talk.py");
 const MESSAGES: usize = 200;
-/// How long a client may take in all.
+/// Time limit for a client.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -81,7 +81,7 @@ enum Client {
     Websockets,
 }
 
-/// All pairs.
+/// All pairs of server and client that are played.
 const PROGRAMS: [(Application, Client); 10] = [
     (Application::Nginx, Client::Curl),
     (Application::Nginx, Client::Wget),
@@ -103,17 +103,17 @@ struct Report {
     programs: Vec<Shown>,
 }
 
-/// One client's end.
+/// Result of one client.
 #[derive(Serialize)]
 struct Shown {
     ok: bool,
     server: Application,
     client: Client,
-    /// `None` if a signal or the time limit ended it.
+    /// `None` if a signal or the time limit ended the client.
     exit_code: Option<i32>,
-    /// What it said, if it failed.
+    /// The client's output, if it failed.
     said: Option<String>,
-    /// Of a download: whether the file is the server's.
+    /// For a download: whether the received file equals the server's.
     sha256_match: Option<bool>,
     connections_taken_over: u64,
     /// RSTs of the service, as captured at the client.
@@ -123,10 +123,10 @@ struct Shown {
     problems: Vec<String>,
 }
 
-/// Plays all that are asked for, and prints what became of them.
+/// Plays all requested pairs and prints their results.
 ///
 /// # Errors
-/// If one could not be played; that a client failed is no error.
+/// If a pair could not be played. A client that fails is not an error.
 pub fn programs(options: &ProgramsOptions) -> Result<Outcome> {
     let is_asked_for = |&&(server, client): &&(Application, Client)| {
         options.server.is_none_or(|asked| asked == server)
@@ -176,7 +176,7 @@ impl Client {
         }
     }
 
-    /// A program in PATH or a file, and the Debian package that brings it.
+    /// The program in PATH or the file that the client needs, and the Debian package that contains it.
     fn needs(self) -> (&'static str, &'static str) {
         match self {
             Self::Curl | Self::Wget => (self.program(), self.name()),
@@ -192,7 +192,7 @@ impl Client {
         }
     }
 
-    /// Its command line for `file` of `service`. None of them tries a second time.
+    /// Adds the arguments that fetch `file` from `service`. They forbid the client to try a second time.
     fn arguments(self, command: &mut Command, service: SocketAddr, file: &str, received: &Path) {
         let url = format!("http://{service}/{file}");
         match self {
@@ -311,7 +311,7 @@ fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) 
     )
 }
 
-/// Reads the captures, and concludes.
+/// Judges the captures and sums up the run.
 fn judge(
     options: &Options,
     client: Client,
@@ -369,7 +369,8 @@ fn wait_for_moment(client: Client, process: &mut Process, received: &Path, lengt
     Ok(process.wait_until("get to the middle of its work", LIMIT, is_there)?)
 }
 
-/// Waits until node b says that it would continue whatever the client has begun; says why not, if it never does.
+/// Waits until node b reports that all connections of the client are protected. Returns a problem with the reasons if it never
+/// does.
 fn wait_for_protection(stage: &Stage, client: &mut Process) -> Option<String> {
     let mut reasons = BTreeMap::new();
     let is_protected = |_: &Process| {

@@ -1,37 +1,39 @@
-//! What is promised to connections at work: the stall is the detection, one round trip and little else, beyond what they wait anyway.
-//! The promise is for takeovers, and for claims of what a living wire gives up.
+//! The promise to connections at work: their stall is the detection, one round trip, and little more than their waits without a
+//! fault. The promise holds for takeovers, and for claims after a living wire gives way.
 
 use serde::Serialize;
 
 use super::durations::Durations;
 use crate::client::Spread;
 
-/// What a takeover or a claim may add to detection and round trip, in milliseconds.
+/// Time that a takeover or a claim may add to detection and round trip, in milliseconds.
 const ALLOWANCE_MS: f64 = 20.0;
 
-/// Linux's shortest retransmission timeout (TCP_RTO_MIN), in milliseconds. A claim follows a path that has lost what was under way, and
-/// nobody can make a client repeat that before its first timeout (docs/KERNEL.md).
+/// Linux's shortest retransmission timeout (TCP_RTO_MIN), in milliseconds. A claim follows a path that has lost the segments under way,
+/// and nothing makes a client repeat them before its first timeout (docs/KERNEL.md).
 const RETRANSMISSION_MS: f64 = 200.0;
 
-/// The promise, measured over the connections at work. In milliseconds.
+/// The promise, measured over the connections at work. All times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BusyStall {
-    /// 99th percentile of the stall less the detection of its run. The detection lasts until a takeover is declared or a claim begins.
+    /// 99th percentile of the stall minus the detection of its run. The detection lasts until a takeover is declared or a claim
+    /// begins.
     pub beyond_detection_p99_ms: f64,
-    /// 99th percentile of the longest waits without a fault: from when all were connected until 100 ms before it.
+    /// 99th percentile of the longest waits without a fault, measured from when all were connected until 100 ms before the fault.
     pub fault_free_gap_p99_ms: f64,
-    /// The emulated round trip; 0 without one, for that of the cables is some 0.1 ms.
+    /// The emulated round trip. 0 without an emulator: the cables' round trip is only about 0.1 ms.
     pub rtt_ms: f64,
     /// The client's first retransmission timeout, after a claim; 0 after a takeover.
     pub retransmission_ms: f64,
-    /// The sum of those three and of 20 ms.
+    /// The sum of `fault_free_gap_p99_ms`, `rtt_ms`, `retransmission_ms` and 20 ms.
     pub limit_ms: f64,
-    /// Whether the first is not above the limit.
+    /// Whether `beyond_detection_p99_ms` is at most `limit_ms`.
     pub kept: bool,
 }
 
 impl BusyStall {
-    /// What `durations` show at a round trip of `rtt_ms`; nothing if no such takeover or claim was seen.
+    /// The promise as measured by `durations`, with a round trip of `rtt_ms`. `None` if there was no takeover or claim for which
+    /// it holds.
     #[must_use]
     pub fn of(durations: &Durations, rtt_ms: f64) -> Option<Self> {
         let p99 = |values: &[f64]| Some(Spread::of(values.iter().copied())?.p99);
@@ -53,7 +55,7 @@ impl BusyStall {
         })
     }
 
-    /// One line for a person.
+    /// One line of text for a person.
     #[must_use]
     pub fn line(&self) -> String {
         format!(
@@ -82,7 +84,7 @@ mod tests {
         let at_bound = BusyStall::of(&durations, 20.0).unwrap();
         assert_eq!((at_bound.limit_ms, at_bound.kept), (45.0, true));
         assert!(!BusyStall::of(&durations, 19.0).unwrap().kept);
-        durations.beyond_detection[0] = 1000.0; // one in a hundred
+        durations.beyond_detection[0] = 1000.0; // One connection in a hundred.
         assert!(BusyStall::of(&durations, 20.0).unwrap().kept);
         assert!(!BusyStall::of(&durations, 0.0).unwrap().kept);
         durations.is_lossy = true; // a claim

@@ -11,9 +11,9 @@ use super::stage::Stage;
 use crate::net::address::{Endpoint, NODES, PREFIX_V4, PREFIX_V6};
 use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, batch};
 
-/// How long the router's neighbour entry for the VIP is wrong.
+/// Time for which the router's neighbour entry for the VIP is wrong.
 const MISLED: Duration = Duration::from_millis(100);
-/// Kernel settings that a daemon may have changed, as a kernel starts with them: below `/proc/sys/net`.
+/// Kernel settings below `/proc/sys/net` that a daemon may have changed, with their values after a boot.
 const SETTINGS: [(&str, &str); 7] = [
     ("ipv4/conf/all/arp_ignore", "0"),
     ("ipv4/conf/all/arp_announce", "0"),
@@ -24,9 +24,9 @@ const SETTINGS: [(&str, &str); 7] = [
     ("ipv4/tcp_migrate_req", "0"),
 ];
 
-/// Makes node `index`, whose power is off, what its kernel would be after a boot: no sockets, filters, rules, eBPF or
-/// state of a daemon; interfaces up with the node's own addresses, no routes to elsewhere; the server running. The cable
-/// is still pulled.
+/// Puts node `index`, whose power is off, into the state after a boot: no sockets, filters, rules, eBPF or
+/// state of a daemon; interfaces up with the node's own addresses; no routes to other networks; the server running. The cable
+/// stays pulled.
 ///
 /// # Errors
 /// Names the step that failed.
@@ -34,7 +34,7 @@ pub fn boot(stage: &mut Stage, index: usize) -> Result<()> {
     let node = &stage.network.nodes[index];
     forget(node, &["ss", "--kill", "--tcp", "--all"])?;
     forget(node, &["nft", "flush", "ruleset"])?;
-    // It is not there if the daemon was not yet attached.
+    // The qdisc does not exist if the daemon was not yet attached.
     let _ = run(node, &["tc", "qdisc", "del", "dev", INTERFACE, "clsact"])?;
     for command in commands(&stage.network.interfaces(index)) {
         forget(node, &command.split(' ').collect::<Vec<_>>())?;
@@ -56,18 +56,18 @@ pub fn boot(stage: &mut Stage, index: usize) -> Result<()> {
     stage.start_server(index)
 }
 
-/// The rest of the network configuration arrives.
+/// Completes the node's network configuration.
 ///
 /// # Errors
-/// What `ip` says.
+/// The error message of `ip`.
 pub fn configure(stage: &Stage, index: usize) -> Result<()> {
     Ok(stage.network.configure(index)?)
 }
 
-/// For a moment the router believes that the VIP is at node `index`; then it asks again.
+/// Makes the router send the VIP's packets to node `index` for a moment. Then the router resolves the VIP again.
 ///
 /// # Errors
-/// What `ip` says.
+/// The error message of `ip`.
 pub fn mislead_router(stage: &Stage, index: usize) -> Result<()> {
     let (vip, mac) = (stage.pair.service.ip(), NODES[index].mac_text());
     let router = Some(stage.network.router.name());
@@ -81,7 +81,7 @@ pub fn mislead_router(stage: &Stage, index: usize) -> Result<()> {
     Ok(())
 }
 
-/// What takes away all addresses, rules and routes, and gives the node's `interfaces` their own addresses again.
+/// Commands that remove all addresses, rules and routes, and give the node's `interfaces` their own addresses again.
 fn commands(interfaces: &[(&str, Endpoint)]) -> Vec<String> {
     let mut commands = Vec::new();
     for interface in interfaces.iter().map(|(interface, _)| interface).chain([&"lo"]) {
@@ -122,7 +122,7 @@ fn forget(node: &Netns, command: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` in `node`; what it said if it failed.
+/// Runs `command` in `node`. Returns its error message if it failed.
 fn run(node: &Netns, command: &[&str]) -> Result<Option<String>> {
     let output = node.command(command[0])?.args(&command[1..]).output();
     let output = output.with_context(|| format!("run {}", command[0]))?;

@@ -1,4 +1,4 @@
-//! One run or many, with a line for each, and the first failure told so that it can be played again.
+//! Plays one run or many. Prints a line for each, and the command that repeats the first failure.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -30,7 +30,7 @@ struct Summary {
 #[derive(Serialize)]
 struct FirstFailure {
     seed: u64,
-    /// Repeats this run alone.
+    /// The command that repeats this run alone.
     command: String,
 }
 
@@ -86,7 +86,7 @@ pub fn run(options: &Options) -> Result<Outcome> {
     })
 }
 
-/// Prints that what `options` ask for cannot happen, and why.
+/// Prints that the case of `options` cannot happen, and why.
 ///
 /// # Errors
 /// If stdout is gone.
@@ -102,7 +102,7 @@ pub fn except(options: &Options, reason: &str) -> Result<Outcome> {
     Ok(Outcome::Held)
 }
 
-/// Adds the findings to what a run has left in `directory`; of many runs only those that failed stay.
+/// Adds the findings to the files of a run in `directory`. With several runs, keeps only the files of runs that failed.
 fn keep(options: &Options, directory: &Path, facts: &Facts, report: &Report) -> Result<()> {
     let failed = |what: &str| format!("{what} {}", directory.display());
     if options.repeat > 1 && report.ok {
@@ -134,7 +134,7 @@ fn print(options: &Options, summary: &Summary) -> Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// The command that plays the run with `seed` alone.
+/// The command that plays only the run with `seed`.
 fn command(options: &Options, seed: u64) -> String {
     let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
         value().map_or_else(String::new, |value| value.get_name().to_owned())
@@ -202,7 +202,7 @@ fn command(options: &Options, seed: u64) -> String {
     command + " --keep /tmp/steadfast-crash"
 }
 
-/// Says on stderr how far it is: a bar at a terminal, else a line for each run.
+/// Shows the progress on stderr: a bar at a terminal, else a line for each run.
 struct Narrator {
     bar: Option<ProgressBar>,
 }

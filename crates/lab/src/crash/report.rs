@@ -1,4 +1,4 @@
-//! What a run, or all runs of a command, have found: the JSON that scripts rely on.
+//! The report of one run, or of all runs of a command. Scripts rely on its JSON.
 
 use proto::Instant;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use crate::emulator::{Passed, Way};
 use crate::judge::Finding;
 use crate::node::Application;
 
-/// How many failures and violations are printed one by one.
+/// Maximum number of failures and violations that are printed one by one.
 const SHOWN: usize = 20;
 
 /// The findings. Durations are over all connections of all runs.
@@ -26,9 +26,9 @@ pub struct Report {
     workload: Workload,
     server: Application,
     fault: Fault,
-    /// The node that it hit; of the first run.
+    /// The node that the fault hit in the first run.
     node: Option<Target>,
-    /// What broke the path, with cut-service-path.
+    /// How the path was broken, with cut-service-path.
     #[serde(skip_serializing_if = "Option::is_none")]
     how: Option<PathFault>,
     links: u8,
@@ -39,7 +39,7 @@ pub struct Report {
     ipv6: bool,
     #[serde(flatten)]
     way: Way,
-    /// Of the first run.
+    /// Seed of the first run.
     pub seed: u64,
     bytes_expected: u64,
     bytes_received: u64,
@@ -48,54 +48,56 @@ pub struct Report {
     connections_survived: usize,
     /// Connections for which node b spoke in the end, as captured.
     connections_taken_over: u64,
-    /// What cannot happen or cannot be masked, and why.
+    /// Cases that cannot happen or cannot be masked, and why.
     exceptions: Vec<Exception>,
-    /// Those of them whose last request was refused, since it must not be executed again, or cannot.
+    /// Exceptions that are connections whose last request was refused, because it must not or cannot be executed again.
     connections_refused: usize,
     /// RSTs, in either direction, as captured at the client.
     resets_seen: u64,
-    /// Those, the first few.
+    /// The first few of these RSTs.
     resets: Vec<Finding>,
-    /// What broke the judge's rules, the first few.
+    /// The first few violations of the judge's rules.
     violations: Vec<Finding>,
     violations_more: u64,
-    /// What the captures cannot prove, and why.
+    /// Claims that the captures cannot prove, and why.
     unproven: Vec<String>,
     /// The client's longest wait for a byte around the fault.
     stall_ms: Option<Spread>,
     /// The same around the event after the fault: a return, an agent's death.
     second_stall_ms: Option<Spread>,
-    /// From the fault (with --then-power-off: the power failure) to the declaration; none without a takeover.
+    /// From the fault (with --then-power-off: the power failure) to the declaration of a takeover or the beginning of a claim.
+    /// `None` without either.
     detection_ms: Option<Spread>,
     /// From the declaration until a connection could go on.
     takeover_ms: Option<Spread>,
-    /// From the last declaration of each run until its first connection could go on; the longest.
+    /// Longest time over all runs from the last declaration of a run until its first connection could go on.
     first_live_ms: Option<f64>,
-    /// The part of the stall after that; 0 if the client's wait was over before, because bytes were still on the way.
+    /// The part of the stall after the connection could go on. 0 if the wait ended earlier, because bytes were still on the way.
     restart_gap_ms: Option<Spread>,
-    /// The longest wait of any connection before the fault; none if all waits were too short to be remembered.
+    /// The longest wait of any connection before the fault. `None` if all waits were too short to be remembered.
     baseline_gap_ms: Option<f64>,
-    /// Whether connections at work waited no longer than is promised; none without a takeover, or a claim of what a living wire gives up.
+    /// Whether connections at work waited no longer than promised. `None` without a takeover, or a claim after a living wire gave
+    /// way.
     busy_stall: Option<BusyStall>,
-    /// After a return of a node: from its first heartbeat to the first segment that it forwarded, as captured; over returns.
+    /// From a returning node's first heartbeat to the first segment that it forwarded, as captured. Over all returns.
     integration_ms: Option<Spread>,
-    /// The longest wait of any connection from the return until the pair was whole again; over returns.
+    /// The longest wait of any connection from the return until the pair was whole again. Over all returns.
     integration_gap_ms: Option<Spread>,
     /// The rounds, with --rounds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rounds: Vec<RoundReport>,
-    /// The log just before the fault of each run that is about its limit.
+    /// The log just before the fault, for each run that tests the log's limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     log_at_fault: Vec<LogAtFault>,
-    /// How often who speaks has changed since the fault; of all runs.
+    /// Number of times the speaking node has changed since the fault, over all runs.
     role_changes: u64,
     /// Connections that were under way when the fault hit.
     connections_at_fault: usize,
-    /// Connections that still were at the event after the fault; only they show that it changes nothing.
+    /// Connections still under way at the event after the fault. Only they show that it changes nothing.
     connections_at_second: usize,
-    /// What the daemons did not do, or did without reason, the first few.
+    /// The first few things that the daemons failed to do, or did without reason.
     problems: Vec<String>,
-    /// Why connections did not survive, the first few.
+    /// The first few reasons why connections did not survive.
     failures: Vec<String>,
     captures: Vec<Capture>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,12 +110,12 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 struct Exception {
     reason: String,
-    /// Connections, or runs that were not made.
+    /// Number of connections, or of runs that were not made.
     count: u64,
 }
 
 impl Report {
-    /// What `facts` of one run show.
+    /// The report of one run from its `facts`.
     #[must_use]
     pub fn new(options: &Options, seed: u64, facts: &Facts) -> Self {
         let Facts { client, verdict, .. } = facts;
@@ -180,7 +182,7 @@ impl Report {
         report
     }
 
-    /// Nothing was played, for `reason`.
+    /// The report if nothing was played, for `reason`.
     #[must_use]
     pub fn exception(options: &Options, seed: u64, reason: &str) -> Self {
         let reason = reason.to_owned();
@@ -243,7 +245,7 @@ impl Report {
         }
     }
 
-    /// A run in which nothing was at stake, or in which nothing was seen of what must follow, shows nothing.
+    /// Adds a problem if the run shows nothing: no connection was under way, or the required event did not happen.
     fn look_for_emptiness(&mut self, sequel: Sequel) {
         let must_take_over = match sequel {
             Sequel::Takeover | Sequel::TakeoverOfSome => !self.baseline,
@@ -281,14 +283,14 @@ impl Report {
         self.durations.add(other.durations);
         self.rounds.extend(other.rounds);
         self.log_at_fault.extend(other.log_at_fault);
-        // A missing one is less than any.
+        // `None` is less than any value.
         if other.first_live_ms > self.first_live_ms {
             self.first_live_ms = other.first_live_ms;
         }
         self.conclude();
     }
 
-    /// One line for a person.
+    /// One line of text for a person.
     #[must_use]
     pub fn line(&self) -> String {
         let stall = self.stall_ms.map_or_else(
@@ -316,7 +318,7 @@ impl Report {
         )
     }
 
-    /// Everything for a person.
+    /// The whole report as text for a person.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = self.line();
@@ -356,7 +358,7 @@ impl Report {
         text
     }
 
-    /// That connections at work waited longer than is promised is a problem; what was not measured did.
+    /// Adds a problem if connections at work waited longer than promised, or if their waits were not measured.
     pub fn expect_short_stall(&mut self) {
         if self.busy_stall.is_none_or(|busy| !busy.kept) {
             self.problems
@@ -390,7 +392,7 @@ impl Report {
     }
 }
 
-/// Adds as many as are shown, and tells how many are not.
+/// Adds items of `more` up to the maximum. Returns the number of items left out.
 fn append<T>(list: &mut Vec<T>, more: Vec<T>) -> u64 {
     let room = SHOWN.saturating_sub(list.len()).min(more.len());
     let left_out = more.len() - room;
@@ -398,7 +400,7 @@ fn append<T>(list: &mut Vec<T>, more: Vec<T>) -> u64 {
     left_out as u64
 }
 
-/// The stall in its parts, for each connection.
+/// The parts of the stall, for each connection.
 fn durations(options: &Options, facts: &Facts) -> Durations {
     let felt = Felt {
         client: &facts.client,

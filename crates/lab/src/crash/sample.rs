@@ -8,18 +8,18 @@ use proto::Instant;
 use super::play::play;
 use super::{Options, Workload, preflight};
 
-/// When connections were live after their primary was declared dead, in milliseconds.
+/// Times from the declaration of the primary's death until connections were live, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// The first one.
+    /// Time until the first connection was live.
     pub first_live_ms: f64,
-    /// The last one.
+    /// Time until the last connection was live.
     pub last_live_ms: f64,
-    /// How many there were.
+    /// Number of restored connections.
     pub restored: u64,
 }
 
-/// A busy connection: about three seconds.
+/// Rate and size of a busy download. It takes about three seconds.
 const RATE_MBIT: f64 = 1000.0;
 const MEGABYTES: u32 = 350;
 
@@ -30,7 +30,7 @@ const MEGABYTES: u32 = 350;
 pub fn sample(workload: Workload, connections: u32, seed: u64, steadfast: Option<PathBuf>) -> Result<Sample> {
     let mut options = Options::single(workload, connections, seed, steadfast);
     if workload == Workload::Download {
-        // At full speed one connection would be over before the fault.
+        // At full speed the download of one connection would end before the fault.
         options.way.rate_mbit = Some(RATE_MBIT);
         options.megabytes = Some(MEGABYTES);
     }

@@ -1,4 +1,4 @@
-//! Everything that stands when the curtain rises: network, servers, daemons, captures.
+//! The surroundings of a run, set up before the clients connect: network, servers, daemons, captures.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -24,31 +24,34 @@ use crate::node::{
 use crate::teardown::{Resource, Teardown};
 use crate::witness::{self, Witness};
 
-/// What operators of redis are shown.
+/// The example state-sync hook for redis that the packages contain.
 const STATE_SYNC: &str = include_str!("../../../../packaging/examples/redis-state-sync");
-/// Where runs put their files: in memory, so that captures cost little.
+/// Parent directory of the runs' files. It is in memory, so that captures cost little.
 const MEMORY: &str = "/dev/shm";
-/// Detection in 80 ms: with the takeover below the clients' smallest retransmission timeout (200 ms).
+/// Heartbeat interval in milliseconds. With [`MISSED`], detection takes 80 ms, so that detection and takeover together stay below
+/// the clients' smallest retransmission timeout (200 ms).
 const HEARTBEAT_MS: u32 = 20;
+/// Missing heartbeats in a row that count as death.
 const MISSED: u32 = 4;
-/// What is seen of an agent that comes back must not depend on how long a busy machine takes to start it.
+/// The daemons' `agent_timeout_ms` where agents are restarted. Long, so that the result does not depend on how fast a busy
+/// machine starts an agent.
 const AGENT_TIMEOUT_MS: u32 = 5_000;
-/// File in the run's directory that says when a node's fence command started.
+/// File in the run's directory that records when each fence command started.
 const FENCE_JOURNAL: &str = "fences";
-/// Where a server has workers, two, so that one can die.
+/// Number of worker processes, if the server has workers. Two, so that one can die.
 const WORKERS: u32 = 2;
 
-/// A run's surroundings. What is declared first is dropped first: processes before the network they live in.
+/// A run's surroundings. The fields are dropped in order of declaration: processes before the network in which they run.
 pub struct Stage {
     /// The daemons of node a and b; `None` without steadfast.
     pub agents: Option<[Agent; 2]>,
     /// The servers of node a and b.
     pub servers: [Server; 2],
-    /// How often one was started again.
+    /// Number of times a server was started again.
     server_starts: u32,
     application: Application,
     content: Content,
-    /// tcpdump at every point.
+    /// A tcpdump at each capture point.
     pub captures: Captures,
     /// The way to the client, if it is emulated.
     pub emulator: Option<Emulator>,
@@ -56,9 +59,9 @@ pub struct Stage {
     _witness: Option<Witness>,
     /// The network.
     pub network: Topology,
-    /// What the nodes agree on.
+    /// The configuration that both nodes share.
     pub pair: Pair,
-    /// Where the run's files are.
+    /// The directory of the run's files.
     pub directory: PathBuf,
 }
 
@@ -121,22 +124,22 @@ impl Stage {
     /// The agent of node `index`.
     ///
     /// # Errors
-    /// If this is played without steadfast.
+    /// If the run is without steadfast.
     pub fn agent(&self, index: usize) -> Result<&Agent> {
         let agents = self.agents.as_ref();
         Ok(&agents.context("there are no agents without steadfast")?[index])
     }
 
-    /// The same, to be waited for.
+    /// The agent of node `index`, mutable, so that its end can be awaited.
     ///
     /// # Errors
-    /// If there are none.
+    /// If the run is without steadfast.
     pub fn agent_mut(&mut self, index: usize) -> Result<&mut Agent> {
         let agents = self.agents.as_mut();
         Ok(&mut agents.context("there are no agents without steadfast")?[index])
     }
 
-    /// Why a new client is not served, if it is not.
+    /// Connects a new client from the router. Returns why the service does not serve it, or `None` if it does.
     ///
     /// # Errors
     /// If the router's namespace cannot be entered.
@@ -144,18 +147,18 @@ impl Stage {
         greet(&self.network.router, options.application(), self.pair.service)
     }
 
-    /// What the agent of node `index` says of itself.
+    /// The status that the agent of node `index` reports.
     ///
     /// # Errors
-    /// If there is none or it does not answer.
+    /// If there is no agent or it does not answer.
     pub fn status(&self, index: usize) -> Result<Status> {
         self.agent(index)?.status(&self.network.nodes[index])
     }
 
-    /// The nodes that a fence command was to turn off, and when each command started, in order of time.
+    /// For each fence command, in order of time: the node that it was to turn off, and when the command started.
     ///
     /// # Errors
-    /// If the journal of the commands is garbled.
+    /// If the fence journal is garbled.
     pub fn fenced(&self) -> Result<Vec<(usize, Instant)>> {
         let node = |name: &str| {
             let is_it = |node: &Netns| node.name() == name;
@@ -177,28 +180,28 @@ impl Stage {
         epoch(0).max(epoch(1))
     }
 
-    /// Has node `index` do what an operator's command says.
+    /// Runs an operator's command on node `index`.
     ///
     /// # Errors
-    /// If it does not.
+    /// If the command fails.
     pub fn order(&self, index: usize, command: &[&str]) -> Result<()> {
         self.agent(index)?.order(&self.network.nodes[index], command)
     }
 
-    /// Starts the agent of node `index` again, once it has ended.
+    /// Starts the agent of node `index` again. The earlier agent must have ended.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the agent cannot be started.
     pub fn start_agent(&mut self, index: usize) -> Result<()> {
         let agents = self.agents.as_mut();
         let agents = agents.context("there are no agents without steadfast")?;
         agents[index].start_again(&self.network.nodes[index], &self.directory)
     }
 
-    /// Starts the server of node `index` again, once it has ended.
+    /// Starts the server of node `index` again. The earlier server must have ended.
     ///
     /// # Errors
-    /// If it does not start or does not listen.
+    /// If the server does not start or does not listen.
     pub fn start_server(&mut self, index: usize) -> Result<()> {
         self.server_starts += 1;
         let (name, number) = (self.application.name(), self.server_starts);
@@ -210,13 +213,13 @@ impl Stage {
     }
 }
 
-/// Where the files of `run` stay, if they shall.
+/// The directory in which the files of `run` are kept, if they are kept (`--keep`).
 #[must_use]
 pub fn kept(options: &Options, run: &str) -> Option<PathBuf> {
     options.keep.as_ref().map(|keep| keep.join(run))
 }
 
-/// Makes the directory where the files of `run` go.
+/// Creates the directory for the files of `run`.
 fn directory(options: &Options, run: &str, teardown: &Teardown) -> Result<PathBuf> {
     let directory = if let Some(keep) = kept(options, run) {
         std::path::absolute(keep)?
@@ -229,7 +232,7 @@ fn directory(options: &Options, run: &str, teardown: &Teardown) -> Result<PathBu
     Ok(directory)
 }
 
-/// Who decides which node may speak, with what runs for it.
+/// The arbiter that decides which node may speak, and the etcd members that are started for it, if any.
 fn arbiter(
     options: &Options,
     network: &Topology,
@@ -272,7 +275,7 @@ fn plan(options: &Options) -> Plan {
     }
 }
 
-/// The addresses of node `index`, one for each of its networks, the service's first.
+/// The addresses of node `index`, one for each of its networks. The service's network comes first.
 fn addresses(options: &Options, network: &Topology, index: usize) -> Vec<IpAddr> {
     let address = |node: Endpoint| match options.ipv6 {
         true => IpAddr::V6(node.v6),
@@ -322,7 +325,8 @@ fn pair(
     })
 }
 
-/// The program that copies redis' state to a node that comes back, in `directory`, if it is to be copied.
+/// Writes the program that copies redis' state to a returning node into `directory`. Returns its path, or `None` if this run
+/// needs no copy.
 fn state_sync(options: &Options, directory: &Path) -> Result<Option<PathBuf>> {
     if options.policy != Policy::Replica || options.rounds.is_none() || options.without_state_sync {
         return Ok(None);
@@ -334,7 +338,7 @@ fn state_sync(options: &Options, directory: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(path))
 }
 
-/// Starts both daemons; with `copies`, each from a file of its own, which can be replaced.
+/// Starts both daemons. With `copies`, each runs from its own copy of the program, so that an upgrade can replace the file.
 fn agents(
     pair: &Pair,
     copies: bool,

@@ -1,4 +1,4 @@
-//! How each fault is done.
+//! Injects faults.
 
 use std::time::Duration;
 
@@ -14,9 +14,11 @@ use crate::clock::monotonic;
 use crate::net::INTERFACE;
 use crate::process;
 
+/// Time limit for a node's processes to be dead after they are killed.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Lets what `options` ask for happen to `target`. Returns the moment before. Of the agents of both nodes only the first is hit.
+/// Injects the fault of `options` into `target`. Returns the moment before. If the agents of both nodes are the target, only the
+/// first is hit here.
 ///
 /// # Errors
 /// If something cannot be killed, cut or removed.
@@ -53,10 +55,10 @@ pub fn strike(stage: &Stage, options: &Options, target: Target) -> Result<Instan
     }
 }
 
-/// Has node `index` hand over, or give up its part. Returns the moment before.
+/// Orders a handover or a drain from node `index`. Returns the moment before.
 ///
 /// # Errors
-/// If it does not.
+/// If the command fails.
 pub fn by_plan(stage: &Stage, fault: Fault, index: usize) -> Result<Instant> {
     let moment = monotonic();
     match fault {
@@ -69,8 +71,8 @@ pub fn by_plan(stage: &Stage, fault: Fault, index: usize) -> Result<Instant> {
     Ok(moment)
 }
 
-/// Turns off the power of node `index`: its cable is cut, then every process is killed, but the captures (which watch
-/// from outside), and its server if it shall return frozen. Returns the moment before the cut.
+/// Turns off the power of node `index`: its cable is cut, then every process is killed. The captures are spared, because they
+/// watch from outside; the server is spared if it is to return frozen. Returns the moment before the cut.
 ///
 /// # Errors
 /// If the cable cannot be cut or a process cannot be killed.
@@ -92,10 +94,10 @@ pub fn power_off(stage: &Stage, index: usize, returning: Returning) -> Result<In
     Ok(moment)
 }
 
-/// Kills the agent of node `index`, and nothing else: its keeper lives on. Returns the moment before.
+/// Kills only the agent of node `index`. Its keeper lives on. Returns the moment before.
 ///
 /// # Errors
-/// If it cannot be killed.
+/// If the agent cannot be killed.
 pub fn kill_agent(stage: &Stage, index: usize) -> Result<Instant> {
     let moment = monotonic();
     stage.agent(index)?.kill()?;
@@ -120,7 +122,7 @@ fn crash_worker(stage: &Stage) -> Result<Instant> {
     Ok(moment)
 }
 
-/// As an administrator's script or another network tool would do it.
+/// Removes the clsact qdisc with its filters, as an administrator's script or another network tool would.
 fn flush_tc(stage: &Stage, target: Target) -> Result<Instant> {
     for &index in target.nodes() {
         let bare = hooks_without_filter(stage, index)?;
@@ -133,10 +135,10 @@ fn flush_tc(stage: &Stage, target: Target) -> Result<Instant> {
     Ok(moment)
 }
 
-/// Where the service interface of node `index` has no filter of eBPF.
+/// The hooks of the service interface of node `index` that have no eBPF filter.
 ///
 /// # Errors
-/// If tc does not tell.
+/// If tc fails.
 pub fn hooks_without_filter(stage: &Stage, index: usize) -> Result<Vec<&'static str>> {
     let mut bare = Vec::new();
     for hook in ["ingress", "egress"] {

@@ -1,4 +1,4 @@
-//! What the clients are asked to do, and when the fault hits.
+//! The work of the clients, and the moment of the fault.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,38 +11,39 @@ use crate::client::{Plan, Until, Workload as ClientWorkload};
 use crate::emulator::Way;
 use crate::node::AtLimit;
 
-/// Content of small requests, and of each exchange of an idle connection; the README promises at least 1 KB.
+/// Content bytes of a small request, and of each exchange of an idle connection. The README promises at least 1 KB.
 const SMALL: u64 = 1024;
-/// How long a download or an upload shall last; and if more than one thing happens.
+/// Intended duration of a download or an upload, in seconds. The long one is for faults that have more than one event.
 const DURATION_S: f64 = 3.0;
 const DURATION_LONG_S: f64 = 5.0;
-/// How long one file of a download in rounds shall last.
+/// Intended duration of one file of a download in rounds, in seconds.
 const FILE_S: f64 = 0.3;
-/// How much longer the clients may take for each round.
+/// Additional time limit of the clients for each round.
 const ROUND_DEADLINE: Duration = Duration::from_secs(20);
-/// What two cores carry with captures, clients that check, and the wire, in bytes/s.
+/// Throughput of two cores that also run captures, clients that check every byte, and the wire, in bytes/s.
 const MACHINE_HTTP: f64 = 400e6;
-/// What is sent is written to files, and most of it twice.
+/// The same for stored requests, in bytes/s. The server writes the content to files, and most of it twice.
 const MACHINE_STORE: f64 = 200e6;
-/// Two servers and their clients work on every byte.
+/// The same with a replica, in bytes/s. Two servers and their clients process every byte.
 const MACHINE_REPLICA: f64 = 150e6;
-/// Headers and a few retransmissions use some of a limited rate.
+/// Share of a limited rate that carries content. Headers and a few retransmissions use the rest.
 const GOODPUT: f64 = 0.9;
-/// What a connection gets in a way with losses: MSS / RTT · C / √p (Mathis et al. 1997, C = 1.2).
+/// Throughput of a connection on a path with losses: MSS / RTT · C / √p (Mathis et al. 1997, C = 1.2). MSS in bytes.
 const MSS: f64 = 1448.0;
 const MATHIS: f64 = 1.2;
-/// The fault hits a transfer after this share of its bytes.
+/// Share of a transfer's bytes after which the fault hits.
 const SHARE: std::ops::Range<f64> = 0.15..0.3;
-/// The fault hits requests and idle connections after so many milliseconds.
+/// Time after which the fault hits requests and idle connections, in milliseconds.
 const QUIET_MS: std::ops::Range<u64> = 500..700;
-/// Points of all connections' timelines together.
+/// Maximum number of points of all connections' timelines together.
 const TIMELINE_POINTS_MAX: usize = 50_000;
-/// Of so many connections at work what they receive is hashed. With hundreds the hashes would take the CPU that the connections wait for,
-/// and the stall would be the client's own.
+/// Maximum number of connections at work whose received bytes are hashed. With hundreds, the hashes would take the CPU time that
+/// the connections wait for, and the client itself would cause the stall.
 const HASHED_MAX: usize = 64;
-/// How long any connection may take: many times what is expected, also on a busy machine, so that it ends what hangs.
+/// Time limit for a connection. Many times the expected duration, also on a busy machine, so that it ends only connections that
+/// hang.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Without steadfast a connection may hang for ever, and that need not be waited for.
+/// Time limit for a connection without steadfast. Such a connection may hang for ever, so a short limit saves time.
 const BASELINE_DEADLINE: Duration = Duration::from_secs(12);
 
 /// The work of one run.
@@ -54,17 +55,17 @@ pub struct Work {
     pub moment: Moment,
 }
 
-/// When the fault hits, counted from when every connection flows.
+/// When the fault hits, counted from when every connection has begun to transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
-    /// When so many content bytes have come or have been confirmed.
+    /// When this many content bytes have been received or confirmed.
     AtBytes(u64),
-    /// After so long.
+    /// After this time.
     After(Duration),
 }
 
 impl Work {
-    /// What `options` ask for, with the chances of `seed`, at `server`.
+    /// The work that `options` describe, at `server`. `seed` decides the random choices.
     #[must_use]
     pub fn new(options: &Options, seed: u64, server: SocketAddr) -> Self {
         let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -78,7 +79,7 @@ impl Work {
         let before = idle * Plan::IDLE_SIZE;
         let at_share = |share: f64| Moment::AtBytes(before + (each as f64 * busy as f64 * share) as u64);
         let (workload, moment) = match options.workload {
-            // One file after the other: a connection is protected again from its next request on.
+            // Many small files in sequence, because a connection is protected again only from its next request on.
             Workload::Download if options.rounds.is_some() => {
                 let seconds = total as f64 / duration(options);
                 let size = (seconds * FILE_S / busy as f64) as u64;
@@ -95,12 +96,12 @@ impl Work {
                 ClientWorkload::Download { bytes: each },
                 at_share(chance.random_range(SHARE)),
             ),
-            // It is read back, so each byte passes twice; the fault hits while it is written.
+            // The value is read back, so each byte passes twice. The fault hits during the write.
             Workload::Upload => (
                 ClientWorkload::Upload { bytes: each / 2 },
                 at_share(chance.random_range(SHARE) / 2.0),
             ),
-            // As an upload.
+            // Read back like an upload.
             Workload::Post => (
                 ClientWorkload::Post {
                     bytes: each / 2,
@@ -132,7 +133,7 @@ impl Work {
         Self { plan, moment }
     }
 
-    /// The content that a file server must have: `(seed, length)` of each file.
+    /// The files that a file server must have: `(seed, length)` of each.
     #[must_use]
     pub fn files(&self) -> Vec<(u64, u64)> {
         let length = match self.plan.workload {
@@ -171,7 +172,7 @@ fn machine(options: &Options) -> f64 {
     }
 }
 
-/// What all connections together will get of a `machine`, roughly, in bytes/s.
+/// Approximate throughput of all connections together, in bytes/s. `machine` is the limit of the machine.
 fn throughput(machine: f64, way: Way, connections: u32) -> f64 {
     let rate = way
         .rate_mbit

@@ -1,4 +1,4 @@
-//! One direction of the emulated way: frames in, the link's verdict, frames out when their time has come.
+//! One direction of the emulated way: receive frames, ask the link for a verdict, send frames when they are due.
 
 use std::cmp::{Ordering as Order, Reverse};
 use std::collections::BinaryHeap;
@@ -17,25 +17,25 @@ use sim::link::{Link, Verdict};
 
 use crate::clock::monotonic;
 
-/// Frames taken in before looking whether others are due.
+/// Maximum number of frames that are received before due frames are sent.
 const BATCH: usize = 64;
-/// How long a thread sleeps at most, so that it notices that it shall end.
+/// Maximum sleep of a thread, so that it notices a request to end.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// What one direction did with the packets it got; a segment that is not cut yet counts as its packets.
+/// Counters of one direction. A segment that is not cut yet counts as the packets that it will be cut into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Passed {
-    /// Sent on.
+    /// Packets that were delivered.
     pub packets: u64,
-    /// Sent on, in bytes on the cable.
+    /// Delivered bytes, as they are on the cable.
     pub bytes: u64,
-    /// Lost by chance, as asked for.
+    /// Packets lost at random, as configured.
     pub lost: u64,
-    /// Dropped because the queue before the limited rate was full.
+    /// Packets dropped because the queue before the limited rate was full.
     pub queue_full: u64,
-    /// Frames that the emulator itself could not keep up with: not asked for.
+    /// Frames dropped because the emulator was too slow. These losses are not intended.
     pub overrun: u64,
-    /// By how much the latest frame came too late, in microseconds: the machine was busy with something else.
+    /// Largest delay of a frame beyond its due time, in microseconds. A busy machine causes such delays.
     pub late_us_max: u64,
 }
 
@@ -46,22 +46,22 @@ pub struct Direction {
     to: Arc<PacketSocket>,
     flight: BinaryHeap<Reverse<Flight>>,
     taken: u64,
-    /// Where a frame is received, so that each is kept in no more memory than it needs.
+    /// Receive buffer. Frames are copied from here, so that a queued frame takes no more memory than its length.
     arrival: Vec<u8>,
     spare: Vec<Vec<u8>>,
     passed: Passed,
 }
 
-/// A frame on its way, ordered by when it arrives.
+/// A frame on its way, ordered by its arrival time.
 struct Flight {
     at: Instant,
-    /// Frames that arrive at the same time keep their order.
+    /// Sequence number, so that frames with equal arrival times keep their order.
     number: u64,
     frame: Vec<u8>,
 }
 
 impl Direction {
-    /// From one socket to the other, as `link` decides.
+    /// Carries frames from one socket to the other as `link` decides.
     pub fn new(link: Link, from: Arc<PacketSocket>, to: Arc<PacketSocket>) -> Self {
         Self {
             link,
@@ -78,11 +78,11 @@ impl Direction {
     /// Carries frames until `stop`.
     ///
     /// # Errors
-    /// What a socket says, other than that an interface is down.
+    /// Errors of a socket, except that its interface is down.
     pub fn carry(mut self, stop: &AtomicBool) -> Result<Passed> {
         // The default, 50 µs, would be added to every delay.
         set_timerslack(1).context("PR_SET_TIMERSLACK")?;
-        // A cable does not wait for a CPU.
+        // A real cable does not wait for a CPU.
         linux::process::take_precedence().context("raise the emulator's priority")?;
         while !stop.load(Ordering::Relaxed) {
             self.send_due()?;
@@ -116,7 +116,7 @@ impl Direction {
         Ok(())
     }
 
-    /// False if there was nothing to take.
+    /// Receives up to [`BATCH`] frames. False if there was none.
     fn take_in(&mut self) -> Result<bool> {
         for count in 0..BATCH {
             let arrived = unless_down(self.from.receive(&mut self.arrival), None);
@@ -154,7 +154,7 @@ impl Direction {
         self.flight.push(Reverse(Flight { at, number, frame }));
     }
 
-    /// Until a frame comes or is due.
+    /// Sleeps until a frame arrives or is due.
     fn sleep(&self) -> Result<()> {
         let due = self.flight.peek().map(|Reverse(next)| next.at.since(monotonic()));
         let limit = due.map_or(SLEEP_MAX, |due| due.min(SLEEP_MAX));
@@ -166,7 +166,7 @@ impl Direction {
     }
 }
 
-/// An interface that is down passes nothing; that is no failure of the emulator.
+/// Turns "the interface is down" into `nothing`: such an interface passes no frames, and the emulator has not failed.
 fn unless_down<T>(result: std::io::Result<T>, nothing: T) -> std::io::Result<T> {
     match result {
         Err(error) if error.kind() == std::io::ErrorKind::NetworkDown => Ok(nothing),

@@ -1,13 +1,13 @@
-//! The way between client and router: a round-trip time, a rate and a loss, decided by the simulator's own link.
+//! The way between client and router, with a round-trip time, a rate and a loss. The simulator's [`Link`] decides about each frame.
 //!
 //! ```text
 //!  client ── [client]  Direction: Link  [router] ── router       [..]: packet sockets in the namespace `wan`
 //!                ◀──── Direction: Link ────
 //! ```
 //!
-//! **Segments.** Frames are carried as the hosts hand them out, which may be TCP segments of 64 KB that are not yet cut
-//! (that is what makes several Gbit/s possible). A rate counts the bytes that they are on a cable. A loss would take all of
-//! such a segment at once, which no cable does: with a loss the hosts are told to send single packets.
+//! **Segments.** The emulator carries frames as the hosts send them. These may be TCP segments of up to 64 KB that are not cut
+//! yet, which makes several Gbit/s possible. The rate counts the bytes that such a segment has on a cable. A loss would drop the
+//! whole segment at once, which no cable does. So with a loss, the hosts are told to send single packets.
 
 mod direction;
 
@@ -41,9 +41,9 @@ pub struct Way {
     pub loss_percent: Option<f64>,
 }
 
-/// The queue before a limited rate holds what arrives in one round trip, and in no less than this.
+/// Minimum length of the queue before a limited rate, in time. The queue otherwise holds one round trip.
 const QUEUE_TIME_MIN: Duration = Duration::from_millis(50);
-/// Two of the largest segments, so that a slow way can be passed at all.
+/// Minimum size of that queue, in bytes: two of the largest segments. A smaller queue could drop every segment on a slow way.
 const QUEUE_BYTES_MIN: usize = 128 << 10;
 
 impl Way {
@@ -59,7 +59,7 @@ impl Way {
         self.loss_percent.is_some_and(|percent| percent > 0.0)
     }
 
-    /// One direction of it.
+    /// The link's configuration for one direction.
     fn link(&self) -> LinkConfig {
         let rtt = Duration::from_secs_f64(self.rtt_ms.unwrap_or(0.0) / 1e3);
         let rate_bits_per_s = self.rate_mbit.map(|mbit| (mbit * 1e6).round() as u64);
@@ -102,7 +102,7 @@ fn percent(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Two threads that carry packets, one for each direction. Dropped, they end.
+/// Two threads that carry packets, one per direction. Dropping this value ends them.
 #[derive(Debug)]
 pub struct Emulator {
     stop: Arc<AtomicBool>,
@@ -110,10 +110,10 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Joins the two interfaces in the namespace `wan` by `way`. Losses are drawn from `seed`.
+    /// Connects the two interfaces in the namespace `wan` as `way` describes. Losses are drawn from `seed`.
     ///
     /// # Errors
-    /// If a packet socket or a thread cannot be had.
+    /// If a packet socket or a thread cannot be created.
     pub fn start(wan: &Netns, way: Way, seed: u64) -> Result<Self> {
         let open = |interface| wan.run(|| PacketSocket::open(interface));
         let client = Arc::new(open(WAN_CLIENT_INTERFACE)??);
@@ -124,7 +124,7 @@ impl Emulator {
         };
         let ways = [
             ("to the router", &client, &router, seed),
-            // Another sequence of chances than the first direction's.
+            // A different random sequence than that of the first direction.
             ("to the client", &router, &client, !seed),
         ];
         for (name, from, to, seed) in ways {
@@ -144,10 +144,10 @@ impl Emulator {
         Ok(emulator)
     }
 
-    /// Ends both threads and tells what they have passed on, to the router and to the client.
+    /// Ends both threads and returns their counters: towards the router, then towards the client.
     ///
     /// # Errors
-    /// What ended a thread before.
+    /// If a thread has failed.
     pub fn finish(mut self) -> Result<[Passed; 2]> {
         self.stop.store(true, Ordering::Relaxed);
         let mut passed = [Passed::default(); 2];

@@ -1,4 +1,4 @@
-//! Which figures there are, from which scenario each is drawn, and how.
+//! The catalogue of figures: each with its scenario and its drawing function.
 
 use super::chart::{Panel, Place};
 use super::plot::flows::{self, Marks};
@@ -8,23 +8,23 @@ use super::scenario::Scenario;
 
 /// A figure of the thesis, or one like it.
 pub struct Entry {
-    /// Its name on the command line.
+    /// The figure's name on the command line.
     pub name: &'static str,
-    /// What it shows.
+    /// The figure's title.
     pub title: &'static str,
-    /// The scenario it is drawn from.
+    /// The scenario that the figure is drawn from.
     pub scenario: &'static str,
-    /// Numbers that the thesis states.
+    /// Numbers of the thesis, drawn as lines.
     pub marks: Marks,
-    /// From the scenario's rows to its panels.
+    /// Makes the figure's panels from the scenario's rows.
     pub draw: fn(&Scenario, &Rows, Marks) -> Vec<Panel>,
 }
 
 /// A scenario file that comes with the program.
 pub struct File {
-    /// Its name without the ending.
+    /// The file's name without the extension.
     pub name: &'static str,
-    /// What is in it.
+    /// The file's contents.
     pub text: &'static str,
 }
 
@@ -62,7 +62,7 @@ pub const FILES: &[File] = files![
 const CAPACITY: (&str, Place) = ("capacity of the string that is left", Place::Y(100.0));
 const QUEUE_MAX: (&str, Place) = ("thesis, with rate control: at most 600", Place::Y(600.0));
 
-/// All figures, in the thesis' order; then those for today's hosts, named after the thesis' figures that they redraw.
+/// All figures in the thesis' order, then the figures for today's hosts, which are named after the thesis' figures.
 pub const FIGURES: &[Entry] = &[
     Entry {
         name: "halr-7",
@@ -282,7 +282,7 @@ pub const FIGURES: &[Entry] = &[
     },
 ];
 
-/// The figures that a name on the command line means.
+/// The figures that a name on the command line selects.
 pub fn named(name: &str) -> Option<Vec<&'static Entry>> {
     let of = |group: &'static str| {
         FIGURES

@@ -1,32 +1,32 @@
-//! What a figure shows, before it is drawn: panels of series and marks. The CSV is exactly this.
+//! The contents of a figure before it is drawn: panels of series and marks. The CSV has exactly the series' points.
 
 use anyhow::Result;
 
 use super::palette::Colour;
 
-/// A figure of the thesis, as we have it.
+/// A figure with our results.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Its name on the command line and in file names.
+    /// The figure's name on the command line and in file names.
     pub name: &'static str,
-    /// What it shows.
+    /// The figure's title.
     pub title: &'static str,
-    /// One above the other.
+    /// The panels, from top to bottom.
     pub panels: Vec<Panel>,
 }
 
 /// One pair of axes.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// What distinguishes it from the figure's other panels.
+    /// The panel's title, which distinguishes it from the figure's other panels.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// Drawn in this order.
+    /// The series, in the order of drawing.
     pub series: Vec<Series>,
-    /// Numbers that the thesis states.
+    /// Numbers of the thesis.
     pub marks: Vec<Mark>,
 }
 
@@ -35,18 +35,18 @@ pub struct Panel {
 pub struct Axis {
     /// Quantity and unit.
     pub label: &'static str,
-    /// Its lower end.
+    /// The axis' lower end.
     pub from: f64,
-    /// Its upper end.
+    /// The axis' upper end.
     pub to: f64,
-    /// Names of the places 0, 1, 2, …, if it counts things.
+    /// Names of the places 0, 1, 2, …, if this is an axis of categories.
     pub categories: Vec<String>,
 }
 
 /// Points that belong together.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name in the legend; series of the same name and colour share an entry.
+    /// The series' name in the legend. Series of the same name and colour share an entry.
     pub label: String,
     /// Its colour.
     pub colour: Colour,
@@ -61,36 +61,36 @@ pub struct Series {
 pub enum Shape {
     /// A line from point to point.
     Line,
-    /// The same, dashed.
+    /// A dashed line from point to point.
     Dashed,
-    /// A filled dot each.
+    /// A filled dot per point.
     Dots,
-    /// A ring each: what is not ours.
+    /// A ring per point, for results that are not ours.
     Rings,
-    /// Stacked bars of this width; each begins at its `base`.
+    /// Bars of this width, each of which begins at its `base`, so that they can be stacked.
     Bars {
-        /// In units of the horizontal axis.
+        /// Width in units of the horizontal axis.
         width: f64,
         /// The lower end of each bar.
         base: Vec<f64>,
-        /// Of 1: paler bars are the other half of a pair.
+        /// Opacity from 0 to 1. The second bar of a pair is paler.
         opacity: f64,
     },
 }
 
-/// A number that the thesis states, or a stretch of time.
+/// A number of the thesis, or a stretch of time.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// What it is.
+    /// The mark's label.
     pub label: String,
-    /// Where.
+    /// The mark's place.
     pub place: Place,
 }
 
-/// Where a mark is.
+/// The place of a mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Place {
-    /// A height.
+    /// A value of the vertical axis.
     Y(f64),
     /// A stretch of the horizontal axis.
     Band(f64, f64),
@@ -107,7 +107,7 @@ impl Axis {
         }
     }
 
-    /// An axis of things.
+    /// An axis of categories.
     pub fn of(label: &'static str, categories: Vec<String>) -> Self {
         Self {
             label,
@@ -149,7 +149,7 @@ impl Figure {
     /// The figure's points: panel, series, x, y.
     ///
     /// # Errors
-    /// None that memory does not cause.
+    /// None are expected: the points are written to memory.
     pub fn csv(&self) -> Result<Vec<u8>> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         writer.write_record(["panel", "series", "x", "y"])?;
@@ -166,14 +166,14 @@ impl Figure {
 }
 
 impl Axis {
-    /// The thing at this place.
+    /// The category at this place.
     pub fn category(&self, place: f64) -> Option<String> {
         let index = place.round();
         (index >= 0.0).then(|| self.categories.get(index as usize).cloned())?
     }
 }
 
-/// At most six decimals, and no zeros at the end.
+/// Formats a number with at most six decimals and no trailing zeros.
 pub fn number(value: f64) -> String {
     let text = format!("{value:.6}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

@@ -9,12 +9,12 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::chart::{Axis, Figure, Panel, Place, Series, Shape, number};
 use super::palette::{Colour, style};
 
-/// The library places on whole pixels; so many of its pixels are one of ours.
+/// Pixels of the library per pixel of ours. The library places things on whole pixels, so this makes our places finer.
 const FINE: i32 = 4;
 const WIDTH: i32 = 760;
 const PANEL_HEIGHT: i32 = 340;
 const TITLE_HEIGHT: i32 = 34;
-/// Height of a row of the legend.
+/// Height of a row of the legend, in pixels.
 const ROW: i32 = 18;
 const FONT: &str = "system-ui, sans-serif";
 
@@ -67,7 +67,7 @@ fn font(size: i32, colour: Colour) -> TextStyle<'static> {
     (FONT, size * FINE).into_font().color(&colour.light())
 }
 
-/// Text at a place in our pixels.
+/// Draws text at a place in our pixels.
 fn label(area: &Area, (x, y): (i32, i32), text: &str, size: i32, colour: Colour, pos: Pos) -> Result<()> {
     area.draw(&Text::new(
         text.to_owned(),
@@ -126,7 +126,7 @@ fn draw_axes(plot: &mut Plot, panel: &Panel) -> Result<()> {
         .map_err(drawing)
 }
 
-/// What the legend explains: each name once.
+/// The series in the legend, without duplicates.
 fn entries(panel: &Panel) -> Vec<&Series> {
     let mut entries: Vec<&Series> = Vec::new();
     for series in &panel.series {
@@ -137,7 +137,7 @@ fn entries(panel: &Panel) -> Vec<&Series> {
     entries
 }
 
-/// Draws title and legend; returns how many rows they take.
+/// Draws title and legend. Returns how many rows they take.
 fn legend(area: &Area, panel: &Panel, entries: &[&Series]) -> Result<i32> {
     const CHARACTER: f64 = 6.3;
     const LEFT: i32 = 66;
@@ -225,7 +225,7 @@ fn draw_series(plot: &mut Plot, panel: &Panel, series: &Series) -> Result<()> {
     .map_err(drawing)
 }
 
-/// Without those that would cover each other.
+/// The points within the axes, without those that fall on the same pixel as an earlier one.
 fn points_apart(panel: &Panel, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let pixel = |value: f64, axis: &Axis, pixels: i32| {
         ((value - axis.from) / (axis.to - axis.from) * f64::from(pixels)).round() as i64

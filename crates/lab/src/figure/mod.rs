@@ -1,8 +1,8 @@
-//! `steadfast-lab figure` and `merge`: the papers' figures from the simulator and the models, and what of the papers' claims
-//! holds.
+//! `steadfast-lab figure` and `merge`: the papers' figures from the simulator and the models, and which of the papers' claims
+//! hold.
 //!
-//! A scenario file has runs; a run gives rows; rows give figures and verdicts. Runs do not know of each other, so they are
-//! made in parallel or, as shards, on different machines; what is drawn from the rows does not depend on it.
+//! A scenario file describes runs, runs give rows, and rows give figures and verdicts. Runs are independent of each other, so
+//! they are made in parallel or, as shards, on different machines. The figures do not depend on this.
 
 mod catalogue;
 mod chart;
@@ -73,16 +73,16 @@ pub struct MergeOptions {
     out: Option<PathBuf>,
 }
 
-/// Makes the runs and draws.
+/// Makes the runs and draws the figures.
 ///
 /// # Errors
-/// [`WrongUse`] for an unknown figure or an impossible scenario; or if a file cannot be written.
+/// [`WrongUse`] for an unknown figure or an impossible scenario. Another error if a file cannot be written.
 pub fn run(options: &Options) -> Result<Outcome> {
     let started = Instant::now();
     let figures = figures(&options.name)?;
     let manifest = manifest(options, &figures)?;
     let scenarios = manifest.scenarios()?;
-    // What cannot be written shall be known before the runs are made.
+    // If the directory cannot be written, fail before the runs are made.
     fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
     let jobs = options.jobs.or_else(|| thread::available_parallelism().ok());
     let jobs = jobs.map_or(1, NonZeroUsize::get);
@@ -96,10 +96,10 @@ pub fn run(options: &Options) -> Result<Outcome> {
     finish(&options.out, &manifest, &results, started.elapsed())
 }
 
-/// Joins shards and draws.
+/// Joins shards and draws the figures.
 ///
 /// # Errors
-/// [`WrongUse`] if they do not belong together or one is missing; or if a file cannot be read or written.
+/// [`WrongUse`] if the shards do not belong together or one is missing. Another error if a file cannot be read or written.
 pub fn merge(options: &MergeOptions) -> Result<Outcome> {
     let started = Instant::now();
     let (manifest, results) = shard::join(&options.directories)?;
@@ -152,7 +152,7 @@ fn manifest(options: &Options, figures: &[&Entry]) -> Result<Manifest> {
     })
 }
 
-/// Writes everything that is drawn from the results, and says what was found.
+/// Writes rows, figures and report, and prints the verdicts.
 fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) -> Result<Outcome> {
     let entries = figures(&manifest.name)?;
     let figures = draw_all(&entries, results);
@@ -169,12 +169,12 @@ fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) ->
         drawn.push(svg);
     }
     let names: Vec<_> = entries.iter().map(|entry| entry.name).collect();
-    // Claims are about the thesis' parameters.
+    // Claims hold for our own scenarios only, not for the user's file.
     let judged = if manifest.scenario.is_some() {
         Vec::new()
     } else {
         let mut judged = claims::judge(results, &names);
-        // One figure's runs do not answer what another's would.
+        // The runs of one figure cannot answer claims that need the runs of another figure.
         if entries.len() == 1 {
             judged.retain(|judged| judged.verdict != Verdict::NotRun);
         }
@@ -224,7 +224,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| path.display().to_string())
 }
 
-/// The scenarios that figures are drawn from, each once.
+/// Names of the scenarios that `figures` are drawn from, without duplicates.
 fn scenario_names(figures: &[&Entry]) -> Vec<&'static str> {
     let mut names: Vec<_> = figures.iter().map(|figure| figure.scenario).collect();
     names.sort_unstable();
@@ -233,7 +233,7 @@ fn scenario_names(figures: &[&Entry]) -> Vec<&'static str> {
 }
 
 impl Manifest {
-    /// The scenarios that its figures are drawn from, by name.
+    /// The scenarios that the manifest's figures are drawn from, with their names.
     fn scenarios(&self) -> Result<Vec<(String, Scenario)>> {
         let figures = figures(&self.name)?;
         let names = scenario_names(&figures);

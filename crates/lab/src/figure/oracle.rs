@@ -1,4 +1,4 @@
-//! What ns-2 gave for plain TCP (`crates/sim/testdata/ns2`, whose README has the commands).
+//! Results of ns-2 for plain TCP (`crates/sim/testdata/ns2`, whose README has the commands).
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const QUEUES: [(usize, &str); 2] = [
 ];
 const JITTERED: &str = include_str!("../../../sim/testdata/ns2/rate_summary_jitter.csv");
 
-/// A row by its header.
+/// A row: values by column name.
 type Row = BTreeMap<String, String>;
 
 fn rows(text: &str) -> Vec<Row> {
@@ -41,7 +41,7 @@ fn at(failover_s: f64) -> impl Fn(&Row) -> bool {
     move |row| (number(row, "tfailover_s") - failover_s).abs() < 1e-9
 }
 
-/// Completion over arrival, in seconds, of Reno's flows of 10 segments; nothing for a failover that ns-2 was not asked.
+/// Arrival and completion times, in seconds, of Reno's flows of 10 segments. Empty for a failover that was not simulated in ns-2.
 pub fn completions(failover_s: f64) -> Vec<(f64, f64)> {
     let rows = rows(FLOWS_10).into_iter().filter(at(failover_s));
     rows.filter(|row| row["variant"] == "Reno")
@@ -59,7 +59,7 @@ pub fn timeouts(variant: &str, failover_s: f64) -> Option<[f64; 5]> {
     )
 }
 
-/// Failover, and the least and the longest completion of Reno's disturbed short flows; all in seconds.
+/// For each failover: its duration, and the shortest and longest completion time of Reno's disturbed short flows, all in seconds.
 pub fn disturbed() -> Vec<[f64; 3]> {
     let rows = rows(COMPLETION).into_iter();
     rows.filter(|row| row["variant"] == "Reno")
@@ -72,7 +72,7 @@ fn of_buffer(tables: [(usize, &'static str); 2], buffer_packets: usize) -> Vec<R
     table.map_or_else(Vec::new, |(_, text)| rows(text))
 }
 
-/// Time in seconds, throughput of all flows in Mb/s, dropped packets; in tenths of a second.
+/// For each tenth of a second: time in seconds, throughput of all flows in Mb/s, dropped packets.
 pub fn bins(buffer_packets: usize) -> Vec<(f64, f64, f64)> {
     let rows = of_buffer(BINS, buffer_packets);
     let columns = ["time_s", "goodput_mbps_total", "drops_string1"];
@@ -81,7 +81,7 @@ pub fn bins(buffer_packets: usize) -> Vec<(f64, f64, f64)> {
         .collect()
 }
 
-/// Time in seconds, packets waiting at R1.
+/// Samples of R1's queue: time in seconds, waiting packets.
 pub fn queue(buffer_packets: usize) -> Vec<(f64, f64)> {
     let rows = of_buffer(QUEUES, buffer_packets);
     rows.iter()
@@ -89,7 +89,7 @@ pub fn queue(buffer_packets: usize) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// A column of the runs with jittered arrivals for a buffer.
+/// The values in `column` of the runs with jittered arrivals and this buffer.
 pub fn jittered(buffer_packets: usize, column: &str) -> Vec<f64> {
     let case = format!("Reno_b{buffer_packets}_w64_r");
     let rows = rows(JITTERED).into_iter();

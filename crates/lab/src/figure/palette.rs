@@ -1,10 +1,10 @@
-//! Colours that can be told apart on white and on black.
+//! Colours that are distinguishable on white and on black.
 
 use std::fmt::Write;
 
 use plotters::style::RGBColor;
 
-/// A colour by its part in a figure.
+/// A colour, named after its use in a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Colour {
@@ -24,7 +24,7 @@ pub enum Colour {
     Sky,
 }
 
-/// Each colour on a light and on a dark page.
+/// Each colour's value on a light page and on a dark page.
 const PALETTE: [(Colour, u32, u32); 14] = [
     (Colour::Ink, 0x001f_2328, 0x00e6_edf3),
     (Colour::Muted, 0x0065_6d76, 0x0091_98a1),
@@ -42,7 +42,7 @@ const PALETTE: [(Colour, u32, u32); 14] = [
     (Colour::Sky, 0x0033_9af0, 0x0091_d0ff),
 ];
 
-/// Those for series of one kind, in the order of their use.
+/// Colours for series of one kind, in the order of use.
 pub const SERIES: [Colour; 10] = [
     Colour::Blue,
     Colour::Red,
@@ -57,14 +57,14 @@ pub const SERIES: [Colour; 10] = [
 ];
 
 impl Colour {
-    /// As it is on a light page.
+    /// The colour's value on a light page.
     pub fn light(self) -> RGBColor {
         let [_, red, green, blue] = PALETTE[self as usize].1.to_be_bytes();
         RGBColor(red, green, blue)
     }
 }
 
-/// A style sheet that turns what is drawn in the light colours dark where the reader wants it, and lets text stand out.
+/// A style sheet that replaces the light colours by the dark ones for readers with a dark theme, and outlines text.
 pub fn style() -> String {
     let mut style =
         String::from("text{paint-order:stroke;stroke:#ffffff;stroke-width:10;stroke-linejoin:round}");

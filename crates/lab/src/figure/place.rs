@@ -1,4 +1,4 @@
-//! Where in a TOML text a field stands.
+//! Finds the places of fields in a TOML text.
 
 use std::ops::Range;
 
@@ -9,12 +9,12 @@ use toml::de::{DeTable, DeValue};
 pub struct Places<'t> {
     text: &'t str,
     is_toml: bool,
-    /// Paths, and the bytes of their keys and values.
+    /// Paths of the fields, and the byte ranges of their keys and values.
     fields: Vec<(String, [Range<usize>; 2])>,
 }
 
 impl<'t> Places<'t> {
-    /// Finds the fields; a text that is no TOML has none.
+    /// Finds the fields. A text that is not valid TOML has none.
     pub fn of(text: &'t str) -> Self {
         let mut places = Self {
             text,
@@ -52,7 +52,7 @@ impl<'t> Places<'t> {
         }
     }
 
-    /// The keys at the top, as they stand; unknown if the text is no TOML.
+    /// The keys at the top level, in the text's order. `None` if the text is not valid TOML.
     pub fn tables(&self) -> Option<Vec<&str>> {
         let top = self.fields.iter().filter(|(path, _)| !path.contains(['.', '[']));
         let mut top: Vec<_> = top.map(|(path, [key, _])| (key.start, path.as_str())).collect();
@@ -61,13 +61,13 @@ impl<'t> Places<'t> {
             .then(|| top.into_iter().map(|(_, path)| path).collect())
     }
 
-    /// The line of a byte, from 1.
+    /// The line of a byte, counted from 1.
     pub fn line_at(&self, byte: usize) -> usize {
         let before = &self.text.as_bytes()[..byte.min(self.text.len())];
         1 + before.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// The innermost field at a byte, or the key on its line if the text is no TOML; empty if there is none.
+    /// The innermost field at a byte. If the text is not valid TOML, the key on the byte's line. Empty if there is none.
     pub fn field_at(&self, byte: usize) -> String {
         if !self.is_toml {
             let line = self.text.lines().nth(self.line_at(byte) - 1);
@@ -85,7 +85,7 @@ impl<'t> Places<'t> {
         innermost.map(|(path, _)| path.clone()).unwrap_or_default()
     }
 
-    /// The line of a field, or of the innermost table around it that the text has.
+    /// The line of a field. If the text lacks the field, the line of the innermost existing table around it.
     pub fn line_of(&self, path: &str) -> usize {
         let mut path = path;
         loop {

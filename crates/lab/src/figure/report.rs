@@ -1,4 +1,4 @@
-//! The report: a table for the terminal, and one page with everything.
+//! The report: a table for the terminal, and one HTML page with everything.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use super::chart::Figure;
 use super::claims::{Judged, Verdict};
 
-/// Prints claim | paper | here | verdict.
+/// Prints a table with the columns claim, paper, here, verdict.
 pub fn print(judged: &[Judged]) {
     if judged.is_empty() {
         return;
@@ -35,7 +35,7 @@ pub fn print(judged: &[Judged]) {
     let widths = [width(0).min(100), width(1), width(2)];
     let mut out = io::stdout().lock();
     for [claim, paper, here, verdict] in &lines {
-        // A closed stdout is its reader's choice.
+        // Ignore a closed stdout: the reader does not want the rest.
         let _ = writeln!(
             out,
             "{claim:0$} | {paper:1$} | {here:2$} | {verdict}",
@@ -92,7 +92,7 @@ of today (CUBIC, RACK, tail loss probes, Linux's constants), or with strings of 
 of them, and ns-2 and the models know no such hosts. Their claims were written after these runs, so a verdict says only that a run \
 finds them again.</p>\n";
 
-/// One page without any reference to elsewhere.
+/// One HTML page that loads nothing.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {
     let thesis = figures.iter().any(|figure| figure.name.starts_with("halr-"));
     let ours = figures.iter().any(|figure| !figure.name.starts_with("halr-"));

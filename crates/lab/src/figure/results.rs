@@ -1,4 +1,4 @@
-//! What all runs together gave, and the questions that claims ask it.
+//! The results of all runs, and the queries that claims need.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use super::scenario::{Recovery, Scenario};
 /// Scenarios by their names, with their rows.
 #[derive(Default)]
 pub struct Results {
-    /// In the order of their names.
+    /// Scenarios and rows, sorted by name.
     pub scenarios: BTreeMap<String, (Scenario, Rows)>,
 }
 
-/// From the end of the thesis' failover, for 20 s (§7.4.3).
+/// Start and end of the evaluated time, in seconds: 20 s from the end of the thesis' failover (§7.4.3).
 const WATCHED_FROM_S: f64 = 8.01;
 const WATCHED_TO_S: f64 = 28.01;
-/// Drops further apart than this are two surges, in seconds.
+/// Longest pause between two drops of one surge, in seconds.
 const SURGE_GAP_S: f64 = 0.55;
 
-/// Arithmetic mean; none of nothing.
+/// Arithmetic mean. `None` without values.
 pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let (count, sum) = values
         .into_iter()
@@ -26,57 +26,57 @@ pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// Greatest; none of nothing.
+/// Greatest value. `None` without values.
 pub fn greatest(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     values.into_iter().reduce(f64::max)
 }
 
-/// Least; none of nothing.
+/// Least value. `None` without values.
 pub fn least(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     values.into_iter().reduce(f64::min)
 }
 
-/// Standard deviation; none of nothing.
+/// Standard deviation. `None` without values.
 pub fn deviation(values: &[f64]) -> Option<f64> {
     let middle = mean(values.iter().copied())?;
     Some(mean(values.iter().map(|value| (value - middle).powi(2)))?.sqrt())
 }
 
-/// What one run over the strings showed from the failover's end on.
+/// Summary of one run over the strings, from the failover's end on.
 #[derive(Clone, Debug)]
 pub struct StringsSummary {
     /// Mean throughput of all flows, headers included, in Mb/s.
     pub mean_mbps: f64,
-    /// Its standard deviation over tenths of a second.
+    /// Standard deviation of the throughput over tenths of a second, in Mb/s.
     pub deviation_mbps: f64,
-    /// Greatest and mean queue at R1, in packets.
+    /// Greatest queue at R1, in packets.
     pub queue_max: f64,
-    /// See `queue_max`.
+    /// Mean queue at R1, in packets.
     pub queue_mean: f64,
-    /// Groups of drops at R1.
+    /// Number of surges of drops at R1.
     pub surges: f64,
     /// Packets that R1 dropped.
     pub dropped: f64,
-    /// When R1 dropped first, in seconds.
+    /// Time of R1's first drop, in seconds.
     pub first_drop_s: Option<f64>,
     /// Mean of Jain's index over the half seconds with several active flows.
     pub jain: f64,
 }
 
 impl Results {
-    /// The flows of a scenario with this recovery; none if it was not simulated.
+    /// The flows of a scenario with this recovery. `None` if it was not simulated.
     pub fn flows(&self, scenario: &str, recovery: Recovery) -> Option<Vec<&FlowRow>> {
         let (_, rows) = self.scenarios.get(scenario)?;
         let of: Vec<_> = rows.flows.iter().filter(|row| row.recovery == recovery).collect();
         (!of.is_empty()).then_some(of)
     }
 
-    /// The runs over the strings of one buffer, with or without rate control, one summary per seed.
+    /// The runs over the thesis' strings with this buffer, with or without rate control: one summary per seed.
     pub fn strings(&self, buffer: usize, rate_control: bool) -> Option<Vec<StringsSummary>> {
         self.strings_of(&format!("halr-strings-buffer-{buffer}"), rate_control)
     }
 
-    /// The same for the scenario of this name.
+    /// As [`Self::strings`], for the scenario of this name.
     pub fn strings_of(&self, scenario: &str, rate_control: bool) -> Option<Vec<StringsSummary>> {
         let (_, rows) = self.scenarios.get(scenario)?;
         let seeds = rows
@@ -130,7 +130,7 @@ fn summary(rows: &Rows, seed: u64, rate_control: bool) -> Option<StringsSummary>
     })
 }
 
-/// Groups of moments with longer pauses between them.
+/// Number of groups of moments that are separated by pauses longer than [`SURGE_GAP_S`].
 pub fn surges(moments: impl Iterator<Item = f64>) -> f64 {
     let (mut last, mut count) = (f64::NEG_INFINITY, 0.0);
     for at in moments {

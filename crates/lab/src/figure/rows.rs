@@ -1,4 +1,4 @@
-//! What the runs of a scenario gave, as tables: each row begins with the number of its run.
+//! The results of a scenario's runs, as tables. Each row begins with the number of its run.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub struct FlowRow {
     pub recovery: Recovery,
     pub seed: u64,
     pub arrival_s: f64,
-    /// None if it was not over when the run ended.
+    /// None if the flow was not complete when the run ended.
     pub completion_s: Option<f64>,
     pub timeouts: u32,
     pub retransmitted_segments: u64,
@@ -37,7 +37,7 @@ pub struct WindowRow {
     pub window_segments: f64,
 }
 
-/// Which run over the two strings.
+/// The varied parameters of a run over the two strings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct StringsRun {
@@ -55,7 +55,7 @@ pub struct TransferRow {
     pub rate_control: bool,
     pub seed: u64,
     pub flow: usize,
-    /// It was on the string that failed.
+    /// Whether the flow was on the string that failed.
     pub waited: bool,
     pub start_s: f64,
     pub completion_s: Option<f64>,
@@ -63,7 +63,7 @@ pub struct TransferRow {
     pub retransmitted_segments: u64,
 }
 
-/// What arrived, headers included, and what was dropped in a tenth of a second.
+/// Arrived bytes, including headers, and dropped packets in a tenth of a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct BinRow {
@@ -72,14 +72,14 @@ pub struct BinRow {
     pub rate_control: bool,
     pub seed: u64,
     pub end_s: f64,
-    /// Flows that were never interrupted.
+    /// Throughput of the flows that were never interrupted.
     pub passed_mbps: f64,
-    /// Flows that were moved.
+    /// Throughput of the flows that were moved to the other string.
     pub failover_mbps: f64,
     pub dropped_packets: u64,
 }
 
-/// The queue at R1 before the string that is left.
+/// The queue at R1 before the surviving string.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct QueueRow {
@@ -91,7 +91,7 @@ pub struct QueueRow {
     pub packets: usize,
 }
 
-/// A sampled flow's part of the string in half a second.
+/// A sampled flow's throughput in half a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct ShareRow {
@@ -104,7 +104,7 @@ pub struct ShareRow {
     pub mbps: f64,
 }
 
-/// How evenly the string was shared in half a second by the flows that were active all through it.
+/// How evenly the flows that were active throughout half a second shared the string.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct FairnessRow {
@@ -142,7 +142,7 @@ impl Rows {
         self.fairness.append(&mut other.fairness);
     }
 
-    /// Orders the rows by their runs.
+    /// Sorts the rows by their runs.
     pub fn sort(&mut self) {
         self.flows.sort_by_key(|row| row.run);
         self.windows.sort_by_key(|row| row.run);
@@ -167,7 +167,7 @@ impl Rows {
         write(directory, scenario, "fairness", &self.fairness)
     }
 
-    /// Reads what [`Rows::write`] wrote; a table without a file is empty.
+    /// Reads what [`Rows::write`] wrote. A table without a file is empty.
     ///
     /// # Errors
     /// Names the file that is not such a table.

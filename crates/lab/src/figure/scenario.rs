@@ -1,4 +1,4 @@
-//! Scenario files: a network, and what is varied over it. What is unknown or impossible is refused with file, line and field.
+//! Scenario files: a network and its varied parameters. Unknown fields and impossible values are refused with file, line and field.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,46 +12,46 @@ use sim::scenario::rate::Rate;
 use super::place::Places;
 use crate::WrongUse;
 
-/// What a file describes: one table, whose name says which.
+/// The contents of a scenario file: one table, whose name is the variant.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Scenario {
-    /// Flows through one cluster around a failover (HALR thesis §7.2).
+    /// Flows through one cluster before, during and after a failover (HALR thesis §7.2).
     Flows(Box<FlowSweep>),
-    /// Two strings, of which one fails (§7.4).
+    /// Two strings, one of which fails (§7.4).
     Strings(Box<StringSweep>),
-    /// No network: the unused flow time over the down time (§5.1).
+    /// The unused flow time over the down time, without a network (§5.1).
     UnusedFlowTime(Sawtooth),
 }
 
-/// Every variant with every failover and every recovery.
+/// Runs of all combinations of variants, failovers and recoveries.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowSweep {
     /// TCP's variants.
     pub variants: Vec<Variant>,
-    /// How long the failover takes.
+    /// Durations of the failover.
     pub failovers: Vec<Seconds>,
     /// What the edge remembers.
     pub recoveries: Vec<Recovery>,
-    /// Time between two looks at the congestion windows; by default nobody looks.
+    /// Time between two samples of the congestion windows. Without it there are no samples.
     #[serde(default)]
     pub window_interval: Option<Seconds>,
-    /// The rest.
+    /// All other parameters.
     pub cluster: Cluster,
 }
 
-/// Every buffer with and without rate control.
+/// Runs of all combinations of buffers and rate control.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StringSweep {
-    /// Packets that R1 holds before each string, the one that is being sent included.
+    /// R1's buffers before each string, in packets, including the packet that is being sent.
     pub buffers: Vec<usize>,
     /// Whether the edge controls the rate.
     pub rate_control: Vec<bool>,
-    /// How many flows are shown one by one.
+    /// Number of flows that are shown individually.
     pub sampled: usize,
-    /// The rest.
+    /// All other parameters.
     pub rate: Rate,
 }
 
@@ -59,11 +59,11 @@ pub struct StringSweep {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sawtooth {
-    /// First timeouts; one curve each.
+    /// First retransmission timeouts, one curve each.
     pub timeouts: Vec<Seconds>,
     /// The longest down time.
     pub until: Seconds,
-    /// Between two points of a curve.
+    /// Distance of two points of a curve.
     pub step: Seconds,
 }
 
@@ -72,7 +72,7 @@ pub struct Sawtooth {
 #[serde(transparent)]
 pub struct Seconds(#[serde(with = "sim::flow::seconds")] pub Duration);
 
-/// What the edge remembers during a failover and sends again after it (DESIGN §6).
+/// What the edge remembers during a failover and resends after it (DESIGN §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recovery {
@@ -90,7 +90,7 @@ impl Scenario {
     /// Reads and checks a file's text.
     ///
     /// # Errors
-    /// `FILE:LINE: FIELD: WHAT` of the first thing that is wrong.
+    /// `FILE:LINE: FIELD: WHAT` of the first fault.
     pub fn parse(file: &Path, text: &str) -> Result<Self, WrongUse> {
         let places = Places::of(text);
         let wrong = |line: usize, field: &str, what: &str| {
@@ -123,9 +123,9 @@ impl Scenario {
     }
 }
 
-/// A field that cannot be.
+/// A field with an impossible value.
 struct Impossible {
-    /// Its path in the file.
+    /// The field's path in the file.
     field: String,
     what: String,
 }
@@ -137,7 +137,7 @@ fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
     }
 }
 
-/// What else than one known table stands at the top of a file.
+/// The fault, if the top level of a file is not exactly one known table.
 fn misplaced(tables: &[&str]) -> Option<Impossible> {
     const KINDS: [&str; 3] = ["flows", "strings", "unused-flow-time"];
     let unknown = tables.iter().find(|table| !KINDS.contains(table));
@@ -164,7 +164,7 @@ fn must(holds: bool, field: &str, what: &str) -> Result<(), Impossible> {
 const NOT_EMPTY: &str = "must not be empty";
 const POSITIVE: &str = "must be positive";
 
-/// The simulator's verdict about the table `table`, whose message begins with the field's name.
+/// Turns the simulator's error about `table` into a fault. The error's message begins with the field's name.
 fn in_table(table: &str, error: &InvalidScenario) -> Impossible {
     let message = error.to_string();
     let (field, what) = message.split_once(' ').unwrap_or(("", &message));
@@ -232,7 +232,7 @@ impl FlowSweep {
                 recovery: recovers.then(|| cluster.recovery.unwrap_or_default()),
                 ..cluster.clone()
             };
-            // Builds the network and lets nobody arrive.
+            // Builds the network without flows.
             let empty = Cluster {
                 last_arrival: Some(cluster.first_arrival),
                 ..whole.clone()

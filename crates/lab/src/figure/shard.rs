@@ -1,4 +1,4 @@
-//! Parts of a sweep that are run elsewhere, and how they are put together again.
+//! Shards: parts of a sweep that are run on different machines, and how they are joined.
 
 use std::fmt;
 use std::fs;
@@ -15,22 +15,22 @@ use crate::WrongUse;
 /// One of several parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Shard {
-    /// From 1.
+    /// Number of this part, from 1.
     index: usize,
-    /// At least 1.
+    /// Number of parts, at least 1.
     count: usize,
 }
 
-/// What was asked for; parts belong together if it is the same but for `shard`.
+/// The request that led to the runs. Parts belong together if their manifests differ in `shard` only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The figures.
+    /// The figures' name on the command line.
     pub name: String,
     /// Seeds per run.
     pub seeds: u64,
-    /// Which part this is; none is all.
+    /// Which part this is. `None` is the whole sweep.
     pub shard: Option<Shard>,
-    /// The text of a scenario file that was given.
+    /// The text of the user's scenario file, if there is one.
     pub scenario: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for Shard {
 }
 
 impl Shard {
-    /// Whether the run of this number, counted over all scenarios from 0, is in this part.
+    /// Whether the run of this number is in this part. Runs of all scenarios are counted together, from 0.
     pub const fn has(self, number: usize) -> bool {
         number % self.count == self.index - 1
     }
@@ -66,7 +66,7 @@ impl Shard {
     }
 }
 
-/// Writes a part: its rows, and last what it is a part of.
+/// Writes a part: its rows, and last its manifest.
 ///
 /// # Errors
 /// Names the file that cannot be written.
@@ -79,10 +79,10 @@ pub fn write(directory: &Path, manifest: &Manifest, results: &Results) -> Result
     fs::write(&path, serde_json::to_string_pretty(manifest)?).with_context(|| path.display().to_string())
 }
 
-/// Reads all parts below or at `directories`, and puts them together.
+/// Reads all parts at or directly below `directories`, and joins them.
 ///
 /// # Errors
-/// [`WrongUse`] if they are not the parts of one sweep, each once.
+/// [`WrongUse`] if these are not exactly the parts of one sweep.
 pub fn join(directories: &[PathBuf]) -> Result<(Manifest, Results)> {
     let mut parts = Vec::new();
     for directory in directories {
@@ -107,7 +107,7 @@ pub fn join(directories: &[PathBuf]) -> Result<(Manifest, Results)> {
     Ok((manifest, results))
 }
 
-/// A part's directory, or those directly below.
+/// `directory` itself if it is a part's, else the parts' directories directly below it.
 fn parts_at(directory: &Path) -> Result<Vec<PathBuf>> {
     if directory.join(MANIFEST).is_file() {
         return Ok(vec![directory.to_owned()]);
@@ -132,7 +132,7 @@ fn parts_at(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(parts)
 }
 
-/// What the parts together are.
+/// The manifest of the whole sweep, after a check that the parts are complete.
 fn complete(parts: &[(Manifest, PathBuf)]) -> Result<Manifest, WrongUse> {
     let whole = |manifest: &Manifest| Manifest {
         shard: None,

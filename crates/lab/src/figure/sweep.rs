@@ -1,4 +1,4 @@
-//! From a scenario to its runs, and from a run to its rows.
+//! Turns a scenario into runs, and a run into rows.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::rows::{
 };
 use super::scenario::{FlowSweep, Recovery, Scenario, Seconds, StringSweep};
 
-/// Receivers count payload; links carry headers too.
+/// Bytes on a link per byte of payload. Receivers count payload only, links carry headers too.
 const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0;
 /// Length of the bins of [`RateResult::flow_bins`], in seconds.
 pub const FLOW_BIN_S: f64 = 0.5;
@@ -45,7 +45,7 @@ enum What {
     },
 }
 
-/// The edges' local recovery in a run: the file's, with this policy.
+/// The edges' local recovery in a run: the file's parameters with this policy.
 fn local_recovery(file: Option<LocalRecovery>, policy: Recovery) -> Option<LocalRecovery> {
     let policy = match policy {
         Recovery::None => return None,
@@ -60,7 +60,7 @@ fn local_recovery(file: Option<LocalRecovery>, policy: Recovery) -> Option<Local
 }
 
 impl Scenario {
-    /// Its runs with these seeds, in the order of their numbers.
+    /// The scenario's runs with these seeds, in the order of their numbers.
     pub fn runs(&self, seeds: RangeInclusive<u64>) -> Vec<Run> {
         let mut whats = Vec::new();
         match self {
@@ -85,7 +85,7 @@ impl FlowSweep {
                             ..self.cluster.clone()
                         };
                         cluster.tcp.variant = *variant;
-                        // The first seed has the file's arrivals; the others have theirs between them.
+                        // The first seed has the file's arrival times. The other seeds have arrival times between them.
                         if seed > 1 {
                             let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
                             cluster.first_arrival += cluster.gap.mul_f64(random.random::<f64>());
@@ -109,7 +109,7 @@ impl StringSweep {
             for rate_control in &self.rate_control {
                 for seed in seeds.clone() {
                     let rate = Rate {
-                        buffer_packets: buffer_packets - 1, // who is being sent does not wait
+                        buffer_packets: buffer_packets - 1, // the packet that is being sent is not in the queue
                         sharing: rate_control.then(|| self.rate.sharing.unwrap_or_default()),
                         seed,
                         ..self.rate.clone()
@@ -131,10 +131,10 @@ impl StringSweep {
 }
 
 impl Run {
-    /// Simulates.
+    /// Simulates the run.
     ///
     /// # Errors
-    /// If the scenario describes no network; a checked one does.
+    /// If the scenario is impossible. A scenario that was checked is not.
     pub fn play(&self) -> Result<Rows> {
         match &self.what {
             What::Cluster {
@@ -149,7 +149,7 @@ impl Run {
         }
     }
 
-    /// What is varied in it, as a name: `reno-3s-lowest`, `buffer-750-shared`.
+    /// A name of the run's varied parameters, like `reno-3s-lowest` or `buffer-750-shared`.
     pub fn name(&self) -> String {
         match &self.what {
             What::Cluster {
@@ -165,7 +165,7 @@ impl Run {
         }
     }
 
-    /// How many flows it has.
+    /// Number of flows.
     pub fn flows(&self) -> u64 {
         match &self.what {
             What::Cluster { cluster, .. } => cluster.flows(),
@@ -173,7 +173,7 @@ impl Run {
         }
     }
 
-    /// Simulates, and tells `trace` of every event.
+    /// Simulates the run and calls `trace` with every event.
     ///
     /// # Errors
     /// As [`Run::play`].
@@ -320,13 +320,13 @@ impl Run {
     }
 }
 
-/// So many of `flows` flows, evenly, of one string and of the other in turns.
+/// `count` of `flows` flows at even distances, alternately of one string and of the other.
 fn sample(flows: usize, count: usize) -> impl Iterator<Item = usize> {
     let even = move |index: usize| (index * flows / count) / 2 * 2;
     (0..count).map(move |index| (even(index) + index % 2).min(flows - 1))
 }
 
-/// The flows that were there all through the bin that ends at `end_s`.
+/// The flows that were active throughout the bin that ends at `end_s`.
 fn active(result: &RateResult, end_s: f64) -> Vec<usize> {
     let flows = result.flows.iter().enumerate();
     let throughout = flows.filter(|(_, flow)| {
@@ -336,7 +336,7 @@ fn active(result: &RateResult, end_s: f64) -> Vec<usize> {
     throughout.map(|(index, _)| index).collect()
 }
 
-/// Jain's index: 1 if all have the same, 1/n if one has all; 1 for nobody.
+/// Jain's index: 1 if all n values are equal, 1/n if all but one are zero, 1 without values.
 pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum, squares) = values.fold((0.0, 0.0, 0.0), |(count, sum, squares), value| {
         (count + 1.0, sum + value, squares + value * value)
@@ -348,7 +348,7 @@ pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// Throughput with headers.
+/// Throughput in Mbit/s, including headers.
 fn mbps(bytes: u64, over_s: f64) -> f64 {
     bytes as f64 * WIRE_BYTES_PER_DATA_BYTE * 8e-6 / over_s
 }
@@ -357,7 +357,7 @@ fn seconds(at: Instant) -> f64 {
     at.since(Instant::ZERO).as_secs_f64()
 }
 
-/// A variant's name as the thesis and ns-2's results have it.
+/// A variant's name in the thesis and in ns-2's results.
 pub const fn variant_name(variant: Variant) -> &'static str {
     match variant {
         Variant::Tahoe => "Tahoe",

@@ -27,7 +27,7 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Two seconds of two strings: small, and with all kinds of rows.
+/// A small scenario that gives all kinds of rows of the strings: two seconds of two strings.
 const SMALL: &str = r#"
 [strings]
 buffers = [40]
@@ -81,7 +81,7 @@ fn the_same_command_gives_the_same_bytes_whatever_the_jobs_and_the_shards() {
     assert_eq!(runs.len(), 5);
     assert_eq!(runs, files(&at("again/runs")));
     assert_eq!(runs, files(&at("merged/runs")));
-    // What was written is read back whole.
+    // Rows that were written can be read back.
     let name = "halr-strings-buffer-750";
     let rows = Rows::read(&at("one/runs"), name).unwrap();
     rows.write(&at("parts"), name).unwrap();
@@ -95,7 +95,7 @@ fn the_same_command_gives_the_same_bytes_whatever_the_jobs_and_the_shards() {
 const FLOWS: &str = include_str!("../../../../scenarios/halr-completion-failover-3s.toml");
 const STRINGS: &str = include_str!("../../../../scenarios/halr-strings-buffer-750.toml");
 
-/// Figure, scenario, what is right in it, what is wrong instead, and how it is refused.
+/// Figure, scenario, a correct text in the scenario, its wrong replacement, and the expected error.
 const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
     (
         "halr-13",
@@ -310,7 +310,7 @@ fn wrong_use_is_told_as_such() {
     }
 }
 
-/// With one seed.
+/// Runs with one seed.
 #[test]
 fn the_claims_come_out_as_known() {
     let directory = tempfile::tempdir().unwrap();

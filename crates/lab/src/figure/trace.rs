@@ -1,4 +1,4 @@
-//! `steadfast-lab trace`: every event of a scenario's runs, as lines, rows and captures.
+//! `steadfast-lab trace`: writes every event of a scenario's runs as text lines, CSV rows and captures.
 
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
@@ -51,10 +51,10 @@ enum Format {
     Csv,
 }
 
-/// Simulates, and writes what happens.
+/// Simulates the runs and writes their events.
 ///
 /// # Errors
-/// [`WrongUse`] for an impossible scenario or a run or flow that is not in it; or if a file cannot be written.
+/// [`WrongUse`] for an impossible scenario, or an unknown run or flow. Another error if a file cannot be written.
 pub fn trace(options: &TraceOptions) -> Result<Outcome> {
     let scenario = scenario(&options.scenario)?;
     let runs = chosen(scenario.runs(options.seed..=options.seed), &options.run)?;
@@ -115,10 +115,10 @@ struct Files {
     directory: PathBuf,
     lines: Option<BufWriter<File>>,
     rows: Option<csv::Writer<File>>,
-    /// By name; made when there is something to write.
+    /// Captures by name. A file is created with its first packet.
     captures: Option<BTreeMap<&'static str, BufWriter<File>>>,
     events: u64,
-    /// The first thing that could not be written; nothing is written after it.
+    /// The first error of a write. Nothing is written after it.
     failed: io::Result<()>,
 }
 
@@ -176,7 +176,7 @@ impl Files {
         Ok(())
     }
 
-    /// How many events were written.
+    /// Closes the files. Returns how many events were written.
     fn finish(mut self) -> io::Result<u64> {
         self.failed?;
         self.lines.iter_mut().try_for_each(Write::flush)?;
@@ -246,8 +246,9 @@ fn row(event: &Event) -> [String; COLUMNS.len()] {
     row
 }
 
-/// Which capture has the packet: hosts capture both ways, a switch what it sends, so that each packet is there once and what the edges send
-/// again too. What a link takes does not count; what its queue or its failure takes was not sent.
+/// The event's packet and the name of its capture. Hosts capture both directions, switches what they send, including what the edges
+/// resend. So each packet is captured once per device. A packet that is lost on the link was sent and is captured. A packet that a full
+/// queue or a failed link drops was not sent.
 fn captured(event: &Event) -> Option<(&'static str, &Packet)> {
     match (&event.what, event.place) {
         (Happening::Sent(packet, "" | "lost" | "twice"), place) => Some((file_name(place), packet)),
@@ -266,7 +267,7 @@ const fn file_name(place: Place) -> &'static str {
     }
 }
 
-/// The packet in an Ethernet frame.
+/// An Ethernet frame with the packet.
 fn frame(packet: &Packet) -> Vec<u8> {
     const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const RECEIVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -286,7 +287,7 @@ mod tests {
 
     use super::*;
 
-    /// One flow whose data a failover interrupts, with SACK so that there are blocks, and two strings in a second.
+    /// A scenario of SACK flows, so that there are SACK blocks, with a failover of 0.3 s and random losses.
     const FLOWS: &str = r#"
 [flows]
 variants = ["sack"]
@@ -353,7 +354,7 @@ variant = "sack"
         ] {
             assert!(text.contains(word), "no {word}");
         }
-        // What hosts sent and received is in their captures, packet by packet.
+        // A host's capture has every packet that the host sent or received.
         for (name, who) in [("senders", "sender-"), ("receivers", "receiver-")] {
             let lines = text.lines().filter(|line| line.contains(&format!(" {who}")));
             let lines: Vec<_> = lines.filter(|line| !line.ends_with(['n', 't', ']'])).collect();
@@ -365,7 +366,7 @@ variant = "sack"
         read_back(&at("one").join(run).join("R1.pcap"));
     }
 
-    /// How many packets the capture has; each with right checksums.
+    /// Number of packets in the capture. Asserts that all checksums are right.
     fn read_back(capture: &Path) -> usize {
         const ETHERNET_HEADER: usize = 14;
         let mut reader = pcap::Reader::open(capture).unwrap();
@@ -378,7 +379,7 @@ variant = "sack"
             assert!(segment.payload.iter().all(|byte| *byte == 0));
             count += 1;
         }
-        // Another reader, where there is one.
+        // Check with tcpdump too, if it is installed.
         let tcpdump = Command::new("tcpdump").args(["-nvr"]).arg(capture).output();
         if let Some(output) = tcpdump.ok().filter(|output| output.status.success()) {
             let text = String::from_utf8(output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Makes runs in parallel, with a progress bar; what comes out does not depend on how many at a time.
+//! Makes runs in parallel, with a progress bar. The results do not depend on the number of threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use super::scenario::Scenario;
 use super::shard::Shard;
 use super::sweep::Run;
 
-/// Makes the runs of `scenarios`, or of this shard, on so many threads.
+/// Makes the runs of `scenarios`, or only the part in `shard`, on `jobs` threads.
 ///
 /// # Errors
 /// If a run cannot be made.
@@ -47,7 +47,7 @@ pub fn results(
     Ok(results)
 }
 
-/// The rows of each run, in the runs' order.
+/// Makes the runs. Returns the rows of each run, in the order of `runs`.
 fn play(runs: &[(usize, Run)], jobs: usize) -> Result<Vec<Rows>> {
     let bar = ProgressBar::new(runs.len() as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {elapsed} ({eta} left)")

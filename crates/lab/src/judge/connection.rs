@@ -1,4 +1,4 @@
-//! One connection as the captures show it, and the rules that concern it alone.
+//! One connection as the captures show it, and the rules that concern only that connection.
 
 use proto::{Offset, Seq};
 
@@ -13,15 +13,15 @@ pub type Breach = (Rule, String);
 /// One connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Seen from its SYN on.
+    /// Whether its SYN was captured.
     pub has_beginning: bool,
     to_service: Stream,
     to_client: Stream,
-    /// Which nodes have seen the SYN.
+    /// Whether each node has seen the SYN.
     syn_seen: [bool; 2],
-    /// The wire that it has met last.
+    /// The wire that it met last.
     wire: Option<Met>,
-    /// What the client has been shown: acknowledgement and end of data.
+    /// Highest acknowledgement and end of data that were shown.
     shown: (u64, u64),
     router: View,
     client: View,
@@ -34,38 +34,38 @@ pub struct Connection {
 /// A wire that a connection has met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Met {
-    /// Its place among the expected ones.
+    /// Its place in the list of expected wires.
     number: usize,
-    /// Input went through it by then.
+    /// Whether input already went through it.
     hears: bool,
 }
 
 /// One direction.
 #[derive(Debug, Default)]
 struct Stream {
-    /// The number of byte 0.
+    /// Sequence number of byte 0.
     first: Option<Seq>,
-    /// The end of what was sent.
+    /// End of the data sent so far.
     end: u64,
-    /// What each node has seen; a FIN counts as one more byte.
+    /// The bytes that each node has seen. A FIN counts as one more byte.
     seen: [Seen; 2],
 }
 
-/// What went by at the router or the client.
+/// The segments that passed the router or the client.
 #[derive(Debug, Default)]
 struct View {
     client_has_closed: bool,
-    /// Behind the FINs of the client and of the service, and what the other end acknowledged.
+    /// The ends of the client's and of the service's stream.
     ends: [End; 2],
     acknowledged: Highest,
     right_edge: Highest,
     time: Highest,
-    /// The last timestamp as it stood in a segment, and counted on beyond 32 bits.
+    /// The last timestamp: as written in its segment, and extended beyond 32 bits.
     last_time: Option<(u32, u64)>,
 }
 
 impl View {
-    /// Of the segment of `sender`: 0 is the client, 1 the service.
+    /// Records the FIN and the acknowledgement of a segment of `sender`: 0 is the client, 1 the service.
     fn note_ends(&mut self, sender: usize, packet: &Packet, at: Position) {
         if packet.fin {
             self.ends[sender].fin = Some(at.end);
@@ -88,24 +88,25 @@ impl End {
     }
 }
 
-/// Where a segment stands in the streams.
+/// Position of a segment in the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Offset of its first byte.
     pub start: u64,
-    /// Offset behind its last; a FIN counts as one more byte.
+    /// Offset after its last byte. A FIN counts as one more byte.
     pub end: u64,
-    /// Offset that it acknowledges, if it does.
+    /// Offset that it acknowledges, if it acknowledges any.
     pub ack: Option<u64>,
 }
 
-/// So far from what was sent before, nothing is a position in the same stream. Above any window (2³⁰, RFC 7323 §2.3).
+/// Distance in bytes from which a segment cannot belong to the same stream. Not below any window (2³⁰, RFC 7323 §2.3).
 const NEAR: u64 = 1 << 30;
-/// Where the timestamps and the streams without a beginning are counted from, so that earlier ones have a place too.
+/// First value of extended timestamps and first offset of streams without a beginning. Not 0, so that earlier values also have a
+/// place.
 const MIDDLE: u64 = 1 << 32;
 
 impl Connection {
-    /// The connection of which `packet` is the first that was captured.
+    /// A connection whose first captured packet is `packet`.
     pub fn new(packet: &Packet, toward_client: bool) -> Self {
         let mut connection = Self {
             has_beginning: packet.syn && !packet.has_ack && !toward_client,
@@ -128,15 +129,15 @@ impl Connection {
         connection
     }
 
-    /// Whether `packet`, from the client, is the SYN of another connection between the same addresses.
+    /// Whether `packet`, sent by the client, is the SYN of another connection between the same addresses.
     pub fn is_replaced_by(&self, packet: &Packet) -> bool {
         packet.syn && !packet.has_ack && self.to_service.first != Some(packet.seq + 1)
     }
 
-    /// Where `packet` stands. What it tells of the streams' beginnings is learned.
+    /// Returns the position of `packet`. Learns the beginnings of the streams from it.
     ///
     /// # Errors
-    /// It is nowhere near what was sent before.
+    /// The packet is too far from what was sent before.
     pub fn locate(&mut self, packet: &Packet, toward_client: bool) -> Result<Position, Breach> {
         let has_beginning = self.has_beginning;
         let (own, other) = self.streams(toward_client);
@@ -155,14 +156,14 @@ impl Connection {
         Ok(Position { start, end, ack })
     }
 
-    /// A node has captured the segment.
+    /// Records that `node` has captured the segment.
     pub fn seen_by_node(&mut self, node: usize, packet: &Packet, toward_client: bool, at: Position) {
         let (own, _) = self.streams(toward_client);
         own.seen[node].add(at.start, at.end);
         self.syn_seen[node] |= packet.syn && !toward_client;
     }
 
-    /// The client's segment went by at the router or the client.
+    /// Records that a segment of the client passed the router or the client.
     pub fn client_spoke(&mut self, point: Point, packet: &Packet, at: Position) {
         let view = self.view(point);
         view.client_has_closed |= packet.fin;
@@ -172,7 +173,8 @@ impl Connection {
         }
     }
 
-    /// The service's segment went by at the router or the client: what it breaks of the rules that hold in any case.
+    /// Records that a segment of the service passed the router or the client. Returns its breaches of the rules that hold without
+    /// a wire too.
     pub fn service_spoke(&mut self, point: Point, packet: &Packet, at: Position) -> Vec<Breach> {
         if packet.syn {
             self.window_scales[1] = packet.window_scale;
@@ -214,13 +216,13 @@ impl Connection {
         breaches
     }
 
-    /// Whether each end has acknowledged the other's FIN, as seen there: nothing can be lost any more.
+    /// Whether each end has acknowledged the other's FIN, as seen at `point`. Then nothing can be lost.
     pub fn is_over(&mut self, point: Point) -> bool {
         self.view(point).ends.into_iter().all(End::is_acknowledged)
     }
 
-    /// Compares what the service's segment carries with what stood there before, of which at most `size_max` bytes
-    /// are kept.
+    /// Compares the data of a segment of the service with the data seen before at the same offsets. At most `size_max` bytes
+    /// are kept for this.
     pub fn compare(&mut self, packet: &Packet, at: Position, size_max: usize) -> Option<Breach> {
         self.not_captured += u64::from(packet.payload_len) - packet.payload.len() as u64;
         let differs = self.contents.add(at.start, &packet.payload, size_max)?;
@@ -231,12 +233,12 @@ impl Connection {
         Some((Rule::SameContent, what))
     }
 
-    /// Bytes compared with what stood there before.
+    /// Number of bytes compared with data seen before.
     pub fn compared(&self) -> u64 {
         self.contents.compared
     }
 
-    /// The service's segment went by at the router or the client: what it breaks of what the wire promises.
+    /// The promises of the wire that a segment of the service, seen at the router or the client, breaks.
     pub fn check_commits(&mut self, packet: &Packet, at: Position, expected: &Expectations) -> Vec<Breach> {
         let mut breaches = Vec::new();
         if let Some((_, wire)) = expected.wire_at(packet.at_ns)
@@ -250,8 +252,8 @@ impl Connection {
         breaches
     }
 
-    /// Its wire is the expected one of this number at `at_ns`. A new wire need not have seen what the client had been
-    /// shown, or what the other node had got, before its time.
+    /// Records that the connection's wire at `at_ns` is the expected `wire` with this number. A new wire need not have seen what
+    /// was shown, or what the other node received, before its time.
     pub fn meet_wire(&mut self, number: usize, wire: Wire, at_ns: u64) {
         let hears = at_ns >= wire.hears_from_ns;
         let met = Met { number, hears };
@@ -293,7 +295,7 @@ impl Connection {
         breaches
     }
 
-    /// Up to where the client may send, if both sides' windows can be read.
+    /// Offset up to which the client may send, if the windows can be read.
     fn right_edge(&self, packet: &Packet, at: Position) -> Option<u64> {
         let shift = match self.window_scales {
             _ if !self.has_beginning || packet.syn => return None,
@@ -323,7 +325,7 @@ impl Connection {
 impl Stream {
     fn from_middle(seq: Seq) -> Self {
         Self {
-            first: Some(seq), // 2³² further on stands the same number
+            first: Some(seq), // The offset 2³² has the same sequence number as offset 0.
             end: MIDDLE,
             seen: Default::default(),
         }
@@ -333,7 +335,7 @@ impl Stream {
         let first = *self.first.get_or_insert(seq);
         Offset::from_seq(seq, first, Offset(self.end))
             .map(|offset| offset.0)
-            // A keepalive probe repeats the byte before the next one, which may be the SYN's number.
+            // A keepalive probe repeats the byte before the next one. Its number may be the SYN's.
             .or((seq + 1 == first).then_some(0))
             .filter(|offset| offset.abs_diff(self.end) < NEAR)
             .ok_or_else(|| {
@@ -346,7 +348,7 @@ impl Stream {
     }
 }
 
-/// The timestamp `value` counted on beyond 32 bits, taking the candidate nearest to the last one (RFC 7323 §5.2).
+/// The timestamp `value` extended beyond 32 bits: the candidate nearest to the last one (RFC 7323 §5.2).
 fn count_on(last: &mut Option<(u32, u64)>, value: u32) -> u64 {
     let time = last.map_or(MIDDLE, |(last, time)| {
         let step = value.wrapping_sub(last).cast_signed();

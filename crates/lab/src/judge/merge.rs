@@ -1,4 +1,4 @@
-//! Several captures as one stream of the service's segments, in order of time.
+//! Merges several captures into one stream of the service's segments, in order of time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ pub struct Merge {
     sources: Vec<Source>,
 }
 
-/// One capture. Two processors may have written its packets in another order than their times.
+/// One capture. Its packets may not be in order of time, because two processors may have written them.
 struct Source {
     reader: Reader,
     service: SocketAddr,
@@ -32,11 +32,12 @@ struct Upcoming {
     packet: Packet,
 }
 
-/// Longer than a packet waits between its time being taken and its being written.
+/// Longest time in nanoseconds by which packets in a file are out of order. Longer than a packet waits between timestamping and
+/// writing.
 const DISORDER_NS: u64 = 20_000_000;
 
 impl Merge {
-    /// Opens `captures`; segments from and to `service` will be given.
+    /// Opens `captures`, to read the segments from and to `service`.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -59,7 +60,7 @@ impl Merge {
             })
         };
         let mut sources: Vec<_> = captures.iter().map(open).collect::<anyhow::Result<_>>()?;
-        // At equal times what a node saw comes before what the router saw, and that before the client.
+        // At equal times, nodes come before the router, and the router before the client.
         sources.sort_by_key(|source| match source.evidence.point {
             Point::NodeA | Point::NodeB => 0,
             Point::Router => 1,
@@ -87,14 +88,14 @@ impl Merge {
         }))
     }
 
-    /// What was read so far.
+    /// The evidence of each capture, as far as it was read.
     pub fn evidence(&self) -> Vec<Evidence> {
         self.sources.iter().map(|source| source.evidence).collect()
     }
 }
 
 impl Source {
-    /// Reads until no packet can come any more that is earlier than the next one.
+    /// Reads ahead until no later record can be earlier than the next packet.
     fn read_ahead(&mut self) -> anyhow::Result<()> {
         let settled = |source: &Self| {
             let next = source.upcoming.peek();
@@ -153,7 +154,7 @@ impl PartialEq for Upcoming {
 
 impl Eq for Upcoming {}
 
-/// The captures of one point, with every segment of `service` in it in order of time: for drawing.
+/// Calls back for every segment of `service` in one capture, in order of time. Used for drawing.
 ///
 /// # Errors
 /// As [`Merge::next_packet`].

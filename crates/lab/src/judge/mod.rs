@@ -3,16 +3,17 @@
 //!
 //! All captures are taken on one machine, so their times can be compared. Positions are 64-bit offsets in the streams.
 //!
+//! A frame that a switch floods to a host for which it is not meant is ignored there.
+//!
+//! The wire may change. A returning node becomes the wire of output with the first segment that it forwards. It becomes the wire
+//! of input with the first client packet that reaches it after that, and after 200 ms at the latest ([`Survey`]). A new wire need
+//! not have seen what was shown, or what the other node received, before that.
+//!
 //! The rules, for each connection and every segment of the service, where *shown* means seen at the router or the client:
 //!
-//! Frames that a switch floods to others than they are for are nobody's.
-//!
-//! Who is the wire may change: a node that comes back is found to be the wire of output from its first segment on that it forwards, and
-//! of input from the first that reaches it after that, in 200 ms at most ([`Survey`]). A new wire need not have seen what had been shown,
-//! or what the other node had got, before its time.
-//!
-//! * **no-reset**: the client neither gets nor sends a RST. Counted for each direction; not in the list of violations. None is the answer
-//!   to a segment that was overtaken by both FINs and their acknowledgements: any server gives it, and nothing is left to be lost.
+//! * **no-reset**: the client neither gets nor sends a RST. Counted for each direction; not in the list of violations. A RST is
+//!   exempt if it answers a segment overtaken by both FINs and their acknowledgements: any server sends it, and nothing is left to
+//!   be lost.
 //! * **no-early-fin**: no FIN reaches the client before it has sent its own (if clients close first).
 //! * **input-commit**: when an acknowledgement is shown, the wire's capture has every byte (and FIN) below it, earlier.
 //! * **output-commit**: when data (or a FIN) is shown, the wire's capture has every byte of it, earlier; coming from the
@@ -32,12 +33,12 @@
 //! * **keeps-time**: the same for timestamps (RFC 7323 §5, PAWS: the client would drop such segments).
 //! * **keeps-window**: the same for the window's right edge; only noted.
 //!
-//! What the service said in order may reach the client in another. So the last three, which concern the order, are looked at
-//! where it was said: at the client only if the router's capture is not whole.
+//! Segments of the service may overtake each other on the way to the client. So the last three rules, which concern the order,
+//! are checked at the router. They are checked at the client only if the router's capture is not whole.
 //!
-//! A capture that missed packets proves no absence: what depends on it is listed as unproven, and rules that would
+//! A capture that missed packets proves no absence. Claims that depend on it are listed as unproven, and rules that would
 //! accuse wrongly because of it are not applied. Connections whose SYN was not captured are exempt from the commit rules.
-//! Checksums are not looked at, so a forged segment that every kernel drops counts as seen.
+//! Checksums are not verified, so a forged segment that every kernel drops counts as seen.
 
 mod connection;
 mod merge;
@@ -114,7 +115,7 @@ pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Ve
 struct Judge<'a> {
     expected: &'a Expectations,
     complete: Completeness,
-    /// Where RSTs are counted.
+    /// The point where RSTs are counted.
     resets_at: Point,
     connections: HashMap<SocketAddr, Connection>,
     voice: Voice,
@@ -135,7 +136,7 @@ struct Totals {
     not_captured: u64,
 }
 
-/// Which captures are there, and which are whole.
+/// Which captures exist, and which of them are whole.
 #[derive(Clone, Copy, Debug)]
 struct Completeness {
     there: [bool; 4],
@@ -168,7 +169,7 @@ impl Judge<'_> {
         }
         let located = connection.locate(packet, toward_client);
         let breaches = match (point, located) {
-            // The client's own nonsense is not the service's fault.
+            // A client's segment with impossible numbers is not the service's fault.
             (_, Err(_)) if !toward_client => Vec::new(),
             (Point::NodeA | Point::NodeB, Err(_)) => Vec::new(),
             (_, Err(breach)) => vec![breach],
@@ -202,7 +203,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Makes sure that the packet's connection is known.
+    /// Adds the packet's connection if it is not known.
     fn meet(&mut self, client: SocketAddr, packet: &Packet, toward_client: bool) {
         let known = self.connections.get(&client);
         if known.is_some_and(|known| toward_client || !known.is_replaced_by(packet)) {
@@ -254,7 +255,7 @@ impl Judge<'_> {
         let toward_client = packet.source == self.expected.service;
         let direction = if toward_client { '>' } else { '<' };
         let at = self.connections.get_mut(&client).and_then(|connection| {
-            // As Wireshark counts: the SYN is 0, the first byte 1.
+            // Numbers as Wireshark counts them: the SYN is 0, the first byte 1.
             let at = connection.locate(packet, toward_client).ok()?;
             let first = if packet.syn { 0 } else { at.start + 1 };
             Some((first, at.ack.unwrap_or(0) + 1))

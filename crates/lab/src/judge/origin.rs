@@ -1,11 +1,12 @@
-//! Whose word a segment is.
+//! Finds which node made a segment.
 //!
-//! A segment's *origin* is the node whose TCP made it. What a node sends out is the other node's if the same segment came in
-//! from there shortly before, and else its own. It is judged when the router sees it: what is sent into a cable that is
-//! cut reaches nobody.
+//! A segment's *origin* is the node whose TCP made it. If the same segment came in from the other node shortly before a node
+//! sends it, the origin is the other node; else it is the sender. The origin is decided when the router sees the segment, because
+//! a segment that is sent into a cut cable reaches nobody.
 //!
-//! Where clients may be slowed, the wire makes windows smaller, and says the other node's last words again with what it has withheld: an
-//! empty segment with their acknowledgement, their timestamp and no larger window.
+//! If clients may be slowed, the wire makes windows smaller. Later it sends the other node's last acknowledgement again to give
+//! back the window that it withheld: an empty segment with the same acknowledgement and timestamp, and no larger window than the
+//! other node's.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -19,39 +20,39 @@ use crate::capture::Point;
 pub struct Origins {
     macs: [[u8; 6]; 2],
     may_slow: bool,
-    /// Segments of the other node that came in at each node and were not sent on yet.
+    /// Segments of the other node that came in at each node and were not yet sent on.
     incoming: [UnderWay; 2],
-    /// Segments of the other node that each node has sent on and the router has not seen yet.
+    /// Segments of the other node that each node has sent on and the router has not yet seen.
     released: [UnderWay; 2],
-    /// What the other node has said at each node.
+    /// Acknowledgements of the other node that came in at each node.
     said: [UnderWay; 2],
 }
 
 /// How a segment came to the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From a node.
+    /// It came from a node.
     From {
         /// The node that sent it to the router.
         sender: usize,
         /// The node whose TCP made it.
         origin: usize,
-        /// It says nothing that the other node has not said shortly before.
+        /// Whether the other node has sent the same acknowledgement shortly before.
         is_said_again: bool,
     },
-    /// From neither node.
+    /// It came from neither node.
     Stranger,
 }
 
 /// Segments between two taps.
 #[derive(Debug, Default)]
 struct UnderWay {
-    /// When each came in, oldest first, and its window.
+    /// Time and window of each segment, oldest first.
     times: HashMap<Identity, VecDeque<(u64, u16)>>,
     order: VecDeque<(u64, Identity)>,
 }
 
-/// What a forwarded segment keeps.
+/// The fields that a segment keeps when it is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Identity {
     client: SocketAddr,
@@ -63,11 +64,11 @@ struct Identity {
     ip_id: u16,
 }
 
-/// A released segment leaves within microseconds.
+/// Time limit in nanoseconds between two taps. A released segment leaves within microseconds.
 const RELEASE_NS_MAX: u64 = 1_000_000_000;
 
 impl Origins {
-    /// Of the nodes and the service that are `expected`.
+    /// Follows the nodes and the service of `expected`.
     pub fn new(expected: &Expectations) -> Self {
         Self {
             macs: expected.macs,
@@ -78,7 +79,7 @@ impl Origins {
         }
     }
 
-    /// Takes a segment of the service, seen at `point`; at the router, how it came there.
+    /// Takes a segment of the service, seen at `point`. At the router, returns the way that it took.
     pub fn take(&mut self, point: Point, packet: &Packet) -> Option<Way> {
         let sender = self.macs.iter().position(|mac| *mac == packet.source_mac);
         match point {
@@ -128,13 +129,14 @@ impl UnderWay {
         self.order.push_back((packet.at_ns, identity));
     }
 
-    /// Whether such a segment came in, whose window was the same, or may have been larger; each counts once.
+    /// Whether the same segment came in with the same window, or with a larger one if the wire may slow clients. Each segment
+    /// counts once.
     fn take(&mut self, packet: &Packet, may_slow: bool) -> bool {
         let is_right = |(_, window)| window == packet.window || may_slow && window > packet.window;
         self.remove(Identity::of(packet), is_right)
     }
 
-    /// Whether these words came in, with a window that was no smaller but for its unit.
+    /// Whether the same acknowledgement came in with at least the window of `packet`. A difference of one unit is ignored.
     fn has(&self, packet: &Packet) -> bool {
         let times = self.times.get(&Identity::of_words(packet));
         times.is_some_and(|times| {
@@ -170,7 +172,7 @@ impl Identity {
         }
     }
 
-    /// What is left of it when it is said again without data.
+    /// The fields that remain when the segment is sent again without data.
     fn of_words(packet: &Packet) -> Self {
         Self {
             client: packet.destination,

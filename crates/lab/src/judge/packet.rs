@@ -1,7 +1,7 @@
 //! TCP segments as they stand in captured Ethernet frames, which may have been cut behind the headers.
 //!
-//! Read with another parser than the product's, so that one error does not hide the other. Checksums are not looked at:
-//! a sender on the same machine leaves them to hardware that is not there.
+//! The parser is not the product's, so that an error in one does not hide an error in the other. Checksums are not verified:
+//! a sender on the same machine leaves them to hardware that does not exist.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,21 +14,21 @@ use super::pcap::Record;
 /// One captured TCP segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// When, in nanoseconds of the capture's clock.
+    /// Time of capture, in nanoseconds of the capture's clock.
     pub at_ns: u64,
     /// Ethernet source.
     pub source_mac: [u8; 6],
     /// Ethernet destination.
     pub destination_mac: [u8; 6],
-    /// Who sent it.
+    /// Source address and port.
     pub source: SocketAddr,
-    /// Whom it is for.
+    /// Destination address and port.
     pub destination: SocketAddr,
     /// IPv4 identification; 0 for IPv6.
     pub ip_id: u16,
     /// Sequence number of the first byte.
     pub seq: Seq,
-    /// Next byte expected; counts if `has_ack`.
+    /// Acknowledgement number. Valid only if `has_ack`.
     pub ack: Seq,
     /// FIN.
     pub fin: bool,
@@ -40,15 +40,15 @@ pub struct Packet {
     pub psh: bool,
     /// ACK.
     pub has_ack: bool,
-    /// Window as written.
+    /// Window field, not scaled.
     pub window: u16,
     /// Window scale option.
     pub window_scale: Option<u8>,
     /// Timestamps option: value, echo.
     pub timestamps: Option<(u32, u32)>,
-    /// Data bytes that the segment had.
+    /// Number of data bytes that the segment had.
     pub payload_len: u32,
-    /// The data's beginning, as much as was captured.
+    /// The captured part of the data: its beginning.
     pub payload: Vec<u8>,
 }
 
@@ -57,15 +57,15 @@ pub struct Packet {
 pub struct Unreadable;
 
 impl Packet {
-    /// Whether it does nothing but acknowledge.
+    /// Whether the segment only acknowledges.
     pub fn is_empty_acknowledgement(&self) -> bool {
         self.has_ack && self.payload_len == 0 && !(self.fin || self.syn || self.rst)
     }
 
-    /// The TCP segment in `record`; `None` if there is something else in it.
+    /// The TCP segment in `record`; `None` if the frame contains something else.
     ///
     /// # Errors
-    /// It is TCP over IP, but its headers are cut off or contradict themselves.
+    /// The frame is TCP over IP, but its headers are cut off or contradict themselves.
     pub fn read(record: &Record<'_>) -> Result<Option<Self>, Unreadable> {
         let Ok(sliced) = LaxSlicedPacket::from_ethernet(record.frame) else {
             return Ok(None);
@@ -113,7 +113,7 @@ impl Packet {
         Ok(Some(packet))
     }
 
-    /// (`etherparse` ends at the first option that it does not know. Linux goes on behind it.)
+    /// Reads all options. (`etherparse` stops at the first unknown option. Linux skips it and continues.)
     fn read_options(&mut self, mut options: &[u8]) {
         while let [kind, rest @ ..] = options {
             let (option, behind) = match (kind, rest) {
@@ -179,14 +179,14 @@ impl fmt::Display for Flags<'_> {
     }
 }
 
-/// The IPv4 identification, and where in the frame the IP packet ends according to its header.
+/// The IPv4 identification, and the position in the frame where the IP packet ends according to its header.
 fn identification_and_end(net: &LaxNetSlice<'_>, record: &Record<'_>) -> Option<(u16, usize)> {
     match net {
         LaxNetSlice::Ipv4(v4) => {
             let header = v4.header();
             let start = position(record.frame, header.slice());
             let len = match header.total_len() {
-                0 => record.original_len as usize - start, // larger than the field can say
+                0 => record.original_len as usize - start, // The packet is larger than the field can express.
                 len => usize::from(len),
             };
             Some((header.identification(), start + len))
@@ -226,7 +226,7 @@ fn is_tcp(sliced: &LaxSlicedPacket<'_>) -> bool {
         .is_some_and(|payload| payload.ip_number == etherparse::IpNumber::TCP)
 }
 
-/// Where `part`, a part of `frame`, begins in it.
+/// Position at which `part` begins in `frame`.
 fn position(frame: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - frame.as_ptr() as usize
 }
@@ -253,7 +253,7 @@ mod tests {
         };
         let packet = Packet::read(&record).unwrap().unwrap();
         assert_eq!((packet.window_scale, packet.timestamps), (Some(7), Some((5, 6))));
-        // What is cut off, and what is shorter than its own head, ends them.
+        // An option that is cut off, or shorter than its own head, ends the options.
         for end in [[254, 9, 0, 0], [254, 1, 0, 0]] {
             let mut packet = Packet {
                 window_scale: None,

@@ -1,4 +1,5 @@
-//! Reads capture files: the classic pcap format, as a stream, in bounded memory, trusting nothing. And writes them.
+//! Reads and writes capture files in the classic pcap format. The reader works as a stream, in bounded memory, and trusts
+//! nothing.
 //!
 //! Format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html>.
 
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why a file cannot be read on.
+/// The reason why a file cannot be read further.
 #[derive(Debug, Error)]
 #[error("{path}: {fault}")]
 pub struct PcapError {
@@ -22,13 +23,13 @@ pub struct PcapError {
 /// What is wrong with a file.
 #[derive(Debug, Error)]
 pub enum Fault {
-    /// The system said so.
+    /// An I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Not this format (perhaps pcapng).
+    /// The file is not in this format (it may be pcapng).
     #[error("not a pcap file: it begins with {0:#010x}")]
     Magic(u32),
-    /// Not Ethernet.
+    /// The link type is not Ethernet.
     #[error("link type {0}, but only Ethernet (1) is understood")]
     LinkType(u32),
     /// The file ends within its own header or a record.
@@ -48,7 +49,7 @@ pub enum Fault {
         packet: u64,
         /// Where in the file it begins.
         position: u64,
-        /// What contradicts.
+        /// The contradiction.
         what: String,
     },
 }
@@ -56,11 +57,11 @@ pub enum Fault {
 /// One captured frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// When, in nanoseconds of the capture's clock.
+    /// Time of capture, in nanoseconds of the capture's clock.
     pub at_ns: u64,
-    /// Its beginning, as much as was kept.
+    /// The captured part of the frame: its beginning.
     pub frame: &'a [u8],
-    /// Its length on the wire in bytes.
+    /// Length of the whole frame, in bytes.
     pub original_len: u32,
 }
 
@@ -87,7 +88,7 @@ const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const ETHERNET: u32 = 1;
 const FILE_HEADER_LEN: usize = 24;
 const RECORD_HEADER_LEN: usize = 16;
-/// No capture tool keeps more of one frame.
+/// Maximum number of bytes of one frame. No capture tool keeps more.
 const FRAME_MAX: u32 = 256 << 10;
 
 impl Reader {
@@ -159,14 +160,14 @@ impl<R: Read> Reader<R> {
             _ if magic.swap_bytes() == MAGIC_NANOSECONDS => Layout::new(true, 1),
             _ => return Err(Fault::Magic(magic)),
         };
-        // The upper half may tell the length of a frame check sequence.
+        // The upper half may contain the length of a frame check sequence.
         match self.layout.word(&header, 5) & 0xffff {
             ETHERNET => Ok(()),
             other => Err(Fault::LinkType(other)),
         }
     }
 
-    /// Reads the next frame into `self.frame`; its time and original length.
+    /// Reads the next frame into `self.frame`. Returns its time and original length.
     fn read_record(&mut self) -> Result<Option<(u64, u32)>, Fault> {
         let mut header = [0; RECORD_HEADER_LEN];
         if !self.fill(&mut header, "the header")? {
@@ -191,7 +192,7 @@ impl<R: Read> Reader<R> {
         Ok(Some((u64::from(seconds) * 1_000_000_000 + fraction_ns, original)))
     }
 
-    /// Fills `bytes`; false if the file ends right before them.
+    /// Fills `bytes`. Returns false if the file ends right before them.
     fn fill(&mut self, bytes: &mut [u8], part: &'static str) -> Result<bool, Fault> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -261,7 +262,7 @@ pub fn write_header(to: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a whole frame, seen at `at_ns`.
+/// Writes a whole frame, captured at `at_ns`.
 ///
 /// # Errors
 /// The writer's, or if the format has no room for the time or the frame.

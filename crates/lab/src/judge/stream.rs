@@ -1,11 +1,11 @@
-//! Small memories of a stream: which of its bytes have been seen, what they were, and how high a number has risen.
+//! Memory of a stream: which of its bytes were seen, their values, and the highest value of a number.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// A set of stream offsets, kept as a contiguous beginning and islands behind holes. Memory grows with the holes.
+/// A set of stream offsets: a contiguous beginning, and islands after holes. Memory grows with the number of holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// All below this.
+    /// All offsets below this are in the set.
     contiguous: u64,
     /// Start → end, disjoint, not adjacent, all above `contiguous`.
     islands: BTreeMap<u64, u64>,
@@ -56,30 +56,30 @@ impl Seen {
     }
 }
 
-/// A stretch of bytes that differs from what was at the same offsets before.
+/// A difference between bytes and those seen before at the same offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Differs {
     /// The first offset that differs.
     pub offset: u64,
-    /// What it was.
+    /// The byte seen before.
     pub before: u8,
-    /// What it is now.
+    /// The byte seen now.
     pub now: u8,
 }
 
-/// The bytes of a stream that were seen lately.
+/// The bytes of a stream that were seen recently.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// Offset → bytes; disjoint.
     pieces: BTreeMap<u64, Vec<u8>>,
     size: usize,
-    /// Bytes that were seen before and compared.
+    /// Number of bytes that were compared with bytes seen before.
     pub compared: u64,
 }
 
 impl Contents {
-    /// Compares `bytes` at `offset` with those seen before, and remembers the new ones; of all, those of the lowest
-    /// offsets are forgotten while there are more than `size_max`.
+    /// Compares `bytes` at `offset` with those seen before, and remembers the new ones. Forgets bytes with the lowest
+    /// offsets while more than `size_max` are remembered.
     pub fn add(&mut self, offset: u64, bytes: &[u8], size_max: usize) -> Option<Differs> {
         let end = offset + bytes.len() as u64;
         let mut fresh = Vec::new();
@@ -130,10 +130,11 @@ impl Contents {
     }
 }
 
-/// The highest value so far, and the highest that packets overtaking each other cannot explain away.
+/// The highest value so far, and the highest settled value. A number below the settled value cannot be explained by packets that
+/// overtook each other.
 ///
-/// Two processors may put packets of one sender on a cable in another order than they were made. So only what was
-/// reached [`Highest::OVERTAKING_NS`] ago counts as settled.
+/// Two processors may send the packets of one sender in another order than they were made. So a value is settled only
+/// [`Highest::OVERTAKING_NS`] after it was reached.
 #[derive(Clone, Debug, Default)]
 pub struct Highest {
     rising: VecDeque<(u64, u64)>,
@@ -141,7 +142,8 @@ pub struct Highest {
 }
 
 impl Highest {
-    /// Longer than a packet is held up on its way between two taps of one machine.
+    /// Time in nanoseconds within which packets may overtake each other. Longer than the delay of a packet between two taps of
+    /// one machine.
     pub const OVERTAKING_NS: u64 = 20_000_000;
 
     /// Notes `value` at `at_ns`.
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn seen_agrees_with_a_plain_set_in_every_order() {
-        // A fixed walk over all kinds of overlap: a multiplicative generator, so no two runs differ.
+        // A fixed sequence with all kinds of overlap. The generator is multiplicative, so all runs are equal.
         let mut state = 1_u64;
         for _ in 0..200 {
             let (mut seen, mut plain) = (Seen::default(), [false; 40]);

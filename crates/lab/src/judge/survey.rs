@@ -1,4 +1,4 @@
-//! Who was the wire, and who spoke, as the captures show it: found before anything is judged, and without the daemons.
+//! Finds in the captures which node was the wire and which node spoke. This comes before judging, and never asks the daemons.
 
 use std::collections::HashMap;
 
@@ -10,12 +10,12 @@ use super::stream::Highest;
 use super::verdict::{Expectations, Wire};
 use crate::capture::{Capture, Point};
 
-/// The ways that the service's segments took to the router, in order of time.
+/// The ways that segments took between the router and the nodes, in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Survey {
-    /// Neighbours differ in sender or origin, or there are 100 ms between them.
+    /// Runs of the service's segments. Two neighbours differ in sender or origin, or there are 100 ms between them.
     pub passages: Vec<Passage>,
-    /// The nodes that clients' packets were sent to by the router, one after the other.
+    /// Runs of clients' packets that the router sent to the nodes.
     pub entrances: Vec<Entrance>,
 }
 
@@ -24,11 +24,11 @@ pub struct Survey {
 pub struct Passage {
     /// The node that sent them to the router.
     pub sender: usize,
-    /// The node whose TCP made them: it spoke. If it is not the sender, the sender was the wire.
+    /// The node whose TCP made them, which spoke. If it is not the sender, the sender was the wire.
     pub origin: usize,
-    /// The first one.
+    /// Time of the first segment.
     pub from_ns: u64,
-    /// The last one.
+    /// Time of the last segment.
     pub until_ns: u64,
 }
 
@@ -37,9 +37,9 @@ pub struct Passage {
 pub struct Entrance {
     /// The node.
     pub node: usize,
-    /// The first packet.
+    /// Time of the first packet.
     pub from_ns: u64,
-    /// The last one.
+    /// Time of the last packet.
     pub until_ns: u64,
 }
 
@@ -48,38 +48,39 @@ pub struct Entrance {
 pub struct Speech {
     /// The node.
     pub node: usize,
-    /// Its first segment.
+    /// Time of its first segment.
     pub from_ns: u64,
-    /// Its last one.
+    /// Time of its last segment.
     pub until_ns: u64,
 }
 
-/// What happened to a node that decides who may be the wire.
+/// An event of a node that decides which node may be the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// If it was the wire, the other node may go on without one from now on.
+    /// The node is lost. If it was the wire, the other node may go on without a wire from now on.
     Lost {
         /// The node.
         node: usize,
-        /// From when.
+        /// Time of the loss.
         at_ns: u64,
     },
-    /// It came back, and must become the wire.
+    /// The node came back, and must become the wire.
     Returned {
         /// The node.
         node: usize,
-        /// Not before this.
+        /// Earliest time at which it may be the wire.
         at_ns: u64,
     },
 }
 
-/// Between the first segment that a returning node forwards and its announcement lies a word of each agent, which may have to wait for a CPU.
+/// Longest time between the first segment that a returning node forwards and its announcement, in nanoseconds. In between, each
+/// agent sends a message and may have to wait for a CPU.
 const SETTLING_NS: u64 = 200_000_000;
-/// A node that says nothing for so long has ceased to speak.
+/// Silence in nanoseconds after which a node has ceased to speak.
 const SILENCE_NS: u64 = 100_000_000;
 
 impl Survey {
-    /// Of `captures`; of `expected` only the service, the clients and the Ethernet addresses count.
+    /// Surveys `captures`. Uses only the service, the clients and the Ethernet addresses of `expected`.
     ///
     /// # Errors
     /// A file cannot be read, is cut off or garbled; its clock was set.
@@ -118,8 +119,9 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Which node was the wire, and when: `first` from the beginning, later who returned, from when it forwards and hears, or rather
-    /// so long after it that everything sent past it before has arrived. In between there is none.
+    /// The wires in order of time: node `first` from the beginning, later each returning node from when it forwards (output) and
+    /// hears (input). [`Highest::OVERTAKING_NS`] is added, so that packets that bypassed it before have arrived. Between two
+    /// wires there is none.
     pub fn wires(&self, first: usize, changes: &[Change]) -> Vec<Wire> {
         let mut wires = vec![Wire {
             node: first,
@@ -145,12 +147,12 @@ impl Survey {
                 }
             }
         }
-        // One that was lost again at once never was one.
+        // A node that was lost again before it became the wire never was one.
         wires.retain(|wire| wire.from_ns < wire.until_ns);
         wires
     }
 
-    /// When `node` first sent a segment of the other node to the router, from `at_ns` on.
+    /// Time at which `node` first sent a segment of the other node to the router, from `at_ns` on.
     pub fn forwards_from(&self, node: usize, at_ns: u64) -> Option<u64> {
         let forwards = |passage: &&Passage| {
             passage.sender == node && passage.origin != node && passage.until_ns >= at_ns
@@ -159,8 +161,8 @@ impl Survey {
         Some(passage.from_ns.max(at_ns))
     }
 
-    /// When clients' packets first came to `node`, which forwards the other's since `at_ns`: they follow its announcement, and that
-    /// comes within [`SETTLING_NS`].
+    /// Time at which clients' packets first came to `node`, which forwards the other node's segments since `at_ns`. It is at most
+    /// [`SETTLING_NS`] later, because the announcement of `node` comes within that time.
     fn enters_from(&self, node: usize, at_ns: u64) -> u64 {
         let enters = |entrance: &&Entrance| entrance.node == node && entrance.until_ns >= at_ns;
         let entrance = self.entrances.iter().find(enters);
@@ -168,7 +170,8 @@ impl Survey {
         from_ns.min(at_ns + SETTLING_NS)
     }
 
-    /// Who spoke when, in order of time. A node speaks from segment to segment unless there are 100 ms between them.
+    /// The times in which each node spoke, in order. A speech continues from segment to segment unless there are 100 ms between
+    /// them.
     pub fn speeches(&self) -> Vec<Speech> {
         let mut speeches: Vec<Speech> = Vec::new();
         // The last speech of each node.
@@ -190,7 +193,7 @@ impl Survey {
         speeches
     }
 
-    /// For how long both nodes spoke, in nanoseconds; a single word in the other's speech counts as one.
+    /// Time in which both nodes spoke, in nanoseconds. A single segment within the other node's speech counts as one nanosecond.
     pub fn two_speakers_ns(&self) -> u64 {
         let speeches = self.speeches();
         let of = |node: usize| speeches.iter().filter(move |speech| speech.node == node);

@@ -1,4 +1,4 @@
-//! Every rule is seen to be broken: captures of one conversation, built packet by packet, with one thing wrong in each.
+//! Tests each rule with a breach: captures of one conversation, built packet by packet, with one fault in each.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,15 +17,15 @@ const CLIENT: &str = "10.1.0.2:40000";
 const MAC_A: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
 const MAC_B: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 const MAC_ROUTER: [u8; 6] = [2, 0, 0, 0, 2, 1];
-/// The streams begin just below the wrap of sequence numbers.
+/// Initial sequence numbers. The streams begin just below the wrap.
 const CLIENT_ISN: u32 = 0xffff_fff0;
 const SERVICE_ISN: u32 = 0xffff_ff00;
 const START_NS: u64 = 1_700_000_000_000_000_000;
 const MS: u64 = 1_000_000;
-/// A packet's way from one tap to the next.
+/// Time of a packet from one tap to the next, in nanoseconds.
 const HOP_NS: u64 = 1_000;
 
-/// The way of one packet: which taps it passes, with which Ethernet addresses.
+/// The way of one packet: the taps that it passes, with its Ethernet addresses there.
 type Way = &'static [(Point, [u8; 6], [u8; 6])];
 
 const FROM_CLIENT: Way = &[
@@ -63,7 +63,7 @@ const PAST_THE_WIRE: Way = &[
     (Point::Client, [0; 6], [0; 6]),
 ];
 
-/// A run that is being made up.
+/// A synthetic run under construction.
 struct Run {
     now_ns: u64,
     frames: Vec<(Point, u64, Vec<u8>)>,
@@ -74,7 +74,7 @@ struct Run {
     port: u16,
 }
 
-/// A segment's variable parts; offsets count from 0.
+/// The variable parts of a segment. Offsets count from 0.
 #[derive(Clone, Copy)]
 struct Say {
     at: u64,
@@ -119,7 +119,7 @@ impl Run {
         (service.parse().unwrap(), client)
     }
 
-    /// One packet goes `way`, from `now_ns` on; then a millisecond passes.
+    /// Sends one packet on its `way`, from `now_ns` on. Then a millisecond passes.
     fn say(&mut self, toward_client: bool, way: Way, say: Say) {
         let (service, client) = self.addresses();
         let (own, other) = if toward_client {
@@ -186,7 +186,7 @@ impl Run {
         self.client(SAY);
     }
 
-    /// Request `hello`, the beginning of the reply `wonderful`, and its acknowledgement.
+    /// Sends the request `hello`, the beginning of the reply `wonderful`, and its acknowledgement.
     fn exchange(&mut self) {
         self.client(Say {
             data: b"hello",
@@ -201,7 +201,7 @@ impl Run {
         self.client(Say { at: 5, ack: 3, ..SAY });
     }
 
-    /// The primary dies; returns when.
+    /// Lets the primary die. Returns the time of its death.
     fn fault(&mut self) -> u64 {
         let at = self.now_ns;
         self.now_ns += 100 * MS;
@@ -255,7 +255,7 @@ impl Run {
         check(&self.write(&directory), expected).unwrap()
     }
 
-    /// The rules broken, without repetition.
+    /// The broken rules, without repetition.
     fn broken(&self, expected: &Expectations) -> Vec<Rule> {
         let mut rules: Vec<_> = self
             .judge(expected)
@@ -289,13 +289,13 @@ fn pcap_record(at_ns: u64, frame: &[u8], snap: usize) -> Vec<u8> {
     record
 }
 
-/// A whole takeover in which every rule is kept.
+/// A complete takeover that keeps every rule.
 fn takeover(v6: bool) -> (Run, Expectations) {
     let mut run = Run::new();
     run.v6 = v6;
     run.open();
     run.exchange();
-    // Logged, released, but lost before the client.
+    // Logged and released, but lost before the client.
     run.say(
         true,
         &FROM_PRIMARY[..3],
@@ -318,7 +318,7 @@ fn takeover(v6: bool) -> (Run, Expectations) {
             ..SAY
         },
     );
-    // A deposed primary that speaks to a closed gate is not shown.
+    // The deposed primary's segment meets a closed gate, so it is not shown.
     run.say(
         true,
         &FROM_PRIMARY[..2],
@@ -392,7 +392,7 @@ fn a_clean_takeover_holds() {
 #[test]
 fn frames_cut_behind_the_headers_are_judged_by_their_lengths() {
     let (mut run, expected) = takeover(false);
-    // Ethernet, IPv4, and TCP with all options of a SYN; of data 4 bytes are left.
+    // Room for Ethernet, IPv4, and TCP with all options of a SYN. Of data segments, 4 bytes of data are kept.
     run.snap = 14 + 20 + 36;
     let verdict = run.judge(&expected);
     assert!(verdict.holds(), "{verdict:#?}");
@@ -444,7 +444,7 @@ fn resets_are_counted_for_each_direction() {
     );
 }
 
-/// A segment that both FINs have overtaken is answered so by whoever has forgotten the connection.
+/// A node that has forgotten the connection answers a segment with a RST if both FINs have overtaken the segment.
 #[test]
 fn a_reset_after_the_end_takes_nothing_away() {
     let resets_with = |is_last_word_said: bool| {
@@ -586,7 +586,7 @@ fn output_that_the_wire_has_not_seen_breaks_output_commit() {
             ..SAY
         },
     );
-    // Nor did it come from the primary, so it is the wire's own word.
+    // The segment did not come from the primary either, so its origin is the wire.
     assert_eq!(
         run.broken(&run.expected(None)),
         [Rule::OutputCommit, Rule::OneVoice]
@@ -663,7 +663,7 @@ fn asking_again_for_acknowledged_bytes_is_noticed() {
     let fault = run.fault();
     run.survivor(Say { at: 3, ack: 2, ..SAY });
     assert_eq!(run.broken(&run.expected(Some(fault))), [Rule::KeepsAcknowledged]);
-    // Overtaken on the way: not an offence.
+    // A segment that was overtaken on its way breaks no rule.
     let mut run = Run::new();
     run.open();
     run.exchange();
@@ -685,7 +685,7 @@ fn what_is_overtaken_behind_the_router_is_not_the_services_fault() {
     run.fault();
     run.say(true, &FROM_PRIMARY[4..], old);
     assert_eq!(run.broken(&run.expected(None)), []);
-    // Who does not know what passed the router takes the client's word.
+    // If the router's capture is not whole, the client's capture decides.
     run.dropped[Point::Router as usize] = 1;
     assert_eq!(run.broken(&run.expected(None)), [Rule::KeepsAcknowledged]);
 }
@@ -803,7 +803,7 @@ fn a_survivor_that_speaks_without_a_fault_is_a_second_voice() {
     assert_eq!(run.broken(&early), [Rule::OneVoice]);
 }
 
-/// The wire has made a window smaller, and says what it has withheld.
+/// The wire made a window smaller, and later sends the withheld window.
 #[test]
 fn the_primarys_words_said_again_are_no_second_voice() {
     let words = |window| Say {
@@ -905,7 +905,7 @@ fn when_the_wire_dies_the_primary_may_speak_alone() {
     expected.wires[0].until_ns = fault;
     let verdict = run.judge(&expected);
     assert!(verdict.holds(), "{verdict:#?}");
-    // Node b comes back as the wire, while something said without it is still on its way to the client.
+    // Node b comes back as the wire while a segment that bypassed it is still on its way to the client.
     let said = Say {
         at: 6,
         data: b"ful",
@@ -1066,7 +1066,7 @@ fn contradictory_expectations_are_refused() {
     assert!(error.contains("wires[1] begins before"), "{error}");
 }
 
-/// The wire's cable is cut; the switch does not know it any more and floods.
+/// The wire's cable is cut. The switch no longer knows the wire and floods.
 #[test]
 fn a_frame_that_is_flooded_to_the_router_is_not_shown() {
     const FLOODED: Way = &[(Point::NodeA, MAC_A, MAC_B), (Point::Router, MAC_A, MAC_B)];
@@ -1111,7 +1111,7 @@ fn a_primary_claims_the_address_when_its_wire_has_ended() {
     assert_eq!(run.broken(&expected), []);
     expected.wires[0].until_ns = fault + 500 * MS;
     assert_eq!(run.broken(&expected), [Rule::OutputCommit, Rule::ThroughWire]);
-    // The old backup has no voice.
+    // The old backup must not speak.
     expected.wires[0].until_ns = fault + 50 * MS;
     run.survivor(Say {
         at: 6,
@@ -1122,7 +1122,7 @@ fn a_primary_claims_the_address_when_its_wire_has_ended() {
     assert_eq!(run.broken(&expected), [Rule::OneVoice]);
 }
 
-/// What a node says into a cable that is cut reaches nobody.
+/// A segment that a node sends into a cut cable reaches nobody.
 #[test]
 fn a_voice_that_the_router_does_not_hear_is_none() {
     let mut run = Run::new();
@@ -1145,7 +1145,7 @@ fn a_voice_that_the_router_does_not_hear_is_none() {
     );
 }
 
-/// One worker died: its connection changes its node, the other does not.
+/// One worker died. Its connection changes its node; the other connection does not.
 #[test]
 fn each_connection_may_have_its_own_voice() {
     let mut run = Run::new();
@@ -1176,7 +1176,7 @@ fn each_connection_may_have_its_own_voice() {
         (verdict.violations, verdict.connections_taken_over),
         (Vec::new(), 1)
     );
-    // But no connection has two.
+    // But each connection has only one voice.
     run.port = 40_001;
     run.primary(Say {
         at: 6,

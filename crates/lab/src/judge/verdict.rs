@@ -1,4 +1,4 @@
-//! What the judge is told, and what it says.
+//! The judge's input (expectations) and its output (verdict).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,32 +10,33 @@ use serde::Serialize;
 use super::packet::Packet;
 use crate::capture::Point;
 
-/// What should be seen. Times are nanoseconds of the captures' clock.
+/// What the captures should show. Times are nanoseconds of the captures' clock.
 #[derive(Clone, Debug)]
 pub struct Expectations {
     /// The service: VIP and port.
     pub service: SocketAddr,
-    /// Only connections from these addresses are judged; none given: all.
+    /// Only connections from these addresses are judged. If empty, all are.
     pub clients: Vec<IpAddr>,
     /// The nodes' Ethernet addresses: node a, node b.
     pub macs: [[u8; 6]; 2],
-    /// The Ethernet address of the router's side towards them.
+    /// The Ethernet address of the router's interface to the nodes.
     pub router_mac: [u8; 6],
     /// What the service promises; see [`CommitMode`].
     pub mode: CommitMode,
-    /// Which node is the wire, and when; in order of time. None: nothing is promised, as without Steadfast.
+    /// The wires, in order of time. If empty, nothing is promised, as without Steadfast.
     pub wires: Vec<Wire>,
-    /// When another node may begin to speak: faults and handovers, in order. Each allows one change.
+    /// Times from which another node may begin to speak: faults and handovers, in order. Each allows one change.
     pub role_changes_ns: Vec<u64>,
-    /// For what a node begins to speak then.
+    /// Whether a change concerns the whole service or single connections.
     pub speaking: Speaking,
-    /// Who closes connections.
+    /// Which end closes connections.
     pub closing: Closing,
-    /// Clients may be slowed (`at_limit = "slow"`): the wire changes windows, and repeats the primary's words.
+    /// Whether clients may be slowed (`at_limit = "slow"`): the wire then changes windows, and repeats acknowledgements of the
+    /// primary.
     pub may_slow: bool,
 }
 
-/// A commit mode (FT-TCP), which says how packets go and what is promised.
+/// A commit mode (FT-TCP): the way of packets and the promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommitMode {
@@ -52,15 +53,15 @@ pub enum CommitMode {
 pub struct Wire {
     /// 0: node a, 1: node b.
     pub node: usize,
-    /// From when output goes through it.
+    /// Time from which output goes through it.
     pub from_ns: u64,
-    /// From when input does too.
+    /// Time from which input goes through it too.
     pub hears_from_ns: u64,
-    /// Until when; `u64::MAX`: to the end.
+    /// End of the span; `u64::MAX`: to the end.
     pub until_ns: u64,
 }
 
-/// What has one voice.
+/// The unit for which one node speaks at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Speaking {
@@ -70,13 +71,13 @@ pub enum Speaking {
     ForEachConnection,
 }
 
-/// Who may send the first FIN of a connection.
+/// Which end may send the first FIN of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Closing {
     /// The client; a FIN of the service before it is a lost connection.
     ClientFirst,
-    /// Either.
+    /// Either end.
     Either,
 }
 
@@ -111,7 +112,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Whether segments that overtake each other on their way break it.
+    /// Whether segments that overtake each other on their way can break the rule.
     pub(super) fn concerns_order(self) -> bool {
         matches!(
             self,
@@ -120,7 +121,7 @@ impl Rule {
     }
 }
 
-/// Something that a rule does not allow.
+/// A breach of a rule, or something unusual.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// The rule.
@@ -129,22 +130,22 @@ pub struct Finding {
     pub client: SocketAddr,
     /// Where it was seen.
     pub point: Point,
-    /// When it was seen first.
+    /// When it was first seen.
     pub at_ns: u64,
-    /// The packet, as packetdrill would write it, with seconds since the captures began.
+    /// The packet in packetdrill's notation, with seconds since the captures began.
     pub packet: String,
     /// What is wrong with it.
     pub what: String,
-    /// How often this connection broke this rule at this point.
+    /// Number of times this connection broke this rule at this point.
     pub times: u64,
 }
 
-/// From when on a node spoke for the service.
+/// A time from which a node spoke for the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reign {
     /// 0: node a, 1: node b.
     pub node: usize,
-    /// Its first segment.
+    /// Time of its first segment.
     pub from_ns: u64,
     /// Connections for which it spoke after the other node.
     pub taken_over: u64,
@@ -153,7 +154,7 @@ pub struct Reign {
 /// What one capture contributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Evidence {
-    /// Where.
+    /// The capture point.
     pub point: Point,
     /// Frames in the file.
     pub frames: u64,
@@ -181,7 +182,7 @@ pub struct ContentsChecked {
 pub struct Verdict {
     /// Connections seen.
     pub connections: u64,
-    /// Of those, seen from the middle on only: the commit rules were not applied to them.
+    /// Connections whose beginning was not captured. The commit rules were not applied to them.
     pub connections_without_beginning: u64,
     /// Connections for which a node spoke after the other had spoken.
     pub connections_taken_over: u64,
@@ -189,19 +190,19 @@ pub struct Verdict {
     pub resets_to_client: u64,
     /// RSTs of the client.
     pub resets_from_client: u64,
-    /// What broke a rule, in order of time; at most [`FINDINGS_MAX`].
+    /// Breaches of rules, in order of time; at most [`FINDINGS_MAX`].
     pub violations: Vec<Finding>,
-    /// Violations beyond that.
+    /// Number of violations beyond that.
     pub violations_more: u64,
     /// The RSTs.
     pub resets: Vec<Finding>,
-    /// What is unusual but allowed.
+    /// Unusual but allowed events.
     pub notes: Vec<Finding>,
     /// What these captures cannot prove, and why.
     pub unproven: Vec<String>,
     /// How far contents were compared.
     pub contents: ContentsChecked,
-    /// Who spoke when.
+    /// Which node spoke from when on.
     pub reigns: Vec<Reign>,
     /// The captures.
     pub evidence: Vec<Evidence>,
@@ -209,7 +210,7 @@ pub struct Verdict {
     pub began_ns: u64,
 }
 
-/// Findings kept of each kind.
+/// Maximum number of findings of each kind that are kept.
 pub const FINDINGS_MAX: usize = 1000;
 
 impl Verdict {
@@ -218,17 +219,17 @@ impl Verdict {
         self.resets_to_client + self.resets_from_client
     }
 
-    /// No rule was broken, no connection was reset, and the captures suffice to say so.
+    /// Whether no rule was broken, no connection was reset, and the captures suffice to prove it.
     pub fn holds(&self) -> bool {
         self.violations.is_empty() && self.resets_seen() == 0 && self.unproven.is_empty()
     }
 }
 
 impl Expectations {
-    /// Whether this can be expected at all.
+    /// Checks that the expectations do not contradict themselves.
     ///
     /// # Errors
-    /// Says what contradicts.
+    /// Names the contradiction.
     pub fn check(&self) -> anyhow::Result<()> {
         for (i, wire) in self.wires.iter().enumerate() {
             ensure!(
@@ -260,7 +261,7 @@ impl Expectations {
         self.clients.is_empty() || self.clients.contains(&client)
     }
 
-    /// Whether the one at `point` sent the frame or it was meant for it; a switch floods what it has no port for.
+    /// Whether the host at `point` sent the frame or is its destination. A switch floods frames for which it knows no port.
     pub fn concerns(&self, point: Point, packet: &Packet) -> bool {
         let own = match point {
             Point::Client => return true,
@@ -291,7 +292,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds one.
+    /// Adds a finding.
     pub fn add(&mut self, finding: Finding) {
         let full = self.found.len() >= FINDINGS_MAX;
         match self
@@ -306,7 +307,7 @@ impl Findings {
         }
     }
 
-    /// In order of time, and how many more there were.
+    /// The findings in order of time, and the number of findings that were not kept.
     pub fn into_list(self) -> (Vec<Finding>, u64) {
         let mut list: Vec<_> = self.found.into_values().collect();
         list.sort_by_key(|finding| finding.at_ns);

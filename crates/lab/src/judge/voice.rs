@@ -1,4 +1,4 @@
-//! Who speaks for the service.
+//! Checks which node speaks for the service.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -8,29 +8,30 @@ use super::packet::Packet;
 use super::verdict::{Expectations, Reign, Speaking};
 use crate::capture::Point;
 
-/// Follows the origin of everything that the service says.
+/// Follows the origin of every segment of the service.
 #[derive(Debug)]
 pub struct Voice {
     origins: Origins,
-    /// Who spoke last for the whole service (`None`) or for a connection.
+    /// The node that spoke last for the whole service (`None`) or for a connection.
     speakers: HashMap<Option<SocketAddr>, Speaker>,
     reigns: Vec<Reign>,
-    /// Who spoke last for each connection, and those for which another node had spoken before.
+    /// The node that spoke last for each connection.
     last: HashMap<SocketAddr, usize>,
+    /// Connections for which another node had spoken before.
     taken_over: HashSet<SocketAddr>,
 }
 
-/// Who spoke last for something.
+/// The node that spoke last for the service or a connection.
 #[derive(Clone, Copy, Debug)]
 struct Speaker {
     node: usize,
     role_changes_used: usize,
 }
 
-/// What is wrong with a segment's way.
+/// A fault in a segment's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Improper {
-    /// It went past the wire.
+    /// The segment bypassed the wire.
     PastWire {
         /// The node that it came from.
         node: usize,
@@ -39,15 +40,15 @@ pub enum Improper {
     SecondVoice {
         /// The node that it came from.
         node: usize,
-        /// Who had begun.
+        /// The node that had begun.
         speaker: usize,
     },
-    /// It came from neither node.
+    /// The segment came from neither node.
     Stranger,
 }
 
 impl Voice {
-    /// Of the nodes and the service that are `expected`.
+    /// Follows the nodes and the service of `expected`.
     pub fn new(expected: &Expectations) -> Self {
         Self {
             origins: Origins::new(expected),
@@ -58,7 +59,7 @@ impl Voice {
         }
     }
 
-    /// Takes a segment of the service, seen at `point`.
+    /// Takes a segment of the service, seen at `point`. Returns the fault in its way, if there is one.
     pub fn judge(&mut self, point: Point, packet: &Packet, expected: &Expectations) -> Option<Improper> {
         match self.origins.take(point, packet)? {
             Way::Stranger => Some(Improper::Stranger),
@@ -79,12 +80,12 @@ impl Voice {
         }
     }
 
-    /// Who spoke when; if each connection has its own voice, when each node began.
+    /// The reigns in order of time. If each connection has its own voice, they say when each node began to speak.
     pub fn into_reigns(self) -> Vec<Reign> {
         self.reigns
     }
 
-    /// Connections for which a node spoke after the other.
+    /// Number of connections for which one node spoke after the other.
     pub fn taken_over(&self) -> u64 {
         self.taken_over.len() as u64
     }
@@ -136,7 +137,7 @@ impl Voice {
     }
 }
 
-/// In mode `pr` all output but SYN-ACKs goes straight from the primary.
+/// Whether the segment may bypass the wire. In mode `pr`, all output except SYN-ACKs goes straight from the primary.
 fn may_go_past(packet: &Packet, expected: &Expectations) -> bool {
     use super::verdict::CommitMode::{Immediate, Pr, Prs};
     match expected.mode {

@@ -1,4 +1,4 @@
-//! The lab's address plan: the same in every run, so that captures can be read without a key.
+//! The lab's address plan. It is the same in every run, so that captures can be read without a legend.
 //!
 //! ```text
 //!  client ───── (wan emulator) ───── router ───── switch ──┬── node a
@@ -15,14 +15,14 @@ pub const PREFIX_V4: u8 = 24;
 /// Prefix length of the client's and the nodes' IPv6 networks.
 pub const PREFIX_V6: u8 = 64;
 
-/// Both addresses and the MAC of one interface. The MAC's last byte is the IPv4 address's where that is unique.
+/// Both addresses and the MAC of one interface. The MAC's last byte is that of the IPv4 address where this is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// IPv4 address.
     pub v4: Ipv4Addr,
     /// IPv6 address.
     pub v6: Ipv6Addr,
-    /// Ethernet address; locally administered.
+    /// Ethernet address, locally administered.
     pub mac: [u8; 6],
 }
 
@@ -44,9 +44,9 @@ impl Endpoint {
 
 /// The client.
 pub const CLIENT: Endpoint = Endpoint::new([10, 1, 0, 2], [0xfd01, 2], [1, 2]);
-/// The router's side towards the client.
+/// The router's interface to the client.
 pub const ROUTER_WAN: Endpoint = Endpoint::new([10, 1, 0, 1], [0xfd01, 1], [1, 1]);
-/// The router's side towards the nodes.
+/// The router's interface to the nodes.
 pub const ROUTER_LAN: Endpoint = Endpoint::new([10, 2, 0, 1], [0xfd02, 1], [2, 1]);
 /// Node a and node b.
 pub const NODES: [Endpoint; 2] = [
@@ -58,7 +58,7 @@ pub const SECOND: [Endpoint; 2] = [
     Endpoint::new([10, 4, 0, 10], [0xfd04, 0x10], [4, 0x10]),
     Endpoint::new([10, 4, 0, 11], [0xfd04, 0x11], [4, 0x11]),
 ];
-/// Hosts beside the nodes, for witnesses.
+/// Witness hosts on the nodes' LAN.
 pub const WITNESSES: [Endpoint; 3] = [
     Endpoint::new([10, 2, 0, 20], [0xfd02, 0x20], [0, 0x20]),
     Endpoint::new([10, 2, 0, 21], [0xfd02, 0x21], [0, 0x21]),

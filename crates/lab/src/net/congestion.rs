@@ -1,8 +1,8 @@
 //! Cubic congestion control in every host of the lab.
 //!
-//! The machine's default may be bbr, which paces by itself and would blur what a takeover does to a stream. A namespace
-//! other than the first may only choose what the machine's list of allowed algorithms holds, so cubic is put on that
-//! list for the moment of choosing.
+//! The machine's default may be bbr, which paces by itself and would blur the effect of a takeover on a stream. A namespace
+//! other than the first may only choose an algorithm from the machine's list of allowed algorithms. So cubic is on that
+//! list for the moment of the choice.
 
 use std::fs::{self, File};
 
@@ -14,8 +14,8 @@ use super::{NetError, set};
 const CHOICE: &str = "ipv4/tcp_congestion_control";
 const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
 const CUBIC: &str = "cubic";
-/// Locked to serialise the change of the machine's list between labs that start at the same time: a directory that is there
-/// anyway once a namespace is.
+/// Directory that is locked while the machine's list is changed, because several labs may start at the same time. It exists as
+/// soon as a namespace exists.
 const LOCK: &str = "/run/netns";
 
 /// Makes cubic the default in each of `hosts`.

@@ -1,4 +1,4 @@
-//! `steadfast-lab network`: the lab's network alone, for looking around and for trying things by hand.
+//! `steadfast-lab network`: only the lab's network, for experiments by hand.
 
 use std::io::Write;
 
@@ -28,7 +28,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Builds, prints, and waits for a signal.
+/// Builds the network, prints its namespaces, and waits for a signal.
 ///
 /// # Errors
 /// If the network cannot be built.
@@ -67,13 +67,13 @@ pub fn run(options: &Options) -> Result<Outcome> {
         writeln!(stdout, "^C removes it all")?;
     }
     stdout.flush()?;
-    // The signal that ends this also tears down.
+    // The signal that ends this process also tears the network down.
     loop {
         std::thread::park();
     }
 }
 
-/// Looking around needs no other losses each time.
+/// Seed of the emulated losses. Fixed, because experiments by hand need no variation.
 const SEED: u64 = 1;
 
 fn name_of((place, namespace): &(&str, &Netns)) -> (String, serde_json::Value) {

@@ -1,20 +1,20 @@
-//! The `ip` command of iproute2, fed with batches: a whole namespace is configured by one process.
+//! The `ip` command of iproute2 in batch mode: one process configures a whole namespace.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
 use thiserror::Error;
 
-/// A batch that did not go through.
+/// The error of a batch.
 #[derive(Debug, Error)]
 pub enum IpError {
     /// `ip` itself could not be run.
     #[error("run ip")]
     Run(#[from] io::Error),
-    /// `ip` refused one of the commands; those before it have taken effect.
+    /// `ip` refused one of the commands. The commands before it have taken effect.
     #[error("ip{} {command}: {reason}", namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default())]
     Refused {
-        /// The namespace it ran in; `None` is the machine's own.
+        /// The namespace in which it ran; `None` is the machine's own.
         namespace: Option<String>,
         /// The command, without `ip`.
         command: String,
@@ -41,7 +41,7 @@ pub fn batch(namespace: Option<&str>, commands: &[String]) -> Result<(), IpError
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all((commands.join("\n") + "\n").as_bytes()) {
-            // It has stopped reading at a command that failed, and says so on stderr.
+            // A broken pipe: `ip` stopped reading after a command failed, and reports this on stderr.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
             _ => {}
         }
@@ -58,7 +58,7 @@ pub fn batch(namespace: Option<&str>, commands: &[String]) -> Result<(), IpError
     })
 }
 
-/// The command that `Command failed -:N` in what `ip` said points at.
+/// The command to which `Command failed -:N` in the output of `ip` points.
 fn failed_command<'a>(said: &str, commands: &'a [String]) -> Option<&'a str> {
     let line: usize = said.rsplit_once("Command failed -:")?.1.trim().parse().ok()?;
     commands.get(line.checked_sub(1)?).map(String::as_str)

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The switch has its own namespace, so that a node's cable can be pulled at the far end, as a person would do it. The second network,
-//! if there is one, is another bridge in it ([`switch`]).
+//! if there is one, is another bridge in that namespace ([`switch`]).
 
 pub mod address;
 mod congestion;
@@ -42,35 +42,35 @@ pub const NODE_NAMES: [&str; 2] = ["a", "b"];
 /// A step of building the network that failed.
 #[derive(Debug, Error)]
 pub enum NetError {
-    /// A namespace.
+    /// A namespace operation failed.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
-    /// An `ip` command.
+    /// An `ip` command failed.
     #[error(transparent)]
     Ip(#[from] IpError),
-    /// A kernel setting.
+    /// A kernel setting was refused.
     #[error("{place}: set {key} = {value}")]
     Setting {
         /// The namespace, or the machine.
         place: String,
         /// Path below `/proc/sys/net`.
         key: &'static str,
-        /// What it should become.
+        /// The value that was written.
         value: String,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// The watchdog could not be told.
+    /// The watchdog could not be informed.
     #[error(transparent)]
     Teardown(#[from] TeardownError),
 }
 
-/// What the network is to be like.
+/// Options of the network.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
-    /// Put the namespace `wan` between client and router, for an emulator to join its two ends.
+    /// Put the namespace `wan` between client and router. An emulator joins its two interfaces.
     pub wan: bool,
-    /// Let no host send segments larger than the wire carries (no TSO/GSO), so that one packet seen is one packet sent.
+    /// Let no host send segments larger than the MTU (no TSO/GSO), so that each captured packet is one packet on the cable.
     pub single_packets: bool,
     /// Connect the nodes by a second network.
     pub second_network: bool,
@@ -79,7 +79,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What an emulated `way` asks of the network.
+    /// The options that an emulated `way` needs.
     #[must_use]
     pub fn of(way: Way) -> Self {
         Self {
@@ -93,9 +93,9 @@ impl Plan {
 /// The network of one run.
 #[derive(Debug)]
 pub struct Topology {
-    /// Where the clients live.
+    /// The clients' namespace.
     pub client: Netns,
-    /// Where the emulator lives, if there is one.
+    /// The emulator's namespace, if there is an emulator.
     pub wan: Option<Netns>,
     /// The router.
     pub router: Netns,
@@ -103,9 +103,9 @@ pub struct Topology {
     pub switch: Netns,
     /// Node a and node b.
     pub nodes: [Netns; 2],
-    /// The cables of node a and node b, at the switch's end.
+    /// The cables of node a and node b: the ends at the switch.
     pub cables: [Cables; 2],
-    /// The uplinks of node a's and node b's own switches, if they have them, at the end of the router's switch.
+    /// The uplinks of node a's and node b's own switches, if they exist: the ends at the router's switch.
     pub uplinks: Option<[Cable; 2]>,
     plan: Plan,
 }
@@ -140,7 +140,8 @@ impl Topology {
         }
         set_up_kernel(&router, ROUTER_SETTINGS)?;
         congestion::use_cubic([&client, &nodes[0], &nodes[1]])?;
-        // Nobody speaks for himself there; the kernel's own router solicitations would only litter the captures.
+        // These namespaces only forward frames. IPv6 is off, because their kernels' own router solicitations would clutter the
+        // captures.
         for box_without_address in wan.iter().chain([&switch]) {
             set_up_kernel(box_without_address, &[("ipv6/conf/default/disable_ipv6", "1")])?;
         }
@@ -175,13 +176,13 @@ impl Topology {
         })
     }
 
-    /// The switch's ports that the cables of node `index` are in.
+    /// The switch's ports to which the cables of node `index` are connected.
     #[must_use]
     pub fn ports(&self, index: usize) -> Vec<&'static str> {
         switch::ports_of(index, self.plan)
     }
 
-    /// The interfaces of node `index`, each with its addresses; the service's first.
+    /// The interfaces of node `index` with their addresses. The service's interface comes first.
     #[must_use]
     pub fn interfaces(&self, index: usize) -> Vec<(&'static str, Endpoint)> {
         let second = self
@@ -191,7 +192,7 @@ impl Topology {
         [(INTERFACE, NODES[index])].into_iter().chain(second).collect()
     }
 
-    /// Gives node `index` what its administrator has configured, as far as it has lost that: addresses and the way out.
+    /// Restores the administrator's configuration of node `index` where it is lost: addresses and the default route.
     ///
     /// # Errors
     /// Names the command that failed.
@@ -206,7 +207,7 @@ impl Topology {
 }
 
 impl Topology {
-    /// Puts another host of `run` on the switch.
+    /// Connects another host of `run` to the switch.
     ///
     /// # Errors
     /// Names the step that failed; what was built so far is removed by `teardown`.
@@ -280,7 +281,7 @@ impl Names {
             .map(String::as_str)
     }
 
-    /// The commands that make every cable, with both its ends in place.
+    /// The commands that create every cable with each end in its namespace.
     fn cables(&self) -> Vec<String> {
         let end = |namespace: &str, interface: &str, mac: Option<&Endpoint>| {
             let address = mac.map_or_else(String::new, |at| format!(" address {}", at.mac_text()));
@@ -315,7 +316,7 @@ impl Names {
     }
 }
 
-/// Settings below `/proc/sys/net` of every host; made before its interfaces, which inherit them.
+/// Settings below `/proc/sys/net` of every host. They are made before its interfaces exist, which inherit them.
 const HOST_SETTINGS: &[(&str, &str)] = &[
     // Addresses can be used at once, without two seconds of duplicate address detection.
     ("ipv6/conf/all/accept_dad", "0"),
@@ -334,7 +335,7 @@ const ROUTER_SETTINGS: &[(&str, &str)] = &[
     ("ipv6/conf/default/forwarding", "1"),
 ];
 
-/// Makes the kernel settings of every host; before it has interfaces, which inherit them.
+/// Makes the kernel settings of a host. Call it before the host has interfaces, which inherit the settings.
 ///
 /// # Errors
 /// Names the setting that is refused.
@@ -342,7 +343,7 @@ pub fn set_up_host(host: &Netns) -> Result<(), NetError> {
     set_up_kernel(host, HOST_SETTINGS)
 }
 
-/// The same for a router.
+/// Makes the kernel settings of a router.
 ///
 /// # Errors
 /// Names the setting that is refused.
@@ -372,7 +373,7 @@ fn set(place: &str, key: &'static str, value: &str) -> Result<(), NetError> {
     })
 }
 
-/// Commands inside a host (client or node) whose way out is `gateway`.
+/// `ip` commands inside a host (client or node) with the default gateway `gateway`.
 fn host_commands(host: &Endpoint, gateway: &Endpoint, plan: Plan) -> Vec<String> {
     let mut commands = vec!["link set dev lo up".to_owned()];
     if plan.single_packets {

@@ -1,4 +1,4 @@
-//! The switches between the nodes and the router, and what can be broken at them.
+//! The switches between the nodes and the router, and the faults at the switches.
 //!
 //! ```text
 //!  router ── router [lan] a ── node a        router ── router [lan] a ── up-a [lan-a] node-a ── node a
@@ -7,8 +7,9 @@
 //!  node a ── a2 [second] b2 ── node b        (the second network)
 //! ```
 //!
-//! Each `[bridge]` is a switch, the names beside it are its ports; all are in one namespace. What the switches lose is lost by rules in
-//! their forwarding, so the nodes' carriers stay up. The ports `a`, `b` and `router` of `lan` lie on every way between nodes and router.
+//! Each `[bridge]` is a switch, and the names beside it are its ports. All switches are in one namespace. Forwarding rules of the
+//! switches drop frames, so the nodes' carriers stay up. The ports `a`, `b` and `router` of `lan` lie on every way between nodes
+//! and router.
 
 use anyhow::{Context, Result, ensure};
 use linux::netns::{self, Cable, Netns};
@@ -22,10 +23,10 @@ pub const SECOND_PORTS: [&str; 2] = ["a2", "b2"];
 
 const LAN: &str = "lan";
 const SECOND: &str = "second";
-/// Each node's own switch: its name, the node's port, and the uplink's.
+/// Each node's own switch: its name, the node's port, and the uplink's port.
 const OWN: [[&str; 3]; 2] = [["lan-a", "node-a", "up-a"], ["lan-b", "node-b", "up-b"]];
 
-/// The port that the cable of node `index` is in.
+/// The port to which the service's cable of node `index` is connected.
 #[must_use]
 pub fn port_of(index: usize, plan: Plan) -> &'static str {
     match plan.own_switches {
@@ -34,7 +35,7 @@ pub fn port_of(index: usize, plan: Plan) -> &'static str {
     }
 }
 
-/// The ports that all cables of node `index` are in.
+/// The ports to which the cables of node `index` are connected.
 #[must_use]
 pub fn ports_of(index: usize, plan: Plan) -> Vec<&'static str> {
     let second = plan.second_network.then_some(SECOND_PORTS[index]);
@@ -47,7 +48,7 @@ pub fn uplink(index: usize) -> [&'static str; 2] {
     [OWN[index][2], NODE_NAMES[index]]
 }
 
-/// Commands in the switches' namespace, when it has its ports.
+/// `ip` commands in the switches' namespace, once its ports exist.
 #[must_use]
 pub fn commands(plan: Plan) -> Vec<String> {
     let mut bridges = vec![(LAN, vec![ROUTER, NODE_NAMES[0], NODE_NAMES[1]])];
@@ -64,7 +65,7 @@ pub fn commands(plan: Plan) -> Vec<String> {
 }
 
 fn bridge_commands(bridge: &str, ports: &[&str]) -> Vec<String> {
-    // Multicast snooping would swallow neighbour solicitations until it knows a querier.
+    // Multicast snooping would drop neighbour solicitations until the bridge knows a querier.
     let options = "type bridge stp_state 0 forward_delay 0 mcast_snooping 0";
     let mut commands = vec![
         format!("link add name {bridge} {options}"),
@@ -77,12 +78,12 @@ fn bridge_commands(bridge: &str, ports: &[&str]) -> Vec<String> {
     commands
 }
 
-/// A node's cables, at the switches' end.
+/// A node's cables: the ends at the switches.
 #[derive(Debug)]
 pub struct Cables(Vec<Cable>);
 
 impl Cables {
-    /// Of node `index`, at `switch`.
+    /// The cables of node `index` at `switch`.
     ///
     /// # Errors
     /// If the namespace cannot be entered.
@@ -94,30 +95,30 @@ impl Cables {
             .map(Self)
     }
 
-    /// The one that its services use.
+    /// The cable that the node's services use.
     #[must_use]
     pub fn service(&self) -> &Cable {
         &self.0[0]
     }
 
-    /// Pulls all of them.
+    /// Pulls all cables.
     ///
     /// # Errors
-    /// If one cannot be pulled.
+    /// If a cable cannot be pulled.
     pub fn pull(&self) -> Result<(), netns::Error> {
         self.0.iter().try_for_each(Cable::pull)
     }
 
-    /// Plugs all of them in.
+    /// Plugs in all cables.
     ///
     /// # Errors
-    /// If one cannot be plugged in.
+    /// If a cable cannot be plugged in.
     pub fn plug(&self) -> Result<(), netns::Error> {
         self.0.iter().try_for_each(Cable::plug)
     }
 }
 
-/// Frames that a switch loses: those from one port to another one.
+/// Frames that a switch drops: those from one port to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// `None`: any port.
@@ -127,7 +128,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Between two ports, in one direction.
+    /// Frames between two ports, in one direction.
     #[must_use]
     pub const fn between(from: &'static str, to: &'static str) -> Self {
         Self {
@@ -136,7 +137,7 @@ impl Lost {
         }
     }
 
-    /// Everything that comes from `port`.
+    /// All frames from `port`.
     #[must_use]
     pub const fn from(port: &'static str) -> Self {
         Self {
@@ -145,7 +146,7 @@ impl Lost {
         }
     }
 
-    /// Everything that is sent to `port`.
+    /// All frames to `port`.
     #[must_use]
     pub const fn to(port: &'static str) -> Self {
         Self {
@@ -163,7 +164,7 @@ impl Lost {
     }
 }
 
-/// Makes the switches lose frames, of these only those that `what` selects (an expression of nft that ends with a space, or nothing: all).
+/// Makes the switches drop the frames `lost`, if they match `what` (an nft expression that ends with a space; empty: all frames).
 ///
 /// # Errors
 /// If nft refuses.
@@ -171,7 +172,7 @@ pub fn lose(switch: &Netns, lost: &[Lost], what: &str) -> Result<()> {
     nft(switch, &losing(lost, what))
 }
 
-/// Lets them pass everything again.
+/// Lets the switches pass all frames again.
 ///
 /// # Errors
 /// If nft refuses.

@@ -1,4 +1,4 @@
-//! The daemon of a node, as its operator sees it: a configuration file, `steadfast run`, `steadfast status`.
+//! A node's daemon, used as an operator would: a configuration file, `steadfast run`, `steadfast status`.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -22,66 +22,66 @@ use crate::clock::monotonic;
 use crate::process::Process;
 use crate::teardown::Resource;
 
-/// Where the daemon pins its eBPF objects, by node name.
+/// Directory in which the daemon pins its eBPF objects, by node name.
 const PINS: &str = "/sys/fs/bpf/steadfast";
-/// Where the daemon keeps its state, by node name.
+/// Directory of the daemon's state, by node name.
 const STATE: &str = "/run/steadfast";
-/// How long the pair has to become duplex.
+/// Time limit for the pair to become duplex.
 const READY_LIMIT: Duration = Duration::from_secs(15);
-/// How long a process may take to end after SIGKILL.
+/// Time limit for a process to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// How long a daemon that is told to stop has: it waits 5 s for its peer at most.
+/// Time limit for a daemon to stop. It waits for its peer for at most 5 s.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// How long a successor has to be checked, and to come into its place.
+/// Time limit for an upgrade: the new program is checked, then replaces the earlier one.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(30);
-/// How exactly the moment of an upgrade is known.
+/// Precision of the measured moment of an upgrade.
 const UPGRADE_POLL: Duration = Duration::from_micros(200);
 const POLL: Duration = Duration::from_millis(20);
-/// Where the daemons send their heartbeats, by UDP.
+/// UDP port of the daemons' heartbeats.
 pub const HEARTBEAT_PORT: u16 = 7400;
 
-/// What both nodes' configurations have in common.
+/// The part of the configuration that both nodes share.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// The daemon's binary.
     pub binary: PathBuf,
     /// The names of node a and b, unique on this machine.
     pub names: [String; 2],
-    /// Their addresses, one for each link between them.
+    /// The nodes' addresses, one for each link between them.
     pub addresses: [Vec<IpAddr>; 2],
-    /// Their addresses on the service's interface, where those are not the first ones.
+    /// The nodes' addresses on the service's interface, if these are not the first ones.
     pub on_service: Option<[IpAddr; 2]>,
     /// The service.
     pub service: SocketAddr,
-    /// Its name in the configuration.
+    /// The service's name in the configuration.
     pub service_name: String,
-    /// The interface that it is on, of both nodes.
+    /// The service's interface on both nodes.
     pub interface: String,
-    /// The UDP port of their heartbeats.
+    /// The UDP port of the heartbeats.
     pub heartbeat_port: u16,
     /// `http` or `replica`.
     pub policy: &'static str,
-    /// Whether a replica follows what is not HTTP.
+    /// Whether a replica follows protocols other than HTTP.
     pub opaque: bool,
     /// Milliseconds between two heartbeats.
     pub heartbeat_ms: u32,
-    /// Heartbeats that must be missing before the peer is declared dead.
+    /// Number of missing heartbeats in a row after which the peer is declared dead.
     pub missed: u32,
-    /// Milliseconds for which an agent may be away; `None`: not configured.
+    /// Milliseconds for which an agent may be away. `None`: not configured.
     pub agent_timeout_ms: Option<u32>,
-    /// Outside hosts of which one must answer before the primary claims the address; none: not configured.
+    /// Outside hosts. One of them must answer before the primary claims the address. Empty: not configured.
     pub claim_ping: Vec<IpAddr>,
-    /// How the daemons ask the application whether it is well, if they do.
+    /// The health probe of the application, if there is one.
     pub health: Option<Health>,
-    /// The program that makes the state of a replica's server the primary's, if one does.
+    /// The program that copies the primary's state to the replica's server, if there is one.
     pub state_sync: Option<PathBuf>,
-    /// Who decides which node may speak when they do not hear each other.
+    /// The arbiter, which decides which node may speak when they do not hear each other.
     pub arbiter: Arbiter,
-    /// What their logs may cost.
+    /// The limits of the logs.
     pub log: Log,
 }
 
-/// A health probe of the application: what is sent to it on a connection of its own, and how its answer begins.
+/// A health probe of the application: a question on a connection of its own, and the beginning of the expected answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
     /// The question.
@@ -90,15 +90,16 @@ pub struct Health {
     pub expect: &'static str,
 }
 
-/// Time for which a backup may speak without having asked. The daemons' default.
+/// Time for which a backup may speak without asking the arbiter. The daemons' default.
 const LEASE: Duration = Duration::from_millis(300);
-/// Milliseconds between two health probes, and until one has failed; and how many must fail one after the other.
+/// Health probes: milliseconds between two probes, milliseconds after which a probe has failed, and number of failures in a row
+/// that count as a dead application.
 const HEALTH_INTERVAL_MS: u32 = 50;
 const HEALTH_TIMEOUT_MS: u32 = 100;
 const HEALTH_FAILURES: u32 = 3;
 
 impl Pair {
-    /// What the daemons will leave outside of their namespaces: pins and state.
+    /// What the daemons leave outside of their namespaces: pins and state.
     #[must_use]
     pub fn leftovers(&self) -> Vec<Resource> {
         let roots = [PINS, STATE].map(Path::new);
@@ -109,13 +110,13 @@ impl Pair {
             .collect()
     }
 
-    /// What the daemon of node `index` alone leaves there.
+    /// The paths of pins and state of the daemon of node `index`.
     #[must_use]
     pub fn leftovers_of(&self, index: usize) -> [PathBuf; 2] {
         [PINS, STATE].map(|root| Path::new(root).join(&self.names[index]))
     }
 
-    /// Longest time from a node's last word to the end of the lease that it may have: 17/16 of it, for clocks that differ.
+    /// Longest time from a node's last message to the end of its lease: 17/16 of the lease, because clocks drift.
     #[must_use]
     pub fn lease_end() -> Duration {
         LEASE + LEASE / 16
@@ -127,7 +128,7 @@ impl Pair {
         Duration::from_millis(u64::from(self.heartbeat_ms) * u64::from(self.missed))
     }
 
-    /// The configuration of node `index`, with the key of both nodes in the file `key`; node a is primary.
+    /// The configuration of node `index`. Node a is the primary. The file `key` contains the key of both nodes.
     fn configuration(&self, index: usize, key: &Path) -> String {
         let (name, peer) = (&self.names[index], 1 - index);
         let primary = &self.names[0];
@@ -204,7 +205,7 @@ application = \"{loopback}:{port}\"
     }
 }
 
-/// Writes the key of the pair whose first node is `name`. It keeps no secret; all runs exercise what it is for.
+/// Writes the key of the pair whose first node is `name`. The key is not secret. It is there so that all runs use authentication.
 fn write_key(path: &Path, name: &str) -> Result<()> {
     let digits: String = name
         .bytes()
@@ -220,7 +221,7 @@ fn write_key(path: &Path, name: &str) -> Result<()> {
 impl Health {
     fn table(self) -> String {
         let Self { send, expect } = self;
-        // What Debug escapes in these strings, TOML's basic strings escape alike.
+        // For these strings, Debug and TOML's basic strings use the same escapes.
         format!(
             "
 [service.health]
@@ -240,7 +241,7 @@ pub struct Agent {
     operator: Operator,
     process: Process,
     name: String,
-    /// How often it was started.
+    /// Number of times the daemon was started.
     starts: u32,
 }
 
@@ -248,7 +249,8 @@ impl Agent {
     /// Writes the configuration of node `index` of `pair` to `directory` and starts the daemon in `node`.
     ///
     /// # Errors
-    /// If that cannot be done; whether the daemon likes it is for [`Self::wait_ready`] to say.
+    /// If a file cannot be written or the process cannot be started. [`Self::wait_ready`] reports whether the daemon accepts its
+    /// configuration.
     pub fn start(pair: &Pair, index: usize, node: &Netns, directory: &Path) -> Result<Self> {
         let name = &pair.names[index];
         let configuration = directory.join(format!("{name}.toml"));
@@ -269,25 +271,25 @@ impl Agent {
         })
     }
 
-    /// Its node's name.
+    /// The node's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process, without its keeper.
+    /// The daemon's process, not its keeper.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.process.pid()
     }
 
-    /// Where its eBPF maps are pinned.
+    /// The directory in which the daemon pins its eBPF maps.
     #[must_use]
     pub fn pins(&self) -> PathBuf {
         Path::new(PINS).join(&self.name)
     }
 
-    /// Kills its process, and no other: not its keeper.
+    /// Kills the daemon's process, but not its keeper.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -295,11 +297,11 @@ impl Agent {
         kill(self.process.pid(), Signal::SIGKILL).with_context(|| format!("kill {}", self.name))
     }
 
-    /// Upgrades it in place, as a package and `systemctl reload` do: a copy takes the place of its program's file, and SIGUSR2. Returns
-    /// the last moment at which the earlier program was still seen.
+    /// Upgrades the daemon in place, as a package and `systemctl reload` do: replaces its program's file with a copy, then sends
+    /// SIGUSR2. Returns the last moment at which the earlier program was still running.
     ///
     /// # Errors
-    /// If the new program does not come into its place in time; quotes what the earlier one said.
+    /// If the new program does not run in time. Quotes the output of the earlier program.
     pub fn upgrade(&self) -> Result<Instant> {
         let program = &self.operator.binary;
         let new = program.with_extension("new");
@@ -324,11 +326,11 @@ impl Agent {
         }
     }
 
-    /// Whether the keeper that gets its connections runs the file that lies at its program's path now, and how many keepers of
-    /// earlier ones there are.
+    /// Whether the keeper that gets new connections runs the file that is now at the program's path, and the number of retired
+    /// keepers of earlier programs.
     ///
     /// # Errors
-    /// If the keeper or the daemon's state cannot be looked at.
+    /// If the keeper or the daemon's state cannot be read.
     pub fn keepers(&self) -> Result<(bool, usize)> {
         let state = Path::new(STATE).join(&self.name);
         let lock = state.join("keeper.lock");
@@ -342,7 +344,7 @@ impl Agent {
         Ok((is_new, retired))
     }
 
-    /// Tells it to stop, as a supervisor does.
+    /// Tells the daemon to stop, as a supervisor does.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -350,10 +352,10 @@ impl Agent {
         kill(self.process.pid(), Signal::SIGTERM).with_context(|| format!("stop {}", self.name))
     }
 
-    /// Waits until it has stopped, as it was told to, in order.
+    /// Waits until the daemon has stopped in order.
     ///
     /// # Errors
-    /// If it does not, or says that something went wrong.
+    /// If it does not stop in time, or reports a failure.
     pub fn wait_stopped(&mut self) -> Result<()> {
         let status = self.process.wait(STOP_LIMIT)?;
         if !status.success() {
@@ -366,7 +368,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts it again with the same configuration, once its process has ended.
+    /// Waits for the end of the daemon's process, then starts it again with the same configuration.
     ///
     /// # Errors
     /// If the process has not ended, or the new one cannot be started.
@@ -378,10 +380,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Waits until the daemon in `node` says that every service is duplex, and no replica without the primary's state.
+    /// Waits until the daemon in `node` reports that every service is duplex and every replica has the primary's state.
     ///
     /// # Errors
-    /// If it ends, or does not come to it in time; quotes what it said.
+    /// If the daemon ends, or does not report this in time. Quotes its output.
     pub fn wait_ready(&mut self, node: &Netns) -> Result<()> {
         let mut seen = String::new();
         let operator = &self.operator;
@@ -399,13 +401,13 @@ impl Agent {
         ready.with_context(|| format!("last status: {seen}"))
     }
 
-    /// The end of what it has printed, on lines of its own.
+    /// The last lines of the daemon's output.
     #[must_use]
     pub fn last_words(&self) -> String {
         self.process.last_words()
     }
 
-    /// Asks the daemon in `node` how it is.
+    /// Asks the daemon in `node` for its status.
     ///
     /// # Errors
     /// If it does not answer.
@@ -413,10 +415,10 @@ impl Agent {
         self.operator.ask(&["status"], node)
     }
 
-    /// Has the daemon in `node` do what an operator's command says, and waits until it is done.
+    /// Runs an operator's command on the daemon in `node`, and waits until it is done.
     ///
     /// # Errors
-    /// If it does not.
+    /// If the command fails.
     pub fn order(&self, node: &Netns, command: &[&str]) -> Result<()> {
         let answer = node
             .command(&self.operator.binary)?
@@ -434,7 +436,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Asks the daemon in `node` what became of the connections that it has taken over.
+    /// Asks the daemon in `node` for the connections that it has restored.
     ///
     /// # Errors
     /// If it does not answer.
@@ -448,7 +450,7 @@ impl Agent {
     }
 }
 
-/// The file that process `pid` runs.
+/// Inode of the file that process `pid` runs.
 fn runs(pid: Pid) -> Result<u64> {
     inode(Path::new(&format!("/proc/{pid}/exe")))
 }
@@ -458,7 +460,7 @@ fn inode(path: &Path) -> Result<u64> {
     Ok(file.ino())
 }
 
-/// Asks a daemon questions.
+/// An operator's access to a daemon.
 #[derive(Debug)]
 struct Operator {
     binary: PathBuf,

@@ -1,4 +1,4 @@
-//! Who decides which node may speak when they do not hear each other, as the daemons are told of it.
+//! The arbiter of a pair, and its table in the daemons' configuration.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Time by which the delay of a fence is longer than the other node's command takes.
+/// Margin by which the delay of a fence exceeds the duration of the other node's command.
 const FENCE_DELAY_MARGIN: Duration = Duration::from_millis(500);
 
 /// The kinds that a pair can have.
@@ -25,7 +25,7 @@ pub enum Assume {
 }
 
 impl Assume {
-    /// How long its answer takes, beyond what a process and a few packets take.
+    /// Time that the arbiter's answer takes, beyond the time for a process and a few packets.
     #[must_use]
     pub fn takes(self) -> Duration {
         match self {
@@ -45,17 +45,17 @@ impl Assume {
     }
 }
 
-/// The same with what it needs.
+/// The arbiter with its parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Arbiter {
-    /// Nobody.
+    /// No arbiter.
     #[default]
     None,
-    /// For each node how it turns the other one's power off.
+    /// For each node, the fence that turns the other node's power off.
     Fence([Fence; 2]),
     /// The members' URLs, and the directory with `ca.crt` and each node's `NAME.crt` and `NAME.key`.
     Etcd {
-        /// Where clients reach the members.
+        /// URLs of the members.
         endpoints: Vec<String>,
         /// The certificates.
         directory: PathBuf,
@@ -83,7 +83,7 @@ impl Fence {
 }
 
 impl Arbiter {
-    /// The table that node `index` has in its configuration.
+    /// The table in the configuration of node `index`.
     pub(super) fn table(&self, index: usize) -> String {
         match self {
             Self::None => String::new(),

@@ -1,22 +1,22 @@
-//! How the servers are configured: in the foreground, nothing written but errors, connections kept for as long as the
+//! Configurations of the servers. They run in the foreground, write only errors, and keep connections for as long as the
 //! clients want.
 
 use std::path::Path;
 
 use super::server::Application;
 
-/// Descriptors that a server may have open; below the hard limit of small machines.
+/// Maximum number of open descriptors of a server. Below the hard limit of small machines.
 const FILES_MAX: u32 = 16_384;
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
-/// Threads of an Apache process.
+/// Number of threads of an Apache process.
 const APACHE_THREADS: u32 = 64;
 
-/// Where nginx stores what is POSTed to it: it knows PUT only.
+/// Port of the internal server that stores POSTed content. nginx itself can store only by PUT.
 const STORE_PORT: u16 = 8081;
 
-/// `?rate=N` in a request paces its reply in small pieces. What is PUT or POSTed goes to `files`, which both nodes share. Each worker has a listener of its own, so that connections are
-/// spread evenly.
+/// nginx's configuration. `?rate=N` in a request paces its reply in small pieces. PUT and POST store their content in `files`,
+/// which both nodes share. Each worker has its own listener, so that connections are spread evenly.
 pub fn nginx(own: &Path, files: &Path, workers: u32) -> String {
     let (own, files) = (own.display(), files.display());
     let port = Application::Nginx.port();
@@ -77,7 +77,7 @@ http {{
     )
 }
 
-/// `workers` processes at the start and always.
+/// Apache's configuration. It always has `workers` processes.
 pub fn apache(own: &Path, files: &Path, workers: u32) -> String {
     let (own, files) = (own.display(), files.display());
     let port = Application::Apache.port();
@@ -115,7 +115,7 @@ DocumentRoot {files}
     )
 }
 
-/// One process, as it is by default.
+/// lighttpd's configuration. One process, which is the default.
 pub fn lighttpd(own: &Path, files: &Path) -> String {
     let (own, files) = (own.display(), files.display());
     let port = Application::Lighttpd.port();
@@ -137,7 +137,7 @@ mimetype.assign = ( \"\" => \"application/octet-stream\" )
     )
 }
 
-/// With HTTP/1.1, so that connections are kept; at all addresses of both families.
+/// Arguments of Python's http.server. HTTP/1.1, so that connections are kept; listens at all addresses of both families.
 pub fn python(files: &Path) -> Vec<String> {
     let port = Application::Python.port().to_string();
     [
@@ -157,7 +157,7 @@ pub fn python(files: &Path) -> Vec<String> {
     .collect()
 }
 
-/// In memory only, reachable from everywhere.
+/// Arguments of redis. In memory only, reachable from everywhere.
 pub fn redis(own: &Path) -> Vec<String> {
     let options = [
         ("--port", Application::Redis.port().to_string()),
@@ -166,7 +166,7 @@ pub fn redis(own: &Path) -> Vec<String> {
         ("--save", String::new()),
         ("--appendonly", "no".to_owned()),
         ("--dir", own.display().to_string()),
-        // One that comes back is copied to at once.
+        // Copies the state to a returning server without delay.
         ("--repl-diskless-sync-delay", "0".to_owned()),
         ("--tcp-backlog", BACKLOG.to_string()),
         ("--maxclients", (FILES_MAX - 64).to_string()),

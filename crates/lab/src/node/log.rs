@@ -1,4 +1,4 @@
-//! What the daemons' logs may cost.
+//! Limits of the daemons' logs.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -27,7 +27,7 @@ pub enum AtLimit {
 }
 
 impl Log {
-    /// As the daemon's configuration has it; nothing if nothing is asked for.
+    /// The table `[log]` of the daemon's configuration. Empty if no limit is set.
     pub(super) fn table(self) -> String {
         let mut table = String::new();
         if let Some(megabytes) = self.log_mb {

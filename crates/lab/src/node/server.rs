@@ -20,9 +20,9 @@ use crate::client::Protocol;
 use crate::pattern;
 use crate::process::{self, Process};
 
-/// Debian's, for which its packages are; there may be others in PATH.
+/// Debian's Python, for which Debian's packages are installed. PATH may contain others.
 pub const DEBIAN_PYTHON: &str = "/usr/bin/python3";
-/// What `python3-websockets` brings.
+/// A file of the package `python3-websockets`.
 pub const WEBSOCKETS: &str = "/usr/lib/python3/dist-packages/websockets/__init__.py";
 const ECHO: &str = include_str!("echo.py");
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub enum Application {
 }
 
 impl Application {
-    /// What it is called.
+    /// The server's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl Application {
         }
     }
 
-    /// The program.
+    /// The server's program.
     #[must_use]
     pub fn program(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl Application {
         }
     }
 
-    /// What must be there for it, a program in PATH or a file, and the Debian package that brings it.
+    /// The program in PATH or the file that the server needs, and the Debian package that contains it.
     #[must_use]
     pub fn needs(self) -> (&'static str, &'static str) {
         let package = match self {
@@ -81,7 +81,7 @@ impl Application {
         (self.program(), package)
     }
 
-    /// The port that it listens on.
+    /// The port on which the server listens.
     #[must_use]
     pub fn port(self) -> u16 {
         match self.protocol() {
@@ -90,7 +90,7 @@ impl Application {
         }
     }
 
-    /// What its clients speak.
+    /// The protocol of the server's clients.
     #[must_use]
     pub fn protocol(self) -> Protocol {
         match self {
@@ -105,7 +105,7 @@ impl Application {
         self == Self::Websockets
     }
 
-    /// A question that it answers if it is well.
+    /// A health probe that the server answers if it works.
     #[must_use]
     pub fn health(self) -> Health {
         match self.protocol() {
@@ -126,7 +126,8 @@ impl Application {
         matches!(self, Self::Nginx | Self::Apache)
     }
 
-    /// The command in `own`, a directory that exists, serving `files` with `workers` where it has some.
+    /// The command that runs in the existing directory `own`, serves `files`, and has `workers` processes if the server has
+    /// workers.
     fn command(self, node: &Netns, own: &Path, files: &Path, workers: u32) -> Result<Command> {
         let mut command = node.command(self.program())?;
         let text = match self {
@@ -162,7 +163,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Makes `DIRECTORY/files` with one file for every `(seed, length)`.
+    /// Creates `DIRECTORY/files` with one file for each `(seed, length)`.
     ///
     /// # Errors
     /// Names the file that cannot be written.
@@ -190,11 +191,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `application` in `node`, with `workers` if it has such, and waits until it accepts connections. Its files
-    /// are in `DIRECTORY/LABEL`.
+    /// Starts `application` in `node`, with `workers` processes if it has workers, and waits until it accepts connections. Its
+    /// files are in `DIRECTORY/LABEL`.
     ///
     /// # Errors
-    /// If it does not start or does not listen; quotes what it said.
+    /// If the server does not start or does not listen. Quotes its output.
     pub fn start(
         application: Application,
         node: &Netns,
@@ -216,7 +217,7 @@ impl Server {
         Ok(Self { process })
     }
 
-    /// Sends `signal` to all its processes.
+    /// Sends `signal` to all processes of the server.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -224,16 +225,16 @@ impl Server {
         Ok(self.process.signal(signal)?)
     }
 
-    /// The process that leads it.
+    /// The server's leading process.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.process.pid()
     }
 
-    /// The processes that serve connections, if it has such beside the one that leads.
+    /// The worker processes: the children of the leading process.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the server has ended.
     pub fn workers(&self) -> Result<Vec<Pid>> {
         process::children(self.pid()).context("the server's workers")
     }

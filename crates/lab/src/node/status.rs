@@ -1,4 +1,4 @@
-//! What a daemon says of itself, as far as the lab reads it.
+//! A daemon's status, as far as the lab reads it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use proto::Instant;
 use serde::{Deserialize, Serialize};
 
-/// What the lab reads of `steadfast status --json`. Times are nanoseconds of `CLOCK_MONOTONIC`.
+/// The part of `steadfast status --json` that the lab reads. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// The services; the lab has one.
@@ -16,64 +16,64 @@ pub struct Status {
 /// A service in [`Status`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Service {
-    /// What the node is for it now.
+    /// The node's role for the service.
     #[serde(default)]
     pub role: String,
-    /// The same in detail.
+    /// The role in detail.
     #[serde(default)]
     pub state: String,
-    /// What it became lately, the latest last.
+    /// Recent states, the latest last.
     #[serde(default)]
     pub history: Vec<StateSince>,
     /// `duplex` or `simplex`.
     pub mode: String,
-    /// How often who speaks for it has changed.
+    /// Epoch: number of role changes.
     #[serde(default)]
     pub epoch: u64,
-    /// How many connections are how well protected.
+    /// Number of connections for each state of protection.
     pub connections: BTreeMap<String, u64>,
-    /// Why those that are not protected are not, and how many.
+    /// Number of unprotected connections for each reason.
     #[serde(default)]
     pub reasons: BTreeMap<String, u64>,
-    /// Whether these are all.
+    /// Whether `connections` counts all connections.
     pub connections_complete: bool,
     /// The takeovers so far.
     pub takeovers: Vec<Takeover>,
-    /// Whether the state of the replica's server is the primary's, of a wire that has to see to that.
+    /// Whether the replica's server has the primary's state. Present only on a wire that has to copy it.
     #[serde(default)]
     pub state_sync: Option<StateSync>,
-    /// Bytes that the log takes.
+    /// Size of the log in bytes.
     #[serde(default)]
     pub log_bytes: u64,
-    /// Bytes of it that are in files.
+    /// Bytes of the log that are in files.
     #[serde(default)]
     pub spilled_bytes: u64,
     /// Connections whose clients are slowed.
     #[serde(default)]
     pub slowed: u64,
-    /// Bytes that are in the rings and not yet read.
+    /// Unread bytes in the rings.
     #[serde(default)]
     pub ring_fill_bytes: u64,
-    /// What was counted, by reason.
+    /// Counters by reason.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
 }
 
-/// What a node became for a [`Service`].
+/// A state that a node entered for a [`Service`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StateSince {
-    /// When.
+    /// Time of the change.
     pub at_ns: u64,
-    /// What.
+    /// The new state.
     pub state: String,
 }
 
 /// The state of a replica's server in [`Service`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StateSync {
-    /// Whether it is the primary's.
+    /// Whether it is equal to the primary's.
     pub synced: bool,
-    /// Why it is not, if that is known.
+    /// Why it is not, if known.
     pub error: Option<String>,
 }
 
@@ -82,17 +82,17 @@ pub struct StateSync {
 pub struct Takeover {
     /// When the primary was declared dead.
     pub declared_ns: u64,
-    /// When its packets were shut out.
+    /// When the gate was closed to its packets.
     pub gate_closed_ns: Option<u64>,
     /// When the first connection could go on.
     pub first_live_ns: Option<u64>,
     /// When the last connection could go on.
     pub last_live_ns: Option<u64>,
-    /// Connections that there were.
+    /// Number of connections to decide.
     pub connections: u64,
-    /// Connections that go on.
+    /// Number of connections that go on.
     pub restored: u64,
-    /// Connections that got a RST.
+    /// Number of connections that got a RST.
     pub reset: u64,
 }
 
@@ -104,17 +104,17 @@ impl Takeover {
     }
 }
 
-/// What the lab reads of `steadfast connections --restored --json`.
+/// The part of `steadfast connections --restored --json` that the lab reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Connection {
-    /// The client's end.
+    /// The client's address.
     pub client: SocketAddr,
-    /// When it could go on.
+    /// When the connection could go on.
     pub live_ns: u64,
 }
 
 impl Status {
-    /// When the node became that for the lab's service the last time.
+    /// When the node last entered `state` for the lab's service.
     #[must_use]
     pub fn became(&self, state: &str) -> Option<Instant> {
         let history = &self.services.first()?.history;
@@ -122,7 +122,7 @@ impl Status {
         Some(Instant::from_nanos(since.at_ns))
     }
 
-    /// How often who speaks for the lab's service has changed.
+    /// Epoch of the lab's service.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.services.first().map_or(0, |service| service.epoch)
@@ -140,14 +140,14 @@ impl Status {
         self.services.iter().all(|service| service.state == "backup")
     }
 
-    /// Whether no service's replica lacks the primary's state.
+    /// Whether every replica that needs the primary's state has it.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         let is_synced = |service: &Service| service.state_sync.as_ref().is_none_or(|sync| sync.synced);
         self.services.iter().all(is_synced)
     }
 
-    /// Whether there are connections, each of them is known, and each would be continued.
+    /// Whether there are connections, all are known, and all are protected.
     #[must_use]
     pub fn protects_all(&self) -> bool {
         let protects = |service: &Service| {
@@ -168,7 +168,7 @@ impl Status {
         self.services.iter().any(|service| service.role == "primary")
     }
 
-    /// Connections that its keeper has got so far.
+    /// Number of connections that the node's keeper has received so far.
     #[must_use]
     pub fn kept(&self) -> u64 {
         let counters = self.services.first().map(|service| &service.counters);
@@ -178,7 +178,7 @@ impl Status {
             .unwrap_or(0)
     }
 
-    /// Whether the node goes on alone, and has claimed the address if it had to.
+    /// Whether the node goes on alone, and has claimed the address if necessary.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.services.iter().all(|service| service.state == "sole")

@@ -1,4 +1,4 @@
-//! `swarm --defect`: does the swarm find what is known to be wrong?
+//! `swarm --defect`: does the swarm find a defect that was put into the nodes?
 
 use anyhow::Result;
 use indicatif::ProgressBar;
@@ -11,7 +11,7 @@ use sim::swarm::{Scenario, holds_without_defect, play, shrink};
 use super::{Options, write};
 use crate::Outcome;
 
-/// A defect by its name.
+/// Parses a defect's name.
 pub(super) fn parse(name: &str) -> Result<Defect, Error> {
     let name: StrDeserializer<'_, Error> = name.into_deserializer();
     Defect::deserialize(name)

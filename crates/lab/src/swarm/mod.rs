@@ -66,7 +66,7 @@ pub struct ReplayOptions {
     json: bool,
 }
 
-/// So many runs that break a promise are made smaller; the first ones tell most.
+/// Maximum number of failed runs that are shrunk. The first ones tell most.
 const SHRUNK_MAX: usize = 5;
 
 /// Runs the swarm.
@@ -80,7 +80,7 @@ pub fn run(options: &Options) -> Result<Outcome> {
     let before = cpu_seconds()?;
     let report = Mutex::new(Report::new(options.seed, options.runs));
     let next = AtomicU64::new(0);
-    let progress = ProgressBar::new(options.runs); // stderr, and nothing if that is no terminal
+    let progress = ProgressBar::new(options.runs); // on stderr, and only if stderr is a terminal
     thread::scope(|scope| {
         for _ in 0..options.jobs {
             scope.spawn(|| {
@@ -126,13 +126,13 @@ fn cpu_seconds() -> Result<f64> {
 
 fn write_smallest(directory: &Path, broken: &mut Broken) -> Result<()> {
     let Some((scenario, _)) = shrink(&Scenario::draw(broken.seed)) else {
-        return Ok(()); // it is written as it is drawn: the seed is enough
+        return Ok(()); // nothing is written: the seed alone replays the run
     };
     broken.replay = write(directory, &scenario)?;
     Ok(())
 }
 
-/// Writes a scenario, and returns the command that plays it again.
+/// Writes a scenario, and returns the command that replays it.
 fn write(directory: &Path, scenario: &Scenario) -> Result<String> {
     fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let path = directory.join(format!("seed-{}.toml", scenario.seed));
@@ -141,7 +141,7 @@ fn write(directory: &Path, scenario: &Scenario) -> Result<String> {
     Ok(format!("steadfast-lab replay {}", path.display()))
 }
 
-/// Plays one run.
+/// Replays one run.
 ///
 /// # Errors
 /// If the file is no scenario.

@@ -1,4 +1,4 @@
-//! What a swarm found.
+//! The report of a swarm.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,41 +6,41 @@ use std::fmt;
 use serde::Serialize;
 use sim::swarm::{Kind, Outcome, Phase};
 
-/// What a swarm found.
+/// The report of a swarm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub ok: bool,
     pub runs: u64,
-    /// Of the first run.
+    /// Seed of the first run.
     pub seed: u64,
     pub violations: Vec<Broken>,
-    /// By fault and phase, how often that fault struck the pair in that phase. `double` counts those that struck while another one
-    /// was not mended.
+    /// How often each fault happened in each phase of the pair. The row `double` counts faults that happened before another fault was
+    /// repaired.
     pub coverage: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
-    /// Cells of these with nothing in them.
+    /// Number of cells of `coverage` that are zero.
     pub empty_cells: u64,
     pub runs_per_cpu_second: f64,
     pub connections: u64,
-    /// Those that no node could go on with at some time.
+    /// Connections that no node could continue at some time.
     pub connections_orphaned: u64,
-    /// Those for which a node spoke by its lease, and failed before anybody knew.
+    /// Connections for which a node spoke by its lease and then failed before any other node knew what was said.
     pub connections_lent_in_vain: u64,
-    /// Those for which a node spoke by a lease that its clock had outlasted, while the other one spoke.
+    /// Connections for which a node spoke by a lease that had expired unnoticed by its clock, while the other node spoke.
     pub connections_outlasted: u64,
-    /// How often both nodes had each other switched off.
+    /// How often the nodes' fences switched each other off.
     pub mutual_fences: u64,
-    /// Runs in which both nodes spoke and `assume = "fail-stop"` allows it.
+    /// Runs in which both nodes spoke, as `assume = "fail-stop"` allows.
     pub runs_split: u64,
     pub simulated_s: f64,
 }
 
-/// A promise that a run broke.
+/// The first promise that a run broke.
 #[derive(Clone, Debug, Serialize)]
 pub struct Broken {
     pub seed: u64,
     pub rule: String,
     pub what: String,
-    /// The command that shows it.
+    /// The command that replays the run.
     pub replay: String,
 }
 
@@ -77,7 +77,7 @@ impl Report {
             .or_default() += 1;
     }
 
-    /// Of a run that breaks several promises the first one counts.
+    /// Adds a run's outcome. Only the first broken promise of a run is reported.
     pub fn add(&mut self, seed: u64, outcome: Outcome) {
         for &(kind, phase) in &outcome.strikes {
             self.count(kind.name(), phase);

@@ -8,15 +8,15 @@ use super::{Panel, Part, duration, escape};
 /// A stretch of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Span {
-    /// Its lower end.
+    /// The lower end.
     pub from: f64,
-    /// Its upper end.
+    /// The upper end.
     pub to: f64,
 }
 
 /// A chart of one panel.
 pub struct Chart<'a> {
-    /// What part of it this is.
+    /// Which part of the run the chart shows.
     pub caption: &'a str,
     /// The run.
     pub panel: &'a Panel,
@@ -24,13 +24,13 @@ pub struct Chart<'a> {
     pub time: Span,
     /// Bytes, from the lower to the upper edge.
     pub bytes: Span,
-    /// Label the time axis in milliseconds.
+    /// Whether the time axis is labelled in milliseconds, else in seconds.
     pub milliseconds: bool,
-    /// A stretch of time to be pointed out: the other chart shows it larger.
+    /// A stretch of time to highlight: the other chart shows it larger.
     pub highlighted: Option<Span>,
 }
 
-/// Points drawn of one curve at most.
+/// Maximum number of drawn points per curve.
 pub const POINTS_MAX: usize = 4000;
 
 const WIDTH: f64 = 720.0;
@@ -39,11 +39,11 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 706.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 258.0;
-/// Width of a character of the labels, rather too much than too little.
+/// Estimated width of a character of the labels, rather too large than too small.
 const CHARACTER: f64 = 7.0;
 
 impl Span {
-    /// The least that holds `values`; `None` if there are none.
+    /// The smallest span that contains `values`. `None` without values.
     pub fn around(values: impl Iterator<Item = f64>) -> Option<Self> {
         values.fold(None, |span: Option<Self>, value| {
             let span = span.unwrap_or(Self {
@@ -61,7 +61,7 @@ impl Span {
         (self.from..=self.to).contains(&value)
     }
 
-    /// Where `value` lies between `low` (at `from`) and `high` (at `to`).
+    /// Maps `value` linearly: `from` to `low`, `to` to `high`.
     fn place(self, value: f64, low: f64, high: f64) -> f64 {
         let length = if self.to > self.from {
             self.to - self.from
@@ -71,7 +71,7 @@ impl Span {
         low + (value - self.from) / length * (high - low)
     }
 
-    /// About `count` round numbers in it.
+    /// About `count` round numbers within the span.
     fn ticks(self, count: f64) -> Vec<f64> {
         let length = self.to - self.from;
         if length <= 0.0 || !length.is_finite() {
@@ -92,7 +92,7 @@ impl Span {
 }
 
 impl Chart<'_> {
-    /// The chart, with what the page's script needs to read values off it.
+    /// The chart as SVG, with the data that the page's script needs to show values.
     pub fn svg(&self) -> String {
         let Self {
             caption, time, bytes, ..
@@ -174,7 +174,7 @@ impl Chart<'_> {
         let factor = if self.milliseconds { 1e3 } else { 1.0 };
         for seconds in self.time.ticks(8.0) {
             let x = self.x(seconds);
-            // Minus zero is zero.
+            // Turns -0 into 0.
             let value = seconds * factor + 0.0;
             let decimals = usize::from(value.fract().abs() > 1e-9);
             let _ = writeln!(
@@ -202,7 +202,7 @@ impl Chart<'_> {
         svg
     }
 
-    /// The stall's parts. Names that do not fit into their band stand beside the last.
+    /// The bands of the stall's parts. Names that do not fit into their band are placed beside the last band.
     fn bands(&self) -> String {
         let mut svg = String::new();
         let mut rows_beside = 0;
@@ -250,7 +250,7 @@ impl Chart<'_> {
         self.panel.stall_span().map_or(LEFT, |span| self.x(span.to))
     }
 
-    /// A curve that keeps its value from one reading to the next, to the right edge or the end of its last reading.
+    /// A step curve: it keeps its value from one reading to the next, and after the last reading up to the end of the run.
     fn curve(&self, class: &str, readings: &[Reading]) -> String {
         let seconds = |reading: &Reading| self.panel.seconds(reading.at_ns);
         let start = readings.partition_point(|reading| seconds(reading) < self.time.from);
@@ -262,7 +262,7 @@ impl Chart<'_> {
             let (x, y) = (self.x(seconds(&reading)), self.y(reading.offset as f64));
             let _ = write!(path, "H{x:.2}V{y:.2}");
         }
-        // The value stands until something changes it: to the last thing that is known of the run.
+        // The last value holds up to the last event of the run.
         let until = self
             .panel
             .time_span()
@@ -308,7 +308,7 @@ impl Chart<'_> {
         if self.time.contains(0.0) {
             flag("fault", 0.0, "fault", BOTTOM - 8.0);
         }
-        // An end is said once, however often it is repeated.
+        // Each text is shown once, also if the FIN or RST was repeated.
         let mut said = Vec::new();
         for mark in &self.panel.curves.marks {
             let seconds = self.panel.seconds(mark.at_ns);
@@ -326,7 +326,7 @@ impl Chart<'_> {
     }
 }
 
-/// A unit of bytes in which a span is best read.
+/// The most readable unit of bytes for a span.
 struct Unit {
     name: &'static str,
     bytes: f64,
@@ -339,7 +339,7 @@ impl Unit {
             .into_iter()
             .find(|&(_, bytes)| span.to >= bytes)
             .unwrap_or(("bytes", 1.0));
-        // Enough for neighbouring ticks to differ.
+        // Enough decimals for neighbouring ticks to differ.
         let step = (span.to - span.from) / 5.0 / bytes;
         let decimals = if step > 0.0 {
             (-step.log10()).ceil().clamp(0.0, 6.0) as usize
@@ -358,7 +358,7 @@ impl Unit {
     }
 }
 
-/// At most `most` of the readings: of each of equal stretches of time the first and the last, so that every edge stays.
+/// Thins the readings to at most `most`: keeps the first and the last of each stretch of equal length, so that every edge remains.
 pub fn thin(readings: &[Reading], most: usize) -> Vec<Reading> {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What one connection did over time, taken from a capture.
+//! The progress of one connection over time, from a capture.
 
 use std::net::SocketAddr;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::capture::Capture;
 use crate::judge::{self, Packet, Seen};
 
-/// One connection over time, as one capture shows it. Times do not fall, nor do the offsets of `sent` and `acknowledged`.
+/// One connection over time, as one capture shows it. Times never decrease, nor do the offsets of `sent` and `acknowledged`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Curves {
-    /// The end of what the server had sent.
+    /// The highest offset that the server had sent.
     pub sent: Vec<Reading>,
-    /// What the client had acknowledged.
+    /// The highest offset that the client had acknowledged.
     pub acknowledged: Vec<Reading>,
-    /// The ends of segments that repeated what had been sent before.
+    /// Ends of segments whose bytes had all been sent before.
     pub resent: Vec<Reading>,
     /// FINs and RSTs.
     pub marks: Vec<Mark>,
@@ -35,15 +35,15 @@ pub struct Reading {
 pub struct Mark {
     /// Nanoseconds of the capture's clock.
     pub at_ns: u64,
-    /// What, in a word or two.
+    /// The event, in a few words.
     pub text: String,
 }
 
 impl Curves {
-    /// The connection of `client` with `service` in `capture`. If there was more than one, the last.
+    /// The connection of `client` with `service` in `capture`. If there are several, the last one.
     ///
     /// # Errors
-    /// The capture cannot be read.
+    /// If the capture cannot be read.
     pub fn read(capture: &Capture, service: SocketAddr, client: SocketAddr) -> anyhow::Result<Self> {
         let mut tracer = Tracer::default();
         judge::for_each_segment(capture, service, |packet| {
@@ -73,7 +73,7 @@ impl Curves {
 #[derive(Default)]
 struct Tracer {
     curves: Curves,
-    /// The number of the server's byte 0.
+    /// Sequence number of the server's first byte.
     first: Option<proto::Seq>,
     sent: Offset,
     seen: Seen,
@@ -124,7 +124,7 @@ impl Tracer {
             self.sent = end;
             self.curves.sent.push(reading);
         } else if self.seen.first_missing(start.0, end.0).is_none() {
-            self.curves.resent.push(reading); // else it was overtaken, or fills a hole
+            self.curves.resent.push(reading); // else the segment was reordered, or fills a hole
         }
         self.seen.add(start.0, end.0);
     }
@@ -134,7 +134,7 @@ impl Tracer {
         let Some(ack) = Offset::from_seq(packet.ack, first, self.acknowledged) else {
             return;
         };
-        // A FIN has a number, but is no byte.
+        // A FIN has a sequence number, but is no byte of the stream.
         let ack = ack.min(self.sent.max(self.acknowledged));
         if ack > self.acknowledged {
             self.acknowledged = ack;
@@ -156,7 +156,7 @@ mod tests {
 
     const FIRST: u32 = 0xffff_fffe;
 
-    /// A segment as it stands in a capture; the position is that of the server's stream.
+    /// A segment as a capture has it. `position` is an offset in the server's stream.
     fn packet(at_ns: u64, toward_client: bool, flags: Flags, position: u32, payload: &[u8]) -> Packet {
         let mut ends = [
             "10.1.0.2:40000".parse().unwrap(),
@@ -189,7 +189,7 @@ mod tests {
     fn a_connection_becomes_curves_across_the_wrap() {
         let mut tracer = Tracer::default();
         tracer.take(&packet(1, false, Flags::SYN, 0, b""), false);
-        let syn_ack = packet(2, true, Flags::SYN_ACK, u32::MAX, b""); // the number before the first byte's
+        let syn_ack = packet(2, true, Flags::SYN_ACK, u32::MAX, b""); // the sequence number before the first byte's
         tracer.take(&syn_ack, true);
         let mut take = |at_ns, toward_client, flags, position, payload: &[u8]| {
             tracer.take(
@@ -200,7 +200,7 @@ mod tests {
         take(3, true, Flags::ACK, 0, b"0123");
         take(4, false, Flags::ACK, 4, b"");
         take(5, true, Flags::ACK, 8, b"89");
-        take(6, true, Flags::ACK, 4, b"4567"); // overtaken
+        take(6, true, Flags::ACK, 4, b"4567"); // reordered
         take(7, true, Flags::ACK, 6, b"67"); // again
         take(8, true, Flags::FIN_ACK, 10, b"");
         take(9, false, Flags::FIN_ACK, 11, b"");

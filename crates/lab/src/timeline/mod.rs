@@ -1,5 +1,5 @@
-//! One run as one page: what the server had sent and the client had acknowledged over time, where the stall's parts lie,
-//! and beside it the same without Steadfast. A single HTML file that loads nothing.
+//! One run as an HTML page that loads nothing. The page shows over time what the server had sent, what the client had
+//! acknowledged, and the parts of the stall, and beside it the same for a run without Steadfast.
 
 mod chart;
 mod curves;
@@ -17,41 +17,41 @@ use self::chart::{Chart, Span};
 pub struct Timeline {
     /// The heading.
     pub title: String,
-    /// One sentence below it: what was done.
+    /// One sentence below the heading: what was done.
     pub summary: String,
-    /// Short facts: what and how much.
+    /// Short facts: name and value.
     pub facts: Vec<(String, String)>,
     /// One or two runs, drawn to the same scales.
     pub panels: Vec<Panel>,
-    /// Where the numbers come from; below everything.
+    /// The last line of the page: where the numbers come from.
     pub footnote: String,
 }
 
 /// One run. All times are nanoseconds of the captures' clock.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Panel {
-    /// What it shows: "with Steadfast".
+    /// The heading, like "with Steadfast".
     pub heading: String,
-    /// How it ended: "complete, sha256 matches".
+    /// How the run ended, like "complete, sha256 matches".
     pub outcome: String,
-    /// Whether that is good.
+    /// Whether the outcome is good.
     pub good: bool,
     /// When the fault happened: zero of the time axis.
     pub fault_ns: u64,
-    /// The stall's parts, in order; none if there was no stall (of a good run) or it never ended (of a bad one).
+    /// The stall's parts, in order. Empty if there was no stall (in a good run) or the stall never ended (in a bad run).
     pub stall: Vec<Part>,
-    /// One connection.
+    /// The curves of one connection.
     pub curves: Curves,
 }
 
 /// A part of the stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Which.
+    /// The kind of the part.
     pub kind: PartKind,
-    /// When it began.
+    /// The part's begin.
     pub from_ns: u64,
-    /// When it ended.
+    /// The part's end.
     pub to_ns: u64,
 }
 
@@ -59,18 +59,18 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PartKind {
-    /// The failure happened → it is declared.
+    /// From the failure until it is declared.
     Detection,
-    /// Declared → the survivor is able to go on.
+    /// From the declaration until the survivor can continue the connection.
     Takeover,
-    /// Able to go on → bytes flow again.
+    /// From then until bytes flow again.
     RestartGap,
 }
 
-/// The close-up shows so much before and after the stall, as a multiple of it.
+/// Time that the close-up shows before and after the stall, in lengths of the stall.
 const MARGIN_BEFORE: f64 = 0.4;
 const MARGIN_AFTER: f64 = 1.2;
-/// Without a stall, or with one too short to see around: half a close-up.
+/// Minimum length that the close-up assumes for the stall, in seconds, also if there is no stall.
 const CLOSE_UP_MIN_S: f64 = 0.005;
 
 impl PartKind {
@@ -97,14 +97,14 @@ impl Panel {
         (i128::from(at_ns) - i128::from(self.fault_ns)) as f64 / 1e9
     }
 
-    /// From the beginning of the stall's first part to the end of its last.
+    /// The whole stall: from the begin of its first part to the end of its last part.
     fn stall_span(&self) -> Option<Span> {
         let from = self.seconds(self.stall.first()?.from_ns);
         let to = self.seconds(self.stall.last()?.to_ns);
         Some(Span { from, to })
     }
 
-    /// From the first to the last thing to draw.
+    /// The time from the first to the last thing to draw.
     fn time_span(&self) -> Option<Span> {
         let times = self.curves.times().map(|at_ns| self.seconds(at_ns));
         Span::around(times.chain(self.stall_span().map(|span| span.to)))
@@ -151,13 +151,13 @@ pub fn render(timeline: &Timeline) -> String {
     page
 }
 
-/// What all panels share, so that they can be compared by eye.
+/// Scales that all panels share, so that they can be compared by eye.
 struct Scales {
-    /// Seconds from the fault.
+    /// Time axis of the whole transfer, in seconds from the fault.
     whole: Span,
-    /// Bytes.
+    /// Vertical axis of the whole transfer, in bytes.
     bytes: Span,
-    /// Seconds from the fault.
+    /// Time axis of the close-ups, in seconds from the fault.
     close_up: Span,
     /// Height of the close-ups in bytes.
     close_up_bytes: f64,
@@ -240,7 +240,7 @@ fn render_panel(panel: &Panel, scales: &Scales) -> String {
     html
 }
 
-/// The stall's parts in numbers: the face of the product.
+/// Renders the length of the stall and of its parts.
 fn render_stall(panel: &Panel) -> String {
     let Some(span) = panel.stall_span() else {
         let (length, why) = if panel.good {
@@ -263,7 +263,7 @@ fn render_stall(panel: &Panel) -> String {
     )
 }
 
-/// A time in the unit that it is best read in.
+/// A duration as text, in milliseconds or seconds, whichever is more readable.
 fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 0.01 => format!("{:.2} ms", s * 1e3),

@@ -4,10 +4,10 @@ use super::chart::{POINTS_MAX, thin};
 use super::*;
 
 const MS: u64 = 1_000_000;
-/// Some time in the captures' clock.
+/// Time of the fault: an arbitrary time of the captures' clock.
 const FAULT_NS: u64 = 1_700_000_000_000_000_000;
 
-/// A download at 25 MB/s with 200 kB in flight, that stops at the fault and goes on `resume_ms` after it.
+/// A download at 25 MB/s with 200 kB in flight. It stops at the fault and continues `resume_ms` later, or never.
 fn download(resume_ms: Option<u64>) -> Curves {
     let mut curves = Curves::default();
     let (mut offset, start) = (0, FAULT_NS - 2000 * MS);

@@ -46,9 +46,9 @@ pub(super) struct Received<M> {
 /// A piece as the other end is told of it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Stretch {
-    /// The next so many bytes that came with the message.
+    /// The next `.0` bytes that came with the message.
     Bytes(u64),
-    /// So many (`.1`) of the file from `.0` on.
+    /// `.1` bytes of the file from offset `.0` on.
     InFile(u64, u64),
 }
 

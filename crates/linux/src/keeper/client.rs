@@ -21,9 +21,9 @@ use super::status::Status;
 
 /// The keeper answers soon; if not, it is stopped or broken.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Room for messages that the keeper has not read yet: what is there survives the agent.
+/// Send buffer, in bytes, for messages that the keeper has not read yet. They survive the agent.
 const UNREAD_BYTES: usize = 8 << 20;
-/// Answers that may be due: as many as fit into the keeper's send buffer, with room to spare.
+/// Most adoptions without an answer. Their answers fit into the keeper's send buffer, with room to spare.
 const DUE_MAX: usize = 64;
 
 /// What went wrong with the keeper.
@@ -124,9 +124,9 @@ impl Client {
     }
 
     /// Gives a connection to the keeper: `client`, its live socket; `replica`, the replica's socket if the plan has one;
-    /// `input`, the logged bytes that the application is to get before what is read from the socket. Once this returns, the
-    /// connection is on its way, whatever becomes of the caller, who closes its own descriptors. Whether the keeper took it,
-    /// [`settle`](Self::settle) tells.
+    /// `input`, the logged bytes that the application is to get before what is read from the socket. Once this returns, the keeper will
+    /// get the connection even if the caller dies; the caller closes its own descriptors. [`settle`](Self::settle) tells whether the
+    /// keeper took it.
     ///
     /// # Errors
     /// It was not sent. Either the channel failed; or the keeper refused an earlier connection, which is lost: try again.

@@ -1,6 +1,6 @@
-//! The way to an application: its listener queues so many connections that it has not accepted, and what comes beyond is lost in a
-//! way that TCP mends after a second, or not at all (a SYN is dropped; with SYN cookies a second segment is answered with a RST). After a
-//! takeover thousands may come at once, so they are let in as there is room.
+//! Admits connections to an application as its listener's accept queue has room. Beyond that room, the kernel drops a SYN, which TCP
+//! repeats after a second; with SYN cookies it answers a later segment with a RST. After a takeover thousands of connections may come at
+//! once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::network::sockets::room_in_queue;
 
 /// Pause before a full queue is looked at again.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
-/// What was seen of a queue tells so long: others use it, too.
+/// How long a look at a queue stays valid. Short, because other clients use the queue, too.
 const FRESH: Duration = Duration::from_millis(2);
 
 /// The doors of all applications.
@@ -26,21 +26,22 @@ pub(super) struct Doors(RefCell<BTreeMap<SocketAddr, Rc<Mutex<Door>>>>);
 /// One application's.
 #[derive(Default)]
 struct Door {
-    /// So many may come in without another look.
+    /// Number of connections that may enter without another look at the queue.
     room: u32,
     /// When there was room last seen.
     seen: Option<Instant>,
     /// Since when there has been none.
     full_since: Option<Instant>,
-    /// Held by each who was let in and may not be in the queue yet: the kernel may be slower than the next look.
+    /// Shared with each admitted connection that may not be in the queue yet: the kernel may be slower than the next look.
     entering: Rc<()>,
 }
 
-/// Held by someone who was let in, until it is connected or has failed.
+/// Held for an admitted connection until it is connected or has failed.
 pub(super) struct Entry(#[expect(dead_code, reason = "it is counted")] Rc<()>);
 
 impl Doors {
-    /// Waits until there is room for `client` at `application`, behind those who came before. Where nobody can tell, there is.
+    /// Waits until there is room for `client` at `application`, behind those who came before. If the queue cannot be looked at, it
+    /// counts as having room.
     ///
     /// # Errors
     /// There has been none for `limit`.

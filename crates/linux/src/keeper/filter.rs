@@ -1,4 +1,4 @@
-//! What an application says again passes through this until it is known to be the same.
+//! Compares the output that an application repeats with the logged output, until the rest is known to be new.
 
 use proto::restart::{http, replica};
 
@@ -14,7 +14,7 @@ pub(super) enum Filter {
 }
 
 impl Filter {
-    /// One that will only pass what comes takes no room.
+    /// Frees the memory of a filter that has nothing left to compare.
     pub fn settle(&mut self) {
         let is_over = match self {
             Self::Http(resumer) => resumer.is_over(),
@@ -26,7 +26,7 @@ impl Filter {
         }
     }
 
-    /// So many of the bytes the application is to be given.
+    /// Number of these bytes that the application is to be given.
     pub fn on_input(&mut self, bytes: &[u8]) -> usize {
         match self {
             Self::Http(resumer) => resumer.on_input(bytes),

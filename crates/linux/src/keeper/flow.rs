@@ -1,7 +1,7 @@
-//! Moving bytes from one socket to another: what is not taken at once is kept, and holds up its source.
+//! Moves bytes from one socket to another. Bytes that the sink does not take at once are kept, and no more are read meanwhile.
 //!
-//! For each direction of a socket one waits at a time, so it waits in the place that the socket has for one: waiting in the socket's list
-//! would take memory for as long as a connection is idle.
+//! At most one task waits for each direction of a socket. So it waits in the one slot that the socket has for that (`poll_*_ready`): a
+//! place in the socket's list of waiters would take memory for as long as a connection is idle.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -12,9 +12,9 @@ use tokio::net::TcpStream;
 use super::kept::Kept;
 use super::turns::Turns;
 
-/// The most that is read at once. With more, each of hundreds waits longer for its next turn, and nothing is faster.
+/// Most bytes read at once. With more, each of hundreds of connections waits longer for its next turn, and nothing is faster.
 const BUFFER: usize = 64 * 1024;
-/// The same while a client waits for its first byte.
+/// Most bytes read at once while a client waits for its first byte.
 const PORTION: usize = 16 * 1024;
 
 /// Memory for one read and the write after it, never across a wait; all flows share it.

@@ -11,7 +11,7 @@ use crate::spill::file_of;
 pub struct Input<'a> {
     /// The file.
     pub(super) file: Option<BorrowedFd<'a>>,
-    /// What follows what.
+    /// The pieces, in order.
     pub(super) pieces: Vec<Piece<'a>>,
 }
 

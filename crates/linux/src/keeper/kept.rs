@@ -1,4 +1,4 @@
-//! The keeper's books: which connections live, and what became of the others.
+//! The keeper's records: which connections live, and how the others ended.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,13 +24,13 @@ pub(super) struct Keeper {
     pub stop: watch::Sender<bool>,
     pub agents: Cell<usize>,
     live: RefCell<BTreeMap<u64, Rc<Kept>>>,
-    /// Of the last connection that was adopted: those of a service, which come together, share one list.
+    /// The list of the last adopted connection. Connections of one service are adopted together, so they share one list.
     volatile: RefCell<Volatile>,
     services: RefCell<BTreeMap<String, ServiceStatus>>,
     ended: RefCell<VecDeque<EndedStatus>>,
 }
 
-/// One connection's line in the books.
+/// The keeper's record of one connection.
 pub(super) struct Kept {
     pub adoption: Adoption,
     pub state: Cell<State>,
@@ -87,7 +87,7 @@ impl Keeper {
         Some(kept)
     }
 
-    /// Counts and tells of a request that got a refusal instead of its reply, or no end of it.
+    /// Counts and logs a request that got a refusal instead of its reply, or whose reply was cut.
     pub fn refuse(&self, kept: &Kept, request: &Request, why: Refusal) {
         let Adoption { service, client, .. } = &kept.adoption;
         let mut services = self.services.borrow_mut();

@@ -23,12 +23,12 @@ pub struct Adoption {
     pub application: SocketAddr,
     /// How the application's side goes on.
     pub plan: Plan,
-    /// The client's FIN was received and acknowledged before: the kernel does not know, and input ends with what is given.
+    /// The old server received and acknowledged the client's FIN. The kernel does not know of it; input ends with the given bytes.
     pub input_ended: bool,
     /// The server's FIN: once sent, nothing more may be said. Unacknowledged, it is sent again at once; acknowledged, the
     /// socket is closed without a word, since the kernel does not know of it.
     pub output: OutputEnd,
-    /// The SYN-ACK, if the client was not heard since: kept for the agents to come, as long as the client says nothing.
+    /// The SYN-ACK, if the client has sent nothing since. The keeper keeps it for the agent's successors until the client speaks.
     pub syn_ack: Option<Vec<u8>>,
 }
 
@@ -46,7 +46,7 @@ pub enum Plan {
     },
     /// The replica's connection goes on; it gets the logged input that it has not been fed, then what the client sends.
     Replica {
-        /// Whose output is ahead by what.
+        /// Whether the replica's or the primary's output is ahead, and by which bytes.
         resume: replica::Resume,
     },
     /// Nothing is to be relayed any more: the output ends, and what the client still sends is dropped.
@@ -64,7 +64,7 @@ impl Plan {
     }
 }
 
-/// From the agent, which only lends what it says: what one keeper cannot take another one is given.
+/// From the agent. It sends a borrowed adoption, so it can give a connection that one keeper cannot take to another.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request<A = Adoption> {
     /// With the client's socket, the replica's if the plan has one, and the logged input as the blob.

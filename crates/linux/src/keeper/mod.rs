@@ -51,7 +51,7 @@ pub struct Options {
     pub idle: Duration,
     /// How long the client may be silent after its output has ended. The kernel's FIN_WAIT2 has the same bound.
     pub linger: Duration,
-    /// The process ends after it has had no connection and no agent for so long.
+    /// The process ends after it has had no connection and no agent for this long.
     pub unused: Duration,
 }
 

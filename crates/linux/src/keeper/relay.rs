@@ -41,18 +41,18 @@ pub(super) struct Relay {
     pub output: OutputEnd,
 }
 
-/// Another end than that both sides closed.
+/// The end of a connection that the two sides did not close in order.
 pub(super) struct Cut(pub Ending, pub String);
 
 /// The application's end of a relayed connection.
 struct Application<'a> {
     socket: &'a TcpStream,
-    /// It answered what was written with a RST. Who reads afterwards finds an orderly end: the kernel tells an error once.
+    /// The application answered a write with a RST. The kernel reports the error only once, so a later read finds an orderly end.
     was_reset: Cell<bool>,
 }
 
 impl Application<'_> {
-    /// It does not take what is written, for this reason.
+    /// Notes why a write to the application failed.
     fn on_error(&self, error: &io::Error) {
         let is_reset = error.kind() == io::ErrorKind::ConnectionReset;
         self.was_reset.set(self.was_reset.get() || is_reset);
@@ -83,7 +83,7 @@ impl Relay {
         };
         let Cut(ending, reason) = outcome.err().unwrap_or(Cut(Ending::Closed, String::new()));
         if self.output == OutputEnd::FinAcknowledged {
-            // The kernel does not know that its FIN is out, and would say another one. Fails only without the right to it.
+            // The kernel does not know that its FIN was sent, and would send another one. Fails only without the right to it.
             let _ = setsockopt(&self.client, sockopt::TcpRepair, &1);
         } else if ending.is_reset() {
             // The guard lets it through, whether or not this node speaks for others. Fails only without the right to it.
@@ -98,7 +98,7 @@ impl Relay {
         keeper.leave(&kept, ending, reason);
     }
 
-    /// What is done when the connection is no longer idle has a place of its own, made then: one that waits takes no room for it.
+    /// The futures for later states are boxed when they begin, so an idle connection takes no memory for them.
     async fn live(&mut self) -> Result<(), Cut> {
         if self.output == OutputEnd::FinSent {
             shut_down(&self.client).map_err(client_lost)?;
@@ -142,7 +142,7 @@ impl Relay {
         }
     }
 
-    /// What the application says passes through this; the bytes go to the client before. `None`: nothing is to be said.
+    /// The filter for the application's output, and the bytes that go to the client before it. `None`: nothing may be said.
     fn filter(&self) -> Option<(Filter, Vec<u8>)> {
         match &self.kept.adoption.plan {
             Plan::Silent => None,
@@ -269,7 +269,7 @@ impl Relay {
         }
     }
 
-    /// All that is to be said is known.
+    /// Sends `last`, the rest of the output, and drains the connection.
     async fn say_last(&mut self, filter: &Filter, last: Vec<u8>) -> Result<(), Cut> {
         note_refusal(&self.keeper, &self.kept, filter);
         self.kept.to_client.set(last.len() as u64);
@@ -299,8 +299,8 @@ impl Relay {
     }
 }
 
-/// Passes the logged input, then what the client sends, then its end. Returns early if the application does not read any
-/// more: whether that is a failure, its own direction tells.
+/// Passes the logged input, then what the client sends, then its end. Returns early if the application stops reading; the other direction
+/// decides whether that is a failure.
 async fn upstream(
     keeper: &Keeper,
     kept: &Kept,

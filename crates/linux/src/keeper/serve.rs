@@ -48,8 +48,8 @@ fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> KeeperError {
     }
 }
 
-/// Serves until it is stopped (by an agent, or SIGTERM: connections are reset) or unused. Leaves the session of whoever
-/// started it and ignores SIGHUP and SIGINT, which are not meant for it.
+/// Serves until it is stopped (by an agent, or SIGTERM: connections are reset) or unused. Leaves the session of its parent, and ignores
+/// SIGHUP and SIGINT, which are meant for the parent.
 ///
 /// # Errors
 /// The control socket cannot be made, or another keeper serves there.
@@ -77,7 +77,7 @@ fn detach() -> Result<(), KeeperError> {
         // SAFETY: ignoring a signal runs no code.
         unsafe { signal(ignored, SigHandler::SigIgn) }.map_err(at("ignoring a signal"))?;
     }
-    // What it relays an application must read and say: with the agent's precedence the keeper would take the CPU from it.
+    // With the agent's precedence, the keeper would take the CPU from the applications to which it relays.
     if let Err(error) = crate::process::yield_precedence() {
         tracing::debug!(%error, "the keeper has the precedence of whoever started it");
     }
@@ -167,7 +167,7 @@ fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
 
-/// Answers one agent until it goes. What it asked before it went is done, though nobody hears the answers.
+/// Answers one agent until it disconnects. Requests that it sent before are carried out, though nobody hears the answers.
 async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
     let mut room = Room::default();
     loop {
@@ -184,7 +184,7 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
             Err(_) => break,
         };
         if let Err(error) = say(&agent, &answer).await {
-            // A long one takes a descriptor, and there may be none. Who hears nothing would think that this process hangs.
+            // A long answer takes a descriptor, and there may be none left. Without an answer the agent would think that the keeper hangs.
             let _ = say(&agent, &Answer::Refused(error.to_string())).await;
         }
         if matches!(answer, Answer::Stopping) {

@@ -47,14 +47,14 @@ impl Status {
         }
     }
 
-    /// Connections of `service` that were given to the keeper of which this is told, which did not tell of them.
+    /// Adds `count` connections of `service` that were given to this keeper but are not in its report.
     pub fn add_unseen(&mut self, service: &str, count: u64) {
         let sums = self.services.entry(service.to_owned()).or_default();
         sums.adopted += count;
         sums.live += count;
     }
 
-    /// What is to be told when the keeper is gone, and with it what it had.
+    /// The status to report when the keeper is gone, and its connections with it.
     #[must_use]
     pub fn of_the_past(mut self) -> Self {
         self.connections.clear();

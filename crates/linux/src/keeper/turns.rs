@@ -1,5 +1,5 @@
-//! Who comes first while some clients wait for their first byte: after a takeover hundreds do at once, and whoever is served speaks again
-//! before the last of them is, so that the longest wait is that of all of them together.
+//! Lets clients that wait for their first byte go first. After a takeover hundreds wait at once. Clients that were already served send
+//! more before the last one is served; without turns, the last one would wait for all that traffic, too.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use tokio::time::{Instant, timeout_at};
 
 use super::kept::Kept;
 
-/// Who gives way goes on when none of those who wait has come or been served for so long: their application is slow, or they are.
+/// Stop yielding when no waiting client has arrived or been served for this long: the application is slow, or the clients are.
 pub(super) const STUCK: Duration = Duration::from_millis(5);
-/// And in any case after so long.
+/// Longest time for which one read yields.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Where a connection stands in that order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Outside of it: nobody waits on it, or a replica has its reply already.
+    /// Outside the order: its client does not wait, or a replica has the reply already.
     #[default]
     Any,
     /// Its client waits for its first byte.
     Waits,
-    /// Its client has had that.
+    /// Its client has had its first byte.
     Served,
 }
 
@@ -53,7 +53,7 @@ impl Turns {
         }
     }
 
-    /// It waits no longer.
+    /// The client of `kept` waits no longer.
     pub fn end(&self, kept: &Kept) {
         if kept.turn.get() == Turn::Waits {
             kept.turn.set(Turn::Served);
@@ -65,7 +65,7 @@ impl Turns {
         }
     }
 
-    /// Whether clients wait for their first byte, and it is not only for a slow application.
+    /// Whether clients wait for their first byte, and one of them arrived or was served within [`STUCK`].
     pub fn somebody_waits(&self) -> bool {
         self.waiting.get() > 0 && Instant::now() < self.moved.get() + STUCK
     }

@@ -31,7 +31,7 @@ impl Error {
     }
 }
 
-/// Everything that could not be restored; the rest was.
+/// Everything that could not be restored. Everything else was restored.
 #[derive(Debug)]
 pub struct UndoError(pub Vec<Error>);
 

@@ -1,16 +1,17 @@
-//! The second guard: without the right to speak nothing that this node says itself leaves from a service's address.
+//! The second guard (nftables): without the right to speak, none of this node's own segments leaves from a service's address.
 //!
 //! It is independent of the eBPF programs, so a bug there, or their absence (`tc filter del`), resets no client and gives
 //! none an answer that the primary does not know of. A kernel sends a RST of its own accord for every segment that meets no
 //! socket, and a listener on the backup answers a SYN. What the wire forwards does not pass here.
 //!
-//! A takeover speaks before the right is granted, which takes a message to the kernel: its sockets bear [`MARK_SPEAK`], and so do
-//! those that take over a mark of a packet that the wire let in. A RST needs the right, or [`MARK_END`]: that is said on purpose, of a
-//! connection that was decided, also by a wire that has taken over some beside a primary that lives. No kernel says that by itself.
+//! A takeover speaks before the right is granted, since granting takes a message to the kernel. So the guard lets segments with
+//! [`MARK_SPEAK`] pass: restored sockets have this mark, and new connections take it from a SYN that the wire let in. A RST needs the
+//! right, or [`MARK_END`]: the mark of a deliberate RST of a connection that was decided, also on a wire that took over some connections
+//! while the primary lives. The kernel never sets that mark by itself.
 //!
-//! It also guards what comes in. What reaches a service's address here by another way than the service interface has not met the wire:
-//! of a container, of a network behind another interface, of a program on this node whose segments no eBPF program on `lo` has seen. No
-//! application may serve that, a replica least of all, so the client is told at once that nobody listens here (ICMP: a RST is speech).
+//! The table also guards the way in. Packets that reach a service's address by another way than the service interface have not passed
+//! the wire: from a container, from a network behind another interface, or from a program on this node whose segments no eBPF program on
+//! `lo` has seen. No application may serve them, a replica least of all. So the table refuses them at once by ICMP (a RST is speech).
 //!
 //! The table also refuses Multipath TCP (RFC 8684): it takes that option out of every SYN that comes to a service, so both ends fall
 //! back to plain TCP. No log of one path has all bytes of a connection that has several, and no kernel restores one.

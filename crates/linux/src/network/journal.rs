@@ -1,7 +1,7 @@
-//! The write-ahead journal: what was begun is on disk before it is done.
+//! The write-ahead journal: each step is on disk before it is done.
 //!
-//! Text, a line of JSON each: first the header with the plan and its steps, then one [`Begun`] per step. A last line
-//! without an end was being written when the writer died, so its step was not done.
+//! A text file with one JSON value per line: first the header with the plan and its steps, then one [`Begun`] per begun step. If the
+//! last line has no line end, the writer died while writing it, so its step was not done.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Who listens where.
+//! Lists the TCP listeners.
 
 use std::fs;
 use std::io;

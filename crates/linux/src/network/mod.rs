@@ -8,10 +8,10 @@
 //! | for | what | why |
 //! |---|---|---|
 //! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, nothing gets to it past the wire; Multipath TCP is refused |
-//! | every node | `accept_local`, `rp_filter` of `lo` | this node's own clients of a service hear by `lo` what came through the wire |
+//! | every node | `accept_local`, `rp_filter` of `lo` | this node's own clients of a service get by `lo` the segments that came through the wire |
 //! | every node | `arp_ignore`, `arp_announce` | an address on `lo` is its sockets' only, not its ARP's |
 //! | every node | rule for the application's replies, local route | relayed connections have their clients' addresses |
-//! | every node | `tcp_fwmark_accept` | who answers a SYN bears its mark: a relayed connection's, or that of a takeover |
+//! | every node | `tcp_fwmark_accept` | an accepted socket and its SYN-ACK take the SYN's mark: a relayed connection's, or a takeover's |
 //! | [`Part::Wire`] | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
 //! | [`Part::Behind`] | VIP on `lo` | its sockets have the VIP, its ARP does not |
 //! | [`Part::Behind`] | rule `from VIP`, route via the peer | every packet of the VIP leaves through the wire |
@@ -59,7 +59,7 @@ use netlink::Netlink;
 use step::Step;
 use voice::Voice;
 
-/// Routing tables 5300 to 5399: of these the first unused ones are taken. One holds the way from a VIP through the
+/// Routing tables 5300 to 5399, of which we take the first unused ones. One holds the way from a VIP through the
 /// backup, one the local delivery of relayed connections.
 pub const TABLES: std::ops::RangeInclusive<u32> = 5300..=5399;
 
@@ -107,15 +107,15 @@ pub struct Service {
 pub struct Network {
     netlink: Netlink,
     voice: Voice,
-    /// Who has been granted the right to speak.
+    /// The services that have been granted the right to speak.
     speakers: Mutex<Vec<SocketAddr>>,
     journal: Journal,
 }
 
 impl Network {
-    /// Does everything of `plan` that every part needs: from here on the guard stands, and a VIP may come up once the wire is
-    /// there. If `journal` is of a daemon that died with the same plan, goes on from it; with another plan, that one
-    /// is undone first.
+    /// Does everything of `plan` that every part needs. Afterwards the guard is in place, and a VIP may come up once the wire is
+    /// attached. Continues from the `journal` of a dead daemon if its plan is the same. Undoes that daemon's steps first if its plan
+    /// differs.
     ///
     /// # Errors
     /// The step that failed; what had been done before it is undone.
@@ -139,7 +139,7 @@ impl Network {
         Ok(network)
     }
 
-    /// A VIP that somebody else has put up here.
+    /// Fails if somebody else has put up a VIP here.
     fn look_for_strangers(&self) -> Result<(), Error> {
         let there = self
             .netlink
@@ -157,9 +157,9 @@ impl Network {
         Ok(())
     }
 
-    /// Goes on with the network of a daemon that died, from its `journal`; nothing if there is none. What that daemon had put
-    /// up is there as if it had been put up now: the VIPs, the right to speak. Unlike
-    /// [`Network::prepare`], undoes nothing: not what an unfinished daemon left, not after an error.
+    /// Continues with the network of a dead daemon, from its `journal`; `None` if there is no journal. The VIPs and the right to speak
+    /// that the daemon had put up stay. Unlike [`Network::prepare`], this undoes nothing: neither the steps of an unfinished daemon nor
+    /// its own after an error.
     ///
     /// # Errors
     /// If the journal is of another plan; or the step that failed.
@@ -194,7 +194,7 @@ impl Network {
         })
     }
 
-    /// Does once more what was begun.
+    /// Applies all begun steps once more.
     fn again(&self) -> Result<(), Error> {
         let steps = self.journal.steps().iter().enumerate();
         let mut begun = steps.filter(|(index, _)| self.journal.begun(*index));
@@ -217,10 +217,10 @@ impl Network {
         self.retreat(|step| step.switched() == Some(vip))
     }
 
-    /// Grants or withdraws the right to speak: without it nothing that this node says itself leaves from `service`, but
-    /// what bears [`MARK_SPEAK`](crate::wire::MARK_SPEAK) and is no RST, or [`MARK_END`](crate::wire::MARK_END). What is
-    /// forwarded is not concerned. Granting takes microseconds; withdrawing waits until no CPU uses the old set any more,
-    /// some 10 ms, unless nothing was granted.
+    /// Grants or withdraws the right to speak. Without the right, only two kinds of this node's own segments leave from `service`: those
+    /// with [`MARK_SPEAK`](crate::wire::MARK_SPEAK) except a RST, and those with [`MARK_END`](crate::wire::MARK_END). Forwarded packets
+    /// are not affected. Granting takes microseconds. Withdrawing waits some 10 ms until no CPU uses the old set, unless nothing was
+    /// granted.
     ///
     /// # Errors
     /// If nftables refuses.
@@ -237,8 +237,8 @@ impl Network {
         self.voice.set(&table, service, may)
     }
 
-    /// Lets the kernel ask at once for a neighbour that has not answered: while a cable is unplugged it asks once a second, and would
-    /// only do so again up to a second after the cable is back.
+    /// Makes the kernel ask at once for a neighbour that has not answered. By itself it asks once a second, so it would ask up to a
+    /// second after an unplugged cable is back.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -255,7 +255,7 @@ impl Network {
         interface::list(&self.netlink)
     }
 
-    /// How many packets have come to services past the wire, and were refused, since the guard was put up.
+    /// Number of packets to services that came past the wire and were refused, since the guard was put up.
     ///
     /// # Errors
     /// If nftables cannot be asked.
@@ -317,7 +317,7 @@ impl Network {
     }
 }
 
-/// What failed in undoing after a failure: the failure itself is what the caller is told.
+/// Logs what could not be undone after a failure. The caller returns the failure itself.
 fn give_up(undone: Result<(), UndoError>) {
     if let Err(error) = undone {
         tracing::error!(%error, "the network is not restored; the journal keeps what is left");

@@ -11,7 +11,7 @@ use super::{Error, Interface};
 pub use super::packet::Mac;
 use super::packet::{announcements, claim, question};
 
-/// So often a question is asked in the time that there is: any one of the frames may be lost.
+/// Number of times that a question is asked within its time limit: any frame may be lost.
 const QUESTIONS: u32 = 3;
 
 /// Announces addresses on one interface. Its socket stays open: closing a packet socket takes 8 to 10 ms.

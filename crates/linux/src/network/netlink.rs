@@ -35,7 +35,7 @@ const FOREVER: u32 = u32::MAX;
 /// RT_TABLE_LOCAL.
 const TABLE_LOCAL: u32 = 255;
 
-/// So long an interface's new address may take to be used; on one that is down it never is.
+/// Timeout for the kernel to accept packets to a new address. On an interface that is down, it never does.
 const LOCAL_WITHIN: Duration = Duration::from_millis(100);
 const LOCAL_POLL: Duration = Duration::from_micros(100);
 
@@ -89,9 +89,9 @@ impl Netlink {
         Ok(self.addresses()?.contains(&(self.index(interface)?, address)))
     }
 
-    /// Gives the interface the address. Packets to it are taken when this returns: of IPv6 the kernel sees to that a little later, on a
-    /// thread of its own. Meanwhile it would speak from the address, to ask for a neighbour, and not hear the answer; it asks
-    /// again after a second.
+    /// Gives the interface the address. When this returns, the kernel accepts packets to the address. For IPv6 the kernel does that a
+    /// little later, on a thread of its own, so this waits. Otherwise the kernel could ask for a neighbour from the address, not hear the
+    /// answer, and ask again only after a second.
     pub(super) fn add_address(&self, address: IpAddr, interface: &str) -> io::Result<()> {
         let message = self.address_message(address, interface)?;
         let index = message.header.index;
@@ -106,7 +106,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Whether packets to this address of the interface are taken.
+    /// Whether the kernel accepts packets to this address of the interface.
     pub(super) fn takes(&self, address: IpAddr, index: u32) -> io::Result<bool> {
         let destination = destination(address);
         let mut message = RouteMessage::default();

@@ -1,4 +1,4 @@
-//! What a node's network is for a VIP, switched while connections live.
+//! Switches a node's network between its parts for a VIP while connections live.
 //!
 //! ```text
 //!            Wire                                 Behind                              Alone
@@ -7,9 +7,9 @@
 //!        VIP on the interface            VIP on lo, rule from VIP           VIP on lo and on the interface
 //! ```
 //!
-//! No socket notices: there is always an address that it can have. `arp_ignore` and `arp_announce` stay as they are: an address on the
-//! interface is answered for by the kernel, one on `lo` is not. The neighbours learn of a change by an
-//! [`Announcer`](super::Announcer); [`OutsideHosts`](crate::probe::OutsideHosts) tell that they have.
+//! No socket notices, since the VIP is always on some interface. `arp_ignore` and `arp_announce` stay as they are: the kernel answers for
+//! an address on the interface, and not for an address on `lo`. An [`Announcer`](super::Announcer) tells the neighbours of a change;
+//! [`OutsideHosts`](crate::probe::OutsideHosts) verify that they know.
 
 use std::net::IpAddr;
 
@@ -28,9 +28,8 @@ pub enum Part {
 }
 
 impl Network {
-    /// Makes this node's network what it must be for its part, for all services at `vip`. What is new is there before what is old
-    /// goes, so live connections lose nothing. Each step is in the journal first, so [`Network::remove`] and
-    /// [`undo`](super::undo) know of it. Doing it twice is as good as once.
+    /// Sets up this node's network for its part, for all services at `vip`. Adds the new before it removes the old, so live connections
+    /// lose nothing. Each step is in the journal first, so [`Network::remove`] and [`undo`](super::undo) know of it. Idempotent.
     ///
     /// # Errors
     /// The step that failed; it can be repeated.

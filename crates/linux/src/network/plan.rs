@@ -1,4 +1,4 @@
-//! From what a node's network must provide to the steps that provide it.
+//! Turns what a node's network must provide into the steps that provide it.
 
 use std::collections::HashMap;
 use std::io;
@@ -48,9 +48,9 @@ fn guarded(service: &Service) -> Guarded {
     }
 }
 
-/// Segments of a connection between this node's own addresses that was led through the wire come back by `lo`, and are taken there.
-/// (IPv6 has no such rule to be relaxed.) A source is not to have its route by `lo`, either: the larger value of the interface's and that
-/// of `all` counts, and 2 asks only for any route.
+/// Makes `lo` accept segments of connections between this node's own addresses that went through the wire and come back by `lo`. (IPv6
+/// needs no such step.) `accept_local` allows the source address. `rp_filter` must not require that the source's route is by `lo`: the
+/// larger of the interface's value and that of `all` counts, and 2 requires only that there is any route.
 fn own_clients() -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
     for (name, wanted, enough) in [("accept_local", 1, [1, 1]), ("rp_filter", 2, [0, 2])] {
@@ -64,8 +64,8 @@ fn own_clients() -> Result<Vec<Step>, Error> {
     Ok(steps)
 }
 
-/// Fast Open (RFC 7413) is refused, if it would not be: data that a server takes in a SYN is in no log. The kernel has one switch for
-/// all listeners of the namespace.
+/// Refuses Fast Open (RFC 7413): data that a server takes from a SYN is in no log. The kernel has one switch for all listeners of the
+/// namespace.
 fn no_data_in_a_syn() -> Result<Option<Step>, Error> {
     const TAKEN: u32 = 2;
     let key = "ipv4/tcp_fastopen";
@@ -76,7 +76,8 @@ fn no_data_in_a_syn() -> Result<Option<Step>, Error> {
     }))
 }
 
-/// What waits to be accepted by a worker that dies goes to another one that listens there as well (SO_REUSEPORT), instead of being reset.
+/// When a worker dies, connections in its accept queue go to another worker that listens there as well (SO_REUSEPORT), instead of being
+/// reset.
 fn queues_outlive_their_listener() -> Result<Option<Step>, Error> {
     let key = "ipv4/tcp_migrate_req";
     Ok((read_number(key)? == 0).then(|| Step::Sysctl {
@@ -85,8 +86,8 @@ fn queues_outlive_their_listener() -> Result<Option<Step>, Error> {
     }))
 }
 
-/// Silent in ARP about a VIP on `lo`, and all that it sends goes by the peer, neighbours' packets too: what reached a
-/// neighbour directly would not be in the log.
+/// Keeps this node silent in ARP about a VIP on `lo`, and sends all packets from the VIP by the peer. Packets to neighbours go by the peer,
+/// too: a packet sent directly would not be in the log.
 fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
     let interface = Interface::find(&service.interface)?;

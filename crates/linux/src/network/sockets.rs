@@ -1,8 +1,8 @@
-//! The kernel's sockets of a service, whoever has them: ending them without a word to their clients, and what they know.
+//! The kernel's sockets of a service, of any process: destroys them silently, and reads what the kernel knows of them.
 //!
-//! A node that was deposed has live sockets of connections that the survivor goes on with. Their owner would say something
-//! sooner or later, a FIN at the latest; so the kernel is told to forget them (SOCK_DESTROY of `linux/sock_diag.h`). It
-//! would send a RST for each, which is why the guards must be closed at that time.
+//! A deposed node has live sockets of connections that the survivor continues. Their owner would send something on them sooner or
+//! later, at the latest a FIN. So this node tells the kernel to destroy them (SOCK_DESTROY of `linux/sock_diag.h`). The kernel sends a
+//! RST for each, so the guards must be closed at that time.
 
 use std::io;
 use std::mem::offset_of;
@@ -49,7 +49,7 @@ const TIMESTAMPS_BYTES: u32 = 12;
 /// `struct inet_diag_sockid`: ports and addresses in network byte order, interface, cookie.
 const SOCKET_ID: usize = 48;
 
-/// New connections may come in while the present ones are destroyed: so often they are looked for.
+/// Number of times that connections are listed and destroyed: new ones may come in meanwhile.
 const ROUNDS: usize = 8;
 
 /// Destroys all TCP connections whose local end is `vip`, in any state from the handshake to TIME-WAIT, of IPv4 and IPv6
@@ -104,8 +104,8 @@ pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, E
     run().map_err(Error::at("destroy the connections of", vip))
 }
 
-/// Where somebody listens on `port`, and is not about to die: a dying process' listeners are there until the kernel has closed
-/// them, but the program `death` has marked them.
+/// The addresses of listeners on `port`, except those of dying processes. The kernel still lists such listeners until it has closed them,
+/// but the program `death` has marked them.
 ///
 /// # Errors
 /// What the kernel says; without CAP_NET_ADMIN it does not tell marks.
@@ -123,9 +123,8 @@ pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, Error> {
     run().map_err(Error::at("list", "listeners"))
 }
 
-/// The clients that have an open connection with `vip`, or a half closed one, in the order of their addresses, from the first behind
-/// `after` on; and what the kernel knows of each. What is left of a connection whose owner has closed it, and whose output has
-/// arrived, is none.
+/// The clients with an open or half-closed connection to `vip`, in the order of their addresses, from the first one after `after` on,
+/// each with what the kernel knows of its connection. Leaves out connections whose owner has closed them and whose output has arrived.
 ///
 /// # Errors
 /// What the kernel says.
@@ -160,8 +159,8 @@ pub fn terms(vip: SocketAddr, clients: &[SocketAddr]) -> Result<Vec<Told>, Error
     run().map_err(Error::at("look up the connections of", vip))
 }
 
-/// How many more connections the listener that would take one of `client` at `application` queues until they are accepted; `None` if
-/// there is none.
+/// Number of further connections that fit into the accept queue of the listener at `application` that would take a connection of
+/// `client`. `None` if there is no such listener.
 ///
 /// # Errors
 /// What the kernel says.
@@ -311,7 +310,7 @@ fn connection(vip: SocketAddr, client: SocketAddr) -> (u8, SocketId) {
     (u8::try_from(family).expect("small"), id)
 }
 
-/// Out of a `struct tcp_info`. Path MTU discovery may have made segments smaller than was agreed on: so they stay.
+/// The terms in a `struct tcp_info`. Path MTU discovery may have made segments smaller than was agreed on; the smaller size is kept.
 fn terms_of(info: &[u8]) -> Option<Terms> {
     let number = |at: usize| {
         let bytes = info.get(at..)?.first_chunk()?;

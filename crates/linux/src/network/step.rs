@@ -11,7 +11,7 @@ use super::netlink::Netlink;
 use super::voice::Voice;
 use super::{Error, PRIORITY_FROM_VIP, Part, guard, sysctl};
 
-/// One change. Doing it twice is as good as once, and so is undoing it.
+/// One change. Doing and undoing it are idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Step {
@@ -27,10 +27,10 @@ pub(super) enum Step {
     Address { address: IpAddr, interface: String },
 }
 
-/// Where an address is its sockets' only.
+/// The loopback interface. An address on it serves its sockets and is not answered for in ARP.
 pub(super) const LOOPBACK: &str = "lo";
 
-/// What is restored of what was there already: nothing is done.
+/// Journal entry for something that was there already: undoing the step leaves it.
 const FOUND: &str = "there";
 
 /// Where everything goes.
@@ -135,7 +135,7 @@ impl Step {
                 .table_in_use(*table, way.is_ipv6())
                 .map_err(Error::at("look for", &object))?,
             Self::Rule(rule) => netlink.has_rule(rule).map_err(Error::at("look for", &object))?,
-            // Whoever put it there before: what matters is that it is there.
+            // It does not matter who put it there, only that it is there.
             Self::Address { address, interface } => {
                 let there = netlink.has_address(*address, interface);
                 return there
@@ -204,7 +204,7 @@ pub(super) fn not_ours() -> io::Error {
     )
 }
 
-/// Restores a value, unless somebody else has changed it since: then theirs stands.
+/// Restores a value, unless somebody else has changed it since; their value stays.
 fn restore(key: &str, ours: &str, found: Option<&str>) -> io::Result<()> {
     let now = sysctl::read(key)?;
     match found {
@@ -217,7 +217,7 @@ fn restore(key: &str, ours: &str, found: Option<&str>) -> io::Result<()> {
     }
 }
 
-/// Whether what was to be removed is not there: not yet, not any more, or its interface is gone.
+/// Whether an error of a removal says that the object is not there, or that its interface is gone.
 fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -5,8 +5,8 @@ use super::step::Step;
 use super::{Error, Network};
 
 impl Network {
-    /// What this node has put up and somebody else has removed or changed since, each as a phrase. Cheap enough for every
-    /// second: some messages to the kernel, no program is started.
+    /// Phrases for each step of this node that somebody else has removed or changed since. Cheap enough for every second: it sends
+    /// some messages to the kernel and starts no program.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
@@ -15,7 +15,7 @@ impl Network {
         Ok(missing.iter().map(Step::to_string).collect())
     }
 
-    /// Puts up again what is missing, and grants the right to speak to whom it was granted. Returns what was missing.
+    /// Puts up again what is missing, and restores the granted rights to speak. Returns what was missing.
     ///
     /// # Errors
     /// The first step that failed (as long as a cable is unplugged, a route over it cannot be made); the others were

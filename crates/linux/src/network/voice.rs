@@ -1,4 +1,4 @@
-//! The right to speak, given and taken by one message to the kernel: a takeover does not wait for a program to start.
+//! Grants and withdraws the right to speak by one message to the kernel, so that a takeover need not wait for a program to start.
 //!
 //! The message is a batch of nf_tables (`linux/netfilter/nfnetlink.h`, `linux/netfilter/nf_tables.h`) with one change
 //! of one set element.
@@ -67,7 +67,7 @@ impl Voice {
         open().map_err(Error::at("open", "nftables netlink"))
     }
 
-    /// Lets what `service` says pass the guard of `table`, or not. Once more is as good as once.
+    /// Grants or withdraws `service`'s right to speak in the guard `table`. Idempotent.
     pub(super) fn set(&self, table: &str, service: SocketAddr, may: bool) -> Result<(), Error> {
         let change = || {
             let (kind, flags) = if may {

@@ -99,12 +99,12 @@ impl ClientKey {
         Some((address.to_canonical(), port).into())
     }
 
-    /// The bit of the map `undecided` that stands for this client, and others: as `is_undecided` computes it.
+    /// This client's bit in the map `undecided`, which other clients may share. `is_undecided` in `bpf/` computes the same.
     pub(super) fn undecided_bit(self) -> usize {
         usize::try_from(self.hash() >> (64 - UNDECIDED_LOG2)).expect("a few bits")
     }
 
-    /// The bit of a generation of the map `known` that stands for this client, and others: as `is_known` computes it.
+    /// This client's bit in each generation of the map `known`, which other clients may share. `is_known` in `bpf/` computes the same.
     pub(super) fn known_bit(self) -> usize {
         usize::try_from(self.hash() >> (64 - KNOWN_LOG2)).expect("a few bits")
     }
@@ -182,7 +182,7 @@ pub struct Record {
     pub direction: u8,
     /// Bit 0: the checksum is known to be right; bit 1: it is not even known whether it was left to hardware.
     pub flags: u8,
-    /// What is in the other ring of connections before this position comes first.
+    /// Position in the other ring of connections: records before it are to be read first.
     pub after: u64,
 }
 
@@ -197,10 +197,10 @@ pub const MARK_RESTORING: u32 = 0x5f00_0002;
 /// `MARK_DYING`: the process of a socket with this mark is dying.
 pub const MARK_DYING: u32 = 0x5f00_0003;
 
-/// `MARK_SPEAK`: what a takeover says before the node has the right to speak: restored sockets' segments and wake-ups.
+/// `MARK_SPEAK`: segments that a takeover sends before the node has the general right to speak, of restored sockets and wake-ups.
 pub const MARK_SPEAK: u32 = 0x5f00_0004;
 
-/// `MARK_END`: the word that ends a connection for which this node has the right to speak.
+/// `MARK_END`: the RST that ends a connection for which this node has the right to speak.
 pub const MARK_END: u32 = 0x5f00_0005;
 
 /// `MARK_LOCAL`: a segment of a client on this node that the wire has let pass.

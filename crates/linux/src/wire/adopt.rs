@@ -1,9 +1,8 @@
-//! Going on with the wire of an agent that died.
+//! Adopts the wire of an agent that died.
 //!
-//! Its maps are pinned: the rings with what nobody has read yet, the gates, the counters. Its programs hang at the interfaces and
-//! go on logging into them. A successor loads programs of its own over the same maps and puts them in the place of the old
-//! ones, which the kernel does at once (`tc filter replace`, `BPF_LINK_UPDATE`): each packet meets one of the two, and
-//! both log into the same ring.
+//! The dead agent's maps are pinned: the rings with unread records, the gates, the counters. Its programs are still attached to the
+//! interfaces and log into these maps. A successor loads its own programs over the same maps and replaces the old ones. The kernel
+//! does that atomically (`tc filter replace`, `BPF_LINK_UPDATE`): each packet meets one of the two, and both log into the same rings.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -17,13 +16,13 @@ use super::{PIN_ROOT, Step, Wire, WireError, WireOptions, WireService, attach, v
 /// Beside the pinned maps: a link that leads to [`ABI`].
 const ABI_LINK: &str = "abi";
 
-/// The layout of everything in the maps. Programs and agents of another one do not fit.
+/// Hash of the layout of the maps. Programs and agents with another hash do not fit.
 const ABI: u64 = hash(&[
     include_bytes!("../../../../bpf/abi.h"),
     include_bytes!("../../../../bpf/maps.h"),
 ]);
 
-/// FNV-1a (Fowler, Noll, Vo): it need not resist anybody.
+/// FNV-1a (Fowler, Noll, Vo). The hash need not resist attackers.
 pub(super) const fn hash(texts: &[&[u8]]) -> u64 {
     let mut sum = 0xcbf2_9ce4_8422_2325_u64;
     let mut text = 0;
@@ -38,7 +37,7 @@ pub(super) const fn hash(texts: &[&[u8]]) -> u64 {
     sum
 }
 
-/// Says by what the pins of `pin_dir` are laid out; the last step of pinning.
+/// Records in `pin_dir` the layout of the pinned maps. The last step of pinning.
 pub(super) fn stamp(pin_dir: &Path) -> Result<(), WireError> {
     let link = pin_dir.join(ABI_LINK);
     std::os::unix::fs::symlink(format!("{ABI:016x}"), &link).step(|| format!("making {}", link.display()))

@@ -16,7 +16,7 @@ const PRIORITY: u32 = 0x5f;
 const HANDLE: u32 = 1;
 /// The index of `lo`, in every network namespace.
 pub const LOOPBACK: u32 = 1;
-/// The programs of the root cgroup, and what is so without each.
+/// The programs of the root cgroup, each with what does not work without it.
 pub(super) const OF_CGROUP: [(&str, &str); 3] = [
     ("death", "deaths of server processes are not noticed"),
     (
@@ -50,7 +50,7 @@ fn find<'a>(object: &'a Object, program: &str) -> Program<'a> {
         .expect("compiled with it")
 }
 
-/// Puts a program where one of this handle may be already.
+/// Attaches a program, replacing one that has this handle already.
 fn attach(
     object: &Object,
     program: &str,
@@ -81,7 +81,7 @@ pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), Wi
     Ok(())
 }
 
-/// Attaches the wire of clients on this node to `lo`, where those of other nodes' agents may hang, too.
+/// Attaches the wire of clients on this node to `lo`, beside the programs of other nodes' agents.
 pub(super) fn attach_loopback(object: &Object, node: &str) -> Result<(), WireError> {
     attach(object, "loopback", (LOOPBACK, TC_EGRESS), loopback_handle(node))
 }

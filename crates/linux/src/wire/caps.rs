@@ -10,8 +10,7 @@ use super::abi::ClientKey;
 use super::{Step, Wire, WireError};
 
 impl Wire {
-    /// From now on what the primary offers this client beyond `cap` is withheld, from the first segment on that passes after this.
-    /// `None`: no more.
+    /// From now on the wire withholds what the primary offers this client beyond `cap`. `None` ends this.
     ///
     /// # Errors
     /// What the kernel says; most likely that there are too many. Then the client is not slowed.
@@ -49,7 +48,7 @@ impl Wire {
         word.store(any.into(), Ordering::SeqCst);
     }
 
-    /// Forgets how far all clients may send: an agent that has begun anew knows none of them.
+    /// Forgets all caps: a successor of the agent knows none of the slowed clients.
     pub(super) fn forget_caps(&self) -> Result<(), WireError> {
         for name in ["caps", "promises"] {
             let map = self.map(name);

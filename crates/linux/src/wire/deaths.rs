@@ -28,7 +28,7 @@ impl Deaths {
         Ok(Self { ring, found, map })
     }
 
-    /// Those that were not returned before.
+    /// The deaths since the last call.
     ///
     /// # Errors
     /// What libbpf says.

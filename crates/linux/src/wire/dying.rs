@@ -1,5 +1,5 @@
-//! Connections whose process died on this node (the map `dying`): the kernel remembers each until its client opens another one or the
-//! agent says that somebody goes on with it, so that an agent that dies in between does not take the knowledge with it.
+//! Connections whose process died on this node (the map `dying`). The kernel remembers each until its client opens a new connection from
+//! the same port, or the agent forgets it. So the knowledge survives the agent.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ impl Wire {
         self.clients_in("dying", index)
     }
 
-    /// Somebody goes on with the connections of these clients, or nobody will: RSTs for them are speech again.
+    /// Forgets these clients, because their connections are continued or never will be: RSTs for them may leave again.
     ///
     /// # Errors
     /// What the kernel says.

@@ -15,7 +15,7 @@ use super::{Mode, Step, Wire, WireError};
 /// `HOLDS_SOME` and `HOLDS_UNTOLD` of `bpf/abi.h`.
 const HOLDS_SOME: u32 = 1;
 const HOLDS_UNTOLD: u32 = 2;
-/// So many are told to the kernel at a time.
+/// Number of clients in one system call.
 const BATCH: usize = 4096;
 
 /// How many connections the wire that is pinned in `pins` holds, and how many bits stand for those that it is deciding.
@@ -60,7 +60,7 @@ impl Undecided {
 
     fn words(&self) -> &[AtomicU64] {
         let words = self.memory.as_mut_ptr().cast::<u64>().cast::<AtomicU64>();
-        // SAFETY: the mapping has so many bytes, begins with a page, and whoever writes it writes whole words.
+        // SAFETY: the mapping is `BYTES` long and page-aligned, and all writers store aligned `u64`s.
         unsafe { std::slice::from_raw_parts(words, Self::BYTES / size_of::<u64>()) }
     }
 
@@ -72,8 +72,8 @@ impl Undecided {
         }
     }
 
-    /// A service has none any more. The bits of others may be the same, so all go when the last does. A program that sees them go sees
-    /// all that the agent did before: the sockets are ready, or the gate is not that of a takeover any more.
+    /// Forgets the clients of a service. Services may share bits, so the bits are cleared only when no service has clients left. A
+    /// program that sees them cleared also sees what the agent did before: the sockets are ready, or the takeover's gate is gone.
     pub(super) fn forget(&self, index: u16) {
         fence(Ordering::SeqCst);
         let before = self.services.fetch_and(!(1 << index), Ordering::Relaxed);
@@ -90,8 +90,8 @@ impl Undecided {
 }
 
 impl Wire {
-    /// The connections of these clients are being decided: their SYNs wait, and in [`Mode::Wire`] nothing of them comes from the
-    /// primary or goes to it any more.
+    /// Marks the connections of these clients as being decided: their SYNs wait. In [`Mode::Wire`], none of their segments reach the
+    /// primary or come from it.
     ///
     /// # Errors
     /// What the kernel says; most likely that there are too many. The gate is closed to those that were told before. Not in
@@ -107,8 +107,8 @@ impl Wire {
         told
     }
 
-    /// They are decided: what is local stays local, and a client's next connection is like any other. When the whole service was
-    /// taken over, they need not be known any longer.
+    /// Marks the connections of these clients as decided: a local connection stays local, and a client's next connection is an ordinary
+    /// one. When the whole service was taken over, the wire forgets the clients.
     ///
     /// # Errors
     /// What the kernel says.
@@ -129,7 +129,7 @@ impl Wire {
         self.clients_in("held", index)
     }
 
-    /// These clients are nobody special any more: what they say is for the primary.
+    /// Forgets these clients: their segments go to the primary again.
     ///
     /// # Errors
     /// What the kernel says.
@@ -137,7 +137,7 @@ impl Wire {
         self.delete_clients("held", index, clients)
     }
 
-    /// What an agent was deciding when it died is lost with it: nobody waits for it.
+    /// Marks all connections that a dead agent was deciding as decided: their decisions died with the agent.
     pub(super) fn settle_for_the_dead(&self, services: u16) -> Result<(), WireError> {
         self.undecided.clear();
         let map = self.map("held");
@@ -157,8 +157,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Before a service changes to `mode`: who was held is forgotten by a new wire, and in a takeover nobody's SYN passes until it is
-    /// told.
+    /// Prepares the holds before a service changes to `mode`. A new wire forgets the held clients. In a takeover, all SYNs wait until
+    /// [`hold`](Self::hold) has told which clients are being decided.
     pub(super) fn begin_holds(&self, index: u16, mode: Mode) {
         match mode {
             Mode::Takeover => self.set_holds(index, HOLDS_UNTOLD),

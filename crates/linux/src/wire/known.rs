@@ -32,8 +32,8 @@ impl Known {
 }
 
 impl Wire {
-    /// Ends the older generation of known clients and begins a new one, in which the clients of open connections (with their services'
-    /// indices) are. Whom the programs have noted in the generation before stays known.
+    /// Ends the older generation of known clients and begins a new one with `clients`, those of open connections, each with its service's
+    /// index. Clients that the programs noted in the previous generation stay known.
     pub fn renew_known(&self, clients: impl Iterator<Item = (u16, SocketAddr)>) {
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         let word = unsafe {

@@ -105,12 +105,12 @@ pub enum WireError {
     /// Pinned objects of an earlier run are there.
     #[error("{0} exists: an earlier daemon of this node left it; run `steadfast cleanup` first")]
     Leftover(PathBuf),
-    /// What an earlier run left cannot be gone on with.
+    /// A successor cannot adopt what an earlier run left.
     #[error("{} is of an earlier daemon of this node and does not fit: {why}; run `steadfast cleanup` first", pin_dir.display())]
     Unfit {
         /// Where it is.
         pin_dir: PathBuf,
-        /// In what it differs.
+        /// How it differs.
         why: String,
     },
 }
@@ -134,13 +134,13 @@ impl<T> Step<T> for Result<T, std::io::Error> {
 /// What the wire is built with.
 #[derive(Clone, Debug)]
 pub struct WireOptions {
-    /// Bytes of the ring of connections that is to stay in the caches; a power of two, a multiple of the page size.
+    /// Size in bytes of the ring of known connections, small enough for the CPUs' caches. A power of two and a multiple of the page size.
     pub ring_cached_bytes: u32,
-    /// Bytes of the ring that is used when that one is full; as above.
+    /// Size in bytes of the ring that is used when the cached ring is full. Same rules.
     pub ring_bytes: u32,
-    /// Bytes of the ring of SYNs; as above.
+    /// Size in bytes of the ring of SYNs and strangers. Same rules.
     pub ring_open_bytes: u32,
-    /// An agent that has been away for longer does not keep packets from passing when the log is full.
+    /// When the agent has been away for longer than this and the log is full, packets pass unlogged.
     pub agent_timeout: Duration,
     /// Copy packets in chunks even where `bpf_dynptr_copy` exists (to test the fallback).
     pub chunks_only: bool,
@@ -171,16 +171,16 @@ pub struct WireService {
     pub own_mac: [u8; 6],
     /// Exit codes of its processes that count as a crash.
     pub crash_exit_codes: Vec<u8>,
-    /// What this node's own programs are as clients of the service; nothing: their connections to it are refused.
+    /// How this node's own programs appear as clients of the service. `None`: their connections to it are refused.
     pub own: Option<OwnClient>,
 }
 
-/// What a program on this node is as a client of a service.
+/// How programs on this node appear as clients of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnClient {
-    /// Its address: this node's on the service interface, of the VIP's family, and no VIP.
+    /// Their source address: an address of this node on the service interface, of the VIP's family, that is not a VIP.
     pub address: IpAddr,
-    /// Bytes of a segment that fits the service interface, without its headers.
+    /// Largest payload in bytes of a segment that fits the service interface.
     pub mss: u32,
 }
 
@@ -192,7 +192,7 @@ pub struct Wire {
     node: MmapRaw,
     undecided: Undecided,
     known: Known,
-    /// The services of which something may be in the map `held`, as bits.
+    /// One bit for each service that may have entries in the map `held`.
     told: AtomicU64,
     interfaces: Vec<u32>,
 }
@@ -340,8 +340,8 @@ impl Wire {
         }
     }
 
-    /// Attaches the programs to the service interfaces, in the place of a dead agent's, and, where the kernel allows it, to the
-    /// root cgroup. Returns what had to be left out, as a sentence.
+    /// Attaches the programs to the service interfaces, replacing those of a dead agent, and, where the kernel allows it, to the
+    /// root cgroup. Returns a sentence about what does not work if the kernel does not allow it.
     ///
     /// # Errors
     /// Names the step that failed.
@@ -366,8 +366,8 @@ impl Wire {
         name.expect("it was made from the name")
     }
 
-    /// Attaches the programs to a service interface again, from which someone may have removed them: what passed meanwhile
-    /// is in no log. Where they still hang, they stay without a gap.
+    /// Attaches the programs again to a service interface from which someone may have removed them. Packets that passed meanwhile
+    /// are in no log. Programs that are still attached are replaced without a gap.
     ///
     /// # Errors
     /// Names the step that failed: the interface may be gone.
@@ -378,7 +378,7 @@ impl Wire {
         attach::attach_interface(&self.object, interface)
     }
 
-    /// A service's interface was made anew: from here on the programs hang at the one with this index, which has this MAC address.
+    /// Moves a service to the new interface `ifindex` with the MAC address `own_mac`, after its old interface was replaced.
     ///
     /// # Errors
     /// Names the step that failed: that interface may be gone, too.
@@ -435,7 +435,8 @@ pub fn checksum_of(record: &Record) -> Checksum {
     }
 }
 
-/// Times that the verifier is asked. It gives up (EAGAIN) when the thread is sent a signal, or stopped; each time libbpf asks five times.
+/// Number of attempts to load the programs; in each, libbpf itself tries five times. The verifier gives up (EAGAIN) when its thread gets
+/// a signal or is stopped.
 const VERIFIER_TRIES: usize = 5;
 
 /// Loads what `open` gives.

@@ -16,7 +16,7 @@ use super::abi::Record;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 const HEADER: u64 = 8;
-/// So much is read before the ring is cleared of it: many round trips of a fast network, few of the CPU's caches.
+/// Bytes that are read before their space in the ring is freed: many round trips of a fast network, a small part of the CPU's caches.
 const BATCH_BYTES: u64 = 2 << 20;
 /// A place on the shelf is a position in a ring, with the ring's number above these bits.
 const RING_SHIFT: u32 = 60;
@@ -145,8 +145,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// How far the rings are reserved now. An agent that has closed a gate before finds here every record of a packet that has passed
-    /// it: the counterpart of `publish_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the ring's end).
+    /// How far the rings are reserved now. If the agent closed a gate before this call, every record of a packet that passed the gate is
+    /// before these ends: the counterpart of `publish_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the ring's end).
     pub fn ends(&self) -> Vec<u64> {
         fence(Ordering::SeqCst);
         self.rings.iter().map(Ring::end).collect()
@@ -212,7 +212,7 @@ impl Log {
         batch
     }
 
-    /// The next record that depends on none before the ends.
+    /// The next record before `ends` that need not wait for one in another ring.
     fn next(&self, ends: &[u64], wait: bool, batch: &mut Batch) -> Option<(usize, Place)> {
         batch.at_end = true;
         let positions = &mut batch.positions;
@@ -236,16 +236,16 @@ impl Log {
     }
 }
 
-/// Who reads a ring.
+/// Receives the records of a ring.
 pub trait Reader {
-    /// A record, with the packet and its place: there it stays until after [`keep`](Self::keep).
+    /// A record, with its packet and the packet's place in the ring, where it stays until after [`keep`](Self::keep).
     fn record(&mut self, record: &Record, packet: &[u8], source: OnShelf<'_>);
 
-    /// The ring is about to be cleared of the records so far.
+    /// The records so far are about to be removed from the ring.
     fn keep(&mut self, shelf: &dyn Shelf);
 }
 
-/// One that needs nothing of a record afterwards.
+/// A reader that needs nothing of a record afterwards.
 impl<F: FnMut(&Record, &[u8])> Reader for F {
     fn record(&mut self, record: &Record, packet: &[u8], _: OnShelf<'_>) {
         self(record, packet);
@@ -302,11 +302,11 @@ impl Rings {
         }
     }
 
-    /// Hands what was logged up to now to `reader`, SYNs and strangers first: a client is known after its SYN and its first segments, so
-    /// by the time the end of the log of connections has been read, those are in the other one. Of each log at most
-    /// `records_max`; the next call goes on to the same ends before it looks for new ones, so that a flood of SYNs keeps
-    /// nobody from reading the connections. With `wait` the ends are always those of now, and records that are still being
-    /// written are waited for. Returns how many were handled.
+    /// Hands what was logged up to now to `reader`, SYNs and strangers first. A client becomes known after its SYN and its first
+    /// segments; so when the end of the log of connections is read, those are already in the other log. Hands over at most
+    /// `records_max` of each log. The next call goes on to the same ends before it looks for new ones, so a flood of SYNs cannot keep
+    /// the connections from being read. With `wait`, uses the ends of now and waits for records that are still being written. Returns
+    /// how many were handled.
     pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl Reader) -> usize {
         let ends = self.under_way.take().filter(|_| !wait).unwrap_or_else(|| {
             let connections = self.connections.ends();

@@ -63,7 +63,7 @@ impl Wire {
         unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
     }
 
-    /// What this node's own programs are as clients of a service.
+    /// How this node's own programs appear as clients of a service.
     pub fn own_client(&self, index: u16) -> Option<OwnClient> {
         let state = self.state(index);
         let address = Ipv6Addr::from(state.own_address);
@@ -73,7 +73,7 @@ impl Wire {
         })
     }
 
-    /// Tells the programs what this node's own programs are as clients of a service.
+    /// Tells the eBPF programs how this node's own programs appear as clients of a service.
     pub fn set_own_client(&self, index: u16, own: Option<OwnClient>) {
         let state = self.state_pointer(index);
         let (address, mss) = own.map_or(([0; 16], 0), |own| (mapped(own.address), own.mss));
@@ -101,15 +101,15 @@ impl Wire {
             .load(Ordering::Relaxed)
     }
 
-    /// How many listeners of the service died since that was forgotten.
+    /// Number of listeners of the service that died since their deaths were last forgotten.
     pub fn server_deaths(&self, index: u16) -> u32 {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) }
             .load(Ordering::SeqCst)
     }
 
-    /// A listener was there after `deaths` of them had died: forgets those, unless one more has died since. That may have been the one
-    /// that was there.
+    /// Forgets `deaths` listener deaths, because a listener was seen after them. Does nothing if one more listener has died since: it may
+    /// be the one that was seen.
     pub fn forget_server_deaths(&self, index: u16, deaths: u32) {
         // SAFETY: within the mapping, aligned.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) };
@@ -130,7 +130,7 @@ impl Wire {
             != 0
     }
 
-    /// Sets that, for the agent that goes on from here.
+    /// Stores [`is_consented`](Self::is_consented) for a successor of the agent.
     pub fn set_consented(&self, index: u16, consented: bool) {
         // SAFETY: as for `set_until`.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).consented) }
@@ -144,7 +144,7 @@ impl Wire {
             != 0
     }
 
-    /// Sets that, for the agent that goes on from here.
+    /// Stores [`is_doubted`](Self::is_doubted) for a successor of the agent.
     pub fn set_doubted(&self, index: u16, doubted: bool) {
         // SAFETY: as for `set_until`.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).doubted) }
@@ -157,15 +157,14 @@ impl Wire {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).until_ns) }.load(Ordering::SeqCst)
     }
 
-    /// Sets that.
+    /// Sets [`until`](Self::until).
     pub fn set_until(&self, index: u16, until_ns: u64) {
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).until_ns) }
             .store(until_ns, Ordering::SeqCst);
     }
 
-    /// Until then nothing that clients send gets to the primary, but handshakes and acknowledgements: nanoseconds of the monotonic
-    /// clock; 0: no more.
+    /// Holds clients' payload and FINs back from the primary until `until_ns`, in nanoseconds of the monotonic clock. 0 ends the hold.
     pub fn hold_input(&self, index: u16, until_ns: u64) {
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).hold_until_ns) }
@@ -184,15 +183,15 @@ impl Wire {
         word.swap(0, Ordering::SeqCst)
     }
 
-    /// Until when nothing that agents missed is left to be done: nanoseconds of the monotonic clock.
+    /// When the agent was last there and had caught up: nanoseconds of the monotonic clock. See [`set_agent_seen`](Self::set_agent_seen).
     pub fn agent_seen(&self) -> u64 {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }
             .load(Ordering::Relaxed)
     }
 
-    /// The agent is there, and has done what follows from a time before `now_ns` in which it was not: its successor does not ask again.
-    /// If it is away for longer than its timeout, a full log keeps no packet from passing.
+    /// Notes that the agent is there at `now_ns` and has dealt with all absences before, so that a successor need not. If the agent is
+    /// then away for longer than its timeout, packets pass though the log is full.
     pub fn set_agent_seen(&self, now_ns: u64) {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }

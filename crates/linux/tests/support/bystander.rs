@@ -1,4 +1,4 @@
-//! A connection that is there while something else happens.
+//! A connection that exists while something else happens and must not be disturbed by it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,13 +8,13 @@ use proto::packet::{Flags, Options, Segment};
 use super::log::Reading;
 use super::{assert_same_stream, stream};
 
-/// A connection that must not notice anything.
+/// A connection that must not be disturbed.
 pub struct Bystander {
     pub client: TcpStream,
     pub server: TcpStream,
-    /// What the client has said so far.
+    /// The client's input so far.
     pub input: Vec<u8>,
-    /// What the server has said so far.
+    /// The server's output so far.
     pub output: Vec<u8>,
 }
 
@@ -48,7 +48,7 @@ impl Bystander {
         self.output.extend(reply);
     }
 
-    /// It went on, and the log has all of it and nothing else.
+    /// Asserts that the connection continues, and that the log has exactly its bytes.
     #[track_caller]
     pub fn assert_undisturbed(&mut self, reading: &Reading) {
         self.exchange(1000);
@@ -59,7 +59,7 @@ impl Bystander {
         assert_same_stream("the out-log", &transcript.output, &self.output);
     }
 
-    /// What the client would say next, if it said `payload`; only that somebody else says it.
+    /// The client's next segment with `payload`, for somebody else to forge.
     pub fn forged<'a>(&self, reading: &Reading, payload: &'a [u8]) -> Segment<'a> {
         let endpoint = reading.now().connection(self.address()).1.endpoint();
         Segment {

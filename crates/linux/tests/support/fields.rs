@@ -1,4 +1,4 @@
-//! What TCP_INFO tells of a restored socket and of the one it continues; docs/takeover.md says why some of it differs.
+//! Compares TCP_INFO of a restored socket and of the socket that it continues. docs/takeover.md says why some fields differ.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,9 @@ use libc::tcp_info;
 
 use super::socket::fields_of;
 
-/// In every state these may differ, and at rest they do.
+/// Fields that may differ in every state, and do differ at rest.
 pub const DIFFER: [&str; 24] = [
-    // It counts from its own beginning.
+    // Counters begin with the restored socket.
     "tcpi_bytes_acked",
     "tcpi_bytes_received",
     "tcpi_bytes_sent",
@@ -21,7 +21,7 @@ pub const DIFFER: [&str; 24] = [
     "tcpi_rcv_ooopack",
     "tcpi_total_retrans",
     "tcpi_total_rto",
-    // The path has yet to be measured.
+    // The restored socket has not measured the path yet.
     "tcpi_rto",
     "tcpi_ato",
     "tcpi_rtt",
@@ -30,14 +30,14 @@ pub const DIFFER: [&str; 24] = [
     "tcpi_snd_ssthresh",
     "tcpi_pacing_rate",
     "tcpi_rcv_mss",
-    // What it has room for, and what its own SYN would have said.
+    // The receive buffer's size, and what the restored socket's own SYN would have offered.
     "tcpi_rcv_ssthresh",
     "tcpi_rcv_space",
     "tcpi_rcv_wnd",
     "tcpi_advmss",
 ];
 
-/// These may, too: they depend on the moment.
+/// Fields that may also differ: they depend on the moment.
 pub const MAY_DIFFER: [&str; 12] = [
     "tcpi_snd_cwnd",
     "tcpi_delivery_rate",
@@ -53,11 +53,12 @@ pub const MAY_DIFFER: [&str; 12] = [
     "tcpi_last_ack_recv",
 ];
 
-/// A FIN of the client is among its sequence numbers from the beginning, and this side's it says once more.
+/// Fields that may differ at the end of a connection: the restored socket's receive sequence includes the client's FIN, and its own FIN is
+/// sent once more.
 pub const ENDING: [&str; 1] = ["tcpi_state"];
 
-/// Bytes are on their way: what was sent and not acknowledged is sent again, the client's answers come meanwhile, and what the old socket
-/// knew of single segments is forgotten.
+/// Fields that may differ while bytes are in flight: unacknowledged bytes are sent again, the client's answers arrive meanwhile, and the
+/// old socket's knowledge about single segments is lost.
 pub const IN_FLIGHT: [&str; 12] = [
     "tcpi_unacked",
     "tcpi_notsent_bytes",
@@ -85,7 +86,7 @@ pub fn differences(old: &tcp_info, new: &tcp_info) -> BTreeSet<&'static str> {
         .collect()
 }
 
-/// The two sockets differ in nothing but what may always differ, and what `also` may in this state.
+/// Asserts that the two sockets differ only in fields that may always differ, and in those of `also`, which may differ in this state.
 #[track_caller]
 pub fn assert_continued(old: &tcp_info, new: &tcp_info, also: &[&[&str]]) {
     let mut differ = differences(old, new);

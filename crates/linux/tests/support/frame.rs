@@ -19,7 +19,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// At `interface` of `host`: what is put in leaves there; what is taken arrived there.
+    /// A tap at `interface` of `host`. Frames that are put leave through the interface; frames that are taken have arrived there.
     pub fn on(host: &Host, interface: &str) -> Self {
         Self {
             socket: host
@@ -29,14 +29,14 @@ impl Tap {
         }
     }
 
-    /// The same, but what is put in passes the interface's egress filters before it leaves.
+    /// As [`on`](Self::on), but frames that are put pass the interface's egress filters first.
     pub fn behind_filters(host: &Host, interface: &str) -> Self {
         let tap = Self::on(host, interface);
         set_packet(&tap.socket, libc::PACKET_QDISC_BYPASS, 0);
         tap
     }
 
-    /// As [`on`](Self::on), only for counting the frames that a classic BPF program accepts: see [`arrived`](Self::arrived).
+    /// As [`on`](Self::on), but only counts the frames that a classic BPF program accepts: see [`arrived`](Self::arrived).
     pub fn counting(host: &Host, interface: &str, program: &[SockFilter]) -> Self {
         let mut tap = Self::on(host, interface);
         let socket = SockRef::from(&tap.socket);
@@ -57,7 +57,7 @@ impl Tap {
         assert!(self.offer(to, from, packet), "no room");
     }
 
-    /// The same; false if there is no room for it.
+    /// As [`put`](Self::put), but returns false if there is no room.
     pub fn offer(&self, to: [u8; 6], from: [u8; 6], packet: &[u8]) -> bool {
         let mut frame = vec![0; VIRTIO_HEADER];
         frame.extend(to);
@@ -68,7 +68,7 @@ impl Tap {
         self.socket.send(&frame).expect("send")
     }
 
-    /// Sends a TCP packet that is to be cut into segments of `segment` bytes by whoever needs it.
+    /// Sends a TCP packet that the receiver may cut into segments of `segment` bytes.
     pub fn put_uncut(&self, to: [u8; 6], from: [u8; 6], packet: &[u8], segment: u16) {
         let v4 = packet[0] >> 4 == 4;
         let ip_header = if v4 { 20 } else { 40 };
@@ -109,7 +109,7 @@ pub fn set_checksum(packet: &mut [u8], value: u16) {
     packet[tcp + 16..tcp + 18].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The TCP packet with `options` as they stand, padded with zeroes, instead of the options that it has.
+/// The TCP packet with its options replaced by `options`, unchanged and padded with zeroes.
 pub fn with_tcp_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
     let tcp = if packet[0] >> 4 == 4 { 20 } else { 40 };
     let payload = tcp + usize::from(packet[tcp + 12] >> 4) * 4;
@@ -136,7 +136,7 @@ pub fn with_tcp_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
     changed
 }
 
-/// Makes an IPv4 header's checksum right again.
+/// Corrects an IPv4 header's checksum.
 pub fn fix_ipv4_header(packet: &mut [u8]) {
     let len = usize::from(packet[0] & 15) * 4;
     packet[10..12].fill(0);
@@ -155,7 +155,7 @@ pub fn fold(mut sum: u32) -> u16 {
     !u16::try_from(sum).expect("folded")
 }
 
-/// An ICMP message, its checksum not made yet, as an IP packet.
+/// An IP packet with an ICMP message, whose checksum this function fills in.
 pub fn icmp(from: IpAddr, to: IpAddr, mut message: Vec<u8>) -> Vec<u8> {
     let octets = |address| match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -194,7 +194,7 @@ pub fn icmp_error(family: Family, (kind, code): (u8, u8), rest: u32, quoted: &[u
     icmp(family.address(9), family.vip().ip(), message)
 }
 
-/// A router's word that the path of the segment `quoted` takes packets of 1300 bytes only.
+/// A router's ICMP error about the segment `quoted`: the path takes packets of at most 1300 bytes.
 pub fn too_big(family: Family, quoted: &[u8]) -> Vec<u8> {
     let kind = match family {
         Family::V4 => (3, 4),
@@ -203,7 +203,7 @@ pub fn too_big(family: Family, quoted: &[u8]) -> Vec<u8> {
     icmp_error(family, kind, 1300, quoted)
 }
 
-/// An IPv6 packet with an extension header of type `kind`, whose bytes behind the first are `body`.
+/// An IPv6 packet with an added extension header of type `kind`. `body` are the header's bytes behind the first.
 pub fn with_extension(packet: &[u8], kind: u8, body: &[u8]) -> Vec<u8> {
     let mut changed = packet[..40].to_vec();
     let len = u16::try_from(packet.len() - 40 + 1 + body.len()).expect("short");
@@ -219,13 +219,13 @@ pub const HOP_BY_HOP: u8 = 0;
 pub const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;
 pub const DESTINATION_OPTIONS: u8 = 60;
-/// The rest of an 8-byte options header: its length, and an option that pads.
+/// The bytes behind the first of an 8-byte options header: its length, and a padding option.
 pub const PADDING: [u8; 7] = [0, 1, 4, 0, 0, 0, 0];
 
-/// The rest of a routing header of type 2 that leads nowhere.
+/// The bytes behind the first of a routing header of type 2 without a next hop.
 pub const NO_ROUTE: [u8; 7] = [0, 2, 0, 0, 0, 0, 0];
 
-/// The rest of a fragment header.
+/// The bytes behind the first of a fragment header.
 pub fn fragment_header(offset: u16, more: bool) -> [u8; 7] {
     let [high, low] = (offset << 3 | u16::from(more)).to_be_bytes();
     [0, high, low, 0, 0, 0, 7]

@@ -30,7 +30,7 @@ impl Family {
         }
     }
 
-    /// The exit code that is a crash of the service's processes, and not of the other's.
+    /// The exit code that means a crash for this service, but not for the other one.
     pub fn crash_code(self) -> u8 {
         match self {
             Self::V4 => 3,
@@ -48,23 +48,23 @@ impl Family {
         }
     }
 
-    /// The client, from every port.
+    /// The client's address with every port.
     pub fn clients(self) -> Vec<SocketAddr> {
         let from = |port| SocketAddr::new(self.address(1), port);
         (1..=u16::MAX).map(from).collect()
     }
 
-    /// Where the service is.
+    /// The service's address.
     pub fn vip(self) -> SocketAddr {
         (self.address(100), 80).into()
     }
 }
 
-/// A network namespace; it ends with the last clone of this value and the last socket made in it.
+/// A network namespace. It ends with the last clone of this value and the last socket made in it.
 #[derive(Clone)]
 pub struct Host {
     netns: Arc<File>,
-    /// Its address on the LAN ends in this, and its MAC address too.
+    /// Last byte of the host's addresses on the LAN and of its MAC address.
     last: u8,
 }
 
@@ -84,7 +84,7 @@ impl Host {
             ("ipv6/conf/default/router_solicitations", "0"),
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv4/conf/default/rp_filter", "0"),
-            // A socket that nobody owns any more goes soon, and the namespace with it.
+            // A socket without an owner ends soon, and the namespace with it.
             ("ipv4/tcp_orphan_retries", "1"),
         ] {
             host.sysctl(name, value);
@@ -92,7 +92,7 @@ impl Host {
         host
     }
 
-    /// Runs `work` inside, on a thread of its own.
+    /// Runs `work` in the namespace, on a thread of its own.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -105,7 +105,7 @@ impl Host {
         })
     }
 
-    /// Its address on the LAN.
+    /// The host's address on the LAN.
     pub fn address(&self, family: Family) -> IpAddr {
         family.address(self.last)
     }
@@ -118,7 +118,7 @@ impl Host {
         format!("02:00:00:00:00:{:02x}", self.last)
     }
 
-    /// What other processes can open it by.
+    /// Path of the namespace for other processes.
     fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.netns.as_raw_fd())
     }
@@ -129,7 +129,7 @@ impl Host {
         self.run(|| fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}")));
     }
 
-    /// Segments that a socket's buffer had no room for, although its window had.
+    /// Number of segments that a socket dropped because its buffer had no room, although its window had.
     pub fn dropped_for_want_of_memory(&self) -> u64 {
         let text = self.run(|| fs::read_to_string("/proc/thread-self/net/netstat").expect("statistics"));
         let lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -146,7 +146,7 @@ impl Host {
         self.ip_batch(&["-batch", "-"], batch);
     }
 
-    /// The same with `ip -6`.
+    /// As [`ip`](Self::ip), with `ip -6`.
     #[track_caller]
     pub fn ip6(&self, batch: &str) {
         self.ip_batch(&["-6", "-batch", "-"], batch);
@@ -174,7 +174,7 @@ impl Host {
         assert!(output.status.success(), "{batch}: {errors}");
     }
 
-    /// A bridge is a cable here; with this module loaded it would look into packets and throw away strange ones.
+    /// Disables netfilter on bridges. A bridge is a cable here, but with `br_netfilter` loaded it would drop strange packets.
     fn leave_bridges_alone(&self) {
         for family in ["iptables", "ip6tables"] {
             let name = format!("bridge/bridge-nf-call-{family}");
@@ -184,7 +184,7 @@ impl Host {
         }
     }
 
-    /// The kernel takes a moment until it uses a new IPv6 address.
+    /// Waits until the kernel uses all new IPv6 addresses, which takes a moment.
     pub fn wait_for_addresses(&self) {
         const TENTATIVE: u8 = 0x40;
         eventually("all addresses are in use", || {
@@ -199,7 +199,7 @@ impl Host {
         });
     }
 
-    /// Connects to `to`. When it is closed, nothing of it stays in the kernel.
+    /// Connects to `to`. Nothing of the connection remains in the kernel after it is closed.
     pub fn connect(&self, to: SocketAddr) -> TcpStream {
         let stream = self
             .run(|| TcpStream::connect_timeout(&to, PATIENCE))
@@ -224,14 +224,14 @@ impl Host {
 /// The next connection of `listener`.
 pub fn accept(listener: &TcpListener) -> TcpStream {
     let listener = socket2::SockRef::from(listener);
-    listener.set_read_timeout(Some(PATIENCE)).expect("a timeout"); // of accept(2), too
+    listener.set_read_timeout(Some(PATIENCE)).expect("a timeout"); // which also applies to accept(2)
     let (server, _) = listener.accept().expect("accept");
     let server = TcpStream::from(server);
     patient(&server);
     server
 }
 
-/// A test that fails does not hang, and what it leaves in the kernel is gone at once.
+/// Sets timeouts, so that a failing test does not hang, and lets the kernel forget the connection at once when it is closed.
 pub fn patient(stream: &TcpStream) {
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
@@ -251,7 +251,7 @@ pub struct Lan {
 }
 
 impl Lan {
-    /// The LAN for a test; says so and returns nothing if it cannot be made here.
+    /// The LAN for a test. `None`, with a message, if it cannot be made on this machine.
     pub fn new(test: &str) -> Option<Self> {
         if !is_root(test) {
             return None;
@@ -297,7 +297,7 @@ impl Lan {
     }
 }
 
-/// Whether the test can run; says that it does not.
+/// Whether the test can run. Prints a message if it cannot.
 pub fn is_root(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

@@ -1,4 +1,4 @@
-//! The wire's log, read as the agent reads it, with what the application would have been given.
+//! The wire's log, read as the agent reads it, with the bytes that the application would get.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,26 +25,26 @@ pub struct Transcript {
     pub output: Vec<u8>,
 }
 
-/// What was logged so far.
+/// The log up to now.
 pub struct Log {
     rings: Rings,
     tables: [Table; 2],
     transcripts: HashMap<SocketAddr, Transcript>,
-    /// Records of the ring of connections, and of that of SYNs and strangers.
+    /// Number of records in the ring of connections, and in the ring of SYNs and strangers.
     pub records: [u64; 2],
-    /// Bytes of packet in them.
+    /// Bytes of packets in these records.
     pub bytes: u64,
-    /// The longest packet.
+    /// Length of the longest packet.
     pub longest: usize,
-    /// The most handshakes that a table remembered at a time.
+    /// Largest number of handshakes that a table remembered at a time.
     pub handshakes_most: usize,
-    /// Packets that are no segments.
+    /// Errors of packets that are no valid segments.
     pub malformed: Vec<Malformed>,
-    /// Clients of which a segment belongs to no connection.
+    /// Clients of segments that belong to no connection.
     pub unknown: Vec<SocketAddr>,
-    /// What is to be said to clients whose connections have ended.
+    /// Packets to be sent to clients whose connections have ended.
     pub answers: Vec<Vec<u8>>,
-    /// What is wrong with the log itself.
+    /// Faults of the log itself.
     pub faults: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ impl Log {
         let connection = table.get(id).expect("it changed");
         let is_for_now = |cause: &Cause| matches!(cause, Cause::Policy(_));
         if matches!(connection.protection(), Protection::Unprotected(cause) if !is_for_now(&cause)) {
-            return; // nothing of it is kept
+            return; // no transcript is kept
         }
         let transcript = self.transcripts.entry(client).or_default();
         let (input, output) = frontiers(connection);
@@ -168,17 +168,17 @@ impl Log {
         found.unwrap_or_else(|| panic!("{client} is not in the table"))
     }
 
-    /// How many connections are open.
+    /// Number of open connections.
     pub fn open_connections(&self) -> usize {
         self.tables.iter().map(Table::len).sum()
     }
 
-    /// Opens the handshakes under way, as a takeover does; how many these are.
+    /// Opens the handshakes under way, as a takeover does. Returns their number.
     pub fn open_pending(&mut self, family: Family) -> usize {
         self.open_pending_with_answers(family).len()
     }
 
-    /// The same, with each one's client and the SYN-ACK that it may not have got.
+    /// As [`open_pending`](Self::open_pending), but returns each client and the SYN-ACK that it may not have received.
     pub fn open_pending_with_answers(&mut self, family: Family) -> Vec<(SocketAddr, Vec<u8>)> {
         let pending = self.tables[usize::from(family.service())].open_pending();
         let with_answer = pending.into_iter().map(|(_, client, syn, syn_ack)| {
@@ -191,7 +191,7 @@ impl Log {
         with_answer.collect()
     }
 
-    /// How many handshakes are remembered.
+    /// Number of remembered handshakes.
     pub fn handshakes(&self, family: Family) -> usize {
         self.tables[usize::from(family.service())].handshakes()
     }
@@ -204,7 +204,7 @@ impl Log {
             .unwrap_or_else(|| panic!("nothing of {client} was logged"))
     }
 
-    /// Fails if the log contradicts itself, or `client`'s connection could not be continued.
+    /// Panics if the log contradicts itself or `client`'s connection could not be continued.
     #[track_caller]
     pub fn assert_protected(&self, client: SocketAddr) {
         assert_eq!(self.faults, [] as [String; 0]);
@@ -226,13 +226,13 @@ impl Reading {
         Self::into(Log::open(wire))
     }
 
-    /// Goes on reading into what another one has read from a wire that `wire` is the successor of.
+    /// Continues `log`, which was read from a wire whose successor is `wire`.
     pub fn resume_with(mut log: Log, wire: &Wire) -> Self {
         log.rings = wire.rings().expect("rings");
         Self::into(log)
     }
 
-    /// Ends with the log as it is.
+    /// Stops reading and returns the log.
     pub fn stop(self) -> Log {
         let log = Arc::clone(&self.log);
         drop(self);
@@ -271,7 +271,7 @@ impl Reading {
         log
     }
 
-    /// Bytes in the rings that nobody has read.
+    /// Unread bytes in the rings.
     pub fn unread(&self) -> u64 {
         self.log.lock().expect("no reader panicked").rings.fill()
     }
@@ -279,7 +279,7 @@ impl Reading {
     /// Stops reading until [`resume`](Self::resume).
     pub fn pause(&self) {
         self.paused.store(true, Ordering::SeqCst);
-        drop(self.log.lock().expect("no reader panicked")); // one that is at it ends first
+        drop(self.log.lock().expect("no reader panicked")); // waits until a read under way has ended
     }
 
     pub fn resume(&self) {

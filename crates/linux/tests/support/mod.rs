@@ -1,4 +1,4 @@
-//! What the kernel tests share: hosts in network namespaces, the wire's log as the agent reads it, frames made by hand.
+//! Shared parts of the kernel tests: hosts in network namespaces, the wire's log as the agent reads it, frames made by hand.
 #![allow(dead_code)] // each test binary uses its part
 
 pub mod bystander;
@@ -15,10 +15,10 @@ pub mod wire_on;
 
 use std::time::{Duration, Instant};
 
-/// Nothing here takes as long, except on a machine that is far too busy.
+/// Timeout of all operations. Nothing takes this long, except on an overloaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits until `condition` gives something; panics with `what` if it never does.
+/// Waits until `condition` returns a value. Panics with `what` if it does not within [`PATIENCE`].
 #[track_caller]
 pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -31,7 +31,7 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// From now on this thread's packets are handled by one CPU, so in order.
+/// Pins this thread to one CPU, so that its packets are handled in order.
 pub fn stay_on_this_cpu() {
     let cpu = nix::sched::sched_getcpu().expect("a CPU");
     let mut set = nix::sched::CpuSet::new();
@@ -39,7 +39,7 @@ pub fn stay_on_this_cpu() {
     nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).expect("affinity");
 }
 
-/// `len` bytes that only `seed` determines, different at every position.
+/// `len` pseudorandom bytes that `seed` determines.
 pub fn stream(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed);
     let mut bytes: Vec<u8> = (0..len.div_ceil(8))
@@ -49,7 +49,7 @@ pub fn stream(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where two streams differ, for messages: their contents would fill screens.
+/// Asserts that two streams are equal. The message has the first difference only, because the contents would fill screens.
 #[track_caller]
 pub fn assert_same_stream(what: &str, got: &[u8], expected: &[u8]) {
     let differs = got.iter().zip(expected).position(|(a, b)| a != b);
@@ -69,7 +69,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `bound`.
+    /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

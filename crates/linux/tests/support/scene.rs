@@ -17,7 +17,7 @@ use super::takeover::{TakenOver, take_over};
 use super::wire_on::{WireOn, options};
 use super::{assert_same_stream, eventually};
 
-/// What the client's kernel offers in its SYN.
+/// The options that the client's kernel offers in its SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
     pub timestamps: bool,
@@ -42,9 +42,9 @@ pub struct Scene {
     pub listener: TcpListener,
     pub client: TcpStream,
     pub server: TcpStream,
-    /// What comes from the backup.
+    /// A tap where packets from the backup arrive.
     pub tap: Tap,
-    /// The old server's socket when the power went off.
+    /// TCP_INFO of the old server's socket when the power went off.
     old: OnceLock<libc::tcp_info>,
 }
 
@@ -81,7 +81,7 @@ impl Scene {
         self.client.local_addr().expect("connected")
     }
 
-    /// Everything that was said is acknowledged, and the log knows it.
+    /// Waits until every byte is acknowledged, and the log knows it.
     #[track_caller]
     pub fn settle(&self) {
         eventually("all is acknowledged", || {
@@ -93,13 +93,13 @@ impl Scene {
         });
     }
 
-    /// The primary loses its power; its application notices nothing, nor anybody of it.
+    /// The primary loses its power. Its application does not notice, and nobody hears from it.
     pub fn power_off(&self) {
         self.power_off_only();
         self.server.shutdown(Shutdown::Both).expect("shutdown");
     }
 
-    /// The same, with nobody who waits for the old server's socket.
+    /// As [`power_off`](Self::power_off), but leaves the old server's socket alone, for tests where no thread waits for it.
     pub fn power_off_only(&self) {
         let _ = self.old.set(tcp_info(&self.server)); // unless it is off already
         self.lan.power_off_primary();
@@ -111,7 +111,7 @@ impl Scene {
         self.take_over_in(&[])
     }
 
-    /// The same in a state in which the fields `may_differ` of the two sockets may differ, too.
+    /// As [`take_over`](Self::take_over), in a state where the fields `may_differ` of the two sockets may differ too.
     #[track_caller]
     pub fn take_over_in(&self, may_differ: &[&[&str]]) -> TakenOver {
         let taken = take_over(
@@ -126,7 +126,7 @@ impl Scene {
         taken
     }
 
-    /// The client's words do not reach anybody any more.
+    /// From now on the client's packets reach nobody.
     pub fn gag_client(&self) {
         self.change_route("add");
     }
@@ -135,7 +135,7 @@ impl Scene {
         self.change_route("del");
     }
 
-    /// The same, if it was gagged.
+    /// Undoes [`gag_client`](Self::gag_client), if `gagged`.
     pub fn ungag_client_if(&self, gagged: bool) {
         if gagged {
             self.ungag_client();
@@ -150,7 +150,7 @@ impl Scene {
         }
     }
 
-    /// What the backup releases does not reach the client any more; `true`: it does again.
+    /// Sets whether packets that the backup releases reach the client.
     pub fn deliver(&self, delivered: bool) {
         let last = if delivered { 1 } else { 99 };
         let client = self.family.address(1);
@@ -159,8 +159,8 @@ impl Scene {
         self.lan.backup.ip(&neighbour);
     }
 
-    /// The window that the client may use has never been pulled back, whoever offered it; but a kernel that has no memory for a segment
-    /// closes it (Linux 6.6) and counts that.
+    /// Asserts that neither server has pulled back the client's window. Exception: a kernel without memory for a segment closes the window
+    /// (Linux 6.6) and counts that.
     #[track_caller]
     pub fn assert_window_kept(&mut self) {
         let (client, vip) = (self.address(), self.family.vip());
@@ -187,14 +187,14 @@ impl Scene {
         );
     }
 
-    /// Window scale of the server.
+    /// The server's window scale.
     fn shift(&self) -> u8 {
         let endpoint = self.reading.now().connection(self.address()).1.endpoint();
         endpoint.window_scale.map_or(0, |(_, ours)| ours)
     }
 }
 
-/// The window as a client knows it (RFC 9293 §3.10.7.4): segments below what it expects, and old acknowledgements, say nothing.
+/// The window as a client knows it (RFC 9293 §3.10.7.4). Old segments and old acknowledgements do not change it.
 struct View {
     expected: Seq,
     acknowledged: Seq,
@@ -202,7 +202,7 @@ struct View {
     pulled_back: Vec<PulledBack>,
 }
 
-/// A window that became less than was offered.
+/// A window that became smaller than an earlier offer.
 #[derive(Debug)]
 #[expect(dead_code, reason = "for messages")]
 struct PulledBack {
@@ -243,7 +243,7 @@ impl View {
     }
 }
 
-/// `bytes` from one end to the other.
+/// Sends `bytes` from one end to the other and checks that they arrive.
 #[track_caller]
 pub fn say(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) {
     let mut received = vec![0; bytes.len()];

@@ -1,4 +1,4 @@
-//! What std does not ask of sockets.
+//! Socket options that std does not have.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,21 +7,21 @@ use std::time::Duration;
 use libc::{c_int, socklen_t};
 use socket2::SockRef;
 
-/// Closing sends a RST, and nothing stays in the kernel. A FIN is sent by `shutdown`.
+/// Makes closing send a RST and leave nothing in the kernel. `shutdown` still sends a FIN.
 pub fn abort_on_close(socket: &impl AsFd) {
     SockRef::from(socket)
         .set_linger(Some(Duration::ZERO))
         .expect("SO_LINGER");
 }
 
-/// Congestion control as most hosts have it; this machine's default may be a paced one.
+/// Sets the congestion control that most hosts have. This machine's default may pace.
 pub fn use_cubic(socket: &impl AsFd) {
     SockRef::from(socket)
         .set_tcp_congestion(b"cubic")
         .expect("TCP_CONGESTION");
 }
 
-/// What the kernel tells of a TCP socket.
+/// The kernel's TCP_INFO of a TCP socket.
 pub fn tcp_info(socket: &impl AsRawFd) -> libc::tcp_info {
     // SAFETY: plain integers, for which zeroes are valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -40,7 +40,7 @@ pub fn tcp_info(socket: &impl AsRawFd) -> libc::tcp_info {
     info
 }
 
-/// All that `info` tells, by name.
+/// All fields of `info`, by name.
 pub fn fields_of(info: &libc::tcp_info) -> Vec<(&'static str, u64)> {
     macro_rules! fields {
         ($($name:ident)*) => { vec![$((stringify!($name), u64::from(info.$name))),*] };
@@ -83,7 +83,7 @@ fn set(socket: &impl AsRawFd, level: c_int, option: c_int, value: c_int) {
     );
 }
 
-/// What a socket's timestamp clock shows, or one tick less: bit 0 tells the unit.
+/// The value of a socket's timestamp clock, or one tick less: bit 0 holds the unit instead.
 pub fn timestamp_clock(socket: &impl AsRawFd) -> u32 {
     let mut value = 0_u32;
     let mut len = socklen_t::try_from(size_of_val(&value)).expect("small");
@@ -117,10 +117,10 @@ pub fn pace(socket: &impl AsRawFd, bytes_per_second: u32) {
     assert_eq!(outcome, 0, "SO_MAX_PACING_RATE: {}", io::Error::last_os_error());
 }
 
-/// What the kernel tells of a connection, as far as its peer can move it.
+/// The kernel's state of a connection, as far as the peer can change it.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpState {
-    /// It has no connection any more, or only remembers one (TIME-WAIT).
+    /// The socket has no connection, or only remembers one (TIME-WAIT).
     pub closed: bool,
     /// Sequence numbers received in order, the FIN's included.
     pub bytes_received: u64,
@@ -130,7 +130,7 @@ pub struct TcpState {
     pub send_window: u32,
 }
 
-/// The same from `struct tcp_info`, which is longer than libc knows (`linux/tcp.h`; the window is there since Linux 5.4).
+/// Reads [`TcpState`] from `struct tcp_info`, which is longer than libc's (`linux/tcp.h`; with the window since Linux 5.4).
 pub fn tcp_state(socket: &impl AsRawFd) -> TcpState {
     const CLOSE: u8 = 7;
     let mut info = [0_u8; 240];

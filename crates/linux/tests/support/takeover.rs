@@ -1,4 +1,4 @@
-//! The steps by which the daemon continues a connection, in its order.
+//! The steps by which the daemon continues a connection, in the daemon's order.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -17,12 +17,12 @@ use super::log::Reading;
 use super::socket::timestamp_clock;
 use super::wire_on::WireOn;
 
-/// A connection that goes on here.
+/// A connection that was taken over.
 pub struct TakenOver {
     pub socket: TcpStream,
-    /// What it was made of.
+    /// The endpoint that the socket was made from.
     pub endpoint: Endpoint,
-    /// The input that the old primary may have had; the socket begins behind it.
+    /// The input that the old primary may have had. The socket continues behind it.
     pub input: Vec<u8>,
 }
 
@@ -90,7 +90,7 @@ pub fn take_over(
 }
 
 impl TakenOver {
-    /// The part of the whole output that is still to be said.
+    /// The part of the whole output that is still to be sent.
     pub fn rest_of<'a>(&self, output: &'a [u8]) -> &'a [u8] {
         &output[usize::try_from(self.endpoint.unacknowledged.end.0).expect("fits memory")..]
     }

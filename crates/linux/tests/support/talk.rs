@@ -1,4 +1,4 @@
-//! What the two sides of a connection say, from its beginning to its end.
+//! The data that both sides of a connection send, from its beginning to its end.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,7 +10,7 @@ use super::socket::{tcp_info, tcp_state};
 use super::takeover::TakenOver;
 use super::{assert_same_stream, eventually, stream};
 
-/// All that both sides say, and how far the client is.
+/// All that both sides send, and how far the client has written and read.
 pub struct Talk {
     pub input: Vec<u8>,
     pub output: Vec<u8>,
@@ -20,7 +20,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Nothing was said yet of 300 kB in each direction.
+    /// A talk of 300 kB in each direction, of which nothing has been sent yet.
     pub fn new() -> Self {
         Self {
             input: stream(1, 300_000),
@@ -31,7 +31,7 @@ impl Talk {
         }
     }
 
-    /// Each side says `len` bytes, and the other reads them.
+    /// Each side sends `len` bytes, and the other side reads them.
     pub fn exchange(&mut self, client: &TcpStream, server: &TcpStream, len: usize) {
         say(client, server, &self.input[self.client_wrote..][..len]);
         say(server, client, &self.output[self.client_read..][..len]);
@@ -47,7 +47,7 @@ impl Talk {
         self.client_wrote += len;
     }
 
-    /// Both say what is left and close; every byte is compared, and the client's socket comes to its end.
+    /// Both sides send the rest and close. Compares every byte, and checks that the client's socket ends.
     pub fn carry_to_the_end(&self, client: &TcpStream, taken: &TakenOver) {
         std::thread::scope(|scope| {
             scope.spawn(|| self.client_says_the_rest(client));
@@ -86,14 +86,14 @@ impl Talk {
         }
     }
 
-    /// The client says no more.
+    /// The client closes its side and sends no more.
     pub fn client_closes(&mut self, client: &TcpStream) {
         client.shutdown(Shutdown::Write).expect("shutdown");
         self.input.truncate(self.client_wrote);
         self.client_closed = true;
     }
 
-    /// The server says no more than `output_end` bytes, and has said so.
+    /// The server closes its side after `output_end` bytes.
     pub fn server_closes(&mut self, server: &TcpStream, output_end: usize) {
         server.shutdown(Shutdown::Write).expect("shutdown");
         self.output.truncate(output_end);

@@ -1,4 +1,4 @@
-//! A network that is this program: what the kernel sends is read here, what is written arrives at once.
+//! A network that this program implements: it reads what the kernel sends, and what it writes arrives at once.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,14 +7,14 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use super::lan::Host;
 
-/// A TUN interface. Whoever writes a packet carries it through the kernel himself: when the call returns, the socket has had
-/// it, and its answers can be read.
+/// A TUN interface. The writing thread carries a packet through the kernel itself: when the call returns, the socket has
+/// processed the packet, and the answers can be read.
 pub struct Tun {
     file: File,
 }
 
 impl Tun {
-    /// Makes the interface `name`, at most 15 bytes long, on `host`; it goes when this value goes.
+    /// Makes the interface `name`, at most 15 bytes long, on `host`. Dropping the value removes it.
     pub fn on(host: &Host, name: &str) -> io::Result<Self> {
         // SAFETY: an interface request of zeroes is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

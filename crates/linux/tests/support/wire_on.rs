@@ -1,4 +1,4 @@
-//! The wire on a host, removed when the test is over, also when it failed.
+//! The wire on a host. It is removed when the test ends, also when the test failed.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use steadfast_linux::wire::{Mode, OwnClient, REASONS, Wire, WireOptions, WireSer
 use super::eventually;
 use super::lan::{Family, Host};
 
-/// Enough for everything that is not about the ring's size.
+/// Options for tests that are not about the size of the rings.
 pub fn options() -> WireOptions {
     WireOptions {
         ring_cached_bytes: 256 << 10, // so that both rings are in use
@@ -40,7 +40,7 @@ pub fn services(host: &Host) -> [WireService; 2] {
     })
 }
 
-/// What a killed agent leaves; removed when the test is over.
+/// The wire that a killed agent leaves. It is removed when the test ends.
 pub struct DeadWire {
     host: Host,
     name: String,
@@ -51,7 +51,7 @@ impl DeadWire {
         &self.name
     }
 
-    /// The wire as a new agent goes on with it.
+    /// The wire after a new agent has adopted it.
     pub fn succeeded(self, options: &WireOptions) -> WireOn {
         let services = services(&self.host);
         let wire = self.host.run(|| {
@@ -70,12 +70,12 @@ impl DeadWire {
 }
 
 impl WireOn {
-    /// Attaches it, with both services in `mode`.
+    /// Attaches the wire, with both services in `mode`.
     pub fn new(host: &Host, peer: &Host, options: &WireOptions, mode: Mode) -> Self {
         Self::serving(&services(host), host, peer, options, mode)
     }
 
-    /// The same with these services, of which the first two are those of both families. The others are off.
+    /// As [`new`](Self::new), with these services. The first two are the services of both families; the others are off.
     pub fn serving(
         services: &[WireService],
         host: &Host,
@@ -103,7 +103,7 @@ impl WireOn {
         on
     }
 
-    /// Ends as a killed agent does: nothing is removed.
+    /// Ends the agent as a kill does: nothing is removed.
     pub fn die(mut self) -> DeadWire {
         drop(self.wire.take());
         DeadWire {
@@ -112,7 +112,7 @@ impl WireOn {
         }
     }
 
-    /// The same wire after its agent's death, as a new agent goes on with it.
+    /// The same wire after its agent has died and a new agent has adopted it.
     pub fn succeeded(self, options: &WireOptions) -> Self {
         self.die().succeeded(options)
     }
@@ -141,7 +141,7 @@ impl WireOn {
         });
     }
 
-    /// The counters of packets that were not let through, all that are not zero.
+    /// The non-zero counters of dropped packets.
     pub fn drops(&self, family: Family) -> Vec<(&'static str, u64)> {
         let counters = self.counters(family.service()).expect("counters");
         let drops = REASONS.into_iter().zip(counters);

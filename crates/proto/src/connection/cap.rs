@@ -1,4 +1,4 @@
-//! How far a client may send before its log would hold more than it may: `at_limit = "slow"` (docs/limits.md).
+//! How far a client may send, so that its log does not grow beyond its limit: `at_limit = "slow"` (docs/limits.md).
 //!
 //! ```text
 //!        base        acknowledged           cap         the primary's edge
@@ -7,8 +7,9 @@
 //!   up    │                │ send            │  the client      │
 //! ```
 //!
-//! A cap is an absolute edge and only moves on. The wire withholds what the primary offers beyond it ([`Promise`]), from the first
-//! segment on that it sees after it was told: what was offered before is never taken back.
+//! A cap is an absolute right edge that never moves back. The wire withholds the part of the primary's window beyond it
+//! ([`Promise`]). It begins with the first segment after the agent set the cap: what the client was offered before is never taken
+//! back.
 
 use std::time::Duration;
 
@@ -20,28 +21,28 @@ use crate::{Instant, Offset, Seq};
 
 /// Whole chunks at both ends of a log take so much more memory than its bytes.
 const CHUNKS: u64 = 64 << 10;
-/// A client that has used up its cap while for so long nothing was given up: waiting does not help.
+/// How long a client may wait at its cap while the log gives nothing up. After that, waiting does not help.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the wire is told of a connection.
+/// The cap of one connection, as the wire is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cap {
     /// The first number that the client may not send.
     pub edge: Seq,
-    /// The first number that it may not send as far as was seen: it may have been offered more meanwhile.
+    /// The first number beyond what the client was offered, as far as was seen. It may have been offered more meanwhile.
     pub promised: Seq,
-    /// The window field's unit, as a shift.
+    /// Window scale shift: the unit of the window field.
     pub shift: u8,
 }
 
-/// One thing to do about a client's window, in order.
+/// A change to a client's window. Changes are carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// The wire holds the primary's window to this.
+    /// The wire limits the primary's window to this cap.
     Cap(Cap),
-    /// To be sent to the client: what the primary has offered and the wire has withheld.
+    /// A packet for the client: it announces window that the primary offered and the wire withheld.
     Update(Vec<u8>),
-    /// The window is the primary's alone again.
+    /// The wire stops limiting the primary's window.
     Forget,
 }
 
@@ -50,22 +51,22 @@ pub(crate) enum Word {
 pub(super) struct Capped {
     edge: Offset,
     base: Offset,
-    /// What the client may have been offered beyond the cap before the wire knew it, in bytes.
+    /// Bytes that the client may have been offered beyond the cap before the wire knew it.
     pub(super) excess: u64,
-    /// Since when the client has used up its cap and nothing was given up.
+    /// Since when the client has used up its cap while the log gave nothing up.
     stuck: Option<Instant>,
 }
 
-/// What the client was promised since its connection has a cap. `bpf/steadfast.bpf.c`, `cap_window`, does the same.
+/// What the client was promised since its connection got a cap. `cap_window` in `bpf/steadfast.bpf.c` does the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Promise {
     edge: Seq,
-    /// A segment has passed since, so nothing further was promised by any before.
+    /// Whether a segment has passed since. Then `edge` covers every earlier promise.
     is_certain: bool,
 }
 
 impl Promise {
-    /// Before any segment has passed.
+    /// The state before any segment has passed.
     pub const fn new(cap: &Cap) -> Self {
         Self {
             edge: cap.promised,
@@ -73,9 +74,10 @@ impl Promise {
         }
     }
 
-    /// The window field, in units, of a segment of the primary that acknowledges up to `ack` and offers `window` units. The first one
-    /// passes as it is: the primary's edge never moves back, so it tells what was promised before. What the field cannot say exactly
-    /// is rounded to the cap, but never below the promise (RFC 9293 §3.8.6, RFC 7323 §2.4).
+    /// The window field, in units, for a segment of the primary that acknowledges up to `ack` and offers `window` units. The
+    /// first segment passes unchanged: the primary's edge never moves back, so this segment shows all that was promised before. A
+    /// value that the field cannot express exactly is rounded to the cap, but never below the promise (RFC 9293 §3.8.6, RFC 7323
+    /// §2.4).
     pub fn pass(&mut self, cap: &Cap, ack: Seq, window: u16) -> u16 {
         let offered = ack + (u32::from(window) << cap.shift);
         let further = |a: Seq, b: Seq| if a.distance_from(b) > 0 { a } else { b };
@@ -97,12 +99,12 @@ impl Promise {
 }
 
 impl Connection {
-    /// Whether its client is held to a cap.
+    /// Whether the client is held to a cap.
     pub fn is_capped(&self) -> bool {
         self.capped.is_some()
     }
 
-    /// Looks whether the client's window is to be held to another edge, and says what is to be done. Patience needs the time.
+    /// Decides whether the client's cap must change, and passes the changes to `say`. Patience is checked only if `now` is given.
     pub(crate) fn judge_window(&mut self, now: Option<Instant>, say: &mut impl FnMut(Word)) {
         if !matches!(self.at_limit, AtLimit::Slow) || self.takes != Takes::All {
             return;
@@ -141,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// Whether the client has waited at its cap for long enough to show that waiting does not help.
+    /// Whether the client has waited at its cap for so long that waiting does not help.
     fn is_stuck(&mut self, now: Instant) -> bool {
         let (kept, mss) = (self.input.base(), u64::from(self.client.mss));
         let Some(capped) = &mut self.capped else {
@@ -174,8 +176,8 @@ impl Connection {
         }
     }
 
-    /// If the client may wait for what the primary offered beyond `edge`, it is told: the primary's last words once more, with what was
-    /// withheld of them. They are not new: a client that has heard more since takes nothing from them.
+    /// Sends a window update if the client may be waiting for window beyond the old cap `edge`: the primary's last
+    /// acknowledgement again, with the window that was withheld. A client that has heard newer segments ignores it.
     fn update(&self, edge: Offset, say: &mut impl FnMut(Word)) {
         let Some(window) = self.server.right_edge.0.checked_sub(self.server.acknowledged.0) else {
             return;

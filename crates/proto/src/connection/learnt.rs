@@ -1,4 +1,4 @@
-//! A connection that is learnt in its middle ([`crate::learn`]): how it begins, and what proves that this was right.
+//! A connection that is learnt in its middle ([`crate::learn`]): how its log begins, and what proves that learning was right.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,28 +9,28 @@ use crate::learn::Terms;
 use crate::packet::Segment;
 use crate::{Instant, Offset, Seq};
 
-/// Where both streams were when neither side owed the other anything.
+/// Where both streams stood when neither side owed the other anything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Middle {
-    /// Number of the input's next byte (RCV.NXT).
+    /// Sequence number of the input's next byte (RCV.NXT).
     pub input: Seq,
-    /// Number of the output's next byte (SND.NXT).
+    /// Sequence number of the output's next byte (SND.NXT).
     pub output: Seq,
 }
 
-/// So long after the first exchange the server would have said more if it still had requests to answer.
+/// Silence after the first exchange that ends the probation: a server with more requests to answer would have said more by then.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What is known of a connection that may have been learnt wrongly.
+/// The probation of a connection that may have been learnt wrongly.
 #[derive(Debug, Default)]
 pub(super) struct Probation {
-    /// When an exchange was complete.
+    /// When the first exchange was complete.
     exchanged: Option<Instant>,
 }
 
 impl Connection {
-    /// The connection of `client` with `vip`, as it was in the middle: all that was said since is to be given to it. Its handshake
-    /// agreed on `terms`. `reply` is the server's first output since, logged at `at`. It is on probation.
+    /// The connection of `client` with `vip` as it was at `middle`; all segments since then are to be given to it. Its handshake
+    /// agreed on `terms`. `reply` is the server's first output since then, logged at `at`. The connection is on probation.
     pub(crate) fn learnt(
         (client, vip): (SocketAddr, SocketAddr),
         terms: &Terms,
@@ -42,7 +42,7 @@ impl Connection {
         let (theirs, ours) = terms.window_scale.unwrap_or((0, 0));
         let window = u32::from(reply.window) << ours;
         let input = StreamLog::learnt(middle.input);
-        // Until the reply says it the edge may have been nearer, but no client sends beyond what it was offered.
+        // Before the reply the right edge may have been nearer. That does no harm: no client sends beyond what it was offered.
         let acknowledged = input.offset_of(reply.ack).unwrap_or(Offset::LEARNT);
         Self {
             client_address: client,
@@ -77,14 +77,14 @@ impl Connection {
         }
     }
 
-    /// Whether nothing has proved yet that it was right to learn the connection.
+    /// Whether nothing has yet proved that it was right to learn the connection.
     pub(crate) fn is_on_probation(&self) -> bool {
         self.probation.is_some()
     }
 
-    /// At `now`, after a segment or because time has passed: ends the probation if there was an exchange, and after it a request
-    /// or silence. An exchange is a request and its reply, each as long as it said. The client's acknowledgement of new output is
-    /// also what makes its window certain.
+    /// Ends the probation if an exchange is complete and a request or silence followed it. Called at `now`, after a segment or
+    /// when time has passed. An exchange is a request and its reply, each of the length that it announced. The client's
+    /// acknowledgement of new output is required because it also makes the client's window certain.
     pub(crate) fn prove(&mut self, now: Instant) {
         let (Some(probation), Some(tracker)) = (&mut self.probation, self.follower.tracker()) else {
             return;
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Why it was wrong to learn the connection, if that has turned out before anything relied on it.
+    /// Why it was wrong to learn the connection, if that turned out while it was on probation.
     pub(crate) fn disproof(&self) -> Option<String> {
         self.probation.as_ref()?;
         if let Some(spoiled) = &self.spoiled {

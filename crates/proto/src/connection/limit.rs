@@ -1,4 +1,4 @@
-//! What a connection's log may cost, and what is done at the bound.
+//! The memory that a connection's log may hold, and what happens at the bound.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use crate::Offset;
 use crate::spill::{Full, Spills};
 use crate::stream::OnShelf;
 
-/// Once input has to be spilled, room for so much more is made.
+/// Extra memory, in bytes, that is freed each time input is spilled.
 const ROOM: usize = 256 << 10;
 
-/// What becomes of a connection whose log is full.
+/// What happens to a connection whose log is full.
 #[derive(Clone, Debug)]
 pub enum AtLimit {
-    /// Its log is given up.
+    /// The log is given up.
     Unprotect,
-    /// Its input is spilled, as far as the server has it. When that cannot be, its log is given up.
+    /// Input that the server has accepted is spilled. If that fails, the log is given up.
     Spill(Arc<Spills>),
-    /// Its client is slowed before, where waiting helps. Where it does not, its log is given up.
+    /// The client is slowed before the log is full, where waiting helps. Where it does not, the log is given up.
     Slow,
 }
 
 impl AtLimit {
-    /// Where input goes that memory may not hold, if anywhere.
+    /// The files for input that memory may not hold, if there are any.
     pub fn spills(&self) -> Option<&Arc<Spills>> {
         match self {
             Self::Spill(spills) => Some(spills),
@@ -32,17 +32,17 @@ impl AtLimit {
 }
 
 impl Connection {
-    /// What is done when the log is full.
+    /// Sets what happens when the log is full.
     pub fn set_at_limit(&mut self, at_limit: AtLimit) {
         self.at_limit = at_limit;
     }
 
-    /// Memory held by the logs and by what is compared, in bytes.
+    /// Memory held by the logs and by the follower, in bytes.
     pub fn memory(&self) -> usize {
         self.input.memory() + self.kept()
     }
 
-    /// What of it cannot be spilled.
+    /// The part of [`memory`](Self::memory) that cannot be spilled.
     fn kept(&self) -> usize {
         self.output.memory() + self.follower.memory()
     }
@@ -52,8 +52,9 @@ impl Connection {
         self.input.spilled()
     }
 
-    /// What memory the logs may hold. What is under way does not count, in either direction: a takeover needs all of it, it cannot be
-    /// spilled, and the windows and send buffers of both sides bound it. What the follower keeps has a bound of its own.
+    /// Bytes of memory that the logs may hold. Unacknowledged bytes do not count, in either direction: a takeover needs all of
+    /// them, they cannot be spilled, and the windows and send buffers of both sides bound them. What the follower keeps has a
+    /// bound of its own.
     fn bound(&self) -> usize {
         let input = self.input.end().since(self.input_acknowledged());
         let output = self.output.end().since(self.output.base());
@@ -62,7 +63,8 @@ impl Connection {
         usize::try_from(self.limit.saturating_add(input + output + excess + followed)).unwrap_or(usize::MAX)
     }
 
-    /// Whether output up to `end` is logged. No server says more than its client ever had room for: for that no memory is taken.
+    /// Whether output up to `end` is logged. A server sends no more than its client ever had room for; no memory is spent on
+    /// more.
     pub(super) fn has_room_for(&self, end: Offset) -> bool {
         end.since(self.output.base()) <= self.limit.max(self.client.window_max.into())
     }
@@ -73,8 +75,8 @@ impl Connection {
         }
     }
 
-    /// The logs may not hold more than `bound` bytes of memory, for this reason: input is spilled, or a reply is given up, or the whole
-    /// connection.
+    /// Brings the logs down to `bound` bytes of memory: spills input, or gives up a reply, or else the whole connection, for the
+    /// reason `why`.
     pub fn hold(&mut self, bound: usize, why: Full) {
         let full = match self.spill(bound) {
             Ok(()) => return,
@@ -87,15 +89,15 @@ impl Connection {
         }
     }
 
-    /// Input may not be kept: a reply is given up, or the whole connection.
+    /// Called when input may not be kept: gives up a reply, or else the whole connection.
     pub(super) fn give_up_input(&mut self, full: Full) {
         if !self.shed(full) {
             self.unprotect(Cause::Full(full));
         }
     }
 
-    /// Before input is logged: if the log keeps more than it may of what the server has, a part of it perhaps on the shelf of `source`,
-    /// room is made.
+    /// Called before input is logged. Makes room if the log keeps more accepted input than it may. Some of that input may lie on
+    /// the shelf of `source`.
     pub(super) fn make_room(&mut self, source: Option<OnShelf<'_>>) {
         if self.input_acknowledged().since(self.input.resident()) <= self.limit {
             return;
@@ -106,7 +108,8 @@ impl Connection {
         self.hold_limit();
     }
 
-    /// Spills what the server has of the input, until the logs hold less than `bound` bytes of memory and there is some room.
+    /// Spills input that the server has accepted, until the logs hold at most `bound` bytes of memory, with some room where
+    /// possible.
     fn spill(&mut self, bound: usize) -> Result<(), Full> {
         let spills = self.at_limit.spills().ok_or(Full::Memory)?;
         let input = bound.saturating_sub(self.kept() + ROOM);
@@ -117,7 +120,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Forgets input that is kept for a reply only.
+    /// Forgets input that is kept for a reply only. Returns whether there was any.
     fn shed(&mut self, full: Full) -> bool {
         let has_shed = self.follower.shed(full);
         self.release();

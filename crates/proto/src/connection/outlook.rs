@@ -1,17 +1,19 @@
-//! What a takeover asks of a connection: who comes first, what is to be said at once, and whether it can go on.
+//! What a takeover asks of a connection: its priority, whether its client must be told something at once, and whether it can go
+//! on.
 
 use super::{Cause, Connection, Endpoint, OutputEnd, Protection};
 use crate::Instant;
 use crate::follower::{Policy, Replica, Restart};
 use crate::restart::http::Tracker;
 
-/// A fresh socket may send ten segments (RFC 6928); options make them shorter.
+/// Full segments that a fresh socket can send at once: it may send ten (RFC 6928), and options make them shorter.
 const SEGMENTS_AT_FIRST: u64 = 9;
-/// One that had to repeat what it was loaded with may send two as soon as that is acknowledged (RFC 5681 §3.1).
+/// Segments that a socket may send after its loaded output, which it had to repeat, is acknowledged (RFC 5681 §3.1).
 const SEGMENTS_AT_LEAST: u64 = 2;
 
 impl Connection {
-    /// Whether either side waits for bytes or an acknowledgement, or a request for its reply: such connections are taken over first.
+    /// Whether either side waits for bytes or an acknowledgement, or a request for its reply. Busy connections are taken over
+    /// first.
     pub fn is_busy(&self) -> bool {
         let is_asked = |tracker: &Tracker| tracker.unanswered() > 0;
         let is_answered = |replica: &Replica| replica.ahead() > 0;
@@ -20,20 +22,20 @@ impl Connection {
             || self.follower.replica().is_some_and(is_answered)
     }
 
-    /// Since when the client has heard nothing new.
+    /// When the server last sent payload to the client.
     pub fn silent_since(&self) -> Instant {
         self.server.spoke_at
     }
 
-    /// Whether bytes or acknowledgements are under way or owed, or input is kept that a restart needs.
+    /// Whether bytes or acknowledgements are outstanding, or input is kept that a restart needs.
     fn owes(&self) -> bool {
         self.client.acknowledged < self.output.frontier()
             || self.server.acknowledged < self.input.frontier()
             || self.input.base() < self.input.frontier()
     }
 
-    /// Whether a socket that goes live need not say a word: both may send, the client has all output, and its input was acknowledged, or
-    /// will be by the reply that it waits for.
+    /// Whether a socket that goes live need not send anything. Both sides may send, the client has all output, and its input was
+    /// acknowledged or will be by the reply that it waits for.
     pub fn is_quiet(&self) -> bool {
         let frontier = self.input.frontier();
         let is_asked_all = |tracker: &Tracker| tracker.is_asked_all(frontier);
@@ -52,7 +54,7 @@ impl Connection {
                 >= 2 * u64::from(self.client.mss)
     }
 
-    /// Whether a takeover can continue the connection, and every reply.
+    /// Whether a takeover can continue the connection, including every reply.
     pub fn protection(&self) -> Protection {
         if let Some(spoiled) = &self.spoiled {
             return spoiled.clone();
@@ -66,7 +68,7 @@ impl Connection {
         }
     }
 
-    /// Whether its replica lacks what the primary has accepted, or has not answered it yet.
+    /// Whether the replica lacks input that the primary has accepted, or has not said yet what the primary has said.
     pub(crate) fn is_owed_to_replica(&self) -> bool {
         let acknowledged = self.input_acknowledged();
         let ended = self.input.fin() == Some(acknowledged);
@@ -81,8 +83,8 @@ impl Connection {
         replica.map_or(0, |replica| acknowledged.since(replica.fed().min(acknowledged)))
     }
 
-    /// How a takeover goes on with the application's side: also a connection that is not protected may go on, if it is but
-    /// one reply that the client does not get.
+    /// How the application's side continues after a takeover. A connection that is not protected may continue too, if the client
+    /// only loses one reply.
     ///
     /// # Errors
     /// Why the connection is lost.
@@ -91,7 +93,7 @@ impl Connection {
         self.follower.restart()
     }
 
-    /// Whether it goes on at all; that is sooner said than how.
+    /// Whether the connection continues at all. Cheaper than [`restart`](Self::restart), which says how.
     ///
     /// # Errors
     /// As [`restart`](Self::restart).
@@ -106,8 +108,8 @@ impl Connection {
         self.follower.restarts()
     }
 
-    /// Whether the application can go on with a socket that was made from `endpoint`. Output that was logged since is not in it: the next
-    /// byte that it says would stand where the client has another one.
+    /// Whether the application can continue with a socket that was made from `endpoint`. It cannot if output was logged since:
+    /// the application's next byte would stand where the client has another one.
     ///
     /// # Errors
     /// Why not.
@@ -123,7 +125,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The input that was logged since a socket was made from `endpoint`: the socket is fed with it before it goes live.
+    /// The input that was logged since a socket was made from `endpoint`. The socket is fed with it before it goes live.
     ///
     /// # Errors
     /// Why the application cannot go on with that socket.
@@ -132,9 +134,9 @@ impl Connection {
         Ok(self.input.slices(endpoint.input_frontier..self.input.frontier()))
     }
 
-    /// What is behind a hole in the out-log was released. The client may have it, so it will acknowledge it as soon as the
-    /// hole is filled, and a socket that has not sent it yet ignores that for ever. So the socket must get past it with
-    /// what it may send unasked, and with the same bytes.
+    /// Whether a restored socket can get past the holes in the out-log. Segments behind a hole were released, so the client may
+    /// have them. It then acknowledges them as soon as the hole is filled, and a socket that has not sent them yet ignores that
+    /// acknowledgement for ever. So the socket must reach their end with what it may send unasked, and with the same bytes.
     fn bridges_hole(&self) -> Result<(), String> {
         if !self.output.has_holes() {
             return Ok(());
@@ -148,7 +150,7 @@ impl Connection {
             SEGMENTS_AT_LEAST
         };
         let unasked = self.output.frontier() + segments * mss;
-        // It is the segment after the last one that may be too short to be sent.
+        // The extra segment: the last one may be too short to be sent.
         if self.output.end() + mss > window.min(unasked) {
             return Err("the client may be further than a restored socket may send".into());
         }

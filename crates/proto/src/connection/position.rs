@@ -1,4 +1,4 @@
-//! Where a connection stands, as a survivor's kernel is told.
+//! The state of a connection that a survivor's kernel is given.
 
 use super::{Connection, Endpoint, EndpointTimestamps, OutputEnd};
 

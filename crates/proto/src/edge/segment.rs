@@ -1,4 +1,4 @@
-//! What an edge reads of a packet that passes it.
+//! The parts of a packet that an edge reads.
 
 use crate::Seq;
 
@@ -11,30 +11,30 @@ pub enum Way {
     Leaving,
 }
 
-/// What an edge reads of a packet.
+/// The parts of a packet that an edge reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// The first number.
+    /// The first sequence number.
     pub seq: Seq,
     /// Bytes of data.
     pub len: u32,
-    /// What it acknowledges.
+    /// The acknowledgement number, if the ACK flag is set.
     pub ack: Option<Seq>,
-    /// Opens a connection.
+    /// The SYN flag: opens a connection.
     pub syn: bool,
-    /// Nothing follows.
+    /// The FIN flag: ends the sender's stream.
     pub fin: bool,
-    /// Ends the connection at once.
+    /// The RST flag: ends the connection at once.
     pub rst: bool,
 }
 
 impl Segment {
-    /// Sequence numbers that it takes: what its receiver will acknowledge.
+    /// Sequence numbers that the segment occupies: data, SYN and FIN.
     pub const fn numbers(&self) -> u32 {
         self.len + self.syn as u32 + self.fin as u32
     }
 
-    /// The first number behind it.
+    /// The first sequence number after the segment.
     pub fn end(&self) -> Seq {
         self.seq + self.numbers()
     }

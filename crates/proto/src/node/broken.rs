@@ -8,9 +8,9 @@ use super::Node;
 pub struct Broken {
     /// A takeover goes on though the right to speak has ended.
     pub decides_mute: bool,
-    /// An agent that was stopped for long trusts its gate.
+    /// An agent that was stopped for a long time trusts its gate.
     pub trusts_absence: bool,
-    /// A node in doubt takes the silence of the other node's agent for death, though that node's kernel answers.
+    /// A node in doubt takes the silence of the other node's agent for death, although that node's kernel answers.
     pub waits_for_nobody: bool,
 }
 

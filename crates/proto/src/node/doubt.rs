@@ -1,16 +1,16 @@
-//! A node whose agent was away for as long as an agent may be: the other one may have gone on alone meanwhile. So may the primary of a
-//! wire that had left, and takes its leave back.
+//! A node is in doubt if its agent was away for the agent timeout or longer: the other node may have gone on alone meanwhile. A wire
+//! that said that it leaves, and then stays, is in doubt as well: its primary may have gone on alone on that word.
 //!
-//! With an arbiter the epoch tells: a witness remembers who has it, a fence leaves nobody to be in doubt. Under `fail-stop` only the
-//! other node itself can tell, and it may have lost its power since, with all that it has told the clients. What this node then knows
-//! is not what the clients know, unless the other one says that it is still its partner of this epoch.
+//! With an arbiter the epoch resolves the doubt: a witness remembers which node has the epoch, and a fence switches one node off. Under
+//! `fail-stop` only the other node itself can tell. It may have lost its power since, with all that it has told the clients. So this
+//! node's knowledge is out of date unless the other node says that it is still the partner of this epoch.
 //!
 //! * A primary's gate is closed until its wire says so. If the wire says anything else, or nothing, the connections here end without a
 //!   word before this node goes on.
-//! * A wire goes on with its log: nothing passes it unlogged that its primary says. But if it takes over before the primary has said so,
-//!   it restores nothing from the time before.
-//! * The other node's agent may be away, too, while its kernel goes on to speak. A node in doubt waits for that agent as long as the
-//!   other kernel answers, for 10 s at most. (A new agent, which has not heard the other one yet, waits without a bound.)
+//! * A wire goes on with its log, since all that its primary says passes the wire and is logged. But if the wire takes over before the
+//!   primary has said so, it restores nothing from the time before.
+//! * The other node's agent may be away too, while its kernel goes on speaking. A node in doubt waits for that agent as long as the
+//!   other kernel answers, for 10 s at most. (A new agent that has not heard the other node yet waits without a bound.)
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use crate::standing::{Arbiter, Word};
 const AGENT_WAIT: Duration = Duration::from_secs(10);
 
 impl Service {
-    /// Whether the silence of the other node's agent is no death yet: this node is in doubt, and that agent may come back. Only where
-    /// that node's kernel answers.
+    /// Whether the silence of the other node's agent does not count as death yet: this node is in doubt, and that agent may come back.
+    /// Callers apply this only while the other node's kernel answers.
     pub(super) fn waits_for_agent(&self, now: Instant) -> bool {
         self.doubted.is_some_and(|since| now.since(since) < AGENT_WAIT)
     }
@@ -38,17 +38,17 @@ impl Node {
         self.services.iter().any(|service| service.doubted.is_some())
     }
 
-    /// Whether the agent was away for so long that it must hear the peer before it takes over more: its last turn ended before.
+    /// Whether the agent was away so long that it must hear the peer before it takes over more.
     pub(super) fn is_absent(&self, now: Instant) -> bool {
         self.config.arbiter == Arbiter::FailStop && now.since(self.ran) >= self.config.detector.agent_timeout
     }
 
-    /// Until when this agent was there: it has seen to all that it missed before, once its actions are carried out.
+    /// When this agent last ran. Once its actions are carried out, it has dealt with all that happened before this time.
     pub const fn ran(&self) -> Instant {
         self.ran
     }
 
-    /// The agent runs again, and may have been away since it ran last.
+    /// The agent runs. Begins a doubt if it has been away too long since it last ran.
     pub(super) fn look_at_absence(&mut self, now: Instant) {
         let ran = std::mem::replace(&mut self.ran, now);
         let is_trusted = self.broken.trusts_absence;
@@ -57,7 +57,7 @@ impl Node {
         }
     }
 
-    /// The agent before this one may have been gone for long.
+    /// Begins a doubt for each service whose earlier agent was in doubt, or has been gone too long.
     pub(super) fn doubt_what_was_found(&mut self, now: Instant) {
         for index in self.indices() {
             let timeout = self.config.detector.agent_timeout;
@@ -77,12 +77,12 @@ impl Node {
         self.begin_doubt(now, index);
     }
 
-    /// Words of the other node that answer what was sent before `since` confirm nothing.
+    /// Begins a doubt. Words of the other node that answer heartbeats sent before `since` confirm nothing.
     pub(super) fn begin_doubt(&mut self, since: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         service.doubted = Some(since);
         let is_primary = service.role() == Role::Primary;
-        // First: an agent that finds the gate closed must know why.
+        // The report comes before the gate: a new agent that finds the gate closed must know why.
         let report = Report::Doubted {
             service: index,
             is_primary,
@@ -93,7 +93,8 @@ impl Node {
         }
     }
 
-    /// The other node may say that it has not gone on alone: what it said before it heard of this is no answer.
+    /// Ends the doubt if the other node's word shows that it has not gone on alone. A word that does not answer a heartbeat sent since the
+    /// doubt began does not count.
     pub(super) fn hear_confirmation(&mut self, index: ServiceIndex, word: &Word) {
         let service = &mut self.services[usize::from(index)];
         let is_partner = matches!(
@@ -112,7 +113,7 @@ impl Node {
         self.actions.push_back(Action::Report(report));
     }
 
-    /// The log has been read to its end, and what stands in it is to be taken over: not if it is in doubt.
+    /// The log has been read to its end for a takeover. If this node is in doubt, the takeover does not trust that log.
     pub(super) fn distrust_log(&mut self, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         if service.role() == Role::TakingOver && service.doubted.take().is_some() {
@@ -123,7 +124,8 @@ impl Node {
         }
     }
 
-    /// This node goes on in another way, to `to`: a primary's connections that are in doubt end. Returns whether there were any.
+    /// This node changes its role from `from` to `to`. A primary in doubt ends its connections, unless it becomes standby. Returns whether
+    /// it did so.
     pub(super) fn end_doubted(&mut self, index: ServiceIndex, from: Role, to: Role) -> bool {
         let service = &mut self.services[usize::from(index)];
         if from == Role::Backup {

@@ -1,9 +1,9 @@
-//! A step that a service needs failed in this node's network: the interface is gone, an address is refused. Only that service is
-//! concerned. It is mute here meanwhile, its peer is told as if this node left, and the step is tried again.
+//! A step that a service needs has failed in this node's network: for example, the interface is gone or an address is refused. The
+//! failure concerns only that service. This node tells the peer that it leaves the service, and tries the step again.
 //!
-//! A primary and a node that returns stand down: the peer goes on, and this node comes back as any other does. A node that claims, or
-//! speaks alone, keeps its role and its connections: nobody else may serve. So does one whose consent to a peer's return failed, for
-//! that peer has none of its connections.
+//! A primary and a returning node stand down: the peer goes on, and this node comes back like any other node. A node that claims or
+//! speaks alone keeps its role and its connections, because no other node may serve. A node whose consent to a peer's return failed
+//! keeps them as well, because the peer has none of its connections.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::role::Role;
 
 /// Wait before the first try.
 const WAIT: Duration = Duration::from_millis(100);
-/// The longest wait; each is twice the one before.
+/// The longest wait. Each wait is twice the last.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// A failure that comes later than this after the last one has nothing to do with it.
+/// Time after which a further failure counts as a new one, and not as a repetition of the last.
 const CALM: Duration = Duration::from_secs(60);
 
-/// What failed for one service, and when it is tried again.
+/// The step that failed for one service, and when it is tried again.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
     why: Option<String>,
@@ -32,7 +32,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Notes it. Returns whether it is news.
+    /// Notes a failure. Returns whether it differs from the one that is noted already.
     fn note(&mut self, now: Instant, why: String) -> bool {
         let is_again = self.last.is_some_and(|last| now.since(last) < CALM);
         self.wait = if is_again {
@@ -46,31 +46,31 @@ impl Failure {
         is_news
     }
 
-    /// Which step failed, and why; nothing if none did, or all is well again.
+    /// Which step failed, and why. `None` if none did, or if it was made good.
     pub(super) fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
 
-    /// Tries again, when it is time to.
+    /// Tries the step again, if a try is due.
     pub(super) fn on_timeout(&mut self, now: Instant, service: ServiceIndex, actions: &mut VecDeque<Action>) {
         if self.poll_timeout().is_some_and(|due| now >= due) {
-            self.due = now + WAIT_MAX; // the outcome says when sooner
+            self.due = now + WAIT_MAX; // if this try fails, `note` sets an earlier time
             actions.push_back(Action::Mend { service });
         }
     }
 
-    /// When it is tried again.
+    /// When the step is tried again.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.why.as_ref().map(|_| self.due)
     }
 }
 
 impl Node {
-    /// A step for a service failed in this node's network, or cannot be made good: `why` names it. To be called before any further
-    /// action is carried out: what was to follow that step is forgotten.
+    /// A step for a service failed in this node's network, or cannot be made good. `why` names it. Call this before carrying out any
+    /// further action: the actions that were to follow the step are dropped.
     pub fn handle_failed(&mut self, now: Instant, index: ServiceIndex, why: String) {
         let unheard = self.unheard_consent(index);
-        // What the peer was to be told of the service is not so. It is told anew, of the others too.
+        // The queued heartbeats are wrong about this service. A new heartbeat follows, for all services.
         self.actions.retain(|action| match action {
             Action::Send(_) => false,
             Action::Assume { service, .. }
@@ -94,8 +94,8 @@ impl Node {
         self.send_heartbeat(now);
     }
 
-    /// The epoch in which this node spoke alone, if it has just consented to its peer's return and the peer has not heard of it: the
-    /// gate is not open yet.
+    /// The epoch in which this node spoke alone, if it has just consented to its peer's return and the peer has not heard of the consent.
+    /// The gate is not open to the peer yet in that case.
     fn unheard_consent(&self, index: ServiceIndex) -> Option<u64> {
         let is_gate = |action: &Action| matches!(action, Action::SetGate { service, gate: Gate::Primary, .. } if *service == index);
         let service = self.service(index);
@@ -104,7 +104,7 @@ impl Node {
         (is_untold && before.role == Role::Sole).then_some(before.epoch)
     }
 
-    /// The network for a service is whole again; its interface has this MAC address now. What failed is done again.
+    /// The network for a service works again, and its interface now has the address `mac`. Takes the failed step again.
     pub fn handle_mended(&mut self, now: Instant, index: ServiceIndex, mac: [u8; 6]) {
         let service = &mut self.services[usize::from(index)];
         service.config.mac = mac;
@@ -181,7 +181,7 @@ mod tests {
         node.handle_heartbeat(at(millis), heartbeat);
     }
 
-    /// What is done, where each step of the service 0 that can fail does.
+    /// The actions that are carried out, if each step of service 0 that can fail fails.
     fn carry_out(node: &mut Node, millis: u64) -> Vec<Action> {
         let mut done = Vec::new();
         while let Some(action) = node.poll_action() {
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(gates(&done, 0), [Gate::Mute, Gate::Mute], "deposed, then failed");
         assert_eq!(node.role(1), (Role::Returning, 3));
         assert!(words(&done).iter().all(|word| word[0].0 != Role::Returning));
-        // Until it is mended it does not return.
+        // The node does not return until the step is made good.
         hear(&mut node, 40, Role::Sole, 3);
         assert_eq!(gates(&carry_out(&mut node, 40), 0), []);
         node.handle_mended(at(50), 0, [9; 6]);
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(gates(&actions, 0), [Gate::Wire]);
     }
 
-    /// The peer that returns has none of the connections: they stay here.
+    /// The connections stay on this node, since the returning peer has none of them.
     #[test]
     fn a_consent_that_fails_is_taken_back() {
         let mut node = node(true);
@@ -292,7 +292,7 @@ mod tests {
             words(&done).last(),
             Some(&[(Role::Sole, true), (Role::Primary, false)])
         );
-        // It consents when the step may be taken again.
+        // The node consents again once the step is made good.
         hear(&mut node, 820, Role::Returning, 3);
         assert_eq!(node.role(0), (Role::Sole, 3));
         node.handle_mended(at(900), 0, [0; 6]);
@@ -323,7 +323,7 @@ mod tests {
         );
     }
 
-    /// Twice as long after each failure, up to five seconds; a failure after a calm time is a new one.
+    /// The wait doubles after each failure, up to five seconds. A failure after a calm time begins anew.
     #[test]
     fn tries_are_bounded() {
         let mut failure = Failure::default();

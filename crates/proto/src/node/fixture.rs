@@ -1,4 +1,4 @@
-//! What the tests of this module begin with.
+//! Fixtures of this module's tests.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::detector::DetectorConfig;
 use crate::standing::Arbiter;
 use crate::table::TableConfig;
 
-/// From one heartbeat to the next; a node is silent after four.
+/// Time between two heartbeats. A node is silent after four.
 pub(super) const BEAT: Duration = Duration::from_millis(20);
 
 /// Milliseconds since the clock began.
@@ -62,7 +62,7 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
 }
 
 impl super::Node {
-    /// What it was told, with what was found of each service.
+    /// The node's configuration, with what was found of each service.
     pub(super) fn config_as_found(&self) -> NodeConfig {
         let services = self
             .services

@@ -1,4 +1,4 @@
-//! An agent begins where another one has ended.
+//! A new agent continues from what an earlier agent left.
 
 use std::net::SocketAddr;
 
@@ -9,33 +9,33 @@ use crate::orphans::Telling;
 use crate::role::Role;
 use crate::standing::Found as Left;
 
-/// What an agent that is gone left of a service.
+/// What an earlier agent left of a service.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Its gate.
     pub gate: Gate,
-    /// The epoch in which that was set.
+    /// The epoch in which the gate was set.
     pub epoch: u64,
-    /// Whether the primary had taken it for its backup: else a wire was only returning, and knows of nobody.
+    /// Whether the primary had consented to have this node as its backup. If not, the wire was only returning, and knows no connections.
     pub is_consented: bool,
-    /// Whether the right to speak had no end: nobody needs to be asked for it again.
+    /// Whether the right to speak had no end, so the arbiter need not be asked again.
     pub is_confirmed: bool,
-    /// Whether that agent waited for the other node's word that it had not gone on alone ([`Report::Doubted`]). A primary's gate is
-    /// closed meanwhile.
+    /// Whether that agent was in doubt, waiting for the other node's word that it had not gone on alone ([`Report::Doubted`]). A primary's
+    /// gate is closed meanwhile.
     ///
     /// [`Report::Doubted`]: crate::action::Report::Doubted
     pub is_doubted: bool,
-    /// When that agent was there last.
+    /// When that agent was last there.
     pub seen: Instant,
-    /// Clients whose last connection it had taken over, while the service was not.
+    /// Clients whose last connection that agent had taken over, without taking over the service.
     pub taken: Vec<SocketAddr>,
-    /// Clients whose connections lost their process here, and were not adopted by the peer as far as that agent knew: its kernel has
-    /// remembered them.
+    /// Clients whose connections lost their process here, and were not adopted by the peer as far as that agent knew. This node's kernel
+    /// has remembered them.
     pub orphans: Vec<SocketAddr>,
 }
 
 impl Found {
-    /// The orphans that the peer is to be told of, again if need be.
+    /// The orphans that the peer is to be told of, even if it was told before.
     pub(super) fn telling(&self, role: Role) -> Telling {
         let mut telling = Telling::default();
         if role == Role::Primary {
@@ -47,7 +47,8 @@ impl Found {
     }
 }
 
-/// The role of an agent that left `gate` behind. One that died while it decided connections has lost those; it speaks alone.
+/// The role that a new agent takes from what the earlier agent left. If that agent died while it decided connections, those are lost, and
+/// this node speaks alone.
 pub(super) fn behind(found: &Found) -> Left {
     let role = match found.gate {
         Gate::Off => Role::Joining,
@@ -67,8 +68,8 @@ pub(super) fn behind(found: &Found) -> Left {
 }
 
 impl Node {
-    /// The agent before this one may have died between the gate and the right that goes with it; or between a gate that it closed and
-    /// the end of the connections behind that.
+    /// The earlier agent may have died after setting the gate, but before carrying out the steps that belong to it: allowing speech, or
+    /// ending the connections behind a closed gate. Takes those steps again.
     pub(super) fn speak_as_found(&mut self) {
         for service in self.indices() {
             let role = self.service(service).role();

@@ -1,11 +1,11 @@
-//! What a node does about clients whose logs grow.
+//! Limits the windows of clients whose logs grow.
 
 use super::Node;
 use crate::action::{Action, ServiceIndex};
 use crate::connection::Word;
 
 impl Node {
-    /// What is to be done about clients' windows.
+    /// Queues the actions that the table wants for clients' windows.
     pub(super) fn tell_wire(&mut self, index: ServiceIndex) {
         let words = &mut self.services[usize::from(index)].table;
         while let Some((client, word)) = words.poll_word() {

@@ -1,9 +1,9 @@
 //! One node: its services, its view of the peer, and what it wants done.
 //!
 //! Methods are of four kinds. *Getters* take `&self`. `handle_*` take what happened: packets of the wire's log, heartbeats,
-//! time, and the outcome of actions. [`Node::poll_action`] gives what is to be done, in order; drain it to `None` after
-//! every `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. It is due at once
-//! when a takeover has more to do, but everything else should be looked at first.
+//! time, and the outcome of actions. [`Node::poll_action`] gives the next action, in order; drain it to `None` after every
+//! `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. If a takeover has
+//! more to do, `handle_timeout` is due at once, but the caller should handle all other input first.
 
 mod broken;
 mod doubt;
@@ -52,7 +52,7 @@ use crate::{Instant, Offset};
 use failure::Failure;
 use turn::Turn;
 
-/// What a node is told at its start.
+/// Configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// Its name.
@@ -63,30 +63,30 @@ pub struct NodeConfig {
     pub without_peer: bool,
     /// When the peer counts as dead; also the rhythm of our own heartbeats.
     pub detector: DetectorConfig,
-    /// So long after the backup was heard, and a sixteenth more for clocks that differ, it may take over without having asked: only
-    /// then may the VIP be claimed.
+    /// Lease: after the backup was last heard, it may take over without having asked for this long, plus 1/16 for clock drift. Only
+    /// after that may the VIP be claimed.
     pub lease: Duration,
-    /// Whom a node asks that speaks alone ([`Action::Confirm`]).
+    /// The arbiter that a node asks for the right to speak alone ([`Action::Confirm`]).
     pub arbiter: Arbiter,
     /// Time that this node waits before it has a silent peer fenced.
     pub fence_delay: Duration,
-    /// The services; an index into this list names one.
+    /// The services. A [`ServiceIndex`] is an index into this list.
     pub services: Vec<ServiceConfig>,
 }
 
 /// One service of a [`NodeConfig`].
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
-    /// What is kept of its connections.
+    /// Configuration of its connection table.
     pub table: TableConfig,
     /// This node is its primary at first.
     pub is_primary: bool,
     /// This node's MAC address on its interface.
     pub mac: [u8; 6],
-    /// What an agent before this one left of it, if any did.
+    /// What an earlier agent left of the service, if any.
     pub found: Option<Found>,
-    /// Policy `replica` of a server with state: the operator's hook makes the state the primary's, and clients' input may be held
-    /// for so long. `None`: a server that has just started has all the state that matters.
+    /// Longest hold of clients' input while the operator's hook copies the primary's server state (policy `replica`, server with
+    /// state). `None`: a server that has just started has all the state that matters.
     pub state_sync: Option<Duration>,
 }
 
@@ -110,7 +110,7 @@ pub struct RoleSince {
     pub epoch: u64,
 }
 
-/// So many are remembered.
+/// Most roles that are remembered.
 const ROLES_MAX: usize = 16;
 
 pub(crate) struct Service {
@@ -125,7 +125,7 @@ pub(crate) struct Service {
     repeats: Repeats,
     claim: Option<Claim>,
     path: Path,
-    /// What the peer was told of the path last.
+    /// The report on the path that the peer was last told.
     path_told: PathWord,
     /// This node is a wire with a broken path: the primary is to go on without it.
     gives_way: bool,
@@ -141,9 +141,9 @@ pub(crate) struct Service {
     taken: HashSet<SocketAddr, FxSeededState>,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
-    /// What failed in this node's network for it.
+    /// The step that failed in this node's network for the service, if any.
     failure: Failure,
-    /// Since then this node does not know whether the other one went on alone while its agent was away.
+    /// When this node came into doubt whether the other node has gone on alone; `None` if it is not in doubt.
     doubted: Option<Instant>,
     hands_over: bool,
     is_contradicted: bool,
@@ -191,23 +191,24 @@ impl Service {
         self.standing.role()
     }
 
-    /// Whether the agent before this one had a peer, which is to be missed though this one has never heard it.
+    /// Whether the earlier agent had a peer. Then the peer's silence counts, although this agent has never heard it.
     fn expects_peer(&self) -> bool {
         matches!(self.role(), Role::Primary | Role::Backup)
     }
 
-    /// Whether the connections of a dead worker are being taken over: then nothing else is.
+    /// Whether the connections of a dead worker are being taken over. No other takeover begins meanwhile.
     fn is_busy(&self) -> bool {
         self.takeover.is_some() && self.role() == Role::Backup
     }
 
-    /// When a claim of what the wire gives up is made, if nothing else is to be waited for.
+    /// When the claim of a VIP that the wire gives up is complete, if nothing else must be waited for.
     fn given_at(&self) -> Option<Instant> {
         let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
         Some(given_at.max(self.standing.claims_at()?))
     }
 
-    /// Who speaks on a connection that waits to be taken over comes next, unless what it says is not taken: anybody can send that.
+    /// If a client speaks on a connection that waits to be taken over, that connection comes next. A segment that the connection does not
+    /// take has no effect, because anybody can send such a segment.
     fn hurry_speaker(&mut self, direction: Direction, segment: &Segment<'_>) {
         let (Direction::In, Some(takeover)) = (direction, &mut self.takeover) else {
             return;
@@ -226,13 +227,13 @@ pub struct Node {
     config: NodeConfig,
     detector: Detector,
     since: Instant,
-    /// When it was told of the time, or of the peer, last.
+    /// When `handle_timeout` or `handle_heartbeat` was last called.
     ran: Instant,
     beat_due: Instant,
     beat_sequence: u64,
-    /// The peer's last heartbeat, to be named to it.
+    /// Names the peer's last heartbeat, for the next heartbeat to the peer.
     echo: Option<Echo>,
-    /// Its number.
+    /// The sequence number of the peer's last heartbeat.
     heard: u64,
     services: Vec<Service>,
     actions: VecDeque<Action>,
@@ -279,7 +280,7 @@ impl Node {
         node
     }
 
-    /// What the node was told.
+    /// The node's configuration.
     pub fn config(&self) -> &NodeConfig {
         &self.config
     }
@@ -302,8 +303,8 @@ impl Node {
         0..ServiceIndex::try_from(self.services.len()).expect("few services")
     }
 
-    /// A packet that the wire logged at `now`, from its IP header on, with its place if it lies on a shelf: then
-    /// [`keep`](Self::keep) is to be called before anything else than further packets of that shelf.
+    /// A packet that the wire logged at `now`, from its IP header on. `source` is its place if it lies on a shelf. In that case call
+    /// [`keep`](Self::keep) before any other method, except for further packets of that shelf.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -359,7 +360,7 @@ impl Node {
         self.tell_wire(index);
     }
 
-    /// The shelf that packets came from will be cleared: copies from it what is still needed.
+    /// The shelf that packets came from will be cleared. Copies what is still needed from it.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         for service in &mut self.services {
             service.table.keep(shelf);
@@ -386,7 +387,7 @@ impl Node {
         }
     }
 
-    /// A connection could not be restored, for `reason`: it gets one valid RST.
+    /// A connection could not be restored, for `reason`, so it gets a valid RST.
     pub fn handle_unrestorable(
         &mut self,
         now: Instant,
@@ -401,9 +402,9 @@ impl Node {
         self.conclude(now, index);
     }
 
-    /// Takes a connection that is live out of the table, with its logs, for the relay; its socket was made from `endpoint`. `None` if it
-    /// ended meanwhile, or if the application cannot go on with that socket. The node then refuses the connection, and the caller is to
-    /// close the socket.
+    /// Takes a live connection out of the table, with its logs, for the relay. Its socket was made from `endpoint`. `None` if the
+    /// connection ended meanwhile, or if the application cannot go on with that socket. The node then refuses the connection, and the
+    /// caller must close the socket.
     pub fn hand_over(
         &mut self,
         now: Instant,
@@ -432,7 +433,7 @@ impl Node {
         taken
     }
 
-    /// The relay has a connection of an earlier agent whose client was not heard yet: goes on repeating its SYN-ACK.
+    /// The relay has a connection of an earlier agent whose client was not heard yet. Goes on repeating its SYN-ACK.
     pub fn handle_unheard(&mut self, now: Instant, index: ServiceIndex, syn_ack: Vec<u8>) {
         let service = &mut self.services[usize::from(index)];
         if service.role() != Role::Standby {
@@ -471,7 +472,7 @@ impl Node {
         }
     }
 
-    /// The address of a service's clients' peer.
+    /// A service's virtual address and port.
     pub fn vip(&self, index: ServiceIndex) -> SocketAddr {
         self.service(index).table.config().vip
     }

@@ -1,4 +1,4 @@
-//! Connections that are older than the log: the primary is asked who is there, and what was agreed with them.
+//! Connections that are older than the log: the wire asks the primary which ones there are, and what was agreed in their handshakes.
 
 use super::Node;
 use crate::Instant;
@@ -9,25 +9,25 @@ use crate::role::Role;
 use crate::state_sync::Event;
 
 impl Node {
-    /// Packets of a service passed without being logged: nothing is known for certain about its connections any more. What was logged
-    /// before has been read, or its connections would be taken for younger ones.
+    /// Packets of a service passed without being logged, so nothing about its connections is certain now. Call this after reading what was
+    /// logged before the gap. Otherwise connections in that log would be taken for younger ones.
     pub fn handle_log_gap(&mut self, now: Instant, index: ServiceIndex) {
         let table = &mut self.services[usize::from(index)].table;
         table.distrust();
         table.forget_said();
         table.forget_handshakes();
-        self.begin_census(now, index); // some may have begun meanwhile
+        self.begin_census(now, index); // some connections may have begun unlogged
         self.tell_wire(index);
-        self.sync(now, index, Event::Begin); // nor does the replica's server know what passed
+        self.sync(now, index, Event::Begin); // the replica's server lacks what passed unlogged
     }
 
-    /// Packets pass here from now on, and nobody knows whose.
+    /// Begins to ask the primary for all connections: packets pass through this node from now on, of connections that it does not know.
     pub(super) fn begin_census(&mut self, now: Instant, index: ServiceIndex) {
         self.services[usize::from(index)].table.begin_census(now);
         self.ask_about_older(now, index);
     }
 
-    /// An agent that goes on as the wire does not know who is there.
+    /// A new agent that goes on as the wire does not know the connections, so it asks for them.
     pub(super) fn count_what_was_found(&mut self, now: Instant) {
         for index in self.indices() {
             if self.service(index).role() == Role::Backup {
@@ -36,7 +36,7 @@ impl Node {
         }
     }
 
-    /// Asks the primary about connections that are older than the log, if it is time to.
+    /// Asks the primary about connections that are older than the log, if a question is due.
     pub(super) fn ask_about_older(&mut self, now: Instant, index: ServiceIndex) {
         let of = &mut self.services[usize::from(index)];
         of.table.set_wire(of.role() == Role::Backup);
@@ -57,7 +57,7 @@ impl Node {
         self.ask_about_older(now, index);
     }
 
-    /// What has ended without a packet is over for everybody who had to do with it.
+    /// Removes connections that have ended without a packet: closes their replicas, and decides them in a takeover.
     pub(super) fn bury(&mut self, now: Instant, index: ServiceIndex) {
         let service = index;
         let table = &mut self.services[usize::from(index)].table;
@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// The primary's kernel knows these connections, as [`Action::Ask`] asked. The log has been read.
+    /// What the primary's kernel knows of some connections, as [`Action::Ask`] asked. The log has been read.
     pub fn handle_told(&mut self, now: Instant, index: ServiceIndex, told: Vec<Told>) {
         let service = &mut self.services[usize::from(index)];
         service.table.set_wire(service.role() == Role::Backup);

@@ -1,4 +1,4 @@
-//! Connections whose worker died while the service lives: the primary tells of them, the wire goes on with them.
+//! Orphans, connections whose worker died while the service lives: the primary reports them, and the wire takes them over.
 
 use std::net::SocketAddr;
 
@@ -11,8 +11,8 @@ use crate::table::Direction;
 use crate::takeover::Takeover;
 
 impl Service {
-    /// Whether it is for this node to answer a segment of no connection, logged at `now`. A wire that speaks for some does not know
-    /// whether its primary has gone on alone, unless that has answered it lately.
+    /// Whether this node must answer a segment of no connection, logged at `now`. A wire that speaks for some clients does so only if its
+    /// primary has answered it lately. Otherwise the primary may have gone on alone.
     pub(super) fn answers(&self, now: Instant, direction: Direction, segment: &Segment<'_>) -> bool {
         let is_taken = || self.taken.contains(&segment.source) && self.standing.is_counted_on(now);
         direction == Direction::In && (self.role().speaks_alone() || is_taken())
@@ -29,7 +29,7 @@ impl Node {
     ) {
         let service = &mut self.services[usize::from(index)];
         if !matches!(service.role(), Role::Primary | Role::Claiming) {
-            return; // there is no wire that knows them, and none that may be heard again
+            return; // no wire knows these connections, and none can come back that does
         }
         let told = clients
             .into_iter()
@@ -40,7 +40,8 @@ impl Node {
         }
     }
 
-    /// The backup has taken so many orphans of this agent's: its word names this agent, for one before it counted otherwise.
+    /// The backup has adopted `adopted` orphans of this agent. The caller has checked that the backup's word names this agent, since an
+    /// earlier agent's orphans had other numbers.
     pub(super) fn hear_of_adopted(&mut self, now: Instant, index: ServiceIndex, adopted: u64) {
         let telling = &mut self.services[usize::from(index)].telling;
         let adopted = telling.on_adopted(adopted);
@@ -66,7 +67,7 @@ impl Node {
         }
     }
 
-    /// These clients' connections, which were taken over while the service was not, are over: what they say next is the primary's.
+    /// These clients' connections are over. They were taken over without the service, so the clients' next packets go to the primary.
     pub fn handle_forgotten(&mut self, index: ServiceIndex, clients: &[SocketAddr]) {
         let service = &mut self.services[usize::from(index)];
         for client in clients {
@@ -75,7 +76,8 @@ impl Node {
         }
     }
 
-    /// What the kernel would still say for these connections would contradict who goes on with them.
+    /// Destroys the kernel's sockets of these connections. What they would still send would contradict the node that goes on with the
+    /// connections.
     pub(super) fn destroy(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {
         if !clients.is_empty() {
             let service = index;
@@ -83,7 +85,7 @@ impl Node {
         }
     }
 
-    /// Connections of `clients` have lost their process on the primary: takes them over, after those that are being decided.
+    /// Takes over the waiting orphans, once no other takeover is under way.
     pub(super) fn adopt_orphans(&mut self, now: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         if service.role() != Role::Backup || service.takeover.is_some() {

@@ -1,4 +1,4 @@
-//! The services' paths: what is seen of them, and what a node does when one breaks ([`crate::path`]).
+//! The services' paths: evidence about them, and what a node does when one breaks ([`crate::path`]).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::path::{self, Outside, PathWord, Step};
 use crate::role::Role;
 
 impl Service {
-    /// What this node and the peer could do for clients if they had to go on alone: who has no application reaches nobody.
+    /// Whether this node and the peer could each serve clients alone. A node without an application counts as cut off.
     fn sides(&self, now: Instant, meet: bool) -> (Outside, Outside) {
         let side = |outside, server| {
             if server == Server::Alive {
@@ -33,7 +33,7 @@ impl Service {
 }
 
 impl Node {
-    /// A word of the peer came in by the service's interface, at `at`; or one of the service's packets did, from the peer.
+    /// A heartbeat or a packet of the service came from the peer by the service's interface, at `at`.
     pub fn handle_sign(&mut self, at: Instant, index: ServiceIndex) {
         self.services[usize::from(index)].path.on_sign(at);
     }
@@ -43,7 +43,7 @@ impl Node {
         self.services[usize::from(index)].path.set_link(has_link);
     }
 
-    /// An outside host has answered what [`Action::AskOutside`] asked, at `asked`.
+    /// An outside host has answered a question of [`Action::AskOutside`] that was asked at `asked`.
     pub fn handle_outside(&mut self, now: Instant, index: ServiceIndex, asked: Instant) {
         self.services[usize::from(index)].path.on_answer(now, asked);
         self.judge_path(now, index);
@@ -54,14 +54,14 @@ impl Node {
         self.services[usize::from(index)].path.on_nobody();
     }
 
-    /// Whether this node's cables should be looked at now: silence may be their fault.
+    /// Whether this node's cables should be checked now, since silence may be their fault.
     pub fn wants_link(&self, now: Instant) -> bool {
         let is_in_doubt = |service: &Service| service.path.outside(now) != Outside::Reached;
         self.detector.is_late(now) || self.services.iter().any(is_in_doubt)
     }
 
-    /// Whether this node's cable for a service carries a signal. Without one it hears nobody, and that is not the others' fault:
-    /// it declares nobody dead until it has had the time to hear of them again. Returns whether it has just come back.
+    /// Whether this node's cable for a service carries a signal. A node without a signal hears nothing, which is not the peer's fault. So
+    /// it does not declare the peer dead until it has had time to hear the peer again. Returns whether the signal has just come back.
     pub fn handle_carrier(&mut self, now: Instant, index: ServiceIndex, has_carrier: bool) -> bool {
         let path = &mut self.services[usize::from(index)].path;
         let is_back = has_carrier && !path.has_carrier();
@@ -106,7 +106,7 @@ impl Node {
         let step = service.step(now);
         match step {
             Step::Stay => {}
-            // Not before the primary has said that it did not go on alone meanwhile.
+            // A wire in doubt waits until the primary has said that it did not go on alone.
             Step::TakeOver if is_partner && !service.is_busy() && service.doubted.is_none() => {
                 let change = service.standing.on_handover(now);
                 self.follow(now, index, change);
@@ -124,14 +124,14 @@ impl Node {
         }
     }
 
-    /// This wire leaves the VIP to the primary, or counts on itself again.
+    /// This wire leaves the VIP to the primary, or takes its part again.
     fn set_gives_way(&mut self, now: Instant, index: ServiceIndex, gives_way: bool) {
         let service = &mut self.services[usize::from(index)];
         service.gives_way = gives_way;
         self.tell_part(now, index);
     }
 
-    /// Whether this node has a part in the service: the operator decides, or its path.
+    /// Gives up this node's part in the service, or takes it again, as the operator and the path demand. Tells the peer.
     pub(super) fn tell_part(&mut self, now: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         let leaves = service.is_withdrawn || service.gives_way;
@@ -140,11 +140,11 @@ impl Node {
         let change = standing.set_leaves(now, leaves);
         let (role, is_back) = (standing.role(), left && !standing.leaves());
         if role == Role::Backup && is_back {
-            // The primary may have gone on alone on this node's word. What was sent in this moment may still say that it leaves.
+            // The primary may have gone on alone on this node's word. A heartbeat sent at `now` may still say that this node leaves.
             self.begin_doubt(now + Duration::from_nanos(1), index);
         }
         if role == Role::Backup {
-            // It is silent before the primary hears that it leaves, and goes on alone.
+            // This node stops speaking before the primary hears that it leaves, and goes on alone.
             let (service, until) = (index, self.service(index).standing.until());
             self.actions.push_back(Action::SetUntil { service, until });
         }

@@ -5,8 +5,8 @@ use crate::action::Action;
 use crate::node::Node;
 
 impl Node {
-    /// The clock stood still until `now`, so leases have ended, for all this node knows. They count again once the peer has echoed what
-    /// is said from now on; until then the arbiter is asked first. What this node has granted lasts the longer by its clock, which is safe.
+    /// The clock stood still until `now`, so leases may have ended. They count again once the peer has echoed a heartbeat sent from now on.
+    /// Until then this node asks the arbiter first. A lease that this node has granted lasts longer by its clock, which is safe.
     pub fn handle_pause(&mut self, now: Instant) {
         for service in self.indices() {
             let standing = &mut self.services[usize::from(service)].standing;

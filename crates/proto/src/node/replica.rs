@@ -1,4 +1,4 @@
-//! What a service's replicas report.
+//! Reports of a service's replicas.
 
 use super::*;
 
@@ -8,8 +8,8 @@ impl Node {
         self.with_replica(index, connection, |replica| replica.on_fed(to, ended));
     }
 
-    /// A connection's replica said `bytes`; `None`: it closed its stream. Returns how far it is ahead of the primary:
-    /// while that is much, do not read from it.
+    /// A connection's replica said `bytes`. `None`: it closed its stream. Returns how many bytes it is ahead of the primary.
+    /// While it is far ahead, do not read from it.
     pub fn handle_replica_output(
         &mut self,
         index: ServiceIndex,
@@ -36,7 +36,7 @@ impl Node {
         self.with_replica(index, connection, |replica| replica.on_failure(reason));
     }
 
-    /// Time has passed: replicas of connections that are over are not waited for for ever.
+    /// Time has passed: stops waiting for replicas of connections that have been over for long.
     pub(super) fn expire_replicas(&mut self, now: Instant) {
         for index in self.indices() {
             let service = &mut self.services[usize::from(index)];
@@ -48,7 +48,7 @@ impl Node {
         }
     }
 
-    /// Nobody waits any more for what these would say.
+    /// Closes replicas whose output is no longer needed.
     fn close_replicas(&mut self, service: ServiceIndex) {
         let left = self.services[usize::from(service)].table.take_left();
         let close = |connection| Action::CloseReplica { service, connection };

@@ -1,4 +1,4 @@
-//! Who does what: heartbeats, time, the health of the application, and what changes of role bring about.
+//! Roles of the services: heartbeats, time, the application's health, and the consequences of a change of role.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Node {
             for service in &mut self.services {
                 service.hearing.begin(incarnation);
             }
-            self.send_heartbeat(now); // who has just come should not have to wait for the next one
+            self.send_heartbeat(now); // a new peer should not have to wait for the next one
         }
         let echo = heartbeat
             .echo
@@ -59,13 +59,13 @@ impl Node {
             self.hear_of_orphans(now, index, &beat);
             let is_bereft = !self.may_speak_beside() && !beat.orphans.clients.is_empty();
             let service = &mut self.services[usize::from(index)];
-            // A server that is no better would not help.
+            // Yielding helps only if the application on this node is better.
             let is_worse = (is_bereft || beat.server != Server::Alive) && service.server == Server::Alive;
             let word = Word {
                 role: beat.role,
                 epoch: beat.epoch,
                 leaves: beat.leaves,
-                // A few connections first; it is said again.
+                // The connections of a dead worker come first. The peer will repeat that it yields.
                 yields: (beat.leaves || beat.hands_over || is_worse) && !service.is_busy(),
                 echo,
             };
@@ -77,13 +77,14 @@ impl Node {
                 self.claim_beside_mute(now, index);
             }
             let before = self.services[usize::from(index)].standing.until();
-            // Who finds itself deposed can return on the same word.
+            // A node that is deposed by this word can return on the same word.
             while let Some(change) = self.services[usize::from(index)].standing.on_word(now, &word) {
                 self.follow(now, index, Some(change));
             }
             let standing = &self.services[usize::from(index)].standing;
             let (role, until) = (standing.role(), standing.until());
-            // A wire's lease; or the peer's word has moved the end of the right, or taken it away.
+            // The word may have extended a wire's lease. For a node that speaks alone, it may have moved the end of the right, or removed
+            // it.
             if role == Role::Backup || role.speaks_alone() && until != before {
                 let service = index;
                 self.actions.push_back(Action::SetUntil { service, until });
@@ -115,8 +116,8 @@ impl Node {
         }
     }
 
-    /// Whether a wire may speak for some connections beside a primary that lives: it does so by its lease. Without a lease it takes over
-    /// all.
+    /// Whether a wire may speak for some connections beside a living primary. It does so by its lease. Without a lease it takes over all
+    /// connections.
     pub(super) const fn may_speak_beside(&self) -> bool {
         !self.config.lease.is_zero()
     }
@@ -130,7 +131,7 @@ impl Node {
     pub fn handle_reached(&mut self, now: Instant, index: ServiceIndex) {
         let patience = match self.config.arbiter {
             Arbiter::FailStop => self.config.detector.patience(),
-            // It has given the epoch to this node: the peer does not speak in it.
+            // The arbiter has given this node the epoch, so the peer does not speak in it.
             Arbiter::Fence | Arbiter::Witness => Duration::ZERO,
         };
         let service = &mut self.services[usize::from(index)];
@@ -144,7 +145,8 @@ impl Node {
         }
     }
 
-    /// The peer is heard and mute. Since an outside host answered, clients' packets come here past its log: it cannot go on as the wire.
+    /// The peer is heard, and it is mute. If an outside host has answered, clients' packets bypass the peer's log, so the peer cannot go on
+    /// as the wire.
     fn claim_beside_mute(&mut self, now: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         if service.claim.as_ref().is_some_and(Claim::is_answered) {
@@ -165,16 +167,16 @@ impl Node {
         if change.is_none() && service.role() != Role::Joining && service.standing.epoch() != before {
             let service = self.service(index);
             let (gate, role) = (service.gate, service.role());
-            self.set_gate(index, gate); // as it is, in the epoch
+            self.set_gate(index, gate); // the same gate, in the new epoch
             self.tell_role(now, index, role);
         }
         self.follow(now, index, change);
     }
 
-    /// The operator wants this node to become the backup of a service of which it is the primary, or the other way round.
+    /// The operator wants the nodes to swap roles for a service: this node is its primary and is to become the backup, or the reverse.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// Why the roles cannot be swapped.
     pub fn handle_handover(&mut self, now: Instant, index: ServiceIndex) -> Result<(), Refusal> {
         if let Some(why) = self.cannot_hand_over(now, index) {
             return Err(why);
@@ -196,7 +198,7 @@ impl Node {
         self.tell_part(now, index);
     }
 
-    /// Time has passed: heartbeats are sent and missed.
+    /// Time has passed: sends heartbeats, notices missing ones, and does all else that is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.turn.renew(now);
         self.look_at_absence(now);
@@ -243,7 +245,7 @@ impl Node {
         for index in self.indices() {
             let service = &mut self.services[usize::from(index)];
             let may_miss = has_heard || service.expects_peer();
-            // An adoption that must wait for the lease does not keep the node from taking over all.
+            // A takeover of a dead worker's connections that has lost its lease does not keep the node from taking over all.
             let is_busy = service.is_busy() && !service.is_mute(now);
             let is_missed = is_silent && may_miss && service.path.has_carrier() && !waits_for_agent(service);
             let change = if is_missed && !is_busy {
@@ -257,7 +259,7 @@ impl Node {
         }
     }
 
-    /// Asks the arbiter, if it is to be asked now.
+    /// Asks the arbiter, if a question is due.
     fn confirm(&mut self, now: Instant, index: ServiceIndex) {
         if let Some(epoch) = self.services[usize::from(index)].standing.ask(now) {
             let service = index;
@@ -265,14 +267,14 @@ impl Node {
         }
     }
 
-    /// Whether nobody was heard of since the start, and the operator said that this may be.
+    /// Whether the peer has not been heard since the start, and the operator has allowed this node to serve without it.
     fn is_alone(&self, now: Instant) -> bool {
         self.config.without_peer
             && !self.detector.has_heard()
             && now.since(self.since) >= self.config.detector.patience() + self.config.lease
     }
 
-    /// How the application on this node is now.
+    /// The application on this node is in this state now.
     pub fn handle_server(&mut self, now: Instant, index: ServiceIndex, server: Server) {
         let service = &mut self.services[usize::from(index)];
         if std::mem::replace(&mut service.server, server) != server {
@@ -280,14 +282,14 @@ impl Node {
         }
     }
 
-    /// The operator wants this node to stop: the peer is to go on without it. See [`is_free`](Self::is_free).
+    /// The operator wants this node to stop, so the peer is to go on without it. See [`is_free`](Self::is_free).
     pub fn handle_stop(&mut self, now: Instant) {
         for index in self.indices() {
             self.handle_leave(now, index, true);
         }
     }
 
-    /// Whether nothing is lost by stopping now that could be kept by waiting.
+    /// Whether this node can stop now without losing anything that waiting could keep.
     pub fn is_free(&self, now: Instant) -> bool {
         let alive = self.detector.is_alive(now);
         self.services.iter().all(|service| match service.role() {
@@ -329,7 +331,7 @@ impl Node {
         self.actions.push_back(Action::Send(heartbeat));
     }
 
-    /// Does what a change of role brings about.
+    /// Carries out the consequences of a change of role.
     pub(super) fn follow(&mut self, now: Instant, index: ServiceIndex, change: Option<Change>) {
         let Some(change) = change else { return };
         let Change { from, to, .. } = change;
@@ -360,10 +362,10 @@ impl Node {
                 }
             }
             Role::TakingOver => {
-                service.taken.clear(); // from now on it answers for all
+                service.taken.clear(); // from now on this node answers for all connections
                 let begun = self.set_aside_steps(index);
                 self.set_gate(index, Gate::Takeover);
-                self.confirm(now, index); // at once: what is said before the answer is known to nobody else if this node dies
+                self.confirm(now, index); // at once: if this node dies before the answer, no other node knows what it has said
                 let adoption = self.services[usize::from(index)].takeover.take();
                 let takeover = Takeover::begin(now, index, adoption, &begun, &mut self.actions);
                 self.services[usize::from(index)].takeover = Some(takeover);
@@ -385,7 +387,7 @@ impl Node {
         self.tell_role(now, index, from);
     }
 
-    /// The role or the epoch is another one since now.
+    /// The role or the epoch has just changed: records, reports and announces it.
     fn tell_role(&mut self, now: Instant, index: ServiceIndex, from: Role) {
         let service = &mut self.services[usize::from(index)];
         let epoch = service.standing.epoch();
@@ -416,7 +418,7 @@ impl Node {
         });
     }
 
-    /// The network first, then the gate.
+    /// Sets up the network, then sets the gate.
     pub(super) fn assume(&mut self, index: ServiceIndex, gate: Gate) {
         let peer = self.service(index).peer.as_ref();
         let peer_mac = peer.map_or([0; 6], |peer| peer.mac);
@@ -428,13 +430,13 @@ impl Node {
         self.set_gate(index, gate);
     }
 
-    /// What is said goes through the peer's wire from now on.
+    /// Serves through the peer's wire from now on.
     fn serve(&mut self, index: ServiceIndex) {
         self.services[usize::from(index)].claim = None;
         self.assume(index, Gate::Primary);
     }
 
-    /// Becomes a wire that nobody has been told of yet. What it logs concerns what the peer says from now on.
+    /// Becomes a wire that the peer does not use yet. The log begins anew, with what the peer says from now on.
     fn offer(&mut self, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         service.table.clear();
@@ -443,11 +445,11 @@ impl Node {
         self.assume(index, Gate::Wire);
     }
 
-    /// The wire is gone, or never was. Its lease may still run: it may be deciding connections at this moment.
+    /// Begins a claim: there is no wire. A wire that fell silent may still have a lease, and may be deciding connections at this moment.
     fn claim(&mut self, now: Instant, index: ServiceIndex, change: Change) {
         let peer = self.service(index).path.peer();
         let claim = match change.event {
-            // It passes nothing on, so nothing is won by waiting; and outside hosts can be asked at once.
+            // The wire passes nothing on, so waiting gains nothing, and outside hosts can be asked at once.
             Event::PeerLeaves if peer.outside == Outside::Lost || peer.hears == Some(false) => {
                 Claim::of_lost(now)
             }
@@ -457,13 +459,13 @@ impl Node {
         self.services[usize::from(index)].claim = Some(claim);
     }
 
-    /// The peer speaks alone: whatever was under way here is void.
+    /// Gives the service up to the peer: everything that is under way here is void.
     pub(super) fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
         let service = &mut self.services[usize::from(index)];
         service.claim = None;
         service.takeover = None;
         service.orphans.clear();
-        service.telling.give_up(); // its sockets are destroyed with all others
+        service.telling.give_up(); // the orphans' sockets are destroyed with all others
         service.taken.clear();
         service.repeats.clear();
         self.actions.retain(|action| {

@@ -1,4 +1,4 @@
-//! The state of a replica's server: which connections a replica follows, while it is not yet the primary's.
+//! The state of a replica's server: decides which connections a replica follows, depending on whether that state is the primary's.
 
 use super::{Node, Service};
 use crate::Instant;
@@ -10,7 +10,7 @@ use crate::state_sync::{Admission, Decided, Event};
 use crate::table::{Change, ConnectionId, Direction};
 
 impl Service {
-    /// Bytes that change the primary's state and that no replica gets, of a segment that was released.
+    /// Number of bytes in a released segment that may change the primary's state and that no replica gets.
     pub(super) fn missed_by_replica(&self, direction: Direction, segment: &Segment<'_>) -> u64 {
         if self.sync.is_none() || direction == Direction::Out || segment.payload.is_empty() {
             return 0;
@@ -24,8 +24,8 @@ impl Service {
         }
     }
 
-    /// Whether a replica follows what has changed. A connection that was opened is not protected if its replica's state is not the
-    /// primary's; `missed` is what no replica would get unless it is opened now.
+    /// Whether a replica may follow `change` now. A connection that is opened while the replica's state is not the primary's is not
+    /// protected. `missed` is the number of bytes that no replica gets, unless the segment opens the connection.
     pub(super) fn admits(&mut self, change: Change, missed: u64) -> bool {
         let Some(sync) = &mut self.sync else { return true };
         let Change::Opened(connection) = change else {
@@ -49,7 +49,7 @@ impl Service {
 }
 
 impl Node {
-    /// The hook's run number `run` has ended ([`Action::RunSync`]); if it failed, for this reason.
+    /// The hook's run number `run` has ended ([`Action::RunSync`]). If it failed, `outcome` has the reason.
     pub fn handle_synced(
         &mut self,
         now: Instant,
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// An agent that goes on as the wire does not know whether the state is still the primary's.
+    /// A new agent that goes on as the wire does not know whether the state is still the primary's, so it begins a copy.
     pub(super) fn sync_what_was_found(&mut self, now: Instant) {
         for index in self.indices() {
             if self.service(index).role() == Role::Backup {
@@ -171,7 +171,7 @@ mod tests {
         node.table(0).get(id).expect("open").protection()
     }
 
-    /// What is wanted, without heartbeats and questions; the hook and the drain are carried out as `hook` says.
+    /// The node's actions, without heartbeats and questions. Carries out the drain, and the hook with the outcome that `hook` returns.
     fn carry_out(node: &mut Node, hook: impl Fn(Phase) -> Option<Result<(), String>>) -> Vec<Action> {
         let mut wanted = Vec::new();
         while let Some(action) = node.poll_action() {
@@ -254,7 +254,7 @@ mod tests {
         assert!(phases.iter().any(prepares), "{phases:?}");
     }
 
-    /// Whoever waited for the copy is not continued by a server that has half of it.
+    /// A connection that waited for the copy is not continued by a server that has only half of it.
     #[test]
     fn a_takeover_ends_the_copying() {
         let mut node = wire();

@@ -1,4 +1,4 @@
-//! Two nodes that hear each other, and what becomes of them.
+//! Tests of two nodes that hear each other, through failures and orders.
 
 mod paths;
 
@@ -14,22 +14,22 @@ use crate::standing::{Standing, StandingConfig, Verdict};
 struct Two {
     now: Instant,
     nodes: [Node; 2],
-    /// Whether each is there.
+    /// Whether each node runs.
     runs: [bool; 2],
     /// Whether they hear each other.
     hears: bool,
     /// Whether outside hosts answer a node that claims.
     outside: bool,
     paths: paths::Paths,
-    /// What the arbiter says, where it is asked.
+    /// The arbiter's answer to each question.
     verdict: Option<Verdict>,
     gates: [(Gate, Option<Instant>); 2],
-    /// What was done to the network.
+    /// Actions on each node's network.
     network: [Vec<&'static str>; 2],
     /// Epochs in which two voices were noticed.
     alarms: [Vec<u64>; 2],
     incarnations: u64,
-    /// What each has asked the arbiter.
+    /// The epochs for which each node has asked the arbiter.
     asked: [Vec<u64>; 2],
 }
 
@@ -70,7 +70,7 @@ impl Two {
         self
     }
 
-    /// Does what is due; it must not be due for ever.
+    /// Carries out what is due on a node. Panics if further work stays due.
     fn run(&mut self, index: usize) {
         for _ in 0..4 {
             self.nodes[index].handle_timeout(self.now);
@@ -129,7 +129,7 @@ impl Two {
         self
     }
 
-    /// A machine that has forgotten everything.
+    /// Starts a node that has forgotten everything.
     fn start(&mut self, index: usize) -> &mut Self {
         self.incarnations += 1;
         let arbiter = self.nodes[index].config.arbiter;
@@ -140,7 +140,7 @@ impl Two {
 }
 
 impl Two {
-    /// Another agent goes on with what that one left.
+    /// Replaces a node's agent by a new one, which goes on with what the old one left.
     fn replace(&mut self, index: usize) -> &mut Self {
         self.incarnations += 1;
         let (gate, until) = self.gates[index];
@@ -257,12 +257,12 @@ fn who_leaves_has_no_part_until_told_so() {
     }
 }
 
-/// What the primary says passes through the wire until it may go out by itself. The wire's word stands in for the arbiter.
+/// The primary's packets pass through the wire until the primary may send them itself. The wire's promise stands in for the arbiter.
 #[test]
 fn a_wire_that_leaves_is_missed_by_nobody() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness] {
         let mut two = Two::new(arbiter);
-        two.outside = false; // nobody needs to be asked: the wire has promised
+        two.outside = false; // no outside host needs to answer: the wire has promised
         two.pass(SHORT);
         two.verdict = None;
         let now = two.now;
@@ -302,7 +302,7 @@ fn without_a_lease_a_promise_gives_no_right() {
     assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 3)]);
 }
 
-/// A node that speaks alone while its arbiter does not answer may do so for as long as its peer says that it is mute.
+/// A node whose arbiter does not answer may speak alone as long as its peer says that it is mute.
 #[test]
 fn a_mute_peer_stands_in_for_an_arbiter_that_is_away() {
     let mut two = Two::new(Arbiter::Witness);
@@ -326,7 +326,7 @@ fn a_mute_peer_stands_in_for_an_arbiter_that_is_away() {
     assert_eq!(two.gates[0], (Gate::Sole, None));
 }
 
-/// The arbiter's word comes when the wire has been told who is held: the gate is not begun anew, or every SYN would wait for ever.
+/// The arbiter answers after the wire was told which clients are held. The gate must not be set again, or every SYN would wait for ever.
 #[test]
 fn a_slow_arbiter_does_not_close_the_gate_again() {
     let mut two = Two::new(Arbiter::Witness);
@@ -353,14 +353,14 @@ fn a_claim_waits_for_a_slow_arbiter_in_peace() {
     let mut two = Two::new(Arbiter::Witness);
     two.pass(SHORT);
     two.verdict = None;
-    two.kill(1).pass(LONG); // `run` notices if it does not
+    two.kill(1).pass(LONG); // `run` panics if work stays due
     assert_eq!(two.nodes[0].role(0), (Role::Claiming, 2));
     two.verdict = Some(Verdict::Granted);
     assert_eq!(two.pass(LONG).nodes[0].role(0), (Role::Sole, 3));
 }
 
-/// The witness gave an epoch to an agent that died before it knew. The next one asks what is written, and the pair leaves that epoch
-/// behind: who is left alone later is not refused.
+/// The witness gave an epoch to an agent that died before it heard so. The next agent asks which epoch is written down, and the pair moves
+/// past it. So a node that is left alone later is not refused.
 #[test]
 fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
     for (dead, lost) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -388,7 +388,7 @@ fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
     }
 }
 
-/// The peer's agent died before it knew, and so did this one. The peer's next one leaves that epoch behind.
+/// The peer's agent died before it heard of its epoch, and this node's agent died too. The peer's next agent moves past that epoch.
 #[test]
 fn an_epoch_that_the_peer_was_given_deposes_nobody() {
     for dead in [0, 1] {
@@ -403,7 +403,7 @@ fn an_epoch_that_the_peer_was_given_deposes_nobody() {
     }
 }
 
-/// It asks for what it speaks in, not for what is written, and once.
+/// A new agent asks once, for the epoch in which it speaks. It does not ask which epoch is written down.
 #[test]
 fn a_new_agent_of_who_speaks_alone_takes_the_first_yes() {
     let mut two = Two::new(Arbiter::Witness);
@@ -418,7 +418,8 @@ fn a_new_agent_of_who_speaks_alone_takes_the_first_yes() {
     assert_eq!(two.gates[1].1, None);
 }
 
-/// It returns to what this node said before it lost its power; it was frozen then, and heard that late. (Swarm, seed 1118525.)
+/// The peer returns to an epoch from before this node lost its power. The peer was frozen then, and heard of that epoch late. (Swarm, seed
+/// 1118525.)
 #[test]
 fn who_returns_to_a_life_that_is_forgotten_is_taken() {
     let mut two = Two::new(Arbiter::Fence);
@@ -455,7 +456,7 @@ fn who_returns_to_a_life_that_is_forgotten_is_taken() {
     assert_eq!(two.roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
 
-/// The agent before this one had asked for the next epoch when it died, and was given it.
+/// The earlier agent died after asking for the next epoch, which the arbiter gave it.
 #[test]
 fn a_primary_whose_wire_was_refused_goes_on_alone() {
     let mut two = Two::new(Arbiter::Witness);
@@ -473,7 +474,7 @@ fn a_primary_whose_wire_was_refused_goes_on_alone() {
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
 
-/// Who goes on with them may have spoken for them.
+/// The node that goes on with the connections may have spoken for them.
 #[test]
 fn what_a_dead_worker_leaves_is_destroyed_once_it_is_told() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
@@ -532,7 +533,7 @@ fn a_backup_that_takes_its_leave_back_is_the_wire_as_before() {
     }
 }
 
-/// The primary may be serving alone on the wire's word, which cannot hear that. It is neither replaced nor fenced.
+/// The primary may be serving alone on the wire's word, and the wire cannot hear that. The wire neither replaces nor fences it.
 #[test]
 fn a_backup_that_takes_its_leave_back_takes_over_from_nobody_that_has_not_confirmed() {
     for arbiter in [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness] {
@@ -558,7 +559,7 @@ fn cut_apart_with_an_arbiter_only_one_speaks() {
     let mut two = Two::new(Arbiter::Witness);
     two.pass(SHORT);
     two.hears = false;
-    two.verdict = None; // slow
+    two.verdict = None; // the arbiter is slow
     two.pass(SHORT);
     assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
     let (gate, until) = two.gates[1];
@@ -582,7 +583,7 @@ fn cut_apart_with_an_arbiter_only_one_speaks() {
     assert_eq!(two.pass(SHORT).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
 
-/// Silence is death, as the operator said; if it was not, that is said as loudly as can be.
+/// Under `fail-stop` silence counts as death. If the silent node lives, two voices are reported.
 #[test]
 fn two_voices_are_noticed_once_and_end() {
     let mut two = Two::new(Arbiter::FailStop);
@@ -596,8 +597,8 @@ fn two_voices_are_noticed_once_and_end() {
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
 
-/// The cut ends everywhere at once, and an outside host answers before the peer's next heartbeat comes: clients have spoken
-/// with the other node only.
+/// The cut ends everywhere at once, and an outside host answers before the peer's next heartbeat comes. Meanwhile clients have
+/// spoken with the other node only.
 #[test]
 fn who_was_cut_off_hears_the_peer_before_it_speaks() {
     let mut two = Two::new(Arbiter::FailStop);
@@ -615,12 +616,12 @@ fn who_was_cut_off_hears_the_peer_before_it_speaks() {
     assert!(two.alarms.iter().all(Vec::is_empty), "{:?}", two.alarms);
 }
 
-/// What came straight to the primary is in no log, so the wire must begin anew.
+/// Packets that came straight to the primary are in no log, so the wire must begin anew.
 #[test]
 fn a_wire_that_is_back_after_an_answer_begins_anew() {
     let mut two = Two::new(Arbiter::FailStop);
     two.pass(SHORT);
-    two.runs[1] = false; // it stands still
+    two.runs[1] = false; // the node stands still
     while !two.network[0].contains(&"announce") {
         two.pass(BEAT);
     }
@@ -632,7 +633,7 @@ fn a_wire_that_is_back_after_an_answer_begins_anew() {
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
 
-/// Two nodes whose wire asks before it says a word.
+/// Two nodes whose wire has no lease, so it asks the arbiter before it speaks.
 fn without_lease() -> Two {
     let mut two = Two::new(Arbiter::Witness);
     for is_primary in [true, false] {
@@ -648,7 +649,7 @@ fn without_lease() -> Two {
     two
 }
 
-/// It has no right to speak for some connections beside a primary that lives.
+/// A wire without a lease has no right to speak for some connections beside a living primary.
 #[test]
 fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
     for worker in [false, true] {
@@ -670,7 +671,7 @@ fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
     }
 }
 
-/// The agent before it had been given the epoch, and died before it knew.
+/// The arbiter gave the epoch to the wire's earlier agent, which died before it heard so.
 #[test]
 fn a_wire_goes_on_whose_primary_was_refused() {
     let mut two = without_lease();
@@ -692,7 +693,7 @@ fn a_wire_goes_on_whose_primary_was_refused() {
     assert_eq!(two.pass(LONG).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
 
-/// Its peer died while it was away: it has never heard it, and misses it all the same.
+/// The peer died while no agent ran here. The new agent has never heard the peer, but still notices its silence.
 #[test]
 fn an_agent_that_goes_on_misses_a_peer_that_it_has_never_heard() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness, Arbiter::Fence] {
@@ -707,7 +708,7 @@ fn an_agent_that_goes_on_misses_a_peer_that_it_has_never_heard() {
     }
 }
 
-/// The agent before it closed the gate and died before all was decided.
+/// The earlier agent closed the gate and died before all connections were decided.
 #[test]
 fn an_agent_that_goes_on_alone_has_the_right_to_speak_at_once() {
     for (gate, may_speak) in [
@@ -728,7 +729,7 @@ fn an_agent_that_goes_on_alone_has_the_right_to_speak_at_once() {
     }
 }
 
-/// A backup that has adopted orphans of the agent before has said how many; that is not said of the new one's.
+/// A backup reports how many orphans it has adopted from the earlier agent. That count must not be applied to the new agent's orphans.
 #[test]
 fn orphans_of_a_new_agent_are_told_though_as_many_were_adopted_before() {
     let mut two = Two::new(Arbiter::FailStop);
@@ -742,7 +743,7 @@ fn orphans_of_a_new_agent_are_told_though_as_many_were_adopted_before() {
     two.replace(0);
     two.network[0].clear();
     two.nodes[0].handle_orphans(two.now, 0, [client(3)]);
-    // The new agent's first word is lost; what the backup says meanwhile was meant for the agent before.
+    // The new agent's first heartbeat is lost. The backup's heartbeats in the meantime are meant for the earlier agent.
     two.hears = false;
     two.carry_out(0);
     let mut words = Vec::new();
@@ -766,7 +767,7 @@ fn orphans_of_a_new_agent_are_told_though_as_many_were_adopted_before() {
     assert_eq!(two.nodes[1].takeovers(0).len(), 2);
 }
 
-/// Whoever is switched off must be silent: what is planned switches nobody off.
+/// Only a silent peer is fenced. Planned changes of roles fence no node.
 #[test]
 fn a_fence_is_for_the_silent() {
     let mut two = Two::new(Arbiter::Fence);
@@ -804,12 +805,12 @@ fn a_fence_is_for_the_silent() {
     assert_eq!(two.asked[speaker], [epoch + 1], "the agent before it had asked");
 }
 
-/// A promise counts as long as it is kept.
+/// A promise counts only while the wire keeps it.
 #[test]
 fn a_wire_that_left_and_is_back_is_fenced_when_it_is_silent() {
     let mut two = Two::new(Arbiter::Fence);
     two.pass(SHORT);
-    two.outside = false; // the claim comes to nothing
+    two.outside = false; // the claim cannot succeed
     let now = two.now;
     two.nodes[1].handle_leave(now, 0, true);
     two.carry_out(1);
@@ -830,7 +831,7 @@ fn a_wire_that_left_and_is_back_is_fenced_when_it_is_silent() {
 fn a_backup_without_a_lease_asks_before_it_speaks() {
     let mut two = Two::new(Arbiter::Witness);
     two.pass(SHORT);
-    // It was away for longer than its lease, and so was the primary.
+    // The wire's agent was away for longer than its lease, and so was the primary's.
     two.runs = [false; 2];
     two.now += LONG;
     two.runs[1] = true;
@@ -843,7 +844,7 @@ fn a_backup_without_a_lease_asks_before_it_speaks() {
     assert_eq!(two.gates[1], (Gate::Takeover, None));
 }
 
-/// What it says for dead workers' connections, beside a primary that lives.
+/// This concerns what a wire says for dead workers' connections, beside a living primary.
 #[test]
 fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
     let lease = Duration::from_millis(300);
@@ -864,7 +865,7 @@ fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
     }
 }
 
-/// A hypervisor has paused the wire's machine, whose clock stood still: by that clock the lease runs on.
+/// A hypervisor has paused the wire's machine, and its clock stood still. By that clock the lease still runs.
 #[test]
 fn a_wire_that_was_paused_has_no_lease_until_its_peer_has_heard_it_again() {
     let mut two = Two::new(Arbiter::Witness);
@@ -878,7 +879,7 @@ fn a_wire_that_was_paused_has_no_lease_until_its_peer_has_heard_it_again() {
     two.nodes[1].handle_pause(now);
     two.carry_out(1);
     assert_eq!(two.gates[1], (Gate::Wire, Some(Instant::ZERO)));
-    // It waited in the machine's socket, and echoes what was said before the pause.
+    // This heartbeat waited in the machine's socket, and echoes a heartbeat from before the pause.
     two.nodes[1].handle_heartbeat(now, late.expect("it is time for a heartbeat"));
     two.carry_out(1);
     assert_eq!(two.gates[1], (Gate::Wire, Some(Instant::ZERO)));
@@ -900,7 +901,7 @@ fn a_wire_that_was_paused_asks_before_it_takes_over() {
     assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
 }
 
-/// It speaks by its lease, and the arbiter has not answered.
+/// The survivor speaks by its lease, and the arbiter has not answered.
 #[test]
 fn a_survivor_that_was_paused_falls_silent_until_the_arbiter_answers() {
     let mut two = Two::new(Arbiter::Witness);
@@ -918,7 +919,7 @@ fn a_survivor_that_was_paused_falls_silent_until_the_arbiter_answers() {
     assert_eq!(two.gates[1].1, None);
 }
 
-/// If it dies before the arbiter knows, nobody else knows what it has said.
+/// If the survivor dies before the arbiter knows of it, no other node knows what it has said.
 #[test]
 fn the_arbiter_is_asked_the_moment_it_may_speak() {
     let mut two = Two::new(Arbiter::Witness);
@@ -975,7 +976,7 @@ fn bereft(two: &mut Two, client: SocketAddr) -> crate::action::Heartbeat {
     told.expect("it is said at once")
 }
 
-/// The wire of another epoch has another log.
+/// A wire of another epoch has another log.
 #[test]
 fn orphans_of_an_earlier_epoch_are_not_taken_over() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
@@ -1009,7 +1010,7 @@ fn a_wire_that_is_deposed_gives_up_what_it_was_deciding() {
     assert_eq!(deposed(&mut two.nodes[1]), [false], "it was a wire");
 }
 
-/// Whether each that has stood down had served.
+/// For each `StandDown` of `node`, whether the node had served.
 fn deposed(node: &mut Node) -> Vec<bool> {
     let wanted = std::iter::from_fn(|| node.poll_action());
     wanted
@@ -1035,7 +1036,7 @@ fn only_who_has_served_is_deposed() {
     assert_eq!(deposed(&mut two.nodes[0]), [true]);
 }
 
-/// What a node's gate is set to, and whether its connections end.
+/// The gates that a node sets, and the ends of its connections, in order.
 fn gates(node: &mut Node) -> Vec<&'static str> {
     let wanted = std::iter::from_fn(|| node.poll_action());
     wanted
@@ -1050,10 +1051,10 @@ fn gates(node: &mut Node) -> Vec<&'static str> {
         .collect()
 }
 
-/// So long an agent may be away.
+/// Time that an agent may be away without a doubt.
 const AWAY: Duration = Duration::from_millis(500);
 
-/// Its wire was well all the time, so it has not taken over.
+/// The wire was well all the time, so it has not taken over.
 #[test]
 fn a_primary_that_was_away_for_long_goes_on_once_its_wire_has_said_so() {
     let mut two = Two::new(Arbiter::FailStop);
@@ -1076,7 +1077,7 @@ fn a_primary_that_was_away_for_long_goes_on_once_its_wire_has_said_so() {
     assert_eq!(gates(&mut two.nodes[0]), [""; 0], "nobody has missed it");
 }
 
-/// Its wire has taken over, and lost its power; it comes back, or does not.
+/// The wire has taken over, and then lost its power. It comes back, or does not.
 #[test]
 fn a_primary_that_was_away_for_long_forgets_what_its_wire_does_not_confirm() {
     for comes_back in [true, false] {
@@ -1128,14 +1129,14 @@ fn a_primary_that_was_away_for_long_forgets_what_its_wire_does_not_confirm() {
     }
 }
 
-/// The wire took over, and then its agent was stopped, too: its kernel goes on to speak.
+/// The wire took over, and then its agent was stopped too. Its kernel goes on speaking.
 #[test]
 fn a_primary_in_doubt_waits_for_its_peers_agent_while_that_kernel_answers() {
     for answers in [true, false] {
         let mut two = Two::new(Arbiter::FailStop);
         two.pass(SHORT).kill(0).pass(LONG);
         assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
-        two.kill(1); // and the first one, which was stopped, goes on
+        two.kill(1); // the first node, whose agent was stopped, goes on
         let pass = |two: &mut Two, time| {
             let end = two.now + time;
             let mut was_asked = false;
@@ -1170,7 +1171,7 @@ fn a_primary_in_doubt_waits_for_its_peers_agent_while_that_kernel_answers() {
     }
 }
 
-/// A witness remembers who has spoken, and a fence leaves nobody who could have.
+/// A witness remembers which node has spoken. A fence leaves no other node that could have spoken.
 #[test]
 fn an_arbiter_leaves_no_doubt() {
     for arbiter in [Arbiter::Witness, Arbiter::Fence] {
@@ -1182,7 +1183,7 @@ fn an_arbiter_leaves_no_doubt() {
     }
 }
 
-/// The agent before it died between the gate and that.
+/// The earlier agent died after closing the gate, but before ending the connections.
 #[test]
 fn who_finds_its_gate_mute_ends_what_is_behind_it() {
     let mut config = fixture::config(true);
@@ -1190,7 +1191,7 @@ fn who_finds_its_gate_mute_ends_what_is_behind_it() {
     assert_eq!(gates(&mut Node::new(config, Instant::ZERO)), ["end"]);
 }
 
-/// The agent before it died, too, before the other node had answered it. That one had been here a moment ago.
+/// The earlier agent, itself in doubt, died before the other node had answered it. It was there until a moment ago.
 #[test]
 fn a_doubt_outlives_the_agent_that_had_it() {
     for (gate, role) in [(Gate::Mute, Role::Primary), (Gate::Wire, Role::Backup)] {
@@ -1215,7 +1216,7 @@ fn a_doubt_outlives_the_agent_that_had_it() {
     }
 }
 
-/// The primary goes on alone on that word, whatever the wire had taken over.
+/// The primary goes on alone on the wire's word, whatever the wire has taken over.
 #[test]
 fn a_wire_is_silent_before_it_says_that_it_leaves() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness] {
@@ -1233,7 +1234,7 @@ fn a_wire_is_silent_before_it_says_that_it_leaves() {
             wanted.iter().position(says).expect("it leaves") > end,
             "{wanted:?}"
         );
-        // What the primary answers gives the right back to nobody.
+        // The primary's answer does not give the right back.
         two.nodes[0].handle_timeout(now + BEAT);
         while let Some(action) = two.nodes[0].poll_action() {
             if let Action::Send(heartbeat) = action {
@@ -1244,7 +1245,7 @@ fn a_wire_is_silent_before_it_says_that_it_leaves() {
     }
 }
 
-/// Its primary may have gone on alone since.
+/// The primary may have gone on alone since.
 #[test]
 fn a_wires_new_agent_answers_for_nobody_before_its_primary_has_answered() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
@@ -1277,7 +1278,7 @@ fn a_wires_new_agent_answers_for_nobody_before_its_primary_has_answered() {
     assert!(!is_answered(&mut two), "it has said nothing for a lease");
 }
 
-/// The agent before it died before the backup knew.
+/// The earlier agent died before the backup heard of the orphans.
 #[test]
 fn orphans_that_were_found_are_told() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
@@ -1288,7 +1289,7 @@ fn orphans_that_were_found_are_told() {
             ..Found::sample(gate, 2)
         });
         let mut node = Node::new(config, Instant::ZERO);
-        node.handle_orphans(Instant::ZERO, 0, [client]); // the ring of deaths has it, too
+        node.handle_orphans(Instant::ZERO, 0, [client]); // the ring of deaths has the same orphan
         node.handle_timeout(Instant::ZERO);
         let said = std::iter::from_fn(|| node.poll_action()).filter_map(|action| match action {
             Action::Send(heartbeat) => Some(heartbeat.services[0].orphans.clients.clone()),
@@ -1304,8 +1305,8 @@ fn orphans_that_were_found_are_told() {
     }
 }
 
-/// What a node receives has a length: however many workers of however many services die at once, a heartbeat tells of a few of their
-/// connections, and of each service's some.
+/// The length of a heartbeat is bounded. Even if many workers of many services die at once, a heartbeat tells of a few orphans, and of
+/// some of each service.
 #[test]
 fn a_heartbeat_tells_of_a_few_orphans_of_all_services_together() {
     let mut config = fixture::config(true);

@@ -1,7 +1,7 @@
-//! What a node wants done next, and when it wants to be told of the time.
+//! A node's next action, and when its next timeout is due.
 //!
-//! The connections of a takeover are planned one at a time, when nothing else is to be done, and only for [`TURN_MAX`] on end: then its
-//! caller finds nothing more to do and a timeout that is due, and so looks at what has come meanwhile, a verdict or a heartbeat.
+//! The connections of a takeover are planned one at a time, when no other action waits, for at most [`TURN_MAX`] without a break. Then the
+//! node offers no further action, and a timeout is due at once. So the caller looks at new input first, such as a verdict or a heartbeat.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::state_sync::StateSync;
 use crate::table::ConnectionId;
 use crate::takeover::Takeover;
 
-/// No longer than an agent naps while there is traffic.
+/// Longest turn of planning. No longer than an agent's nap while there is traffic.
 const TURN_MAX: Duration = Duration::from_millis(4);
 
-/// From one [`handle_timeout`](Node::handle_timeout) to the next.
+/// The time from one [`handle_timeout`](Node::handle_timeout) to the next.
 #[derive(Debug)]
 pub(super) struct Turn {
     began: Instant,
-    /// It has lasted for so long.
+    /// How long the turn has lasted.
     lasted: Duration,
-    /// It was long enough, and there are connections left to be planned.
+    /// The turn has reached [`TURN_MAX`], and there are connections left to plan.
     is_over: bool,
-    /// The connection whose steps are being polled, if nobody waits for anything on it.
+    /// The connection whose steps are being polled, if no side waits for anything on it.
     unhurried: Option<(ServiceIndex, ConnectionId)>,
-    /// The action that was polled last is one of them.
+    /// The last polled action is a step of that connection.
     is_unhurried: bool,
 }
 
@@ -43,7 +43,7 @@ impl Turn {
         }
     }
 
-    /// The next one begins.
+    /// The next turn begins.
     pub(super) fn renew(&mut self, now: Instant) {
         (self.began, self.lasted, self.is_over) = (now, Duration::ZERO, false);
     }
@@ -55,8 +55,8 @@ impl Turn {
 }
 
 impl Service {
-    /// Whether it takes over all or some connections, but the right to speak has ended until the arbiter or the primary answers: the
-    /// primary may have gone on alone by now, and its application may execute what this one would.
+    /// Whether this node takes over all or some connections, but its right to speak has ended until the arbiter or the primary answers.
+    /// The primary may have gone on alone by now, and its application may execute the same requests.
     pub(super) fn is_mute(&self, now: Instant) -> bool {
         let is_over = |until: Instant| now >= until;
         let takes_over = self.role() == Role::TakingOver || self.is_busy();
@@ -64,7 +64,7 @@ impl Service {
     }
 }
 
-/// The service of which `action` is a step of taking a connection over.
+/// The service of `action`, if it is a step of taking over a connection.
 const fn step_of(action: &Action) -> Option<ServiceIndex> {
     match *action {
         Action::Drain { service }
@@ -77,7 +77,7 @@ const fn step_of(action: &Action) -> Option<ServiceIndex> {
 }
 
 impl Node {
-    /// What is to be done next.
+    /// The next action to carry out.
     pub fn poll_action(&mut self) -> Option<Action> {
         while self.actions.is_empty() && self.plan_next() {}
         let action = self.next_action();
@@ -107,7 +107,7 @@ impl Node {
         action
     }
 
-    /// The first that need not wait: the steps of a takeover do while the node has no right to speak.
+    /// The first action that need not wait. The steps of a takeover wait while the node has no right to speak.
     fn next_action(&mut self) -> Option<Action> {
         let now = self.turn.began + self.turn.lasted;
         let waits = |service: ServiceIndex| self.must_wait(now, service);
@@ -116,13 +116,14 @@ impl Node {
         self.actions.remove(next)
     }
 
-    /// Whether the steps of a service's takeover wait: it has no right to speak, or the agent was away and must hear the peer first.
+    /// Whether the steps of a service's takeover must wait: this node has no right to speak, or the agent was away and must hear the peer
+    /// first.
     fn must_wait(&self, now: Instant, service: ServiceIndex) -> bool {
         let must = self.is_absent(now) || self.services[usize::from(service)].is_mute(now);
         must && !self.broken.decides_mute
     }
 
-    /// The steps of a service's takeover that were planned and not polled.
+    /// Removes and returns the steps of a service's takeover that were planned and not polled.
     pub(super) fn set_aside_steps(&mut self, index: ServiceIndex) -> Vec<Action> {
         let actions = std::mem::take(&mut self.actions);
         let (steps, others): (Vec<_>, Vec<_>) = actions
@@ -132,9 +133,9 @@ impl Node {
         steps
     }
 
-    /// To be called when an action that was polled is about to be carried out. The agent may have been stopped between the two, and the
-    /// right to speak may have ended meanwhile. Then a step of a takeover waits: it is polled again when the node may go on. A connection
-    /// that cannot be restored any more, because its log has a gap since, is refused. Any other action is returned.
+    /// Call this just before carrying out a polled action. The agent may have been stopped since polling it, and the right to speak may
+    /// have ended meanwhile. In that case a takeover's step is queued again until the node may go on. If the log of a connection has a gap
+    /// since, so that it cannot be restored, the connection is refused. Any other action is returned.
     pub fn admit(&mut self, now: Instant, action: Action) -> Option<Action> {
         let Some(service) = step_of(&action) else {
             return Some(action);
@@ -153,13 +154,13 @@ impl Node {
         Some(action)
     }
 
-    /// Whether the action that was polled last can wait for others that need the CPU: it is a step of taking over a connection on which
-    /// nobody waits for anything.
+    /// Whether the last polled action can wait for other work that needs the CPU. It can if it is a step of taking over a connection on
+    /// which no side waits for anything.
     pub fn is_unhurried(&self) -> bool {
         self.turn.is_unhurried
     }
 
-    /// Whether a client waits to be taken over: what can wait should.
+    /// Whether a connection on which a side waits is still to be taken over. Work that can wait should wait then.
     pub fn is_in_a_hurry(&self) -> bool {
         let mut takeovers = self
             .services
@@ -168,8 +169,8 @@ impl Node {
         takeovers.any(Takeover::is_in_a_hurry)
     }
 
-    /// Plans the steps of the next connection that is taken over, unless it has ended: of all services first those on which someone
-    /// waits. False if there is none now.
+    /// Plans the steps of the next connection to take over, unless it has ended. Connections of any service on which a side waits come
+    /// first. False if there is none now.
     fn plan_next(&mut self) -> bool {
         if self.turn.lasted >= TURN_MAX {
             let mut takeovers = self

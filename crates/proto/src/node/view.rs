@@ -1,4 +1,4 @@
-//! What people want to know of a node: who does what, since when, and why not more.
+//! A node's state for the operator: its roles, since when it has them, and why a service is simplex.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ pub enum Simplex {
     Contradiction,
     /// The peer has not been heard of since the start.
     NotHeard,
-    /// The peer is there; the roles are not agreed yet.
+    /// The peer is there, but the roles are not agreed yet.
     NotAgreed,
     /// The peer is silent.
     PeerSilent,
@@ -39,13 +39,13 @@ pub enum Simplex {
     Left,
     /// The peer serves alone, and this node is about to be its wire.
     Returning,
-    /// Both nodes do their part, but on the one that would go on the application does not serve.
+    /// Both nodes do their part, but the backup's application does not serve.
     Server(Server),
     /// Both nodes do their part, but a path is broken.
     Path(PathFault),
 }
 
-/// What is broken on a service's path.
+/// A fault of a service's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PathFault {
     /// The service's interface on this node has no carrier.
@@ -56,18 +56,18 @@ pub enum PathFault {
     Own,
     /// The peer does not reach outside hosts.
     Peer,
-    /// Neither does.
+    /// Neither node reaches outside hosts.
     Both,
 }
 
 /// A service's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathView {
-    /// What is broken; nothing if all works.
+    /// The fault. `None` if all works.
     pub fault: Option<PathFault>,
     /// This node's side.
     pub own: PathWord,
-    /// The peer's side, as it said last.
+    /// The peer's side, as the peer last reported it.
     pub peer: PathWord,
     /// Whether the cable of the service's interface carries a signal.
     pub has_carrier: bool,
@@ -90,7 +90,7 @@ impl std::fmt::Display for PathFault {
 /// Why an operator's order is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// There is nobody to go on.
+    /// The peer could not go on.
     Simplex(Simplex),
     /// Connections are being taken over at this moment.
     Busy,
@@ -135,12 +135,12 @@ impl Node {
         self.service(service).reports.last()
     }
 
-    /// All of them together.
+    /// Sums over all takeovers of a service.
     pub fn takeover_sums(&self, service: ServiceIndex) -> TakeoverSums {
         self.service(service).reports.sums()
     }
 
-    /// Whether the peer is heard of in time.
+    /// Whether the peer is heard and not overdue.
     pub fn peer_is_alive(&self, now: Instant) -> bool {
         self.detector.is_alive(now)
     }
@@ -156,27 +156,27 @@ impl Node {
         (service.role(), service.standing.epoch())
     }
 
-    /// The last roles of a service on this node, the present one last; none if it has kept that of the agent before.
+    /// The last roles of a service on this node, the present one last. Empty if the service has kept the earlier agent's role.
     pub fn roles(&self, service: ServiceIndex) -> impl Iterator<Item = &RoleSince> {
         self.service(service).roles.iter()
     }
 
-    /// What the peer said last about a service.
+    /// The peer's last word about a service.
     pub fn peer_beat(&self, service: ServiceIndex) -> Option<&ServiceBeat> {
         self.service(service).peer.as_ref()
     }
 
-    /// Whether the state of the replica's server on this node is the primary's, if the operator has said how to make it so.
+    /// How far the primary's state is copied to the replica's server on this node. `None` if the operator has not configured a copy.
     pub fn state_sync(&self, service: ServiceIndex) -> Option<&StateSync> {
         self.service(service).sync.as_ref()
     }
 
-    /// How the application on this node is.
+    /// The state of the application on this node.
     pub fn server(&self, service: ServiceIndex) -> Server {
         self.service(service).server
     }
 
-    /// Whether it is being decided who speaks, or for which connections: what an agent that ends now would leave half done.
+    /// Whether a change of role, a takeover or an adoption of orphans is under way, which an agent that ends now would leave half done.
     pub fn is_deciding(&self) -> bool {
         self.services.iter().any(|service| {
             let is_turning = match service.role() {
@@ -188,7 +188,7 @@ impl Node {
         })
     }
 
-    /// Why not both nodes do their part for a service; nothing if they do.
+    /// Why a service is simplex. `None` if both nodes do their part.
     pub fn simplex(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
         let service = self.service(index);
         if service.failure.why().is_some() {
@@ -224,7 +224,7 @@ impl Node {
         }
     }
 
-    /// How a service's path is.
+    /// The state of a service's path.
     pub fn path(&self, now: Instant, index: ServiceIndex) -> PathView {
         let path = &self.service(index).path;
         let (own, peer) = (path.word(now), path.peer());
@@ -244,7 +244,7 @@ impl Node {
         }
     }
 
-    /// Why a service cannot change hands.
+    /// Why the nodes cannot swap roles for a service. `None` if they can.
     pub(super) fn cannot_hand_over(&self, now: Instant, index: ServiceIndex) -> Option<Refusal> {
         let service = self.service(index);
         if let Some(why) = self.simplex(now, index) {
@@ -253,12 +253,12 @@ impl Node {
         service.is_busy().then_some(Refusal::Busy)
     }
 
-    /// What failed in this node's network for a service, and is not made good yet.
+    /// The step that failed in this node's network for a service, and has not been made good yet.
     pub fn failure(&self, index: ServiceIndex) -> Option<&str> {
         self.service(index).failure.why()
     }
 
-    /// Why nobody would serve if this node had no part in a service any more; nothing if the peer would.
+    /// Why neither node would serve if this node gave up its part in a service. `None` if the peer would serve, or if this node does not.
     pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<Refusal> {
         let serves = self.service(index).role().may_speak();
         self.cannot_hand_over(now, index).filter(|_| serves)
@@ -269,8 +269,8 @@ impl Node {
         self.simplex(now, service).is_none()
     }
 
-    /// When this node, being a service's primary, may claim the VIP if the wire says nothing more: when the wire is overdue and
-    /// its lease has run out. Nothing if the VIP is not this node's to claim, or claimed already.
+    /// When this node, as a service's primary, may claim the VIP if the wire stays silent: when the wire is overdue and its lease
+    /// has run out. `None` if this node may not claim the VIP, or has begun to claim it already.
     pub fn may_claim_at(&self, index: ServiceIndex) -> Option<Instant> {
         let service = self.service(index);
         match service.role() {
@@ -289,20 +289,21 @@ impl Node {
         }
     }
 
-    /// When this node's right to speak for a service ends, unless its peer or the arbiter prolongs it: a wire's, which speaks for what it
-    /// takes over, by its lease; a survivor's that the arbiter has not confirmed yet. Nothing if it has none, or one without an end.
+    /// When this node's right to speak for a service ends, unless its peer or the arbiter prolongs it. A wire's right to speak for what it
+    /// takes over ends with its lease. A survivor's right ends if the arbiter has not confirmed it yet. `None` if the node has no right, or
+    /// one without an end.
     pub fn right_ends_at(&self, index: ServiceIndex) -> Option<Instant> {
         self.service(index).standing.until()
     }
 
-    /// Whether this node, being a service's wire, knows of every connection, protected or not; a node that is no wire shows none.
+    /// Whether this node, as a service's wire, knows every connection, protected or not. Always true on a node that is not the wire.
     pub fn knows_all(&self, index: ServiceIndex) -> bool {
         let service = self.service(index);
         service.role() != Role::Backup || service.table.is_census_complete()
     }
 
-    /// Clients of a service whose connections this node, being its wire, passes on without knowing their beginning, and why they
-    /// are not protected.
+    /// Clients of a service whose connections this node, as the wire, passes on without knowing their beginning, and why they are
+    /// not protected.
     pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = (SocketAddr, Cause)> {
         let service = self.service(index);
         let is_wire = service.role() == Role::Backup;

@@ -1,10 +1,10 @@
-//! TCP's options, as a receiver reads them and a sender writes them.
+//! TCP options, as a receiver reads them and a sender writes them.
 
 use etherparse::TcpOptionElement;
 
 use crate::Seq;
 
-/// Kinds of options (IANA, TCP Parameters).
+/// Option kinds (IANA, TCP Parameters).
 const NO_OPERATION: u8 = 1;
 const END: u8 = 0;
 const MAXIMUM_SEGMENT_SIZE: u8 = 2;
@@ -38,16 +38,16 @@ pub struct Options {
     pub timestamps: Option<Timestamps>,
     /// Selective acknowledgement blocks `[left, right)`.
     pub sack: [Option<(Seq, Seq)>; 4],
-    /// Anything of Multipath TCP (RFC 8684). It is read only, never written.
+    /// Any option of Multipath TCP (RFC 8684). Read only, never written.
     pub multipath: bool,
-    /// A signature of the segment: TCP MD5 (RFC 2385) or TCP-AO (RFC 5925). It is read only, never written.
+    /// A signature of the segment: TCP MD5 (RFC 2385) or TCP-AO (RFC 5925). Read only, never written.
     pub signature: bool,
 }
 
 impl Options {
-    /// Reads the options of a header as Linux does (`tcp_parse_options`). An option that is unknown, or whose length is not the one
-    /// of its kind, is skipped by its length (RFC 9293 MUST-6). A length that cannot be right ends the list; the options before it
-    /// count. Of several options of one kind the last counts.
+    /// Reads the options of a header as Linux does (`tcp_parse_options`). An unknown option, or one with the wrong length for its
+    /// kind, is skipped by its length (RFC 9293 MUST-6). An impossible length ends the list; the options before it
+    /// count. If a kind occurs several times, the last one counts.
     pub(super) fn parse(mut list: &[u8]) -> Self {
         let mut options = Self::default();
         loop {
@@ -99,7 +99,7 @@ impl Options {
         }
         if let Some(Timestamps { value, echo }) = self.timestamps {
             if elements.is_empty() {
-                // The layout that receivers have a fast path for (RFC 7323 appendix A).
+                // The layout for which receivers have a fast path (RFC 7323 appendix A).
                 elements.extend([TcpOptionElement::Noop, TcpOptionElement::Noop]);
             }
             elements.push(TcpOptionElement::Timestamp(value, echo));

@@ -1,13 +1,13 @@
-//! Keeps a path that flickers from moving a service to and fro: after a loss it must work for a while without a break, and longer if it
-//! is lost again soon after that (RFC 2439's purpose, with a timer that doubles instead of a figure of merit).
+//! Keeps a flickering path from moving a service back and forth. After a loss, the path must work for a while without a break, and
+//! twice as long if it is lost again soon (RFC 2439's purpose, with a timer that doubles instead of a figure of merit).
 
 use std::time::Duration;
 
 use crate::Instant;
 
-/// Time that a path must work after a single loss.
+/// Time that a path must work after a single loss before it is trusted again.
 const HOLD: Duration = Duration::from_secs(1);
-/// The longest such time.
+/// Upper bound of that time after repeated losses.
 const HOLD_MAX: Duration = Duration::from_secs(32);
 /// Time without a loss after which a loss counts as single again.
 const CALM: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ pub(super) struct Damping {
 }
 
 impl Damping {
-    /// The path works now, or does not; `is_known`: there was time to find out. A path that has never worked is no loss.
+    /// Notes whether the path works now. `is_known`: there was time to find out. A path that has never worked does not count as lost.
     pub(super) fn on_look(&mut self, now: Instant, is_good: bool, is_known: bool) {
         if is_good && (self.is_bad || !self.was_good) {
             (self.is_bad, self.was_good, self.good_since) = (false, true, Some(now));

@@ -1,4 +1,4 @@
-//! The table, and what evidence makes of it.
+//! Tests of the decision table, and of the path's evidence.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-/// All sides of this node and the peer.
+/// All pairs of this node's side and the peer's side.
 fn sides() -> impl Iterator<Item = (Outside, Outside)> {
     let own = Outside::ALL.into_iter();
     own.flat_map(|own| Outside::ALL.map(|peer| (own, peer)))
@@ -115,7 +115,7 @@ fn nobody_goes_on_who_is_known_not_to_be_reached() {
     }
 }
 
-/// A path whose nodes meet, proved at 0; heartbeats come every 20 ms over another link.
+/// A path whose nodes meet, proved at time 0. Heartbeats come every 20 ms over another link.
 fn path() -> Path {
     let mut path = Path::new(CONFIG, true, at(0));
     path.set_link(true);
@@ -131,7 +131,7 @@ fn path() -> Path {
     path
 }
 
-/// Lets a path run, with a heartbeat over another link every 20 ms; returns when it asked.
+/// Lets a path run, with a heartbeat over another link every 20 ms. Returns when it asked.
 fn run(path: &mut Path, millis: std::ops::Range<u64>) -> Vec<u64> {
     let mut asked = Vec::new();
     for now in millis.step_by(10) {
@@ -177,7 +177,7 @@ fn a_node_that_did_not_look_blames_nobody() {
     let mut path = path();
     run(&mut path, 10..40);
     for _ in 0..10 {
-        path.on_heartbeat(); // they waited in the socket
+        path.on_heartbeat(); // these heartbeats waited in the socket
     }
     path.on_timeout(at(500), false);
     assert!(path.meets(at(500)));
@@ -204,7 +204,7 @@ fn answers_to_questions_of_before_a_doubt_prove_nothing() {
     assert_eq!(path.outside(at(101)), Outside::Doubted);
     path.on_answer(at(102), at(100));
     assert_eq!(path.outside(at(102)), Outside::Reached);
-    path.on_answer(at(340), at(98)); // late: the proof is not younger for it
+    path.on_answer(at(340), at(98)); // a late answer does not make the proof younger
     path.on_timeout(at(352), false);
     assert_eq!(path.outside(at(352)), Outside::Doubted);
 }
@@ -295,7 +295,7 @@ fn trouble_upon_trouble_does_not_prolong_a_doubt_for_ever() {
     assert!(lost.is_some_and(|lost| lost <= 1_000), "{lost:?}");
 }
 
-/// What both nodes miss while they reach each other is a host, not a path.
+/// If both nodes miss the hosts while they reach each other, the hosts are gone, and not a path.
 #[test]
 fn hosts_that_are_gone_for_both_do_not_make_a_node_unreached() {
     for meet in [true, false] {

@@ -1,4 +1,4 @@
-//! A node gives up its part in a service: the operator wants that, its path is broken, or a step failed.
+//! A node gives up its part in a service, because the operator wants it, the node's path is broken, or a step failed.
 
 use super::{Change, DRIFT, Standing, Word};
 use crate::Instant;
@@ -6,7 +6,7 @@ use crate::path::Fitness;
 use crate::role::{Event, Role};
 
 impl Standing {
-    /// Whether this node gives up its part: the operator wants that, or it cannot play it.
+    /// Whether this node gives up its part: the operator wants it, or the node cannot do its part.
     pub const fn leaves(&self) -> bool {
         self.leaves || self.has_failed
     }
@@ -21,7 +21,7 @@ impl Standing {
         }
     }
 
-    /// What this node's path allows it to begin, and whether clients reach it.
+    /// Sets what this node's path allows it to begin, and whether clients reach it.
     pub fn set_path(&mut self, now: Instant, fitness: Fitness, is_reached: bool) -> Option<Change> {
         (self.fitness, self.is_reached) = (fitness, is_reached);
         match self.role {
@@ -30,19 +30,20 @@ impl Standing {
         }
     }
 
-    /// This node is to have no part in the service, or to have one again: the operator wants it, or its path is broken.
+    /// This node is to give up its part in the service, or to take it again: by the operator's order, or because its path broke or works
+    /// again.
     pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
         let left = self.leaves();
         self.leaves = leaves;
         self.on_leaving(now, left)
     }
 
-    /// It gives up its part, or has one again; before that it had given it up (`left`) or not. A backup that has one again is in doubt:
-    /// the primary may have gone on alone on its word (`node::doubt`).
+    /// Carries out a change of [`leaves`](Self::leaves); `left` is its value before. A backup that takes its part again is in doubt: the
+    /// primary may have gone on alone on its word (`node::doubt`).
     fn on_leaving(&mut self, now: Instant, left: bool) -> Option<Change> {
         let leaves = self.leaves();
         if leaves && self.role == Role::Backup {
-            self.lease_until = None; // what it speaks for ends here, and the primary need not wait
+            self.lease_until = None; // it stops speaking now, so the primary need not wait
         }
         if left && !leaves && self.role == Role::Backup {
             self.keep_promise(now);
@@ -54,13 +55,14 @@ impl Standing {
         }
     }
 
-    /// The primary may speak alone for a lease since this backup last said that it leaves.
+    /// Notes that the primary may speak alone for one lease from now: this backup has just stopped saying that it leaves, or an earlier
+    /// agent may have said so until now.
     pub(super) fn keep_promise(&mut self, now: Instant) {
         self.promised_until = now + self.config.lease + self.config.lease / DRIFT;
     }
 
-    /// The peer's word is a promise that it does not speak, nor ask for the right to: it is mute, or it is the wire and leaves. Such a word
-    /// stands in for the arbiter for as long as a lease.
+    /// Extends the lease if the peer's word is a promise. A mute peer, or a wire that leaves, promises not to speak and not to ask for the
+    /// right to. Such a word stands in for the arbiter for one lease.
     pub(super) fn hear_promise(&mut self, word: &Word) {
         let is_mute = matches!(word.role, Role::Standby | Role::Returning);
         let is_promise = match self.role {
@@ -75,18 +77,19 @@ impl Standing {
         }
     }
 
-    /// A step that the role needs failed on this node, or was made good. Until then this node gives up its part, as one that leaves does.
+    /// A step that the role needs failed on this node, or was made good. While it is failed, this node gives up its part like a node that
+    /// leaves.
     pub fn set_failed(&mut self, now: Instant, has_failed: bool) -> Option<Change> {
         let left = self.leaves();
         self.has_failed = has_failed;
         if !has_failed && self.role == Role::Backup && left && !self.leaves() {
-            return self.change(now, Event::Withdrawn, 0); // packets may have passed its log meanwhile
+            return self.change(now, Event::Withdrawn, 0); // packets may have bypassed its log meanwhile
         }
         let change = has_failed.then(|| self.change(now, Event::Failed, 0)).flatten();
         change.or_else(|| self.on_leaving(now, left))
     }
 
-    /// Whether a step that its role needed failed, and was not made good.
+    /// Whether a step that the role needs has failed and has not been made good.
     pub const fn has_failed(&self) -> bool {
         self.has_failed
     }

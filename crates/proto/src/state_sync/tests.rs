@@ -8,7 +8,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-/// A wire whose hook prepares since 0.
+/// A wire whose hook has been preparing since time 0.
 struct Scene {
     sync: StateSync,
     actions: VecDeque<Action>,
@@ -35,7 +35,7 @@ impl Scene {
         self.sync.on_ended(at(millis), 0, outcome, &mut self.actions)
     }
 
-    /// What is wanted, in short.
+    /// The queued actions, abbreviated.
     fn wants(&mut self) -> String {
         let mut said = Vec::new();
         for action in std::mem::take(&mut self.actions) {
@@ -97,7 +97,7 @@ fn the_whole_matrix() {
     ");
 }
 
-/// Whatever happens, input is held only while the hook finishes or is about to, and it is let go before anything else.
+/// Input is held only while the hook finishes or is about to. After any event that ends this, input is released before any other action.
 #[test]
 fn input_is_held_for_nothing_else() {
     for state in State::ALL {
@@ -130,7 +130,7 @@ fn the_rest_is_copied_while_input_is_held() {
     );
 }
 
-/// Also if it was done in time and only told too late: nobody knows what passed between.
+/// This holds even if the hook finished in time and only reported too late: input may have passed in between.
 #[test]
 fn what_is_finished_too_late_does_not_count() {
     for is_told in [false, true] {

@@ -1,18 +1,18 @@
-//! The memory of a log: chunks of one size, one behind the other.
+//! The memory of a log: consecutive chunks of one size.
 
 use std::collections::VecDeque;
 
 use super::at_index;
 use crate::Offset;
 
-/// Bytes of one.
+/// Size of a chunk, in bytes.
 pub(super) const CHUNK: usize = 32 * 1024;
 /// Chunks kept for reuse while a log is in use.
 const SPARE_MAX: usize = 32;
-/// A chunk so small is kept for reuse when a log is empty: small messages come again and again.
+/// Largest size, in bytes, of a chunk that an empty log keeps for reuse: small messages come again and again.
 const SMALL: usize = 2048;
 
-/// Bytes by their offsets. Which of them were written is for the log to know.
+/// Bytes by their offsets. The log knows which of them were written.
 #[derive(Debug)]
 pub(super) struct Chunks {
     /// Chunk `i` holds the bytes from `origin + i * CHUNK` on. The first one grows as it is filled, up to that size.
@@ -20,12 +20,12 @@ pub(super) struct Chunks {
     origin: Offset,
     /// Memory of the chunks, in bytes.
     memory: usize,
-    /// Chunks that were given up last: their memory is still in the caches.
+    /// The chunks that were freed last: their memory is still in the caches.
     spare: Vec<Vec<u8>>,
 }
 
 impl Chunks {
-    /// None yet; the first will begin at `origin`.
+    /// No chunks. The first one will begin at `origin`.
     pub fn new(origin: Offset) -> Self {
         Self {
             chunks: VecDeque::new(),
@@ -35,7 +35,7 @@ impl Chunks {
         }
     }
 
-    /// Memory held, in bytes; not counted is what waits to be used again.
+    /// Memory held, in bytes. Chunks that wait for reuse do not count.
     pub fn memory(&self) -> usize {
         self.memory
     }
@@ -44,27 +44,27 @@ impl Chunks {
         self.chunks.is_empty()
     }
 
-    /// Where the first one begins.
+    /// Where the first chunk begins.
     pub fn origin(&self) -> Offset {
         self.origin
     }
 
-    /// Where it ends.
+    /// Where the first chunk ends.
     pub fn first_end(&self) -> Offset {
         self.origin + CHUNK as u64
     }
 
-    /// Its bytes from `start` on.
+    /// The first chunk's bytes from `start` on.
     pub fn first_from(&self, start: Offset) -> &[u8] {
         &self.chunks[0][at_index(start.since(self.origin))..]
     }
 
-    /// There is none: the first will begin at `origin`.
+    /// Sets where the first chunk will begin. There must be none yet.
     pub fn begin_at(&mut self, origin: Offset) {
         self.origin = origin;
     }
 
-    /// The first one is not needed any more.
+    /// Drops the first chunk.
     pub fn drop_first(&mut self) {
         let Some(mut chunk) = self.chunks.pop_front() else {
             return;
@@ -77,14 +77,14 @@ impl Chunks {
         }
     }
 
-    /// Those that lie before `base` are not needed any more.
+    /// Drops the chunks that lie before `base`.
     pub fn release(&mut self, base: Offset) {
         while !self.is_empty() && self.first_end() <= base {
             self.drop_first();
         }
     }
 
-    /// Nothing is kept any more: what comes next begins a chunk, at `origin`.
+    /// Drops all chunks. The next one begins at `origin`.
     pub fn clear(&mut self, origin: Offset) {
         self.origin = origin;
         self.memory = 0;
@@ -112,7 +112,7 @@ impl Chunks {
         })
     }
 
-    /// Whether these stand at `at`.
+    /// Whether `bytes` stand at `at`.
     pub fn equals(&self, at: Offset, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         self.pieces(at, bytes.len() as u64).all(|piece| {
@@ -127,7 +127,7 @@ impl Chunks {
         (distance / CHUNK, distance % CHUNK)
     }
 
-    /// Writes them at `at`.
+    /// Writes `bytes` at `at`.
     pub fn write(&mut self, mut at: Offset, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (index, start) = self.locate(at);

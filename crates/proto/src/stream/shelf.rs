@@ -1,21 +1,21 @@
-//! Bytes that are somewhere else until they are needed.
+//! Bytes that stay outside the log until they are needed.
 
 use std::ops::Range;
 
 use crate::Offset;
 
-/// Where bytes that a log was given can be read again, until the log was told to [`keep`](super::StreamLog::keep) what it needs.
+/// Holds bytes that a log was given, until the log was told to [`keep`](super::StreamLog::keep) what it needs of them.
 pub trait Shelf {
     /// `len` bytes from `place` on.
     fn bytes(&self, place: u64, len: usize) -> &[u8];
 }
 
-/// Where some bytes lie.
+/// The place of some bytes on a shelf.
 #[derive(Clone, Copy)]
 pub struct OnShelf<'a> {
-    /// On this shelf.
+    /// The shelf.
     pub shelf: &'a dyn Shelf,
-    /// From here on.
+    /// Where the bytes begin.
     pub place: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a service's operator wants of its connections.
+//! A service's configuration of its connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,29 +7,29 @@ use crate::connection::AtLimit;
 use crate::follower::{Opaque, Policy};
 use crate::restart::http::Rules;
 
-/// What a table keeps and how much of it.
+/// What a table keeps, and its bounds.
 #[derive(Clone, Debug)]
 pub struct TableConfig {
     /// The VIP and port.
     pub vip: SocketAddr,
     /// The restart policy.
     pub policy: Policy,
-    /// Policy `http`: how unanswered requests are dealt with.
+    /// Policy `http`: how unanswered requests are treated.
     pub rules: Rules,
-    /// Policy `http`: how a connection is followed that is not HTTP/1; `None`: it is unprotected.
+    /// Policy `http`: how a connection that is not HTTP/1 is followed. If `None`, it is unprotected.
     pub opaque: Option<Arc<Opaque>>,
     /// Log bytes that one connection may hold.
     pub connection_bytes_max: u64,
     /// Log bytes that all connections may hold together.
     pub bytes_max: u64,
-    /// What becomes of a connection whose log is full.
+    /// What happens to a connection whose log is full.
     pub at_limit: AtLimit,
-    /// Seed of the hash tables: clients choose their addresses.
+    /// Seed of the hash tables, because clients choose their addresses.
     pub hash_seed: usize,
 }
 
 impl TableConfig {
-    /// What tests begin with: policy `http` at 10.0.0.100:80, and room for all they say.
+    /// The configuration that tests begin with: policy `http` at 10.0.0.100:80, with room for everything they send.
     #[cfg(test)]
     pub(crate) fn sample() -> Self {
         Self {
@@ -44,7 +44,7 @@ impl TableConfig {
         }
     }
 
-    /// Whether replicas follow connections, or may.
+    /// Whether replicas follow connections, now or perhaps later.
     pub fn has_replicas(&self) -> bool {
         self.policy == Policy::Replica || self.opaque.is_some()
     }

@@ -1,4 +1,4 @@
-//! What all logs of a table may cost together, and what is done about clients whose logs grow.
+//! The bound on all logs of a table together, and the changes to the windows of clients whose logs grow.
 
 use std::net::SocketAddr;
 
@@ -9,19 +9,20 @@ use crate::spill::Full;
 use crate::stream::Shelf;
 
 impl Table {
-    /// The shelf will be cleared: copies from it what is still needed.
+    /// Copies the bytes that are still needed from the shelf, before it is cleared.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         for id in std::mem::take(&mut self.shelved) {
             self.change(id, |connection| connection.keep(shelf));
         }
     }
 
-    /// Changes a connection, which may take other memory afterwards: but not more if all together have too much, and nobody can give back.
+    /// Changes a connection, and then accounts for its memory. If the logs are over their bound and nothing can be given back,
+    /// the connection may not grow.
     pub fn change(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
         self.change_at(id, None, change);
     }
 
-    /// The same by a packet of `now`, if it is one. `None`: there is no such connection.
+    /// As [`change`](Self::change), for a packet logged at `now`, if there is one. `None` if there is no such connection.
     pub(super) fn change_at<R>(
         &mut self,
         id: ConnectionId,
@@ -44,7 +45,7 @@ impl Table {
         Some(result)
     }
 
-    /// The next thing that is to be done about a client's window.
+    /// The next change to a client's window.
     pub(crate) fn poll_word(&mut self) -> Option<(SocketAddr, Word)> {
         self.words.pop_front()
     }

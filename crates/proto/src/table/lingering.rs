@@ -1,5 +1,6 @@
-//! Connections that are over, while their replicas have not been given everything yet, or have not answered it. Their clients have seen the
-//! answers, so the replicas' server must know what was asked, also if the whole connection was read from the log at once.
+//! Connections that have ended, but whose replicas have not been given all input yet, or have not answered it. Their clients have
+//! seen the answers, so the replicas' server must learn what was asked, even if the whole connection was read from the log at
+//! once.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -8,25 +9,25 @@ use super::{ConnectionId, Table};
 use crate::Instant;
 use crate::connection::Connection;
 
-/// So long a replica may take: a server that does not serve is not waited for.
+/// How long an ended connection waits for its replica. A server that does not serve is not waited for.
 const LINGER_MAX: Duration = Duration::from_secs(10);
-/// Their logs together may hold this part of what all logs may. The open connections share the rest.
+/// The lingering logs together may hold this fraction (1/SHARE) of the table's bound. The open connections share the rest.
 const SHARE: u64 = 4;
 
-/// Those of one table.
+/// The lingering connections of one table.
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
     by_id: HashMap<ConnectionId, Box<Connection>>,
-    /// By the time of their ends; some have gone since.
+    /// In order of their ends. Some of these connections have left meanwhile.
     order: VecDeque<(Instant, ConnectionId)>,
     memory: u64,
     left: Vec<ConnectionId>,
-    /// Bytes that replicas did not get, since the caller asked last.
+    /// Bytes that replicas did not get since the last call of [`Table::expire_lingering`].
     missed: u64,
 }
 
 impl Lingering {
-    /// Bytes of memory that they hold.
+    /// Memory held by these connections, in bytes.
     pub(super) const fn memory(&self) -> u64 {
         self.memory
     }
@@ -45,7 +46,7 @@ impl Lingering {
 }
 
 impl Table {
-    /// Takes a connection out of the table that is over, and keeps it aside for as long as its replica is behind.
+    /// Takes an ended connection out of the table, and keeps it here while its replica is behind.
     pub(super) fn let_go(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.remove(id) else { return };
         if !connection.is_owed_to_replica() {
@@ -58,22 +59,22 @@ impl Table {
         self.lingering.order.push_back((now, id));
     }
 
-    /// A connection that has a replica: an open one, or one that lingers.
+    /// A connection that has a replica: open or lingering.
     pub fn followed(&self, id: ConnectionId) -> Option<&Connection> {
         self.slots.get(id).or_else(|| self.lingering.get(id))
     }
 
-    /// The same, to be changed without its memory.
+    /// A connection that has a replica, for changes that do not affect its memory.
     pub(crate) fn followed_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.slots.get_mut(id).or_else(|| self.lingering.get_mut(id))
     }
 
-    /// Whether a connection that is over waits for its replica.
+    /// Whether this ended connection waits for its replica.
     pub fn lingers(&self, id: ConnectionId) -> bool {
         self.lingering.get(id).is_some()
     }
 
-    /// What changes one that lingers: its memory, and perhaps nothing is left to be waited for.
+    /// Changes a lingering connection, accounts for its memory, and forgets the connection if its replica has caught up.
     pub(super) fn change_lingering<R>(
         &mut self,
         id: ConnectionId,
@@ -91,7 +92,7 @@ impl Table {
         Some(result)
     }
 
-    /// Time has passed: who waited for too long, or holds too much, is waited for no more. Returns bytes that their replicas did not get.
+    /// Forgets connections that have lingered too long or hold too much. Returns the bytes that their replicas did not get.
     pub fn expire_lingering(&mut self, now: Instant) -> u64 {
         self.bound_lingering();
         while let Some(&(since, id)) = self.lingering.order.front()
@@ -102,7 +103,7 @@ impl Table {
         std::mem::take(&mut self.lingering.missed)
     }
 
-    /// Forgets the oldest lingering connections until the others hold no more than their part.
+    /// Forgets the oldest lingering connections until the others fit their share.
     pub(super) fn bound_lingering(&mut self) {
         while self.lingering.memory > self.config.bytes_max / SHARE && !self.lingering.order.is_empty() {
             self.miss_oldest();
@@ -125,7 +126,7 @@ impl Table {
         }
     }
 
-    /// Those whose replicas are not needed any more, since this was asked last.
+    /// The connections whose replicas are no longer needed, since the last call.
     pub(crate) fn take_left(&mut self) -> Vec<ConnectionId> {
         std::mem::take(&mut self.lingering.left)
     }

@@ -1,4 +1,4 @@
-//! What is said for connections that have no socket to say it: SYN-ACKs, and RSTs.
+//! Packets that are sent for connections without a socket: SYN-ACKs and RSTs.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use crate::connection::{Connection, Opening};
 use crate::packet::{Flags, Options, Segment};
 use crate::{Instant, Seq};
 
-/// The SYN-ACK again: the client may not have got it.
+/// A copy of the SYN-ACK, because the client may not have got it.
 pub fn repeat(vip: SocketAddr, client: SocketAddr, syn: &Opening, syn_ack: &Opening) -> Segment<'static> {
     Segment {
         source: vip,
@@ -26,14 +26,14 @@ pub fn repeat(vip: SocketAddr, client: SocketAddr, syn: &Opening, syn_ack: &Open
 /// A connection that leaves the table for the relay.
 #[derive(Debug)]
 pub struct HandedOver {
-    /// With its logs.
+    /// The connection, with its logs.
     pub connection: Box<Connection>,
-    /// The SYN-ACK, if the client was not heard since; the restored socket does not know of it. The node repeats it, and whoever
-    /// relays the connection keeps it for the node of the next agent ([`handle_unheard`](crate::node::Node::handle_unheard)).
+    /// The SYN-ACK, if the client was not heard since it was sent. The restored socket does not know of it, so the node repeats it.
+    /// The keeper keeps it for the node of the next agent ([`handle_unheard`](crate::node::Node::handle_unheard)).
     pub syn_ack: Option<Vec<u8>>,
 }
 
-/// What is said again and again.
+/// Packets that are sent repeatedly.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats(Vec<Repeat>);
 
@@ -45,12 +45,13 @@ struct Repeat {
     left: u32,
 }
 
-/// As Linux does with a SYN-ACK: after a second, then twice as long each time, five times (`tcp_synack_retries`).
+/// Wait before the first repetition. It doubles each time, as Linux does with a SYN-ACK.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// Number of repetitions: Linux's default of `tcp_synack_retries`.
 const REPEATS: u32 = 5;
 
 impl Repeats {
-    /// Says it now, and again later.
+    /// Sends `packet` now, and again later.
     pub(crate) fn add(&mut self, now: Instant, packet: Vec<u8>, actions: &mut VecDeque<Action>) {
         actions.push_back(Action::Transmit(packet.clone()));
         self.0.push(Repeat {
@@ -61,7 +62,7 @@ impl Repeats {
         });
     }
 
-    /// Says again what is due.
+    /// Sends the packets that are due.
     pub(crate) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<Action>) {
         self.0.retain_mut(|repeat| {
             if now >= repeat.due {
@@ -74,7 +75,7 @@ impl Repeats {
         });
     }
 
-    /// Says nothing any more.
+    /// Stops repeating all packets.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -84,8 +85,8 @@ impl Repeats {
     }
 }
 
-/// A RST at the end of all that the client may have. If it has less, it answers with the number that it expects, and that
-/// is refused (RFC 5961 §3.2); a RST behind what it has, it would ignore.
+/// A RST with the number after all output that the client may have. If the client has less, it answers with the number that it
+/// expects, and that answer is refused in turn (RFC 5961 §3.2). It would ignore a RST with a number below what it has.
 pub(super) fn reset_of(connection: &Connection) -> Segment<'static> {
     let endpoint = connection.endpoint();
     Segment {

@@ -10,7 +10,7 @@ fn table() -> Table {
     Table::new(TableConfig::sample())
 }
 
-/// The client of a port; the clients' sequence numbers begin at 0, the server's at 1000.
+/// A segment from or to the client of `port`. The clients' sequence numbers begin at 0, the server's at 1000.
 fn say(table: &mut Table, port: u16, direction: Direction, flags: Flags) -> Change {
     say_with(table, port, direction, flags, b"")
 }
@@ -69,7 +69,7 @@ fn open(table: &mut Table, port: u16) -> ConnectionId {
     }
 }
 
-/// What the log does not keep, the client has all the same.
+/// The client has output that the log does not keep.
 #[test]
 fn a_connection_whose_output_was_too_much_is_reset_where_its_client_is() {
     let config = TableConfig {
@@ -98,7 +98,7 @@ fn a_connection_whose_output_was_too_much_is_reset_where_its_client_is() {
     assert_eq!(reset.seq, Seq(20_001));
 }
 
-/// Nobody can tell which of them the other end has taken.
+/// It is unknown which copy the other end has taken.
 #[test]
 fn conflicting_copies_make_a_connection_ambiguous_and_a_takeover_resets_it() {
     let asked = (Direction::In, [b"GET /a", b"GET /a", b"GET /b"]);
@@ -127,7 +127,7 @@ fn conflicting_copies_make_a_connection_ambiguous_and_a_takeover_resets_it() {
     }
 }
 
-/// The client's `payload` at `seq`; the server's number 1 is its next byte's.
+/// The client's `payload` at `seq`. It acknowledges the server's SYN (number 1000) and no further byte.
 fn say_of_client(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
     let segment = Segment {
         source: ([10, 0, 0, 1], 1).into(),
@@ -142,8 +142,8 @@ fn say_of_client(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
     table.on_packet(Instant::from_nanos(0), Direction::In, &segment, None);
 }
 
-/// Keepalive probes of some systems have a byte of anything below what was acknowledged (RFC 9293 §3.8.4). What the server has not
-/// acknowledged it may still take, so copies of that are compared.
+/// Keepalive probes of some systems carry an arbitrary byte below what was acknowledged (RFC 9293 §3.8.4). The server may still take
+/// bytes that it has not acknowledged, so copies of those are compared.
 #[test]
 fn what_was_acknowledged_is_not_compared() {
     let mut table = table();
@@ -174,7 +174,7 @@ fn what_was_acknowledged_is_not_compared() {
     assert!(!is_protected(&table));
 }
 
-/// But only of a segment that the server takes.
+/// Only urgent data in a segment that the server takes counts.
 #[test]
 fn urgent_data_is_not_protected() {
     let urgent = Flags {
@@ -192,7 +192,7 @@ fn urgent_data_is_not_protected() {
     }
 }
 
-/// A server answers with the option only if it speaks Multipath TCP on this connection; its client may offer it in vain.
+/// A server answers with the option only if it speaks Multipath TCP on this connection. The client may offer the option in vain.
 #[test]
 fn a_connection_of_several_paths_is_not_protected() {
     let several = Options {
@@ -234,7 +234,7 @@ fn a_connection_of_several_paths_is_not_protected() {
     }
 }
 
-/// Also one that just listens, and whose place in the table is behind those that others have left.
+/// This holds also for an idle connection whose table slot comes after slots that other connections have freed.
 #[test]
 fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
     let mut table = table();
@@ -253,7 +253,7 @@ fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
     assert_eq!(restored[0], idle);
 }
 
-/// Not the last of thousands, nor of those who wait: until then nobody's SYN passes.
+/// The wire does not wait for the plan of the last connection, because no SYN passes before it is told.
 #[test]
 fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
     for someone_waits in [false, true] {
@@ -270,7 +270,7 @@ fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
     }
 }
 
-/// Who owes nothing waits, until it says something.
+/// An idle connection waits until its client says something.
 #[test]
 fn a_client_that_speaks_comes_next() {
     let mut table = table();
@@ -286,7 +286,7 @@ fn a_client_that_speaks_comes_next() {
     assert_eq!(next.len(), 100 - BEFORE_HOLD);
 }
 
-/// What a client says again and again costs nothing.
+/// A client that repeats itself causes no further work.
 #[test]
 fn who_speaks_is_put_forward_once() {
     let mut table = table();
@@ -299,7 +299,7 @@ fn who_speaks_is_put_forward_once() {
     assert_eq!(takeover.hurried, [opened[98]]);
 }
 
-/// A request that was acknowledged, and is not executed again or was given to a replica: nothing is under way.
+/// The request was acknowledged, and is not executed again or was given to a replica, so no packet is under way.
 #[test]
 fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
     let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
@@ -336,7 +336,7 @@ fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
     }
 }
 
-/// So that what it has waited before the takeover and what it waits for its turn do not add up.
+/// Otherwise the wait before the takeover and the wait for the turn would add up.
 #[test]
 fn who_has_waited_longest_comes_first() {
     let mut table = table();
@@ -363,7 +363,7 @@ fn who_has_waited_longest_comes_first() {
     assert_eq!(restored(&actions), [opened[1], opened[2], opened[0]]);
 }
 
-/// The reply acknowledges the request; half of one the client would go on saying only if it heard that it came.
+/// The reply acknowledges the request. A client that has sent half a request sends the rest only after an acknowledgement.
 #[test]
 fn who_waits_for_a_reply_alone_is_not_woken() {
     for (said, is_quiet) in [
@@ -385,7 +385,7 @@ fn who_waits_for_a_reply_alone_is_not_woken() {
     }
 }
 
-/// Else nothing that is said would tell this side that it has opened again.
+/// Otherwise no packet would tell this side that the window has opened again.
 #[test]
 fn a_client_whose_window_was_closed_is_asked() {
     let mut table = table();
@@ -407,7 +407,7 @@ fn a_client_whose_window_was_closed_is_asked() {
     }
 }
 
-/// Its answer needs the CPUs.
+/// The answer to a waiting client needs the CPUs.
 #[test]
 fn who_waits_has_a_head_start() {
     let mut table = table();
@@ -437,7 +437,7 @@ fn who_waits_has_a_head_start() {
     assert!(plan_next(&mut takeover, &mut table, &mut actions));
 }
 
-/// As long as they talk, they need them too.
+/// Busy connections need the CPUs as long as they talk.
 #[test]
 fn the_others_come_in_portions_after_it() {
     let mut table = table();
@@ -511,7 +511,7 @@ fn a_worker_that_crashes_for_ever_leaves_a_few_reports_and_their_sums() {
     assert_eq!(reports.sums(), sums);
 }
 
-/// A record that came to the log after the socket was made: what the application says next would stand in its place.
+/// A record of output came to the log after the socket was made. The application's next output would stand in its place.
 #[test]
 fn a_socket_that_lacks_output_of_the_log_is_not_gone_on_with() {
     let mut table = table();
@@ -541,8 +541,8 @@ fn say_of_server(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
     table.on_packet(Instant::from_nanos(0), Direction::Out, &segment, None);
 }
 
-/// A middle segment of the reply is missing from the log; its tail and the server's FIN are there. The reply that is regenerated fills the
-/// hole, and ends the connection where the FIN stands.
+/// A middle segment of the reply is missing from the log, but the reply's tail and the server's FIN are there. The regenerated reply fills
+/// the hole, and ends the connection where the FIN stands.
 #[test]
 fn a_connection_goes_on_though_its_end_is_behind_a_hole() {
     for (head, left, is_the_end) in [
@@ -577,7 +577,8 @@ fn a_connection_goes_on_though_its_end_is_behind_a_hole() {
     }
 }
 
-/// Of a connection that is given up no bytes are kept. Both streams are still followed, so its end is noticed, and a RST has a valid number.
+/// No bytes of a connection that is given up are kept. Both streams are still followed, so that its end is noticed and a RST has a valid
+/// number.
 #[test]
 fn a_connection_that_is_given_up_with_holes_is_still_followed() {
     let given_up = || {
@@ -621,7 +622,7 @@ fn a_connection_that_is_given_up_with_holes_is_still_followed() {
     }
 }
 
-/// A server answers such a client only if it has the key. The keys are the old socket's, so no restored one can sign.
+/// A server answers such a client only if it has the key. The old socket has the keys, so a restored socket cannot sign.
 #[test]
 fn a_connection_whose_segments_are_signed_is_not_protected() {
     let signed = Options {

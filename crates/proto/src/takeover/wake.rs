@@ -1,4 +1,4 @@
-//! What wakes a client, and what the server's clock shows it.
+//! The packets that wake a client, and the value of the server's timestamp clock in them.
 
 use std::ops::Range;
 
@@ -6,19 +6,20 @@ use crate::Instant;
 use crate::connection::{Connection, Endpoint};
 use crate::packet::{Flags, Options, Segment, Timestamps};
 
-/// Segments that a sender begins with (RFC 6928).
+/// Initial window, in segments (RFC 6928).
 const FIRST: usize = 10;
-/// Bytes that the timestamps option takes of each segment, with its padding (RFC 7323 appendix A).
+/// Bytes that the timestamps option takes in each segment, with its padding (RFC 7323 appendix A).
 const TIMESTAMPS: usize = 12;
 
 /// The packets that wake a client.
 ///
-/// First a duplicate acknowledgement, for one whose retransmission timer has backed off (KERNEL: a raw one with seq = SND.NXT works, a
-/// window probe does not). It promises what the old primary did, or the `offered` bytes of the restored socket, if that is more: a window
-/// that was closed is not opened by anyone else.
+/// The first packet is a duplicate acknowledgement, for a client whose retransmission timer has backed off (KERNEL: a raw one with
+/// seq = SND.NXT works, a window probe does not). It offers the old primary's window, or the `offered` bytes of the restored socket if
+/// that is more. If the window was closed, no other packet would open it.
 ///
-/// Then the first of the output that the client has not acknowledged: what was on its way when the primary died is lost, and the
-/// restored socket, which has no estimate of the path yet, would wait for its first timeout. A client that has these bytes drops them.
+/// The next packets are the beginning of the output that the client has not acknowledged. Packets that were on their way when the
+/// primary died are lost, and the restored socket has no estimate of the path yet, so it would wait for its first timeout. A client
+/// that has these bytes drops them.
 pub fn wake(connection: &Connection, offered: u32, now: Instant) -> Vec<Vec<u8>> {
     let endpoint = connection.endpoint();
     let acknowledgement = acknowledgement(&endpoint, offered, now);
@@ -64,9 +65,9 @@ fn acknowledgement(endpoint: &Endpoint, offered: u32, now: Instant) -> Segment<'
     }
 }
 
-/// What the server's timestamp clock shows at `now`, at the least, if it showed `value` when a segment was `seen`. It must
-/// never fall behind what the client has seen, or PAWS drops everything (RFC 7323 §5). It ticks in milliseconds, at the
-/// same moments as a socket's clock, so that the two never drift apart.
+/// Lower bound of the server's timestamp clock at `now`, if it showed `value` when a segment was `seen`. It must never
+/// fall behind what the client has seen, or PAWS drops everything (RFC 7323 §5). It ticks in milliseconds, at the same
+/// moments as a socket's clock, so the two never drift apart.
 #[allow(clippy::cast_possible_truncation)] // the clock wraps
 pub(crate) fn clock_at(value: u32, seen: Instant, now: Instant) -> u32 {
     let ticks = |at: Instant| at.as_nanos() / 1_000_000;
@@ -75,8 +76,8 @@ pub(crate) fn clock_at(value: u32, seen: Instant, now: Instant) -> u32 {
         .wrapping_add(1)
 }
 
-/// The same for a socket that is made at `now`: never behind [`wake`], at most one tick ahead. Bit 0 is kept clear, since
-/// for Linux's TCP_TIMESTAMP it means another unit.
+/// The timestamp clock for a socket that is made at `now`: never behind [`wake`], at most one tick ahead. Bit 0 is kept
+/// clear, since for Linux's TCP_TIMESTAMP it selects another unit.
 pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
     clock_at(value, seen, now).wrapping_add(1) & !1
 }

@@ -1,4 +1,4 @@
-//! Fuzz targets (docs/fuzzing.md): what comes from the network, against parsers that share no code with ours.
+//! Fuzz targets (docs/fuzzing.md): our parsers of network input against parsers that share no code with them.
 
 mod http;
 mod packets;

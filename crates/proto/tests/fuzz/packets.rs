@@ -1,11 +1,11 @@
-//! IP packets with TCP segments: what is read of them, against their bytes at the places that the RFCs say.
+//! IP packets with TCP segments: compares the parsed values with the bytes at the places that the RFCs define.
 
 use std::net::{IpAddr, SocketAddr};
 
 use steadfast_proto::Seq;
 use steadfast_proto::packet::{Checksum, Malformed, Options, Segment, Timestamps};
 
-/// The TCP segment in a packet that was taken: its header is where the IP header's lengths say (RFC 791 §3.1, RFC 8200 §4).
+/// The TCP segment in an accepted packet. The lengths in the IP headers say where it begins (RFC 791 §3.1, RFC 8200 §4).
 fn segment(packet: &[u8]) -> &[u8] {
     let word = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
     if packet[0] >> 4 == 4 {
@@ -27,7 +27,7 @@ fn segment(packet: &[u8]) -> &[u8] {
     &packet[at..end]
 }
 
-/// The options of a TCP header, read one by one where RFC 9293 §3.1 places them. Kinds that nobody here needs are skipped by their length.
+/// The options of a TCP header, read one by one where RFC 9293 §3.1 places them. Unknown kinds are skipped by their length.
 fn options(header: &[u8]) -> Options {
     let long = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"));
     let mut options = Options::default();
@@ -97,7 +97,7 @@ fn check(packet: &[u8], read: &Segment<'_>) {
     assert_eq!(read.options, options(header));
 }
 
-/// The packet with the lengths and checksums that it must have, so that what is behind those checks is reached.
+/// The packet with correct lengths and checksums, so that fuzzing reaches the code behind those checks.
 fn mended(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let Some(first) = packet.first() else {
@@ -135,8 +135,8 @@ fn what_is_read_stands_in_the_packet() {
             }
             let Ok(read) = trusted else { continue };
             check(&packet, &read);
-            // Built again it says the same, if the options fit: they are laid out otherwise, and Multipath TCP and signatures are only
-            // recognised.
+            // The segment, built and parsed again, is the same if the options fit. The layout of options differs, and Multipath TCP and
+            // signatures are recognised but never built.
             let simple = Segment {
                 options: Options {
                     sack: [None; 4],

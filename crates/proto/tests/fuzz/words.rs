@@ -1,6 +1,6 @@
-//! The peer's words, in any order and with any numbers: a node hears them and goes on.
+//! The peer's words, in any order and with any numbers: a node takes them without a panic.
 //!
-//! An input is a list of lines. Each is a kind's digit, as in docs/peer.md, and JSON. What is none lets time pass.
+//! An input is a list of lines. Each line is the digit of a kind of word (docs/peer.md) and JSON. Any other line lets time pass.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use steadfast_proto::restart::http::Rules;
 use steadfast_proto::standing::{Arbiter, Verdict};
 use steadfast_proto::table::TableConfig;
 
-/// From one heartbeat to the next.
+/// Time between two heartbeats.
 const BEAT: Duration = Duration::from_millis(20);
-/// What a node may have to do at one time, for a page of connections and all that hangs on it.
+/// Maximum number of actions at one time: enough for a page of connections and all that depends on it.
 const ACTIONS_MAX: usize = 10_000;
 
 /// The configured backup of one service.
@@ -57,7 +57,7 @@ fn node(now: Instant) -> Node {
     Node::new(config, now)
 }
 
-/// Does as it is told, at once.
+/// Carries out the node's actions at once.
 fn carry_out(node: &mut Node, now: Instant) {
     for _ in 0..ACTIONS_MAX {
         match node.poll_action() {

@@ -1,4 +1,4 @@
-//! What a flow is like.
+//! Configuration of a flow.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::seconds;
 use crate::net::HEADER;
 
-/// How a sender finds and repairs losses, and how its window falls.
+/// How a sender finds and repairs losses, and how a loss reduces its window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Variant {
@@ -24,18 +24,18 @@ pub enum Variant {
     /// Selective acknowledgements as ns-2's agent `Sack1` has them (Fall and Floyd 1996): any hole below a SACK block is
     /// lost, and the count of what is in flight starts from the duplicates, not from the scoreboard.
     Sack1,
-    /// Selective acknowledgements, losses told by time, and a probe for a lost tail (RFC 8985), as Linux has it.
+    /// Selective acknowledgements, loss detection by time, and a probe for a lost tail (RFC 8985), as in Linux.
     Rack,
 }
 
-/// How the window grows in congestion avoidance, and what a loss leaves of it.
+/// How the window grows in congestion avoidance, and how much of it a loss leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Growth {
-    /// One segment per round trip, and half (RFC 5681).
+    /// One segment per round trip; a loss leaves half (RFC 5681).
     #[default]
     Reno,
-    /// Along a cubic curve, and 70 % (RFC 9438).
+    /// Along a cubic curve; a loss leaves 70 % (RFC 9438).
     Cubic,
 }
 
@@ -46,16 +46,16 @@ pub enum Handshake {
     /// SYN, SYN-ACK, ACK; FIN both ways.
     #[default]
     Full,
-    /// A SYN, which is acknowledged like data; nobody closes: ns-2's one-way agents with `syn_`.
+    /// A SYN, which is acknowledged like data; no close. ns-2's one-way agents with `syn_`.
     OneWay,
 }
 
-/// Where ns-2's agents do otherwise than the RFCs. Each field names what ns-2 does.
+/// Where ns-2's agents differ from the RFCs. Each field names what ns-2 does.
 #[allow(clippy::struct_excessive_bools)] // independent of each other
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Departures {
-    /// A loss halves the window that was allowed, in whole segments (`slowdown()`), not what was in flight (RFC 5681
+    /// A loss halves the window that was allowed, in whole segments (`slowdown()`), not the data in flight (RFC 5681
     /// equation 4).
     pub halve_window: bool,
     /// A repeated timeout of one segment lowers the slow start threshold again, to two segments, where RFC 5681 §3.1 holds it.
@@ -66,16 +66,16 @@ pub struct Departures {
     pub keep_syn_backoff: bool,
     /// NewReno sends at most two segments per acknowledgement while duplicates come in (`send_much(0, 0, 2)`).
     pub recovery_burst: bool,
-    /// NewReno leaves recovery with the window that partial acknowledgements left it (`exit_recovery_fix_` 0), not
+    /// NewReno leaves recovery with the window after the partial acknowledgements (`exit_recovery_fix_` 0), not
     /// with the threshold (RFC 6582 §3.2 step 3).
     pub keep_deflated: bool,
-    /// The receiver lets the acknowledgement of a repetition of what it received last wait as if it were new
-    /// (`DelAckSink`), where RFC 5681 §4.2 has duplicates acknowledged at once.
+    /// If the last received segment is repeated, the receiver delays the acknowledgement as if the segment were new
+    /// (`DelAckSink`). RFC 5681 §4.2 has duplicates acknowledged at once.
     pub delay_repeated: bool,
 }
 
 impl Departures {
-    /// All of them.
+    /// All departures of ns-2.
     pub const NS2: Self = Self {
         halve_window: true,
         halve_again: true,
@@ -91,26 +91,26 @@ impl Departures {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RtoConfig {
-    /// For the SYN, in seconds.
+    /// Initial timeout of the SYN, in seconds.
     #[serde(with = "seconds")]
     pub syn: Duration,
-    /// For data before the first measured round trip.
+    /// Timeout of data before the first measured round trip, in seconds.
     #[serde(with = "seconds")]
     pub initial: Duration,
-    /// Least, before backoff.
+    /// Smallest timeout before backoff, in seconds.
     #[serde(with = "seconds")]
     pub min: Duration,
-    /// Largest, backoff included.
+    /// Largest timeout, backoff included, in seconds.
     #[serde(with = "seconds")]
     pub max: Duration,
-    /// `min` is the least that is added to the smoothed round trip (Linux's `tcp_rto_min`), not the least timeout (RFC 6298 §2.4).
+    /// `min` is the least that is added to the smoothed round trip (Linux's `tcp_rto_min`), not the smallest timeout (RFC 6298 §2.4).
     pub min_above_round_trip: bool,
-    /// So many lost SYNs do not double the timeout, which departs from RFC 6298 §5.5 (Linux's `tcp_syn_linear_timeouts`).
+    /// Number of lost SYNs that do not double the timeout, unlike RFC 6298 §5.5 (Linux's `tcp_syn_linear_timeouts`).
     pub linear_syns: u32,
     /// Round trips are measured in whole ticks of this clock: G of RFC 6298 §4 (ns-2's `tcpTick_`).
     #[serde(with = "seconds")]
     pub tick: Duration,
-    /// How long before the start of time the clock ticked, below one tick. By default it is drawn for each flow from the
+    /// Time before the start at which the clock last ticked, below one tick. By default it is drawn for each flow from the
     /// network's seed, as in ns-2 (`boot_time_`).
     #[serde(with = "seconds::optional")]
     pub phase: Option<Duration>,
@@ -132,7 +132,7 @@ impl Default for RtoConfig {
     }
 }
 
-/// Both ends of a flow. The default is what the RFCs say.
+/// Configuration of both ends of a flow. The default follows the RFCs.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -146,18 +146,18 @@ pub struct Config {
     pub mss: u16,
     /// Congestion window after the handshake, in segments.
     pub initial_window: u32,
-    /// What the receiver advertises, in segments: W_max.
+    /// Window that the receiver advertises, in segments: W_max.
     pub max_window: u32,
-    /// Slow start threshold at the start, in segments; `None`: as high as the advertised window.
+    /// Initial slow start threshold, in segments. `None`: as high as the advertised window.
     pub initial_threshold: Option<u32>,
     /// Whether the first two duplicates each let a new segment out (RFC 3042).
     pub limited_transmit: bool,
-    /// How long an acknowledgement waits for a second segment, in seconds (RFC 5681 §4.2); `None` acknowledges each.
+    /// Time that an acknowledgement waits for a second segment, in seconds (RFC 5681 §4.2). `None` acknowledges each.
     #[serde(with = "seconds::optional")]
     pub delayed_ack: Option<Duration>,
     /// Retransmission timeout.
     pub rto: RtoConfig,
-    /// ns-2's ways.
+    /// Departures from the RFCs that ns-2 makes.
     pub departures: Departures,
 }
 
@@ -179,10 +179,10 @@ impl Default for Config {
     }
 }
 
-/// Which field of a [`Config`] cannot be.
+/// The field of a [`Config`] that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
-    /// Nothing would ever be sent, or time would stand still.
+    /// With 0, nothing would ever be sent, or time would stand still.
     #[error("{0} must be positive")]
     Zero(&'static str),
     /// The advertised window would not fit its field.
@@ -194,7 +194,7 @@ pub enum InvalidConfig {
     /// The timeouts contradict each other.
     #[error("rto.{0} must be between rto.min and rto.max")]
     Rto(&'static str),
-    /// A phase of more than a period.
+    /// The phase is not shorter than a tick.
     #[error("rto.phase must be below rto.tick")]
     Phase,
 }
@@ -242,10 +242,10 @@ impl Config {
         }
     }
 
-    /// Whether a flow can be like that.
+    /// Checks whether a flow can have this configuration.
     ///
     /// # Errors
-    /// Names the field that cannot be.
+    /// Names the invalid field.
     pub fn check(&self) -> Result<(), InvalidConfig> {
         let rto = &self.rto;
         let zero = [

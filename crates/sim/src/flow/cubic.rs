@@ -5,7 +5,7 @@
 /// RFC 9438 §4.1: C, and what a loss leaves of the window.
 const C: f64 = 0.4;
 pub(super) const BETA: f64 = 0.7;
-/// §4.3: with it the window that Reno would have grows as fast as Reno's, in the mean.
+/// Growth of the window that Reno would have (§4.3). With this value it grows as fast as Reno's, on average.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// The curve since the last loss.
@@ -13,7 +13,7 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 pub(super) struct Cubic {
     /// The window before the last loss.
     max: f64,
-    /// When congestion avoidance began, in nanoseconds; and how long the curve takes to come back to `max`.
+    /// When congestion avoidance began, in nanoseconds, and how long the curve takes to return to `max`.
     epoch: Option<u64>,
     k: f64,
     /// The window that Reno would have.
@@ -21,11 +21,11 @@ pub(super) struct Cubic {
 }
 
 impl Cubic {
-    /// A loss, with this window before it (§4.6, §4.7).
+    /// A loss. `window` is the window before it (§4.6, §4.7).
     pub fn on_loss(&mut self, window: f64) {
         let is_lower = window < self.max;
         self.max = if is_lower {
-            window * (1.0 + BETA) / 2.0 // someone else wants some of it
+            window * (1.0 + BETA) / 2.0 // another flow wants some of it
         } else {
             window
         };
@@ -59,7 +59,7 @@ impl Cubic {
     }
 }
 
-/// By Newton's method, from above.
+/// Cube root by Newton's method, from above.
 fn cube_root(value: f64) -> f64 {
     let mut root = value.max(1.0);
     for _ in 0..100 {

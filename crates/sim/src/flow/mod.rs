@@ -1,9 +1,9 @@
 //! The two ends of a flow as the papers' simulations have them: TCP without its bytes.
 //!
-//! A [`Sender`] transfers a number of bytes to a [`Receiver`]. Both are plain machines: time and packets in, packets
-//! out. [`Config`] holds what the RFCs leave open, and, in [`Departures`], where ns-2's one-way agents do otherwise, so
-//! that results can be compared flow by flow. [`crate::tcp`] is the other endpoint of this crate, whole and byte-exact, for
-//! what the product does to real connections.
+//! A [`Sender`] transfers a number of bytes to a [`Receiver`]. Both are plain machines: time and packets in, packets out. [`Config`]
+//! holds what the RFCs leave open. [`Departures`] in it says where ns-2's one-way agents differ, so that results can be compared flow
+//! by flow. [`crate::tcp`] is the other endpoint of this crate. It is complete and byte-exact, and serves to test what the product
+//! does to real connections.
 
 mod config;
 mod cubic;

@@ -1,10 +1,10 @@
-//! Proportional rate reduction (RFC 9937): how much a sender sends during fast recovery, so that it ends it with the threshold in
-//! flight, without a pause and without a burst. In segments.
+//! Proportional rate reduction (RFC 9937): how much a sender sends during fast recovery. The recovery ends with the threshold in
+//! flight, without a pause and without a burst. All amounts are in segments.
 
 /// One recovery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Prr {
-    /// RecoverFS: what was in flight when it began.
+    /// RecoverFS: segments in flight when the recovery began.
     flight: f64,
     threshold: f64,
     delivered: f64,
@@ -12,7 +12,7 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// A recovery begins with so much in flight, what the acknowledgement at hand delivers included.
+    /// A recovery that begins with `flight` segments in flight, including those that the current acknowledgement delivers.
     pub const fn new(flight: f64, threshold: f64) -> Self {
         Self {
             flight,
@@ -27,7 +27,7 @@ impl Prr {
         self.sent += 1.0;
     }
 
-    /// The window after `delivered` segments arrived, with so many in flight. `safe`: the first hole was filled and no other
+    /// The window after `delivered` segments arrived, with `in_flight` segments in flight. `safe`: the first hole was filled and no other
     /// loss was found (§6).
     pub fn window(&mut self, delivered: f64, in_flight: f64, safe: bool) -> f64 {
         self.delivered += delivered;

@@ -1,5 +1,5 @@
-//! A sender of today: losses are found by time (RACK) and a lost tail by a probe (TLP), RFC 8985, with Linux's constants; recovery at
-//! the rate of RFC 9937.
+//! A modern sender. RACK finds losses by time, and a probe finds a lost tail (TLP), both of RFC 8985 with Linux's constants. Recovery
+//! runs at the rate of RFC 9937.
 //!
 //! ```text
 //!   acknowledgement ─▶ scoreboard ─▶ lost? ──▶ fast recovery (PRR)
@@ -8,8 +8,8 @@
 //!   nothing at all ─▶ retransmission timeout
 //! ```
 //!
-//! Otherwise than Linux: no F-RTO (RFC 5682), no undoing of a reduction that proved wrong, no pacing, no HyStart; the
-//! initial window is one segment already after the first lost SYN (RFC 5681 §3.1), in Linux after the second.
+//! Differences from Linux: no F-RTO (RFC 5682), no undoing of a reduction that proved wrong, no pacing, no HyStart. The initial window
+//! is one segment after the first lost SYN (RFC 5681 §3.1), in Linux only after the second.
 
 use proto::Instant;
 
@@ -18,12 +18,12 @@ use super::scoreboard::Scoreboard;
 use super::sender::{Sender, whole};
 use crate::net::Packet;
 
-/// TLP.max_ack_delay: an acknowledgement waits no longer. Linux has its least timeout there.
+/// TLP.max_ack_delay in nanoseconds: the longest delay of an acknowledgement. Linux uses its smallest timeout.
 const MAX_ACK_DELAY: u64 = 200_000_000;
-/// When to probe before a round trip is known (§7.2).
+/// Time until a probe before a round trip is known, in nanoseconds (§7.2).
 const UNKNOWN: u64 = 1_000_000_000;
 
-/// What comes before the retransmission timeout. One of them at a time (§8).
+/// Timer that runs before the retransmission timeout. Only one of them runs at a time (§8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Early {
     /// A segment that may be late, or lost.
@@ -32,16 +32,16 @@ enum Early {
     Probe,
 }
 
-/// A tail loss probe that nothing is known of yet.
+/// A tail loss probe whose result is not known yet.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     /// TLP.end_seq.
     end: u64,
-    /// It repeated the last segment.
+    /// The probe repeated the last segment.
     again: bool,
 }
 
-/// What such a sender has beside the others.
+/// State of this sender besides that of the other variants.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rack {
     pub board: Scoreboard,
@@ -53,7 +53,7 @@ pub(super) struct Rack {
 }
 
 impl Rack {
-    /// When the timer that is not the retransmission timeout expires.
+    /// When the early timer expires, which is not the retransmission timeout.
     pub fn deadline(&self) -> Option<u64> {
         self.early.map(|(at, _)| at)
     }
@@ -108,7 +108,7 @@ impl Sender {
         }
     }
 
-    /// Looks for losses; the first one begins a recovery (§6.2 step 5). Whether there was one.
+    /// Looks for losses. The first loss begins a recovery (§6.2 step 5). Returns whether there was one.
     fn detect(&mut self, now: Instant, news: u64) -> bool {
         let repairing = self.recovering || self.deaf;
         let found = self
@@ -140,7 +140,7 @@ impl Sender {
         self.set_timer(now);
     }
 
-    /// Sends while less is in flight than the window: first what is lost. Whether something new was sent.
+    /// Sends while less is in flight than the window allows, lost segments first. Returns whether something new was sent.
     fn fill_rack(&mut self, now: Instant, out: &mut Vec<Packet>) -> bool {
         let before = self.max;
         while self.rack.board.in_flight() < u64::from(whole(self.cwnd)) {
@@ -162,7 +162,7 @@ impl Sender {
         self.max > before
     }
 
-    /// After new data, and after an acknowledgement of some (§7.2).
+    /// Called after new data, and after an acknowledgement of some data (§7.2).
     fn schedule_probe(&mut self, now: Instant) {
         let board = &self.rack.board;
         let repairing = self.recovering || self.deaf;
@@ -192,7 +192,7 @@ impl Sender {
         });
     }
 
-    /// One of the two early timers may have expired; whether it had.
+    /// Handles the early timer, if it has expired. Returns whether it had.
     pub(super) fn handle_early_timeout(&mut self, now: Instant, out: &mut Vec<Packet>) -> bool {
         let due = |(at, _): &mut (u64, Early)| *at <= now.as_nanos();
         let Some((_, early)) = self.rack.early.take_if(due) else {
@@ -213,7 +213,7 @@ impl Sender {
         true
     }
 
-    /// Sends a probe, unless there is one already or no round trip was measured since the last (§7.3).
+    /// Sends a probe, unless one is out already or no round trip was measured since the last one (§7.3).
     fn probe(&mut self, now: Instant, out: &mut Vec<Packet>) {
         if self.rack.probe.is_none() && std::mem::take(&mut self.rack.measured) {
             let again = self.nxt >= self.end || !self.within_window(self.nxt);
@@ -228,21 +228,21 @@ impl Sender {
         self.set_timer(now);
     }
 
-    /// What an acknowledgement says about the probe (§7.4.2).
+    /// Handles what an acknowledgement says about the probe (§7.4.2).
     fn end_probe(&mut self, packet: &Packet, news: u64) {
         let Some(probe) = self.rack.probe.filter(|probe| packet.ack >= probe.end) else {
             return;
         };
         if probe.again && packet.ack > probe.end {
-            // The probe repaired a loss, which nothing else told.
+            // The probe repaired a loss, and nothing else showed the loss.
             (self.cwnd, self.threshold) = self.reduced();
             self.rack.probe = None;
         } else if !probe.again || (news == 0 && packet.sack.is_empty()) {
-            self.rack.probe = None; // new data arrived; or both copies did, and nothing was lost
+            self.rack.probe = None; // new data arrived; or both copies arrived, and nothing was lost
         }
     }
 
-    /// The retransmission timer expired: the window is one segment already (§6.3).
+    /// The retransmission timer expired. The window is one segment already (§6.3).
     pub(super) fn repair_after_timeout(&mut self, now: Instant, out: &mut Vec<Packet>) {
         self.rack.early = None;
         self.rack.probe = None;

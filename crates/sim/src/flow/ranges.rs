@@ -1,4 +1,4 @@
-//! A set of numbers, as ranges: what came out of order, what the other end says it has.
+//! A set of numbers, kept as ranges: out-of-order input, or what the other end says it has.
 
 /// Disjoint ranges `left..right`, ascending, none touching another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ impl Ranges {
         self.0.iter().copied()
     }
 
-    /// Adds `left..right`; whether there was something new in it.
+    /// Adds `left..right`. Returns whether part of the range was new.
     pub fn add(&mut self, left: u64, right: u64) -> bool {
         let from = self.0.partition_point(|range| range.1 < left);
         let to = from + self.0[from..].partition_point(|range| range.0 <= right);
@@ -34,7 +34,7 @@ impl Ranges {
         true
     }
 
-    /// Removes everything below `seq`; whether there was anything.
+    /// Removes everything below `seq`. Returns whether there was anything.
     pub fn remove_below(&mut self, seq: u64) -> bool {
         let whole = self.0.partition_point(|range| range.1 <= seq);
         self.0.drain(..whole);
@@ -61,7 +61,7 @@ impl Ranges {
         self.0.get(index).copied().filter(|range| range.0 <= seq)
     }
 
-    /// The first number from `seq` on that is not in the set and has something of the set above it.
+    /// The first number from `seq` on that is not in the set but has a member of the set above it.
     pub fn hole_from(&self, seq: u64) -> Option<u64> {
         let index = self.0.partition_point(|range| range.1 < seq);
         match self.0.get(index) {
@@ -71,7 +71,7 @@ impl Ranges {
         }
     }
 
-    /// How many numbers of the set are in `left..right`.
+    /// Number of members in `left..right`.
     pub fn count_in(&self, left: u64, right: u64) -> u64 {
         self.iter()
             .map(|range| range.1.min(right).saturating_sub(range.0.max(left)))

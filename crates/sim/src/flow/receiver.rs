@@ -1,4 +1,4 @@
-//! The end that receives: acknowledges, at once or later (RFC 5681 §4.2), and says what it has out of order (RFC 2018).
+//! The receiving end: acknowledges, at once or later (RFC 5681 §4.2), and reports what it has out of order (RFC 2018).
 
 use proto::Instant;
 
@@ -6,7 +6,7 @@ use super::config::{Config, Handshake, Variant};
 use super::ranges::Ranges;
 use crate::net::{Direction, Flags, FlowId, Packet, Sack};
 
-/// A SYN or FIN of ours that nobody has acknowledged.
+/// A SYN or FIN of ours that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Unheard {
     flags: Flags,
@@ -21,18 +21,18 @@ pub struct Receiver {
     full: bool,
     sack: bool,
     window: u32,
-    /// How long an acknowledgement may wait, in nanoseconds.
+    /// Longest time that an acknowledgement waits, in nanoseconds.
     delay: Option<u64>,
     delay_repeated: bool,
     rto_syn: u64,
     rto_max: u64,
-    /// The number expected next: 0 waits for the SYN.
+    /// The number expected next. 0 means that the SYN is awaited.
     next: u64,
     /// Our own numbers sent so far: SYN and FIN.
     sent: u64,
-    /// Received beyond `next`.
+    /// What was received beyond `next`.
     beyond: Ranges,
-    /// The blocks told last, the latest first.
+    /// The blocks that were reported last, the latest first.
     told: [(u64, u64); Sack::MAX],
     fin: Option<u64>,
     unheard: Option<Unheard>,
@@ -97,14 +97,14 @@ impl Receiver {
         }
     }
 
-    /// A packet of the sender came.
+    /// Handles a packet of the sender.
     pub fn handle(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
         if packet.flags.has(Flags::SYN) {
             self.on_syn(now, packet, out);
             return;
         }
         if self.next == 0 {
-            return; // out of nowhere; nothing is sent before the SYN is acknowledged
+            return; // unexpected: nothing is sent before the SYN is acknowledged
         }
         if packet.flags.has(Flags::ACK) && packet.ack >= self.sent {
             self.unheard = None;
@@ -164,7 +164,7 @@ impl Receiver {
         self.next = next;
     }
 
-    /// In order: every second segment is acknowledged at once.
+    /// Data came in order: every second segment is acknowledged at once.
     fn delay_or_acknowledge(&mut self, now: Instant, out: &mut Vec<Packet>) {
         match self.delay {
             Some(delay) if self.acknowledge_at.is_none() => {
@@ -174,7 +174,7 @@ impl Receiver {
         }
     }
 
-    /// Says something that has to be acknowledged.
+    /// Sends something that has to be acknowledged.
     fn speak(&mut self, now: Instant, flags: Flags, out: &mut Vec<Packet>) {
         self.unheard = Some(Unheard {
             flags,
@@ -198,7 +198,7 @@ impl Receiver {
         });
     }
 
-    /// Acknowledges now; `latest` is the block of what just came out of order.
+    /// Acknowledges now. `latest` is the block of what just came out of order.
     fn acknowledge(&mut self, latest: (u64, u64), out: &mut Vec<Packet>) {
         self.acknowledge_at = None;
         let sack = if self.sack && !self.beyond.is_empty() {
@@ -219,7 +219,7 @@ impl Receiver {
         });
     }
 
-    /// The latest block first, then those told before that it does not cover (RFC 2018 §4).
+    /// The latest block first, then the blocks reported before that the latest does not cover (RFC 2018 §4).
     fn blocks(&mut self, latest: (u64, u64)) -> Sack {
         let told = self.told;
         let mut blocks = [NO_BLOCK; Sack::MAX];

@@ -28,7 +28,7 @@ impl Sender {
         }
     }
 
-    /// Everything that was lost has been repaired.
+    /// Handles an acknowledgement of new data that completes a recovery, or that comes outside of one.
     fn on_new(&mut self, now: Instant, ack: u64) {
         if self.recovering {
             self.recovering = false;
@@ -70,8 +70,8 @@ impl Sender {
         }
     }
 
-    /// The third duplicate. Those of what was sent twice after a timeout are no sign of a new loss (RFC 6582 §3.2
-    /// step 2); the first data segment is sent once.
+    /// Handles the third duplicate. Duplicates of segments that were sent twice after a timeout are no sign of a new loss (RFC 6582
+    /// §3.2 step 2). The first data segment is sent once.
     fn on_loss(&mut self, now: Instant, out: &mut Vec<Packet>) {
         if self.una <= self.recover && self.una != 1 {
             return;

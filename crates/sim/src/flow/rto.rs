@@ -1,27 +1,27 @@
 //! The retransmission timeout (RFC 6298), in the arithmetic of Jacobson and Karels 1988 (Appendix A): whole ticks with
-//! a few binary places. With a fine tick that is RFC 6298 as it stands; with one of 10 ms it is BSD's and ns-2's.
+//! a few binary places. With a fine tick this equals RFC 6298. With a tick of 10 ms it equals BSD's and ns-2's.
 
 use proto::Instant;
 
 use super::config::RtoConfig;
 
-/// Binary places of the smoothed round trip, and of its variation.
+/// Number of binary places of the smoothed round trip, and of its variation.
 const SMOOTHED_PLACES: u32 = 3;
 const VARIATION_PLACES: u32 = 2;
 
-/// After so many doublings the path may be another one: the estimate starts anew (RFC 6298 §5, last paragraph). ns-2
-/// and BSD do it after the fourth.
+/// Number of doublings after which the path may be another one, so that the estimate starts anew (RFC 6298 §5, last paragraph).
+/// ns-2 and BSD do so after the fourth.
 const FORGET_AFTER: u32 = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct Rto {
-    /// 8 × SRTT and 4 × RTTVAR, in ticks; no sample yet if the first is 0.
+    /// 8 × SRTT and 4 × RTTVAR, in ticks. There is no sample yet if the first is 0.
     smoothed: i64,
     variation: i64,
-    /// Before bounds and backoff, in nanoseconds.
+    /// The timeout before bounds and backoff, in nanoseconds.
     base: u64,
     doublings: u32,
-    /// Timeouts of the SYN that will not double.
+    /// Number of further timeouts of the SYN that will not double the timeout.
     linear: u32,
     min: u64,
     min_above_round_trip: bool,
@@ -47,14 +47,14 @@ impl Rto {
         }
     }
 
-    /// How many ticks of this end's clock had gone by.
+    /// Number of ticks of this end's clock until `at`.
     const fn ticks(&self, at: Instant) -> u64 {
         (at.as_nanos() + self.phase) / self.tick
     }
 
-    /// What was sent at `sent` was acknowledged at `now` (RFC 6298 §2.2, §2.3).
+    /// A segment that was sent at `sent` was acknowledged at `now` (RFC 6298 §2.2, §2.3).
     pub fn on_sample(&mut self, sent: Instant, now: Instant) {
-        // The time that has passed since the tick before the sending, in whole ticks: what a clock that is read shows.
+        // The time since the last tick before the sending, in whole ticks: what a reading of the clock shows.
         let passed = now.as_nanos() + self.phase - self.ticks(sent) * self.tick;
         let measured = i64::try_from(passed / self.tick).unwrap_or(i64::MAX >> 8).max(1);
         if self.smoothed == 0 {
@@ -74,7 +74,7 @@ impl Rto {
         }
     }
 
-    /// The SYN was acknowledged, after `lost` timeouts and without a sample: data wait `initial`, and longer if the
+    /// The SYN was acknowledged after `lost` timeouts and without a sample. Data wait `initial`, or longer if the
     /// backoff is kept.
     pub fn on_opened(&mut self, initial: u64, keep_backoff: bool) {
         if self.smoothed == 0 {
@@ -86,7 +86,7 @@ impl Rto {
         }
     }
 
-    /// Twice the patience (RFC 6298 §5.5).
+    /// Doubles the timeout (RFC 6298 §5.5).
     pub fn on_timeout(&mut self) {
         if self.linear > 0 {
             self.linear -= 1;
@@ -100,7 +100,7 @@ impl Rto {
         }
     }
 
-    /// What was timed, and not sent twice, was acknowledged (Karn's algorithm: RFC 6298 §5, note).
+    /// A timed segment that was not sent twice was acknowledged (Karn's algorithm: RFC 6298 §5, note).
     pub fn end_backoff(&mut self) {
         self.doublings = 0;
     }
@@ -110,7 +110,7 @@ impl Rto {
         (self.smoothed >> SMOOTHED_PLACES).unsigned_abs() * self.tick
     }
 
-    /// How long to wait for an acknowledgement now, in nanoseconds (RFC 6298 §2.4, §2.5).
+    /// The current timeout of an acknowledgement, in nanoseconds (RFC 6298 §2.4, §2.5).
     pub fn current(&self) -> u64 {
         let factor = 1_u64.checked_shl(self.doublings).unwrap_or(u64::MAX);
         let floor = 2 * self.tick;

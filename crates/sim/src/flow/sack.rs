@@ -23,7 +23,7 @@ impl Sender {
         } else if news && self.una < self.max {
             self.duplicates += 1;
         }
-        // Below the end of what was in flight at a timeout duplicates prove nothing (RFC 6675 §5.1).
+        // Below the end of what was in flight at a timeout, duplicates prove nothing (RFC 6675 §5.1).
         let barred = self.deaf && self.una <= self.recover && self.una != 1;
         let lost = self.duplicates >= DUPLICATES || self.lost_below() > self.una;
         if lost && !self.recovering && !barred {
@@ -50,7 +50,7 @@ impl Sender {
         self.repaired = self.transmit(now, self.una, out);
     }
 
-    /// Sends while less is in flight than the window (RFC 6675 §5 step C), in the order of NextSeg (§4).
+    /// Sends while less is in flight than the window allows (RFC 6675 §5 step C), in the order of NextSeg (§4).
     fn fill_recovery(&mut self, now: Instant, out: &mut Vec<Packet>) {
         let allowed = u64::from(whole(self.cwnd)) * self.mss;
         while self.in_flight() + self.mss <= allowed {
@@ -71,15 +71,15 @@ impl Sender {
         }
     }
 
-    /// Rule 4 of NextSeg, once per recovery: the last segment, if nobody told of it and it was sent once, so that a
-    /// lost tail does not stop the acknowledgements. It counts as neither sent again nor in flight.
+    /// Rule 4 of NextSeg, once per recovery: the last segment, if no block covers it and it was sent once. A lost tail then does not
+    /// stop the acknowledgements. The segment counts as neither sent again nor in flight.
     fn rescue(&self) -> Option<u64> {
         let last = self.max.min(self.data_end).saturating_sub(2) / self.mss * self.mss + 1;
         let silent = !self.rescued && self.sacked.around(self.max - 1).is_none();
         (silent && last >= self.repaired).then_some(last)
     }
 
-    /// Unacknowledged data below it are lost: enough was received above them (RFC 6675 §4, IsLost).
+    /// Number below which unacknowledged data are lost, because enough was received above them (RFC 6675 §4, IsLost).
     fn lost_below(&self) -> u64 {
         let (mut blocks, mut bytes) = (0, 0);
         for (left, right) in self.sacked.iter().rev() {
@@ -92,7 +92,7 @@ impl Sender {
         self.una
     }
 
-    /// Bytes in flight: what is neither received nor lost, and what was sent again (RFC 6675 §4, SetPipe).
+    /// Bytes in flight: data that are neither received nor lost, and data that were sent again (RFC 6675 §4, SetPipe).
     fn in_flight(&self) -> u64 {
         let unacknowledged =
             |left: u64, right: u64| right.saturating_sub(left) - self.sacked.count_in(left, right.max(left));
@@ -141,7 +141,7 @@ impl Sender {
         }
     }
 
-    /// Whether the packet told something new.
+    /// Notes a packet's blocks. Returns whether the packet told something new.
     fn note(&mut self, packet: &Packet) -> bool {
         let mut news = self.sacked.remove_below(self.una);
         for (left, right) in packet.sack.iter(packet.ack) {
@@ -205,7 +205,7 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    /// A flow of so many segments that have all left, and are told of: the repetitions, in segments.
+    /// The repetitions, in segments, of a flow of `segments` segments that have all left, after `blocks` were reported.
     fn repeated(segments: u64, blocks: &[(u64, u64)]) -> Vec<u64> {
         let config = Config {
             variant: Variant::Sack,

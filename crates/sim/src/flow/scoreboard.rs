@@ -1,6 +1,6 @@
-//! Where each segment is and when it was sent: RACK's loss detection by time (RFC 8985 §6).
+//! State and sending time of each segment: RACK's loss detection by time (RFC 8985 §6).
 //!
-//! A segment is lost when one that was sent after it has arrived, and the time for it to arrive too is over.
+//! A segment is lost when a segment that was sent later has arrived and the time for the first to arrive is over.
 //!
 //! The receivers here send no DSACK, so the reordering window keeps its first size (§6.2 step 4).
 
@@ -20,10 +20,10 @@ enum State {
 struct Segment {
     seq: u64,
     end: u64,
-    /// The last time, in nanoseconds, and as which transmission of all: what was sent at the same time has an order too.
+    /// Time of the last transmission, in nanoseconds, and its number among all: transmissions of the same time have an order too.
     sent: u64,
     order: u64,
-    /// More than once.
+    /// The segment was sent more than once.
     again: bool,
     state: State,
 }
@@ -33,59 +33,59 @@ struct Segment {
 pub(super) struct Scoreboard {
     /// In the order of their numbers, without gaps.
     segments: VecDeque<Segment>,
-    /// Transmissions so far; and which of them was of which segment, in their order. What is not in flight, or was sent again
-    /// since, is out of date.
+    /// Number of transmissions so far, and the segment of each, in order. An entry is out of date if its segment is not in flight or was
+    /// sent again since.
     transmissions: u64,
     sent: VecDeque<(u64, u64)>,
     received: Ranges,
     in_flight: u64,
     received_count: u64,
     lost: u64,
-    /// No segment below it is lost.
+    /// No segment below this number is lost.
     lost_from: u64,
     /// RACK.min_RTT.
     least_round_trip: Option<u64>,
-    /// RACK.segment, the last one sent of those that arrived: as which transmission, and its round trip.
+    /// RACK.segment, the last one sent of those that arrived: its transmission's number, and its round trip.
     latest: u64,
     round_trip: u64,
-    /// When what the last acknowledgement was news of was sent, if it was sent once: a round trip that is certain.
+    /// Sending time of the last segment that the latest acknowledgement newly covers, if it was sent once: a certain round trip.
     sample: Option<u64>,
-    /// RACK.fack: the highest end that arrived.
+    /// RACK.fack: the highest end of a segment that arrived.
     highest: u64,
     reordered: bool,
 }
 
-/// What [`Scoreboard::detect`] found.
+/// Result of [`Scoreboard::detect`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Detected {
-    /// Whether something is lost that was not known to be.
+    /// Whether a segment is lost that was not known to be lost.
     pub lost: bool,
-    /// When to look again.
+    /// When to look again, if at all.
     pub again_at: Option<u64>,
 }
 
 impl Scoreboard {
-    /// Segments in flight: neither received nor lost.
+    /// Number of segments in flight: neither received nor lost.
     pub const fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Segments received beyond the first that is not.
+    /// Number of segments received beyond the first one that is not received.
     pub const fn received(&self) -> u64 {
         self.received_count
     }
 
-    /// When the last of what [`Scoreboard::on_ack`] found was sent, if it was sent once (Karn's algorithm: RFC 6298 §3).
+    /// Sending time of the last segment that [`Scoreboard::on_ack`] found, if it was sent once (Karn's algorithm: RFC 6298 §3).
     pub const fn sample(&self) -> Option<u64> {
         self.sample
     }
 
-    /// Segments that are not acknowledged by the number.
+    /// Number of segments that the cumulative acknowledgement does not cover.
     pub fn outstanding(&self) -> usize {
         self.segments.len()
     }
 
-    /// The first number of the last segment.
+    /// The last segment's first number.
     pub fn last(&self) -> Option<u64> {
         self.segments.back().map(|segment| segment.seq)
     }
@@ -116,7 +116,7 @@ impl Scoreboard {
         }
     }
 
-    /// Everything below `ack` and in `blocks` has arrived (§6.2 steps 1 to 3). How many segments of it are news.
+    /// Everything below `ack` and in `blocks` has arrived (§6.2 steps 1 to 3). Returns the number of segments for which this is new.
     pub fn on_ack(&mut self, now: u64, ack: u64, blocks: impl Iterator<Item = (u64, u64)>) -> u64 {
         let mut news = 0;
         self.sample = None;
@@ -126,7 +126,7 @@ impl Scoreboard {
             self.received_count -= 1;
         }
         self.received.remove_below(ack);
-        // Ascending, so that blocks whose acknowledgements were lost do not look like reordering.
+        // In ascending order, so that blocks whose acknowledgements were lost do not look like reordering.
         let mut sorted = [(0, 0); crate::net::Sack::MAX];
         for (place, block) in sorted.iter_mut().zip(blocks) {
             *place = block;
@@ -148,7 +148,7 @@ impl Scoreboard {
         news
     }
 
-    /// The segment at `index` has arrived; whether that is news.
+    /// The segment at `index` has arrived. Returns whether that is new.
     fn deliver(&mut self, now: u64, index: usize) -> bool {
         let segment = &mut self.segments[index];
         match segment.state {
@@ -169,7 +169,7 @@ impl Scoreboard {
             self.sample = self.sample.max(Some(sent));
         }
         let round_trip = now - sent;
-        // Faster than ever: it was an earlier transmission that arrived.
+        // The round trip is shorter than ever, so an earlier transmission arrived.
         let earlier = again && self.least_round_trip.is_some_and(|least| round_trip < least);
         if !earlier {
             let least = self.least_round_trip.get_or_insert(round_trip);
@@ -184,7 +184,7 @@ impl Scoreboard {
         true
     }
 
-    /// Which segments are lost now (§6.2 steps 4 and 5). `repairing`: fast recovery or the repair after a timeout goes on.
+    /// Finds the segments that are lost now (§6.2 steps 4 and 5). `repairing`: fast recovery or the repair after a timeout is under way.
     pub fn detect(&mut self, now: u64, repairing: bool, smoothed: u64) -> Detected {
         let patience = self.round_trip + self.window(repairing, smoothed);
         let latest = self.latest;
@@ -197,7 +197,7 @@ impl Scoreboard {
         }
     }
 
-    /// How long a segment may be late (§6.2 step 4).
+    /// Time by which a segment may be late (§6.2 step 4).
     fn window(&self, repairing: bool, smoothed: u64) -> u64 {
         if !self.reordered && (repairing || self.received_count >= u64::from(DUPLICATES)) {
             return 0;
@@ -205,7 +205,7 @@ impl Scoreboard {
         (self.least_round_trip.unwrap_or(0) / 4).min(smoothed)
     }
 
-    /// The retransmission timer expired: the first segment is lost, and what had time enough to arrive (§6.3).
+    /// The retransmission timer expired. The first segment is lost, and so are those that had time enough to arrive (§6.3).
     pub fn on_timeout(&mut self, now: u64, smoothed: u64) {
         let patience = self.round_trip + self.window(true, smoothed);
         self.lose(|segment| segment.sent + patience <= now);
@@ -216,7 +216,7 @@ impl Scoreboard {
         }
     }
 
-    /// In the order of time: loses what is in flight as long as `is_late` says so, and forgets what is out of date.
+    /// Marks segments in flight as lost, in the order of sending, while `is_late` holds. Drops entries that are out of date.
     fn lose(&mut self, is_late: impl Fn(&Segment) -> bool) -> bool {
         let mut found = false;
         while let Some((order, seq)) = self.sent.front().copied() {
@@ -261,7 +261,7 @@ impl Scoreboard {
         Some(lost.seq)
     }
 
-    /// The segment of a transmission, if it is still in flight and was not sent since.
+    /// The segment of a transmission, if the segment is in flight and was not sent again since.
     fn current(&self, order: u64, seq: u64) -> Option<&Segment> {
         let segment = &self.segments[self.index(seq)?];
         (segment.state == State::InFlight && segment.order == order).then_some(segment)

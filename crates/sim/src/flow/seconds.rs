@@ -1,4 +1,4 @@
-//! Durations in files: a number of seconds.
+//! Durations in scenario files: a number of seconds.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 /// Reads a number of seconds, rounded to nanoseconds.
 ///
 /// # Errors
-/// If it is negative, not finite, or more than a billion (32 years): sums of several still fit the simulator's clock.
+/// If the number is negative, not finite, or above a billion (32 years). Sums of several still fit the simulator's clock.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let seconds = f64::deserialize(deserializer)?;
     let duration = Duration::try_from_secs_f64(seconds).ok();
@@ -19,7 +19,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duratio
         .ok_or_else(|| D::Error::custom(format!("{seconds} is not a number of seconds, 0 to a billion")))
 }
 
-/// The same where there may be none.
+/// The same for an optional duration.
 pub mod optional {
     use std::time::Duration;
 

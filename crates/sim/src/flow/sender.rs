@@ -1,4 +1,4 @@
-//! The end that sends: window, timer, and what all variants share.
+//! The sending end: window, timer, and everything that all variants share.
 //!
 //! Windows are counted in segments, with a fraction, as the papers do; positions are bytes.
 
@@ -11,15 +11,15 @@ use super::ranges::Ranges;
 use super::rto::Rto;
 use crate::net::{Direction, Flags, FlowId, Packet, Sack};
 
-/// So many duplicates mean a loss (RFC 5681 §3.2).
+/// Number of duplicates that mean a loss (RFC 5681 §3.2).
 pub(super) const DUPLICATES: u32 = 3;
 
-/// What a sender did.
+/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Segments sent, the SYN and repetitions included.
     pub segments: u64,
-    /// Of these, repetitions.
+    /// Number of repetitions among `segments`.
     pub retransmitted: u64,
     /// Expired retransmission timers, the SYN's included.
     pub timeouts: u32,
@@ -59,29 +59,29 @@ pub struct Sender {
     /// Duplicates in a row; segments that left the network during a recovery.
     pub(super) duplicates: u32,
     pub(super) inflation: u32,
-    /// Whether fast recovery goes on, and the end of what was sent when the last loss was found.
+    /// Whether a fast recovery is under way, and the end of what was sent when the last loss was found.
     pub(super) recovering: bool,
     pub(super) recover: u64,
     /// Whether this recovery has seen a partial acknowledgement.
     pub(super) partial: bool,
 
-    /// What the receiver has beyond `una`.
+    /// Ranges that the receiver has beyond `una`.
     pub(super) sacked: Ranges,
-    /// Everything below was sent again in this recovery.
+    /// End of the data that this recovery has sent again.
     pub(super) repaired: u64,
     /// Sack: whether this recovery has sent the last segment again.
     pub(super) rescued: bool,
-    /// Sack1: segments in flight during a recovery; and whether duplicates mean nothing since a timeout.
+    /// Sack1: segments in flight during a recovery, and whether duplicates mean nothing since a timeout.
     pub(super) pipe: i64,
     pub(super) deaf: bool,
-    /// Rack: each segment in flight, and probes. There `deaf` means that what a timeout lost is being repaired.
+    /// Rack: each segment in flight, and probes. With Rack, `deaf` means that the losses of a timeout are being repaired.
     pub(super) rack: Rack,
 
     rto: Rto,
-    /// The segment that is timed: its end, and when it was sent. Rack times all.
+    /// The timed segment: its end, and when it was sent. Rack times all segments.
     pub(super) timing: Option<(u64, Instant)>,
     pub(super) deadline: Option<u64>,
-    /// Where `una` was at the last timeout.
+    /// Position of `una` at the last timeout.
     timed_out_at: Option<u64>,
 
     started: Option<Instant>,
@@ -148,7 +148,7 @@ impl Sender {
         self.completed
     }
 
-    /// What it has done so far.
+    /// The sender's counters.
     pub const fn counts(&self) -> Counts {
         self.counts
     }
@@ -167,10 +167,10 @@ impl Sender {
         Some(Instant::from_nanos(at))
     }
 
-    /// A packet of the receiver came.
+    /// Handles a packet of the receiver.
     pub fn handle(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
         if packet.ack > self.max || !packet.flags.has(Flags::ACK) {
-            return; // of what was never sent
+            return; // acknowledges something that was never sent
         }
         let window = u64::from(packet.window) / self.mss;
         self.window = u32::try_from(window).unwrap_or(u32::MAX).max(1);
@@ -224,7 +224,7 @@ impl Sender {
         }
     }
 
-    /// After a loss: the window, and the threshold, both in segments.
+    /// The window and the threshold after a loss, both in segments.
     pub(super) fn reduced(&mut self) -> (f64, f64) {
         if self.departures.halve_window {
             let allowed = (self.cwnd + f64::from(self.inflation)).min(f64::from(self.window));
@@ -279,7 +279,7 @@ impl Sender {
         }
     }
 
-    /// The SYN was acknowledged.
+    /// Handles the acknowledgement of the SYN.
     fn open(&mut self) {
         const AFTER_LOST_SYN: u64 = 3_000_000_000; // RFC 6298 §5.7
         let lost = self.timed_out_at.is_some();
@@ -293,7 +293,7 @@ impl Sender {
         self.cwnd = self.initial_window;
     }
 
-    /// A partial acknowledgement ends the backoff, but no round trip can be told from it.
+    /// A partial acknowledgement ends the backoff, but yields no round trip.
     pub(super) fn accept_partial(&mut self, ack: u64) {
         self.una = ack;
         self.nxt = self.nxt.max(ack);
@@ -303,12 +303,12 @@ impl Sender {
         }
     }
 
-    /// As [`Sender::accept_partial`], whatever was timed.
+    /// Ends the backoff, whatever segment was timed.
     pub(super) fn end_backoff(&mut self) {
         self.rto.end_backoff();
     }
 
-    /// What was sent once, then, has arrived.
+    /// A segment that was sent once, at `sent`, has arrived.
     pub(super) fn measure(&mut self, sent: Instant, now: Instant) {
         self.rto.end_backoff();
         self.rto.on_sample(sent, now);

@@ -1,4 +1,4 @@
-//! What a trace tells, one event after the other: as a line, as a row, as a frame.
+//! Events of a trace: each as a line, as a row, or as a frame.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -10,32 +10,32 @@ use proto::{Instant, Seq};
 use super::{Direction, End, Flags, FlowId, Network, Packet, SwitchId};
 use crate::notation::{Notation, Origins};
 
-/// Where something happens.
+/// Place of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// At a flow's sending end.
     Sender(FlowId),
-    /// At its receiving end.
+    /// At a flow's receiving end.
     Receiver(FlowId),
-    /// At a switch, or wherever else the scenario says.
+    /// At a switch, or at another place that the scenario names.
     Node(&'static str),
 }
 
-/// What happens.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Happening {
-    /// A packet leaves. It arrives if its fate is empty, and twice if it is `twice`.
+    /// A packet leaves. The text is its fate: the packet arrives if the fate is empty, and twice if the fate is `twice`.
     Sent(Packet, &'static str),
-    /// A packet arrives; not if it has a fate.
+    /// A packet arrives, unless it has a fate.
     Received(Packet, &'static str),
-    /// Something else, in words.
+    /// A note in words.
     Note(&'static str),
 }
 
-/// Something happens, somewhere, at some time.
+/// An event: something happens at a place and a time.
 ///
-/// As text it is a line in packetdrill's notation. Numbers are relative to the SYN. Windows stand there as in a header, divided by 128
-/// but on SYNs, as if both ends had agreed on that.
+/// As text, an event is a line in packetdrill's notation. Numbers are relative to the SYN. Windows appear as in a header: divided by
+/// 128 except on SYNs, as if both ends had agreed on that.
 ///
 /// ```text
 /// 2.000320000 sender-7 > 10.0.0.8:40000 198.18.0.8:80 S 0:0(0) win 65535 <wscale 7>
@@ -43,17 +43,17 @@ pub enum Happening {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     pub at: Instant,
-    /// Where.
+    /// Place of the event.
     pub place: Place,
-    /// What.
+    /// Kind of the event.
     pub what: Happening,
 }
 
-/// The windows' scale in lines and frames: a window of 64 segments does not fit 16 bits.
+/// Shift of the windows in lines and frames: a window of 64 segments does not fit 16 bits.
 const WINDOW_SCALE: u8 = 7;
-/// Data have no bytes; in a frame they are zeros.
+/// Payload of frames. Packets of this engine have no bytes, so frames carry zeros.
 static ZEROS: [u8; u16::MAX as usize] = [0; u16::MAX as usize];
 
 impl Display for Place {
@@ -67,7 +67,7 @@ impl Display for Place {
 }
 
 impl Event {
-    /// The flow that it concerns, if it is one.
+    /// The flow of the event, if it has one.
     pub const fn flow(&self) -> Option<FlowId> {
         match (&self.what, self.place) {
             (Happening::Sent(packet, _) | Happening::Received(packet, _), _) => Some(packet.flow),
@@ -99,8 +99,8 @@ impl Display for Event {
 }
 
 impl Packet {
-    /// The segment that a real network would carry for it: with addresses made from the flow's number, zeros for data, and the
-    /// options that its fields need.
+    /// The segment that a real network would carry for this packet: with addresses made from the flow's number, zeros for data, and
+    /// the options that its fields need.
     pub fn segment(&self) -> Segment<'static> {
         let source = SocketAddr::from((Ipv4Addr::from_bits(SOURCES | (self.flow.0 + 1)), 40_000));
         let destination = DESTINATIONS | ((self.flow.0 + 1) & DESTINATIONS_MASK);
@@ -176,9 +176,9 @@ impl Network {
     }
 }
 
-/// 10.0.0.0/8.
+/// Base of the senders' addresses, 10.0.0.0/8.
 const SOURCES: u32 = 10 << 24;
-/// 198.18.0.0/15, for benchmarks (RFC 2544).
+/// Base of the receivers' addresses, 198.18.0.0/15, for benchmarks (RFC 2544).
 const DESTINATIONS: u32 = 198 << 24 | 18 << 16;
 const DESTINATIONS_MASK: u32 = (1 << 17) - 1;
 

@@ -5,22 +5,22 @@
 //!                 ◀──             ◀──  (logic)   ◀──      (logic) ◀──             ◀──
 //! ```
 //!
-//! [`crate::world`] is for machines that exchange bytes: any node, any packet, one event per packet, a trace of
-//! everything. This engine is for the papers' figures, which need millions of packets and not one of their bytes. Making
-//! one engine of both would give either the bytes' cost to the figures or the flows' narrow packet to the machines, so they share
-//! what must not differ, [`crate::link`], and nothing else. What makes it fast:
+//! [`crate::world`] is for machines that exchange bytes: any node, any packet, one event per packet, a trace of everything. This
+//! engine is for the papers' figures, which need millions of packets and none of their bytes. A common engine would either make
+//! the figures pay for the bytes or limit the machines to the flows' narrow packet. So the two share only [`crate::link`], which
+//! must not differ. What makes this engine fast:
 //!
-//! * A link gives back what was put into it in the same order, so packets on the way wait in a ring per link, and only the
-//!   first is in the heap. The heap is as large as the number of links and timers in use, not of packets.
-//! * A timer that is set again only notes its time; the heap's entry is moved when it comes up.
+//! * A link returns packets in the order in which they were put into it. So packets on the way wait in a ring per link, and only
+//!   the first is in the heap. The heap grows with the links and timers in use, not with the packets.
+//! * A timer that is set again only notes its time. The heap's entry is moved when it comes up.
 //! * Packets are small and copied; nothing is allocated per packet.
 //!
-//! Events happen in the order of their time. At the same time packets arrive before timers expire, and of two links the one
-//! with the lower rank comes first, which is drawn from the seed when the link is laid: no two hosts' clocks agree to the
-//! nanosecond, and who is ahead stays ahead. That matters. Behind one bottleneck, packets of one size tie all the time,
-//! and who loses the tie at a full queue loses a packet. With the order of making, or a new draw for each tie, losses are spread over
-//! more flows, and the cluster of [`crate::scenario::rate`] carries up to a tenth less than in ns-2, where rounded floating
-//! point numbers break the ties. All chance comes from the seed.
+//! Events happen in the order of their time. At the same time, packets arrive before timers expire. Of two links, the link with the
+//! lower rank comes first. The rank is drawn from the seed when the link is laid: no two hosts' clocks agree to the nanosecond, and
+//! a clock that is ahead stays ahead. This matters. Behind one bottleneck, packets of one size tie all the time, and the loser of a
+//! tie at a full queue loses a packet. If the links' order of creation, or a new draw for each tie, decided, losses would be spread
+//! over more flows. The cluster of [`crate::scenario::rate`] would then carry up to a tenth less than in ns-2, where rounded floating
+//! point numbers break the ties. All random choices come from the seed.
 
 mod event;
 mod packet;
@@ -63,7 +63,7 @@ pub enum End {
     Switch(SwitchId),
 }
 
-/// What a link did so far.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
     /// Bytes accepted: sent, being sent or waiting.
@@ -78,10 +78,10 @@ pub struct LinkCounts {
     pub cut: u64,
 }
 
-/// Sees every event.
+/// Callback for every event.
 type Tracer = Box<dyn FnMut(&Event)>;
 
-/// Links, switches, flows, and what will happen.
+/// Links, switches, flows, and a heap of events.
 pub struct Network {
     now: Instant,
     queue: Queue,
@@ -89,7 +89,7 @@ pub struct Network {
     switches: Vec<Switch>,
     flows: Vec<Flow>,
     unfinished: usize,
-    /// What an end or a switch has just sent; kept for its memory.
+    /// Packets that an end or a switch has just sent. The buffer is kept for its memory.
     sent: Vec<Packet>,
     outbox: Outbox,
     trace: Option<Tracer>,
@@ -101,7 +101,7 @@ struct Wire {
     link: Link,
     end: End,
     rank: u64,
-    /// With their times of arrival: a cache line each.
+    /// Packets on the way, with their times of arrival. Each entry is a cache line.
     on_the_way: VecDeque<(Instant, Packet)>,
     /// The heap's entry for the first packet on the way.
     scheduled: Key,
@@ -141,19 +141,19 @@ impl Network {
         }
     }
 
-    /// Puts a switch into the network, without routes. The name stands in traces.
+    /// Puts a switch without routes into the network. Traces show its name.
     pub fn add_switch(&mut self, name: &'static str) -> SwitchId {
         self.switches.push(Switch::new(name));
         SwitchId(number(self.switches.len() - 1))
     }
 
-    /// Gives a switch something to do with each packet.
+    /// Sets what a switch does with each packet.
     pub fn set_logic(&mut self, switch: SwitchId, logic: Box<dyn Logic>) {
         self.switches[switch.0 as usize].logic = Some(logic);
         self.settle_switch(switch);
     }
 
-    /// What a switch does with each packet, if it is an `L`.
+    /// The logic of a switch, if it is an `L`.
     pub fn logic<L: Logic>(&self, switch: SwitchId) -> Option<&L> {
         let logic: &dyn Any = self.switches[switch.0 as usize].logic.as_deref()?;
         logic.downcast_ref()
@@ -162,7 +162,7 @@ impl Network {
     /// Lays a link to `end`.
     ///
     /// # Errors
-    /// If the configuration describes no link.
+    /// If the configuration is invalid.
     pub fn add_link(&mut self, end: End, config: &LinkConfig) -> Result<LinkId, InvalidLink> {
         let link = Link::new(config.clone(), self.rng.next_u64())?;
         self.wires.push(Wire {
@@ -176,11 +176,11 @@ impl Network {
         Ok(LinkId(number(self.wires.len() - 1)))
     }
 
-    /// Adds a flow of `bytes` bytes, whose ends send into `uplinks`: the sender's, the receiver's. If the configuration
-    /// does not say when the sender's clock ticks, the seed does.
+    /// Adds a flow of `bytes` bytes. Its ends send into `uplinks`: the sender's, the receiver's. If the configuration does not say when
+    /// the sender's clock ticks, the seed decides.
     ///
     /// # Errors
-    /// If the configuration describes no flow.
+    /// If the configuration is invalid.
     pub fn add_flow(
         &mut self,
         config: &Config,
@@ -208,7 +208,7 @@ impl Network {
         self.switches[switch.0 as usize].set_route(flow, direction, link);
     }
 
-    /// Connects or cuts a link. Cutting loses what waits and what is on the way.
+    /// Connects or cuts a link. Cutting loses the packets that wait and those on the way.
     pub fn set_up(&mut self, link: LinkId, up: bool) {
         let wire = &mut self.wires[link.0 as usize];
         wire.link.set_up(up);
@@ -222,7 +222,7 @@ impl Network {
         }
     }
 
-    /// Lets a flow open its connection, now.
+    /// Opens a flow's connection, now.
     pub fn start(&mut self, flow: FlowId) {
         self.flows[flow.0 as usize].sender.start(self.now, &mut self.sent);
         self.settle_sender(flow);
@@ -233,12 +233,12 @@ impl Network {
         self.now
     }
 
-    /// How many packets wait on a link now, and their bytes, not counting the one that is being sent.
+    /// Number of packets that wait on a link now, and their bytes, not counting the packet that is being sent.
     pub fn waiting(&mut self, link: LinkId) -> (usize, usize) {
         self.wires[link.0 as usize].link.waiting(self.now)
     }
 
-    /// What a link did so far.
+    /// The counters of a link.
     pub fn link_counts(&self, link: LinkId) -> LinkCounts {
         self.wires[link.0 as usize].counts
     }
@@ -258,20 +258,20 @@ impl Network {
         &self.flows[flow.0 as usize].receiver
     }
 
-    /// Lets everything happen that happens before `until`; then it is `until`. What the caller does next happens before
-    /// everything else at that time.
+    /// Runs all events before `until`. Afterwards it is `until`. What the caller does next happens before all other events of that
+    /// time.
     pub fn run_until(&mut self, until: Instant) {
         while self.step(until) {}
         self.now = self.now.max(until);
     }
 
-    /// Lets things happen before `until`, and until the last flow is complete. Returns whether it is.
+    /// Runs events before `until`, until the last flow is complete. Returns whether it is complete.
     pub fn run_flows(&mut self, until: Instant) -> bool {
         while self.unfinished > 0 && self.step(until) {}
         self.unfinished == 0
     }
 
-    /// Lets the next event before `until` happen; false if there is none.
+    /// Runs the next event before `until`; false if there is none.
     pub fn step(&mut self, until: Instant) -> bool {
         let Some(key) = self.queue.pop_before(until.as_nanos()) else {
             return false;
@@ -331,7 +331,7 @@ impl Network {
     fn on_timer(&mut self, id: FlowId, key: Key, end: usize) {
         let flow = &mut self.flows[id.0 as usize];
         if flow.scheduled[end] != key {
-            return; // an earlier one took its place
+            return; // an earlier entry took its place
         }
         flow.scheduled[end] = Key::NEVER;
         self.now = Instant::from_nanos(key.nanos());
@@ -358,7 +358,7 @@ impl Network {
         self.settle(id, 1, wanted);
     }
 
-    /// Sends what an end has just sent, and sees that it is called at the time it wants.
+    /// Sends the packets that an end has just queued, and schedules the end's next call.
     fn settle(&mut self, id: FlowId, end: usize, wanted: Option<Instant>) {
         let flow = &mut self.flows[id.0 as usize];
         let uplink = flow.uplinks[end];
@@ -377,7 +377,7 @@ impl Network {
         self.sent.clear();
     }
 
-    /// A packet leaves a switch or, if there is none, its flow's end.
+    /// A packet leaves a switch, or its flow's end if `from` is `None`.
     fn offer(&mut self, link: LinkId, packet: Packet, from: Option<SwitchId>) {
         let wire = &mut self.wires[link.0 as usize];
         let bytes = packet.wire_bytes();
@@ -400,7 +400,7 @@ impl Network {
         }
     }
 
-    /// Puts a packet on the way. Only one that is late by chance does not belong behind the others.
+    /// Puts a packet on the way, behind the others. Only a packet that is late by chance belongs elsewhere.
     fn put(&mut self, link: LinkId, at: Instant, packet: Packet) {
         let wire = &mut self.wires[link.0 as usize];
         if wire.on_the_way.back().is_none_or(|(last, _)| *last <= at) {
@@ -434,7 +434,7 @@ impl Network {
     fn on_switch_timer(&mut self, id: SwitchId, key: Key) {
         let switch = &mut self.switches[id.0 as usize];
         if switch.scheduled != key {
-            return; // an earlier one took its place
+            return; // an earlier entry took its place
         }
         switch.scheduled = Key::NEVER;
         self.now = Instant::from_nanos(key.nanos());
@@ -461,7 +461,7 @@ impl Network {
     }
 }
 
-/// Index as the identifiers hold it.
+/// An index as the identifiers hold it.
 fn number(index: usize) -> u32 {
     let number = u32::try_from(index).ok().filter(|number| *number < Key::NUMBERS);
     number.expect("at most 2²⁴ of anything")

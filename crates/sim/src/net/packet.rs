@@ -1,16 +1,16 @@
-//! What travels: a segment's numbers without its bytes.
+//! A packet of this engine: a segment's numbers without its bytes.
 
 use super::FlowId;
 
 /// IP and TCP headers of every packet, in bytes.
 pub const HEADER: u32 = 40;
 
-/// Which way a packet goes.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// From the sender to the receiver.
     Forward,
-    /// Back.
+    /// From the receiver to the sender.
     Backward,
 }
 
@@ -19,13 +19,13 @@ pub enum Direction {
 pub struct Flags(u8);
 
 impl Flags {
-    /// None.
+    /// No flags.
     pub const NONE: Self = Self(0);
     /// Opens the connection; takes one sequence number.
     pub const SYN: Self = Self(1);
-    /// The field `ack` holds.
+    /// The field `ack` is valid.
     pub const ACK: Self = Self(2);
-    /// Nothing follows; takes one sequence number.
+    /// Ends the stream; takes one sequence number.
     pub const FIN: Self = Self(4);
 
     /// Whether all of `flags` are set.
@@ -33,7 +33,7 @@ impl Flags {
         self.0 & flags.0 == flags.0
     }
 
-    /// Both.
+    /// The flags of both.
     pub const fn and(self, flags: Self) -> Self {
         Self(self.0 | flags.0)
     }
@@ -48,7 +48,7 @@ pub struct Sack {
 }
 
 impl Sack {
-    /// As many as fit beside timestamps.
+    /// Largest number of blocks that fit beside timestamps.
     pub const MAX: usize = 3;
 
     /// Adds a block, `left..right` above `ack`, if there is room.
@@ -63,7 +63,7 @@ impl Sack {
         }
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub const fn len(&self) -> usize {
         self.count as usize
     }
@@ -84,27 +84,26 @@ impl Sack {
 /// A segment of a flow. Sequence numbers do not wrap: the SYN is 0, the data begin at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Of which flow.
+    /// Flow of the packet.
     pub flow: FlowId,
-    /// Which way.
+    /// Direction of the packet.
     pub direction: Direction,
     /// SYN, ACK, FIN.
     pub flags: Flags,
     /// Bytes of data.
     pub len: u16,
-    /// The first byte's number.
+    /// Number of the first byte.
     pub seq: u64,
-    /// The number expected next; holds with the ACK flag.
+    /// The next number expected. Valid with the ACK flag.
     pub ack: u64,
-    /// How many bytes from `ack` on may be sent, without scaling.
+    /// Number of bytes from `ack` on that may be sent, without scaling.
     pub window: u32,
-    /// What was received beyond `ack`.
+    /// Blocks that were received beyond `ack`.
     pub sack: Sack,
 }
 
 impl Packet {
-    /// How long it is on the wire, in bytes. A SACK block counts 8; the option's own 2 bytes and padding are not
-    /// counted, as in ns-2.
+    /// Length on the wire, in bytes. A SACK block counts 8. The option's own 2 bytes and padding are not counted, as in ns-2.
     pub const fn wire_bytes(&self) -> usize {
         HEADER as usize + self.len as usize + 8 * self.sack.count as usize
     }

@@ -1,11 +1,11 @@
-//! What will happen next: a heap of times.
+//! The engine's queue of events: a heap of times.
 
-/// When, and what: nanoseconds (64 bits), what (2), a rank (38) and its number (24). One number, so that what is
-/// compared is what is moved, and four children fill a cache line.
+/// Time and kind of an event: nanoseconds (64 bits), kind (2), a rank (38) and its number (24). A single number, so that the compared
+/// value is also the moved value, and four children fill a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key(u128);
 
-/// What has its time; at the same time in this order.
+/// Kind of an event. Events of the same time happen in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// The first packet on a link arrives.
@@ -21,7 +21,7 @@ pub(super) enum What {
 impl Key {
     /// Later than everything.
     pub const NEVER: Self = Self(u128::MAX);
-    /// How many links, flows or switches there may be.
+    /// Largest number of links, flows or switches.
     pub const NUMBERS: u32 = 1 << NUMBER_BITS;
 
     pub const fn new(nanos: u64, what: What, rank: u64, number: u32) -> Self {
@@ -55,11 +55,11 @@ const RANK_BITS: u32 = 38;
 
 /// A heap with four children per node: flat, so that a deep one costs few cache lines.
 ///
-/// What was taken out leaves a gap at the top, which the next push fills: most of what happens makes one other thing
-/// happen, and then the heap is put in order once and not twice.
+/// Taking an entry out leaves a gap at the top, which the next push fills. Most events cause one other event, so the heap is put in
+/// order once and not twice.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// The heap, then enough of [`Key::NEVER`] that every entry has four children.
+    /// The heap, followed by enough [`Key::NEVER`] entries to give every entry four children.
     entries: Vec<Key>,
     len: usize,
     gap: bool,
@@ -113,7 +113,7 @@ impl Queue {
         self.entries[at] = key;
     }
 
-    /// Fills the gap with the last entry.
+    /// Fills the gap at the top with the last entry.
     fn close(&mut self) {
         self.gap = false;
         self.len -= 1;
@@ -123,7 +123,7 @@ impl Queue {
         }
     }
 
-    /// Puts `key` where it belongs, from the top on, whose place is free.
+    /// Moves `key` down from the top, which is free, to its place.
     fn sink(&mut self, key: Key) {
         let entries = self.entries.as_mut_slice();
         let mut at = 0;

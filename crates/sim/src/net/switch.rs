@@ -1,4 +1,4 @@
-//! A node that forwards, and the place for what else it does.
+//! A switch, which forwards packets, and the interface for further logic in it.
 
 use std::any::Any;
 
@@ -7,34 +7,34 @@ use proto::Instant;
 use super::queue::Key;
 use super::{Direction, FlowId, LinkId, Packet};
 
-/// What a switch does with the packets that it forwards: it sees each one and sends on what it likes, now or later,
-/// changed or not, once or more often.
+/// The logic of a switch. It sees each packet that the switch forwards, and decides what leaves: now or later, changed or not, once
+/// or more often.
 pub trait Logic: Any {
-    /// A packet came in. What shall leave is put into `out`, and finds its way by the routes.
+    /// A packet came in. The logic puts the packets that leave into `out`. They follow the switch's routes.
     fn handle(&mut self, now: Instant, packet: Packet, out: &mut Outbox);
 
-    /// The time that `poll_timeout` named has come. Calls that come too early do nothing.
+    /// The time that `poll_timeout` returned has come. Calls that come too early do nothing.
     fn handle_timeout(&mut self, now: Instant, out: &mut Outbox);
 
     /// When to call `handle_timeout`, unless something else happens before.
     fn poll_timeout(&self) -> Option<Instant>;
 }
 
-/// What leaves a switch.
+/// The packets that leave a switch.
 #[derive(Debug, Default)]
 pub struct Outbox {
     pub(super) packets: Vec<Packet>,
 }
 
 impl Outbox {
-    /// Sends a packet on.
+    /// Sends a packet.
     pub fn send(&mut self, packet: Packet) {
         self.packets.push(packet);
     }
 }
 
 pub(super) struct Switch {
-    /// By flow and direction.
+    /// Routes by flow and direction.
     routes: Vec<[Option<LinkId>; 2]>,
     pub logic: Option<Box<dyn Logic>>,
     /// The heap's entry for the logic's timer.

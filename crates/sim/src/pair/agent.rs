@@ -1,4 +1,4 @@
-//! The agent of a station: a single thread that takes time for what it does, with a clock of its own.
+//! The agent of a station: a single thread with a clock of its own, whose work takes time.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -21,28 +21,28 @@ use super::relay::Relay;
 use super::station::{Station, core_of};
 use super::wire::{End, Record};
 
-/// How long the agent is busy with each thing.
+/// Time that each kind of work takes the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Making a socket.
+    /// To make a socket.
     pub restore: Duration,
-    /// Reading the log: once, and for each record.
+    /// To begin to read the log.
     pub drain: Duration,
-    /// See [`drain`](Self::drain).
+    /// To read one record of the log.
     pub record: Duration,
-    /// Letting a socket speak.
+    /// To let a socket speak.
     pub activate: Duration,
-    /// Giving a socket to the relay.
+    /// To give a socket to the relay.
     pub hand_over: Duration,
-    /// Changing addresses, routes and rules.
+    /// To change addresses, routes and rules.
     pub assume: Duration,
-    /// Anything else.
+    /// Any other action.
     pub other: Duration,
 }
 
 impl Costs {
-    /// What was measured on Linux (KERNEL: 24 µs for a full restore), times `factor`. Only `assume` is assumed, and not multiplied: some
-    /// dozen messages of netlink.
+    /// Costs measured on Linux (KERNEL: 24 µs for a full restore), times `factor`. Only `assume` is an estimate, for some dozen
+    /// netlink messages, and is not multiplied.
     pub fn measured(factor: u32) -> Self {
         let micros = |count: u64| Duration::from_micros(count) * factor;
         Self {
@@ -68,7 +68,7 @@ impl Costs {
     }
 }
 
-/// What the agents say to each other.
+/// A message from one agent to the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Word {
     Heartbeat(Heartbeat),
@@ -78,23 +78,23 @@ pub(super) enum Word {
     Page(Page),
 }
 
-/// A word on its way; it may take more than one.
+/// A message in transit. The network may deliver it more than once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Said {
-    /// The agent that says it, of those of its node.
+    /// Number of the sending agent, among the agents of its node.
     pub incarnation: u64,
-    /// Counts up.
+    /// Number of the message, counting up.
     pub number: u64,
     pub word: Word,
 }
 
-/// Words are remembered, to know copies of them.
+/// Number of messages that are remembered, to recognise copies.
 const HEARD_MAX: u64 = 128;
 
-/// Records that are read before their log is cleared of them.
+/// Number of records that are read from the log at once.
 const BATCH: usize = 64;
 
-/// Their packets; a place is the number of one and an offset in it.
+/// The packets of these records. A place is a packet's index in the upper half and an offset in the packet in the lower half.
 struct Batch<'a>(Vec<&'a [u8]>);
 
 impl Shelf for Batch<'_> {
@@ -104,42 +104,42 @@ impl Shelf for Batch<'_> {
     }
 }
 
-/// What the agent's thread is at.
+/// State of the agent's thread.
 pub(super) struct Agent {
-    /// When it goes on.
+    /// When the agent continues.
     pub due: Instant,
-    /// What it is doing until then, and how far the log reached when it began.
+    /// The action that is under way until then, and how far the log reached when the action began.
     doing: Option<(Action, End)>,
-    /// It has looked at everything since it last rested.
+    /// The agent has looked at all its inputs since it last rested.
     has_looked: bool,
-    /// It waits for something to happen.
+    /// The agent sleeps until something happens.
     is_asleep: bool,
-    /// It does not run before.
+    /// The agent does not run before this time.
     paused_until: Instant,
-    /// It was killed, and another one is started then.
+    /// The agent was killed; a new agent starts at `due`.
     is_dead: bool,
-    /// Until then, everything takes so many times as long.
+    /// Until this time, everything takes this many times as long.
     late: (Instant, u32),
-    /// How many there were before it on this node.
+    /// Number of the agent, among the agents of its node.
     pub number: u64,
     pub words: VecDeque<Word>,
     pauses: PauseWatch,
-    /// The peer's kernel has answered.
+    /// The peer's kernel has answered the probe.
     pub is_answered: bool,
-    /// Words that it has said.
+    /// Number of messages that the agent has sent.
     pub said: u64,
-    /// The peer's agent that was heard last, and the numbers of its last words.
+    /// The peer's agent that was heard last, and the numbers of its last messages.
     heard: (u64, BTreeSet<u64>),
-    /// When something of the peer came through the service's network last.
+    /// When the last packet of the peer came through the service's network. `None`: none since the agent last looked.
     pub seen_here: Option<Instant>,
-    /// An outside host has answered.
+    /// An outside host has answered; this is when it was asked. `None`: no answer since the agent last looked.
     pub reached_outside: Option<Instant>,
-    /// When it asked the outside host last.
+    /// When the agent last asked the outside host.
     pub asked_outside: Instant,
 }
 
 impl Agent {
-    /// One that begins now.
+    /// An agent that starts now.
     pub fn new(now: Instant, number: u64) -> Self {
         Self {
             due: now,
@@ -161,7 +161,7 @@ impl Agent {
         }
     }
 
-    /// Whether this word of the peer is no copy.
+    /// Remembers a message of the peer by its number. False if the message is a copy.
     pub fn number_heard(&mut self, incarnation: u64, number: u64) -> bool {
         if self.heard.0 != incarnation {
             self.heard = (incarnation, BTreeSet::new());
@@ -173,14 +173,14 @@ impl Agent {
         is_first
     }
 
-    /// Something has happened that it waits for.
+    /// Something has happened that a sleeping agent waits for.
     pub fn wake(&mut self, at: Instant) {
         if self.is_asleep {
             self.due = self.due.min(at).max(self.paused_until);
         }
     }
 
-    /// Whether it would find out that its clock stood still while the counter went on.
+    /// Whether the agent would find out that its clock stood still while the counter went on.
     pub const fn notices_pauses(&self) -> bool {
         self.pauses.knows_rate()
     }
@@ -194,24 +194,24 @@ impl Agent {
 }
 
 impl Station {
-    /// The agent's thread does not run until then; the wire does.
+    /// Stops the agent's thread until `until`. The wire goes on.
     pub fn pause(&mut self, until: Instant) {
         let until = self.clock.read(until);
         self.agent.paused_until = self.agent.paused_until.max(until);
         self.agent.due = self.agent.due.max(until);
     }
 
-    /// Until then everything takes the agent `times` as long.
+    /// Until `until`, everything takes the agent `times` as long.
     pub fn delay(&mut self, until: Instant, times: u32) {
         self.agent.late = (self.clock.read(until), times);
     }
 
-    /// From now on the node's clock is faster by so many millionths.
+    /// From now on the node's clock is faster by `drift` millionths.
     pub fn set_drift(&mut self, now: Instant, drift: i32) {
         self.clock.set_drift(now, drift);
     }
 
-    /// The agent is killed, and started again then. What the kernel and the keeper hold stays.
+    /// Kills the agent. A new one starts at `restart`. The state of the kernel and of the keeper stays.
     pub fn kill_agent(&mut self, now: Instant, restart: Instant) {
         self.drop_unfinished();
         self.verdicts.clear();
@@ -221,17 +221,17 @@ impl Station {
         self.pause(restart);
     }
 
-    /// Whether there is an agent, and it runs.
+    /// Whether the agent exists and runs.
     pub(super) fn runs(&self, now: Instant) -> bool {
         !self.agent.is_dead && now >= self.agent.paused_until && !self.is_frozen(now)
     }
 
-    /// Whether there is an agent that could be told something.
+    /// Whether an agent exists that could be told something.
     pub(super) const fn has_agent(&self) -> bool {
         !self.agent.is_dead
     }
 
-    /// A new agent finds what the kernel has kept.
+    /// Starts a new agent, which finds what the kernel has kept.
     fn start_agent(&mut self, now: Instant) {
         let mut config = self.config.core.clone();
         let number = self.agent.number + 1;
@@ -261,7 +261,7 @@ impl Station {
         }
     }
 
-    /// The relay tells a new agent whose client has said nothing yet.
+    /// The relay tells a new agent of clients that have said nothing yet.
     fn hear_of_unheard(&mut self, now: Instant) {
         let host = &self.host;
         let is_silent = |relay: &Relay| relay.is_silent();
@@ -272,11 +272,11 @@ impl Station {
         }
     }
 
-    /// Goes on with the agent's work: finishes one thing, begins another.
+    /// Continues the agent's work: finishes one action and begins the next.
     pub(super) fn step(&mut self, now: Instant) {
         if self.agent.is_dead {
             self.start_agent(now);
-            self.assume(self.wire.gate().0); // the agent before may have died between two parts
+            self.assume(self.wire.gate().0); // the agent before it may have died between two parts of this
             self.hear_of_deaths(now);
             self.hear_of_unheard(now);
         }
@@ -304,14 +304,14 @@ impl Station {
         }
     }
 
-    /// One look at everything.
+    /// Looks once at all inputs.
     fn look(&mut self, now: Instant, end: End) {
         let (counter, clock) = (self.clock.counter(now), now);
         let (before, after) = (counter, counter);
         if self.turns_unaware > 0 {
             self.turns_unaware -= 1;
             if self.turns_unaware == 0 {
-                self.outlasted = Instant::ZERO; // it has had the time to notice
+                self.outlasted = Instant::ZERO; // the agent has had the time to notice
             }
         }
         let was_paused = self.agent.pauses.look(Reading { before, clock, after }).is_some();
@@ -363,7 +363,7 @@ impl Station {
         self.serve_replicas(now);
     }
 
-    /// The log has been read.
+    /// Handles a message of the peer's agent. The log has been read before.
     fn hear(&mut self, now: Instant, word: Word) {
         match word {
             Word::Heartbeat(heartbeat) => self.hear_heartbeat(now, heartbeat),
@@ -384,7 +384,7 @@ impl Station {
         }
     }
 
-    /// A nap while there is traffic, sleep while there is none.
+    /// Naps while there is traffic, sleeps while there is none.
     fn rest(&mut self, now: Instant) {
         const LEAST: Duration = Duration::from_micros(1);
         let replicas = self.replicas.values().flat_map(|replica| {
@@ -409,7 +409,7 @@ impl Station {
         self.agent.due = due.max(now + LEAST).max(self.agent.paused_until);
     }
 
-    /// Packets passed unlogged: what was logged before is older.
+    /// Tells the core that packets passed unlogged. Connections whose packets were logged before count as older.
     pub(super) fn tell_gap(&mut self, now: Instant) {
         self.read_log(self.wire.end());
         self.core.handle_log_gap(now, 0);
@@ -427,7 +427,7 @@ impl Station {
             .handle_packet(*at, 0, *direction, packet, checksum, source);
     }
 
-    /// Hands the log to the core, up to `end`, batch by batch, as the agent does.
+    /// Hands the log to the core, up to `end`, batch by batch, as the daemon's agent does.
     pub(super) fn read_log(&mut self, end: End) {
         loop {
             let records: Vec<Record> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();

@@ -11,7 +11,7 @@ use crate::tcp::Endpoint;
 
 /// A program that serves one connection: bytes in, bytes out.
 ///
-/// What it says must not depend on how its input is cut into pieces, nor on when it comes.
+/// Its output must not depend on how the input is cut into pieces, nor on when the input comes.
 pub trait Application {
     /// The client's next bytes.
     fn on_input(&mut self, now: Instant, bytes: &[u8]);
@@ -19,30 +19,30 @@ pub trait Application {
     /// The client has ended its stream.
     fn on_input_end(&mut self, now: Instant);
 
-    /// Appends what it says now, at most `limit` bytes.
+    /// Appends the output that is ready, at most `limit` bytes.
     fn speak(&mut self, now: Instant, limit: usize, into: &mut Vec<u8>);
 
-    /// Whether it has said all that it will ever say.
+    /// Whether the program has said everything that it will ever say.
     fn is_finished(&self) -> bool;
 
-    /// When it may have something to say without being told more.
+    /// When the program may have output without further input.
     fn wakes_at(&self) -> Option<Instant>;
 }
 
 /// Starts the program for a client's connection.
 pub type Program = Rc<dyn Fn(SocketAddr) -> Box<dyn Application>>;
 
-/// How fast a program reads: so many bytes, then a pause.
+/// How fast a program reads: some bytes, then a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Bytes at a time.
+    /// Bytes per read.
     pub bytes: usize,
-    /// From one time to the next.
+    /// Time from one read to the next.
     pub every: Duration,
 }
 
 impl Pace {
-    /// Reads what it may; `next` is when it may again. Returns the bytes.
+    /// Reads as much as the pace allows. `next` is when it may read again. Returns the bytes.
     pub(super) fn read(
         pace: Option<Self>,
         now: Instant,
@@ -61,7 +61,7 @@ impl Pace {
     }
 }
 
-/// Lets an application use an endpoint.
+/// Runs an application on an endpoint.
 pub struct Served {
     application: Box<dyn Application>,
     pace: Option<Pace>,
@@ -70,7 +70,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// `application` at an endpoint, read from at `pace`.
+    /// `application` on an endpoint, reading at `pace`.
     pub fn new(application: Box<dyn Application>, pace: Option<Pace>) -> Self {
         Self {
             application,
@@ -97,7 +97,7 @@ impl App for Served {
             endpoint.shutdown();
         }
         let read_at = (endpoint.readable() > 0).then_some(self.next_read);
-        // What waits for room in the endpoint is driven by the acknowledgement that makes it.
+        // Output that waits for room in the endpoint needs no timer: the acknowledgement that makes room drives the application.
         self.application
             .wakes_at()
             .into_iter()

@@ -1,4 +1,4 @@
-//! Who decides which node may speak, when the nodes do not hear each other: a witness (etcd), or a fence.
+//! The arbiter, which decides which node may speak when the nodes do not hear each other: a witness (etcd) or a fence.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use proto::Instant;
 use proto::standing::Verdict;
 use serde::{Deserialize, Serialize};
 
-/// What is configured.
+/// Kind of arbiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ArbiterKind {
-    /// A register elsewhere: it is set in one transaction, if what it holds is older.
+    /// A register outside the pair (etcd). One transaction sets it, if what it holds is older.
     Witness,
     /// A command that switches the other node off.
     Fence,
 }
 
 impl ArbiterKind {
-    /// What the core is told of it.
+    /// The same, as the core's configuration has it.
     pub(super) const fn of_core(self) -> proto::standing::Arbiter {
         match self {
             Self::Witness => proto::standing::Arbiter::Witness,
@@ -26,14 +26,14 @@ impl ArbiterKind {
     }
 }
 
-/// A node asks for an epoch; for 0, only to know which one was given away last.
+/// A node's request for an epoch. Epoch 0 only asks which epoch was granted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     pub node: usize,
     pub epoch: u64,
 }
 
-/// What it is told, and when.
+/// The arbiter's answer, and when it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub at: Instant,
@@ -41,7 +41,7 @@ pub(crate) struct Answer {
     pub verdict: Verdict,
 }
 
-/// A command that runs: it switches the other node off when it is over.
+/// A fence command that runs. When it ends, it switches the other node off.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fence {
     pub question: Question,
@@ -50,11 +50,11 @@ pub(crate) struct Fence {
     pub due: Instant,
 }
 
-/// It gives a node no answer.
+/// An outage of the arbiter, as one node sees it: the node gets no grant before `until`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
     pub until: Instant,
-    /// Every second question is decided all the same.
+    /// Every second question is decided all the same, though the answer is lost.
     pub decides: bool,
 }
 
@@ -62,14 +62,14 @@ pub(crate) struct Outage {
 #[derive(Debug)]
 pub(crate) struct Arbiter {
     kind: ArbiterKind,
-    /// From a question to its answer.
+    /// Time from a question to its answer.
     delay: Duration,
-    /// The last epoch that it gave away, and to whom.
+    /// The last epoch that it granted, and to which node.
     held: Option<Question>,
-    /// As each node sees it.
+    /// The outage that each node sees.
     outages: [Outage; 2],
     asked: u64,
-    /// The commands that run: the scene does what they say.
+    /// The fence commands that run. The swarm carries them out.
     pub fences: Vec<Fence>,
 }
 
@@ -88,7 +88,7 @@ impl Arbiter {
         }
     }
 
-    /// It is out of order until then, for one node or both.
+    /// Begins an outage for one node, or for both if `node` is `None`.
     pub fn fail(&mut self, node: Option<usize>, outage: Outage) {
         for (number, last) in self.outages.iter_mut().enumerate() {
             if node.is_none_or(|node| node == number) {
@@ -97,7 +97,8 @@ impl Arbiter {
         }
     }
 
-    /// The answer; of a fence it comes when the other node is off. What an agent has asked already is not asked again.
+    /// Answers a question. A fence answers later, when the other node is off, so this returns `None`. A question that the same agent
+    /// has already asked of a fence is not asked again.
     pub fn ask(&mut self, now: Instant, question: Question, agent: u64) -> Option<Answer> {
         self.asked += 1;
         let outage = self.outages[question.node];

@@ -1,4 +1,4 @@
-//! What the judge writes down of a connection.
+//! The judge's record of a connection.
 
 use proto::packet::Segment;
 
@@ -11,7 +11,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Notes a segment's contents; the place of the first byte that contradicts, or of another end.
+    /// Notes a segment's contents. On a contradiction, returns the position of the first byte that differs, or of the second end.
     pub fn note(&mut self, at: i64, payload: &[u8], fin: bool) -> Result<(), u64> {
         let end = at + payload.len() as i64;
         for (position, byte) in (at..end).zip(payload) {
@@ -39,13 +39,13 @@ impl Known {
         Ok(())
     }
 
-    /// What follows all that is known without a gap, the FIN included.
+    /// The offset behind all that is known without a gap, the FIN included.
     pub fn end(&self) -> u64 {
         let contiguous = self.contiguous as u64;
         contiguous + u64::from(self.fin == Some(contiguous))
     }
 
-    /// Whether something is known that stands behind a gap.
+    /// Whether something behind a gap is known.
     pub const fn has_hole(&self) -> bool {
         let is_behind = match self.fin {
             Some(fin) => fin > self.contiguous as u64,
@@ -69,7 +69,7 @@ pub(super) struct Place {
     pub acknowledges: i64,
 }
 
-/// The most that one side has said.
+/// The most that one side has said: the largest of each value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Most {
     pub acknowledged: u64,
@@ -78,7 +78,7 @@ pub(super) struct Most {
 }
 
 impl Most {
-    /// What a segment says.
+    /// The values of one segment.
     pub fn of(segment: &Segment<'_>, place: Place, shift: u8) -> Self {
         let acknowledged = u64::try_from(place.acknowledges).unwrap_or(0);
         Self {
@@ -88,7 +88,7 @@ impl Most {
         }
     }
 
-    /// In what `later` is less.
+    /// Describes how `later` falls behind `self`, if it does.
     pub fn is_more_than(self, later: Self, shift: u8) -> Option<String> {
         let is_before = |(now, before): (u32, u32)| now.wrapping_sub(before).cast_signed() < 0;
         let is_less = later.acknowledged < self.acknowledged
@@ -110,17 +110,17 @@ impl Most {
     }
 }
 
-/// Who says something, and by what right.
+/// Which node says something, and by what right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Voice {
-    /// 0 or 1.
+    /// Number of the node, 0 or 1.
     pub node: usize,
-    /// Of the gate that lets it out.
+    /// Epoch of the gate that lets the packet out.
     pub epoch: u64,
-    /// That gate is for a node without a wire before it.
+    /// The gate is that of a node without a wire before it.
     pub is_alone: bool,
-    /// By a lease only, which ends: nobody has given it the epoch yet.
+    /// The node speaks only by a lease, which ends: no arbiter has given it the epoch yet.
     pub is_lent: bool,
-    /// By one that the node's clock has outlasted: it stood still, and the node has not noticed yet.
+    /// The lease may be over: the node's clock stood still, and the node has not noticed yet.
     pub is_outlasted: bool,
 }

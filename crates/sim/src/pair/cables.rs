@@ -1,4 +1,4 @@
-//! A station as the world sees it: what comes in by its cables, what goes out, and when it is due.
+//! A station as a node of the world: packets in, packets out, and the next deadline.
 
 use proto::Instant;
 
@@ -6,7 +6,7 @@ use super::station::{AGENTS, CLIENTS, Station};
 use super::wire::Side;
 use crate::world::{Node, Output, Port};
 
-/// Packets that wait for a machine that stands still.
+/// Number of packets that wait for a machine that stands still. Further packets are lost.
 const BACKLOG_MAX: usize = 256;
 
 impl Station {

@@ -1,4 +1,4 @@
-//! Carrying out what the core wants, in the simulated world: the daemon's `carry_out` and `relay`, step for step.
+//! Carries out the core's actions in the simulated world: the daemon's `carry_out` and `relay`, step for step.
 
 use proto::Instant;
 use proto::action::{Action, Gate, Report};
@@ -22,18 +22,18 @@ use crate::host::EndpointId;
 use crate::tcp::{Endpoint, Restore, RestoreWindow, WindowScale};
 use crate::world::Output;
 
-/// A replica that is so many bytes ahead of the primary is not read from.
+/// Bytes that a replica may be ahead of the primary. Beyond this the agent does not read from the replica.
 const AHEAD_MAX: usize = 1 << 20;
 const READ_SIZE: usize = 16 * 1024;
 
 impl Station {
-    /// What the kernel keeps for the next agent.
+    /// Updates what the kernel keeps for the next agent.
     fn on_role(&mut self, to: Role) {
         self.is_consented = to == Role::Backup;
         self.is_doubted = false;
     }
 
-    /// Does one thing; `end` is how far the log reached when it was begun.
+    /// Carries out one action. `end` is how far the log reached when the action began.
     pub(super) fn carry_out(&mut self, now: Instant, action: Action, end: End) {
         if !matches!(
             action,
@@ -70,7 +70,7 @@ impl Station {
                 if !skips && !self.is(Defect::SkipDrains) {
                     self.read_log(end);
                     if self.wire.check_in(now) > 0 {
-                        self.tell_gap(now); // it may have been away since it looked last
+                        self.tell_gap(now); // the agent may have been away since it last looked
                     }
                 }
                 self.core.handle_drained(now, 0);
@@ -102,7 +102,7 @@ impl Station {
         }
     }
 
-    /// Makes the network what the gate needs, which is closed meanwhile of a node that has no part yet; one that speaks goes on.
+    /// Prepares the network for the gate `next`. Meanwhile a node without a part is mute, and a node that speaks continues.
     pub(super) fn assume(&mut self, next: Gate) {
         let (gate, epoch) = self.wire.gate();
         if gate == Gate::Off {
@@ -129,7 +129,7 @@ impl Station {
         }
     }
 
-    /// The end of the right to speak is another one, and the gate stays as it is.
+    /// The right to speak ends at another time; the gate stays as it is.
     fn change_until(&mut self, until: Option<Instant>) {
         self.set_until(until);
         let (gate, epoch) = self.wire.gate();
@@ -165,7 +165,7 @@ impl Station {
         }
     }
 
-    /// The peer speaks alone. The gate is closed, so what ends here ends without a word.
+    /// The peer speaks alone. The gate is closed, so all sockets end without a word.
     fn stand_down(&mut self) {
         self.may_speak = false;
         (self.is_claiming, self.is_reached) = (false, false);
@@ -173,7 +173,7 @@ impl Station {
         self.destroy_sockets();
     }
 
-    /// Asks the arbiter, whose answer comes later. As in the daemon, nothing is asked again before its answer has been read.
+    /// Asks the arbiter, whose answer comes later. As in the daemon, an epoch is not asked again before its answer has been read.
     fn confirm(&mut self, now: Instant, epoch: u64) {
         let Some(arbiter) = self.config.arbiter.clone() else {
             return;
@@ -309,7 +309,7 @@ impl Station {
         self.live.insert(id, restoring);
     }
 
-    /// What was logged since the socket was made and has not come to the socket by itself since it was ready.
+    /// The input that was logged since the socket was made, without what the ready socket has received itself.
     fn late_input(
         &self,
         connection: &Connection,
@@ -364,7 +364,7 @@ impl Station {
         }
     }
 
-    /// Takes out the endpoints that are to go without a word.
+    /// Removes the endpoints that must end without a word.
     pub(super) fn remove_vanishing(&mut self) {
         let host = &mut self.host;
         self.relayed.retain(|&socket| {
@@ -417,7 +417,7 @@ impl Station {
         self.serve_replicas(now);
     }
 
-    /// Lets replicas that read slowly go on.
+    /// Feeds the slow replicas that may read again.
     pub(super) fn feed_slow_replicas(&mut self, now: Instant) {
         if self.config.replica_pace.is_none() {
             return;
@@ -434,7 +434,7 @@ impl Station {
         }
     }
 
-    /// Passes on what the replicas have said.
+    /// Passes the replicas' output to the core.
     pub(super) fn serve_replicas(&mut self, now: Instant) {
         for (&id, replica) in &mut self.replicas {
             let mut said = Vec::new();
@@ -454,7 +454,7 @@ impl Station {
     }
 }
 
-/// What the stack is told of a connection.
+/// What the stack needs in order to restore a connection.
 fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
     Restore {
         local: endpoint.vip,
@@ -480,11 +480,11 @@ fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
             rcv_wnd: endpoint.receive_window,
             rcv_wup: endpoint.receive_window_from,
         },
-        window_probe: false, // when it leaves repair mode
+        window_probe: false, // `activate` probes, when the socket leaves repair mode
     }
 }
 
-/// How the relay goes on with a connection.
+/// How the relay continues a connection.
 fn adoption(connection: &Connection, endpoint: &Known, replica: Option<Replica>) -> Result<Adoption, String> {
     let (log, frontier) = (connection.input(), endpoint.input_frontier);
     let restart = connection.follower().restart();

@@ -1,4 +1,4 @@
-//! What a primary's kernel tells the peer's wire of its connections: the daemon's `look_up` and `list`.
+//! Answers of a primary's kernel about its connections, for the peer's wire: the daemon's `look_up` and `list`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::station::{AGENTS, PEER, Station};
 use crate::world::Output;
 
 impl Station {
-    /// Sends something to the peer's agent.
+    /// Sends a message to the peer's agent.
     pub(super) fn say(&mut self, word: &Word) {
         self.agent.said += 1;
         let said = Said {
@@ -57,7 +57,7 @@ impl Station {
         }
     }
 
-    /// The clients of its stack's connections that are open both ways.
+    /// The stack's connections that are open both ways, by client.
     fn open(&self, now: Instant) -> BTreeMap<SocketAddr, Terms> {
         let terms = |endpoint: &crate::tcp::Endpoint| {
             let told = endpoint.export(now).ok()?;

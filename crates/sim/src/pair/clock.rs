@@ -6,21 +6,21 @@ use proto::Instant;
 
 const MILLION: i128 = 1_000_000;
 
-/// A clock that began at another time than the world's, and runs at another speed.
+/// A clock that started at another time than the world's, and runs at another speed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// At this time of the world ...
+    /// At this time of the world, the clock showed `shown`.
     origin: Instant,
-    /// ... it showed this.
+    /// What the clock showed at `origin`.
     shown: Instant,
-    /// How much faster it is, in millionths.
+    /// How much faster the clock is, in millionths.
     drift: i64,
-    /// For so long its machine's counter has stood still.
+    /// For how long the machine's counter has stood still.
     stood: Duration,
 }
 
 impl Clock {
-    /// A clock that shows the world's time, and `ahead`.
+    /// A clock that is ahead of the world's time by `ahead`.
     pub fn new(ahead: Duration) -> Self {
         Self {
             origin: Instant::ZERO,
@@ -30,14 +30,14 @@ impl Clock {
         }
     }
 
-    /// From now on it is faster by so many millionths.
+    /// From now on the clock is faster by `drift` millionths.
     pub fn set_drift(&mut self, now: Instant, drift: i32) {
         self.shown = self.read(now);
         self.origin = self.origin.max(now);
         self.drift = drift.into();
     }
 
-    /// It shows the same until then, for a hypervisor has paused the machine, whose counter may go on.
+    /// The clock stands still until `until`, because a hypervisor has paused the machine. The machine's counter may go on.
     pub fn stand_still(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
         self.shown = self.read(now);
         if !counter_goes_on {
@@ -51,7 +51,7 @@ impl Clock {
         (self.when(time) - self.stood).as_nanos()
     }
 
-    /// What it shows at a time of the world.
+    /// What the clock shows at a time of the world.
     pub fn read(&self, now: Instant) -> Instant {
         let passed = i128::from(now.as_nanos().saturating_sub(self.origin.as_nanos()));
         let shown = i128::from(self.shown.as_nanos())
@@ -60,7 +60,7 @@ impl Clock {
         Instant::from_nanos(u64::try_from(shown.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// The first time of the world, since it was set, at which it shows `time` or more.
+    /// The first time of the world, since the clock was last set, at which the clock shows `time` or more.
     pub fn when(&self, time: Instant) -> Instant {
         let ahead = i128::from(time.as_nanos()) - i128::from(self.shown.as_nanos());
         let passed = (ahead * MILLION).div_euclid(MILLION + i128::from(self.drift));

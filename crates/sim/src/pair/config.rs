@@ -1,4 +1,4 @@
-//! What a pair in a world is like: its links, endpoints, timers and limits.
+//! Configuration of a simulated pair: links, endpoints, timers and limits.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -25,61 +25,61 @@ use crate::host::HostConfig;
 use crate::link::LinkConfig;
 use crate::tcp::{Config, Initial};
 
-/// What a scene is like.
+/// Configuration of a scene.
 #[derive(Clone, Debug)]
 pub struct SceneConfig {
-    /// All chance comes from it.
+    /// Seed of all random choices.
     pub seed: u64,
     /// The restart policy of the service.
     pub policy: Policy,
-    /// With what [`Policy::Replica`] suits, a service of policy `http` that follows other protocols by replicas.
+    /// The service's policy is `http`, and it follows other protocols by replicas. Use with [`Policy::Replica`].
     pub opaque: bool,
-    /// Between the clients and the backup.
+    /// Link between the clients and the backup.
     pub path: LinkConfig,
-    /// Between the clients and the primary; `None`: the primary cannot claim the VIP.
+    /// Link between the clients and the primary. `None`: the primary cannot claim the VIP.
     pub own_path: Option<LinkConfig>,
-    /// Between the backup and the primary.
+    /// Link between the backup and the primary.
     pub lan: LinkConfig,
-    /// The clients' endpoints.
+    /// TCP configuration of the clients' endpoints.
     pub client_tcp: Config,
-    /// The servers' endpoints.
+    /// TCP configuration of the servers' endpoints.
     pub server_tcp: Config,
-    /// The numbers that endpoints start from; `None` draws them.
+    /// Initial sequence numbers and timestamps. `None` draws them.
     pub initial: Option<Initial>,
-    /// Heartbeats.
+    /// Timers of the heartbeats.
     pub detector: DetectorConfig,
-    /// How long the backup's agent rests before it reads what was logged.
+    /// Rest of an agent before it reads what was logged.
     pub nap: Duration,
-    /// What its work costs.
+    /// Time that each kind of an agent's work takes.
     pub costs: Costs,
-    /// Bytes that its log holds.
+    /// Size of a wire's log, in bytes.
     pub ring_bytes: usize,
-    /// Bytes of memory of one connection's log, and what is done about more.
+    /// Memory limit of one connection's log, in bytes, and what happens beyond the limit.
     pub log_limit: (u64, Full),
     /// How fast the primary's program reads.
     pub pace: Option<Pace>,
     /// How fast the backup's replica reads.
     pub replica_pace: Option<Pace>,
-    /// How long programs think at most.
+    /// Longest time that programs take to think.
     pub think: Duration,
     /// Both nodes cut a chunked reply in the same places.
     pub same_chunks: bool,
-    /// Who decides when the nodes do not hear each other, and how long that takes.
+    /// Arbiter that decides when the nodes do not hear each other, and the time that a decision takes.
     pub arbiter: Option<(ArbiterKind, Duration)>,
-    /// How long the configured primary waits before it has a silent peer fenced.
+    /// Time that the configured primary waits before it has a silent peer fenced.
     pub fence_delay: Duration,
-    /// How long a wire may speak alone after its primary heard it last, without having asked.
+    /// Lease: after its primary heard it last, a wire may speak alone for this long without asking.
     pub lease: Duration,
-    /// What is broken.
+    /// Defect of the nodes, in tests.
     pub defect: Option<Defect>,
-    /// The agents hear each other through the service's network, too.
+    /// The agents also hear each other through the service's network.
     pub service_link: bool,
     /// An outside host answers what nodes ask from their own addresses.
     pub outside: bool,
 }
 
 impl SceneConfig {
-    /// A pair on a quiet network, with everything that can be left out left out.
+    /// A pair on a quiet network, with all optional parts left out.
     pub fn quiet(seed: u64, policy: Policy) -> Self {
         let path = LinkConfig {
             rate_bits_per_s: Some(50_000_000),

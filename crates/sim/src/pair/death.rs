@@ -1,4 +1,4 @@
-//! Processes of the application that die, and what their kernel says for them.
+//! Processes of the application that die, and the packets that their kernel sends for them.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::host::EndpointId;
 use crate::tcp::{self, State};
 
 impl Station {
-    /// A worker with the connections of `clients` is killed: its kernel closes them, as the program `death` sees.
+    /// Kills a worker that has the connections of `clients`. The node's kernel closes them, as the program `death` sees.
     pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
         let now = self.clock.read(now);
         self.kill_processes(now, clients);
@@ -25,14 +25,14 @@ impl Station {
         for &client in clients {
             let id = self.host.find(vip, client).filter(|&id| {
                 let state = self.host.endpoint(id).map(tcp::Endpoint::state);
-                let is_accepted = state.is_some_and(|state| state != State::SynReceived); // those are the listener's
+                let is_accepted = state.is_some_and(|state| state != State::SynReceived); // half-open connections are the listener's
                 is_accepted && self.host.app::<Served>(id).is_some()
             });
             let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
                 continue;
             };
             self.judge.borrow_mut().on_process_lost(number, client);
-            // Of a node without a wire it is an ordinary end.
+            // On a node without a wire, a closed connection is an ordinary end.
             let has_wire = self.wire.gate().0 == Gate::Primary;
             if has_wire && !self.is(Defect::DeathSpeaks) {
                 self.dying.insert(client);
@@ -45,7 +45,7 @@ impl Station {
         self.hear_of_deaths(now);
     }
 
-    /// Tells the core of them, if there is an agent; they wait for it in the kernel's ring.
+    /// Tells the core of the deaths. While no agent exists, they wait in the kernel's ring.
     pub(super) fn hear_of_deaths(&mut self, now: Instant) {
         if !self.has_agent() {
             return;
@@ -61,7 +61,7 @@ impl Station {
         self.agent.wake(now);
     }
 
-    /// What is left of these connections goes without a word, if their process has died. Nobody needs to be told of them any more.
+    /// Removes what is left of these connections without a word, if their process has died. Nobody needs to know of them afterwards.
     pub(super) fn destroy_dying(&mut self, clients: &[SocketAddr]) {
         for &client in clients {
             if self.dying.remove(&client)
@@ -80,7 +80,7 @@ impl Station {
         self.dying.iter().copied().collect()
     }
 
-    /// The process that listens is killed, with all its connections.
+    /// Kills the process that listens, with all its connections.
     pub fn kill_server(&mut self, now: Instant) {
         let now = self.clock.read(now);
         self.is_server_dead = true;
@@ -93,7 +93,7 @@ impl Station {
         self.kill_processes(now, &clients);
     }
 
-    /// Handshakes that are not over are the listener's: only a wire can go on with them.
+    /// Handshakes that are not complete are the listener's: only a wire can continue them.
     fn drop_handshakes(&mut self) {
         let half_open = self.host.endpoints();
         let half_open = half_open.filter(|(_, endpoint)| endpoint.state() == State::SynReceived);
@@ -102,7 +102,7 @@ impl Station {
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 
-    /// It is started again.
+    /// Starts the server again.
     pub fn start_server(&mut self, now: Instant) {
         if std::mem::take(&mut self.is_server_dead) {
             listen(&mut self.host, &self.config, self.vip);
@@ -111,14 +111,14 @@ impl Station {
         }
     }
 
-    /// What a dying socket says, without its FIN or RST: the egress guard's part. `None`: nothing is left.
+    /// The egress guard's part: a dying socket's packet without its FIN. `None`: the packet is dropped.
     pub(super) fn silence_death(&self, packet: Vec<u8>) -> Option<Vec<u8>> {
         let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
         if !self.dying.contains(&segment.destination) {
             return Some(packet);
         }
         if segment.flags.rst || segment.payload.is_empty() {
-            return None; // also what stands behind a FIN that nobody has heard
+            return None; // also drops what stands behind a FIN that nobody has heard
         }
         if !segment.flags.fin {
             return Some(packet);
@@ -133,7 +133,7 @@ impl Station {
         Some(quiet.emit())
     }
 
-    /// The sockets that only the agent holds, and replicas, end with it; nobody hears of it.
+    /// Drops the sockets that only the agent holds, and the replicas. They end with the agent, and nobody hears of it.
     pub(super) fn drop_unfinished(&mut self) {
         let restoring = std::mem::take(&mut self.restoring).into_values();
         let unfinished = restoring.chain(std::mem::take(&mut self.live).into_values());
@@ -148,7 +148,7 @@ impl Station {
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 
-    /// All its sockets end without a word.
+    /// Removes all sockets without a word.
     pub(super) fn destroy_sockets(&mut self) {
         self.drop_unfinished();
         let sockets: Vec<_> = self

@@ -1,14 +1,14 @@
-//! Ways to break the product, to see whether it is noticed.
+//! Ways to break a node on purpose, to see whether the judge or a client notices.
 
 use serde::{Deserialize, Serialize};
 
-/// A way in which a broken node would do its work. The [`Judge`](super::Judge) or a client must notice each.
+/// A defect of a node. The [`Judge`](super::Judge) or a client must notice each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Defect {
     /// The log is not read again once a socket is ready.
     SkipSecondDrain,
-    /// What came since the socket was made is not fed to it.
+    /// Input that came since the socket was made is not fed to it.
     ForgetLateInput,
     /// SND.UNA is one too large.
     SendUnacknowledgedAhead,
@@ -16,7 +16,7 @@ pub enum Defect {
     SendUnacknowledgedBehind,
     /// The last bytes that were sent are forgotten.
     ForgetSentTail,
-    /// The gate is closed only when everything is decided.
+    /// The gate is closed only when all connections are decided.
     GateLast,
     /// A socket is made ready only after it was activated.
     ReadyLast,
@@ -26,35 +26,35 @@ pub enum Defect {
     ForgetWindow,
     /// The log is not read when the gate is closed, nor later.
     SkipDrains,
-    /// What cannot be logged is released all the same.
+    /// A packet that cannot be logged is released all the same.
     ReleaseUnlogged,
     /// A SYN is released without being logged.
     ForgetSyn,
-    /// What the primary says may pass beside the wire.
+    /// The primary's packets may pass beside the wire.
     BypassWire,
     /// The peer's later epoch is taken for an earlier one.
     IgnoreEpoch,
-    /// Who is refused the right to speak speaks all the same.
+    /// A node that is refused the right to speak speaks all the same.
     IgnoreVerdict,
-    /// Who took over goes on to speak when its lease is over.
+    /// A node that took over continues to speak when its lease is over.
     SpeakOn,
-    /// The lease runs from when the primary's answer was heard, not from when it was asked for.
+    /// The lease runs from when the primary's answer was heard, not from when the answer was asked for.
     LeaseFromHearing,
     /// A node that comes back does not wait for the other one to become its primary.
     WithoutConsent,
     /// A dying process' FIN and RST go out.
     DeathSpeaks,
-    /// A new agent does not tell of the connections whose process died before.
+    /// A new agent does not report the connections whose process died before.
     ForgetOrphans,
-    /// A new agent trusts the gate that it finds, however long nobody was there.
+    /// A new agent trusts the gate that it finds, however long no agent was there.
     TrustGate,
     /// A wire's new agent speaks for connections that it took over before the primary has answered it.
     TrustLease,
-    /// A wire that leaves goes on to speak until its lease is over.
+    /// A wire that leaves continues to speak until its lease is over.
     LeaveLate,
     /// A SYN that the server had long before is taken for the beginning of a connection.
     TrustSyn,
-    /// A takeover goes on though the right to speak has ended.
+    /// A takeover continues though the right to speak has ended.
     DecideMute,
     /// An agent that was stopped trusts its gate, however long it was away.
     TrustAbsence,
@@ -66,14 +66,14 @@ pub enum Defect {
     IgnorePause,
     /// The two nodes are taken to hear each other through the service's network.
     IgnoreMeet,
-    /// An outside host is taken to have answered: the arbiter is asked by a node that is not reached.
+    /// An outside host is taken to have answered, so a node that clients do not reach asks the arbiter.
     TrustOutside,
-    /// The gate is not told whose connections are being decided: everybody's SYN waits.
+    /// The gate is not told whose connections are being decided, so the SYNs of all clients wait.
     NeverTold,
 }
 
 impl Defect {
-    /// Those of a takeover's steps.
+    /// Defects of a takeover's steps.
     pub const TAKEOVER: [Self; 9] = [
         Self::SkipSecondDrain,
         Self::ForgetLateInput,
@@ -86,7 +86,7 @@ impl Defect {
         Self::ForgetWindow,
     ];
 
-    /// Those that only the swarm has found, in scenarios of their own (`tests/swarm_found`).
+    /// Defects that only the swarm has found, in scenarios of their own (`tests/swarm_found`).
     pub const FOUND: [Self; 12] = [
         Self::ForgetOrphans,
         Self::TrustGate,
@@ -102,7 +102,7 @@ impl Defect {
         Self::TrustOutside,
     ];
 
-    /// Those of a node, besides.
+    /// All other defects of a node.
     pub const NODE: [Self; 11] = [
         Self::SkipDrains,
         Self::ReleaseUnlogged,

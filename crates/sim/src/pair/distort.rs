@@ -1,4 +1,4 @@
-//! What nodes with a [`Defect`] make of what they hear.
+//! How nodes with a [`Defect`] distort what they hear.
 
 use proto::Instant;
 use proto::action::Server;
@@ -13,11 +13,11 @@ use super::station::Station;
 use super::wire::Record;
 
 impl Station {
-    /// What a node with a defect makes of its peer's words.
+    /// A heartbeat of the peer, as a node with a defect reads it.
     pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
         let (role, epoch) = self.core.role(0);
         if self.is(Defect::WithoutConsent) && role == Role::Returning {
-            // It hears what it wants to hear.
+            // The node hears the consent that it waits for.
             for beat in &mut heartbeat.services {
                 (beat.role, beat.epoch) = (Role::Primary, epoch + 1);
             }
@@ -38,7 +38,7 @@ impl Station {
         heartbeat
     }
 
-    /// The primary seems to have answered this agent, which has said nothing yet.
+    /// Tells the core that the primary has answered this agent, which has said nothing yet.
     pub(super) fn forge_echo(&mut self, now: Instant) {
         let config = &self.config.core;
         let beat = ServiceBeat {
@@ -68,7 +68,7 @@ impl Station {
         self.core.handle_heartbeat(now, heartbeat);
     }
 
-    /// A client's handshake that it has not ended seems to come again behind everything else that the server says.
+    /// Repeats a client's unfinished handshake to the core, behind every later segment of the server.
     pub(super) fn repeat_handshake(&mut self, record: &Record) {
         let Ok(segment) = Segment::parse(&record.packet, Checksum::Trusted) else {
             return;

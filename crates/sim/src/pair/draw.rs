@@ -1,4 +1,4 @@
-//! Choices from a seed: links, endpoints, what clients say.
+//! Random choices from a seed: links, endpoints, and what clients say.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::tcp::{Config, Initial};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Choices from a seed.
+/// Source of random choices.
 pub struct Draw(Xoshiro256PlusPlus);
 
 impl Draw {
-    /// All of them come from `seed`.
+    /// All choices come from `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
@@ -31,12 +31,12 @@ impl Draw {
         self.0.random_range(0..limit)
     }
 
-    /// Yes with this probability.
+    /// True with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.0.random_bool(probability)
     }
 
-    /// One of these.
+    /// One of `choices`.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.0.random_range(0..choices.len())].clone()
     }
@@ -46,7 +46,7 @@ impl Draw {
         limit.mul_f64(self.0.random::<f64>())
     }
 
-    /// 0 or up to `largest`, each as often.
+    /// 0, or a number up to `largest`, with equal chances.
     fn now_and_then(&mut self, largest: f64) -> f64 {
         if self.chance(0.5) {
             largest * self.0.random::<f64>()
@@ -55,7 +55,7 @@ impl Draw {
         }
     }
 
-    /// A bad link, a quiet one now and then.
+    /// A link that may lose, reorder and duplicate packets.
     pub fn link(&mut self, rate: Option<u64>, delay: Duration) -> LinkConfig {
         LinkConfig {
             rate_bits_per_s: rate,
@@ -69,7 +69,7 @@ impl Draw {
         }
     }
 
-    /// An endpoint.
+    /// Configuration of an endpoint.
     pub fn tcp(&mut self) -> Config {
         Config {
             mss: self.pick(&[1460, 1400, 536]),
@@ -82,7 +82,7 @@ impl Draw {
         }
     }
 
-    /// A scene.
+    /// Configuration of a scene.
     pub fn config(&mut self, seed: u64, policy: Policy) -> SceneConfig {
         let path_rate = self.pick(&[None, Some(10_000_000), Some(100_000_000)]);
         let path_delay = self.pick(&[MS / 10, MS, 10 * MS]);
@@ -187,7 +187,7 @@ impl Draw {
         self.talk_of(policy, count, len_max, half_closes)
     }
 
-    /// So many requests or messages of at most `len_max` bytes.
+    /// `count` requests or messages of at most `len_max` bytes.
     pub fn talk_of(&mut self, policy: Policy, count: u64, len_max: u64, half_closes: bool) -> Talk {
         match policy {
             Policy::Http => {

@@ -1,5 +1,5 @@
-//! A server that is deterministic per connection, and a client that checks it: uploads that are echoed or digested,
-//! downloads, in messages on one connection.
+//! A server that is deterministic per connection, and a client that checks its replies. Each message uploads bytes and asks for a
+//! download. The reply has the inverted upload if the message asks for an echo, the download, and a hash of the upload.
 //!
 //! ```text
 //!  request   "M" │ flags │ upload: u32 │ download: u32 │ seed: u32 │ the upload
@@ -26,11 +26,11 @@ const PIECE: usize = 4096;
 pub struct Message {
     /// Bytes that the client sends.
     pub upload: u32,
-    /// Bytes that it gets, beside the echo.
+    /// Bytes that the client gets, besides the echo.
     pub download: u32,
-    /// Both are made from this.
+    /// Seed of both streams.
     pub seed: u32,
-    /// The upload comes back.
+    /// The upload comes back, inverted.
     pub echo: bool,
     /// The server ends the connection after its reply.
     pub is_last: bool,
@@ -90,14 +90,14 @@ const fn fnv(hash: u64, byte: &u8) -> u64 {
     (hash ^ *byte as u64).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// Answers messages. How long it thinks is its own, what it says is not.
+/// Answers messages. Each server thinks for its own time; its output does not depend on that.
 #[derive(Debug)]
 pub struct Server {
     think: Duration,
     received: VecDeque<u8>,
-    /// The message whose upload is coming, what of it is missing, and the hash of the rest.
+    /// The message whose upload is coming, the number of bytes that are missing, and the hash of the bytes that came.
     message: Option<(Message, u32, u64)>,
-    /// What is to be said, and when at the earliest.
+    /// Output, and the earliest time for each piece.
     to_say: VecDeque<(Instant, Piece)>,
     input_ended: bool,
     is_last: bool,
@@ -111,7 +111,7 @@ enum Piece {
 }
 
 impl Server {
-    /// A server that thinks for so long before each download.
+    /// A server that thinks for `think` before each download.
     pub fn new(think: Duration) -> Self {
         Self {
             think,
@@ -202,7 +202,7 @@ impl Application for Server {
     }
 }
 
-/// A message and when it is sent: so long after the reply to the one before.
+/// A message, and the time from the reply to the message before until it is sent.
 pub type Planned = (Message, Duration);
 
 /// Sends messages and checks every byte of the replies.
@@ -215,7 +215,7 @@ pub struct Client {
     next_read: Instant,
     send_at: Option<Instant>,
     outgoing: VecDeque<u8>,
-    /// What is still to come, if a reply is.
+    /// The bytes of the current reply that are still to come. `None`: no reply is expected.
     expected: Option<VecDeque<u8>>,
     wrong: Option<String>,
     received: u64,
@@ -237,12 +237,12 @@ impl Client {
         }
     }
 
-    /// Whether every reply came as it should, and nothing else.
+    /// Whether every reply came as expected, and nothing else.
     pub fn is_complete(&self) -> bool {
         self.planned.is_empty() && self.expected.is_none() && self.wrong.is_none()
     }
 
-    /// What came that should not, if anything did.
+    /// The first thing that was unexpected, if any.
     pub fn wrong(&self) -> Option<&str> {
         self.wrong.as_deref()
     }

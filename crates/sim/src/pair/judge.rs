@@ -1,5 +1,5 @@
-//! What the pair promises, checked on packets: at the client, and where they enter and leave the backup. The judge has its own
-//! books and never asks the core.
+//! Checks the pair's promises on packets: at the client, and where they enter and leave the backup. The judge keeps its own
+//! records and never asks the core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use proto::{Instant, Seq};
 
 use super::books::{Known, Most, Place, Voice};
 
-/// So many violations are kept; the first ones tell most.
+/// Number of violations that are kept. The first ones tell most.
 const VIOLATIONS_MAX: usize = 20;
 
 /// Watches one service.
@@ -28,25 +28,25 @@ const VIOLATIONS_MAX: usize = 20;
 #[derive(Debug)]
 pub struct Judge {
     vip: SocketAddr,
-    /// The world's.
+    /// The world's time.
     pub(super) now: Instant,
-    /// The latest epoch in which a node spoke alone, and which one.
+    /// The latest epoch in which a node spoke alone, and that node.
     pub(super) alone: Option<(u64, usize)>,
     /// The epoch in which each node may speak alone now.
     pub(super) alone_now: [Option<u64>; 2],
-    /// The latest epoch in which each node began to speak alone, since the other one has had its power.
+    /// The latest epoch in which each node began to speak alone, since the other node last lost its power.
     pub(super) began: [Option<u64>; 2],
-    /// When two nodes had the right to speak.
+    /// Each time at which both nodes came to have the right to speak.
     pub(super) splits: Vec<Instant>,
     /// The nodes without power.
     pub(super) is_off: [bool; 2],
-    /// Epochs that nodes were given, not only lent.
+    /// Epochs that nodes were given for good, not only lent.
     pub(super) given: BTreeSet<(u64, usize)>,
-    /// Clients whose SYN is not answered yet, or whose answer to that has not come.
+    /// Number of clients that have not completed their handshake.
     half_open: u64,
     pub(super) flows: BTreeMap<SocketAddr, Flow>,
     violations: Vec<String>,
-    /// When each of them happened.
+    /// When each violation happened.
     moments: Vec<Instant>,
     resets: Vec<(Instant, SocketAddr)>,
 }
@@ -55,42 +55,42 @@ pub struct Judge {
 #[derive(Debug)]
 pub(super) struct Flow {
     input_first: Seq,
-    /// Known once the client has got a SYN-ACK.
+    /// Sequence number of the server's first byte. Known once the client has got a SYN-ACK.
     output_first: Option<Seq>,
-    /// Of the server's windows.
+    /// Window scale of the server.
     shift: u8,
     input: Known,
-    /// Of that, what came in no segment older than others: an older one may have been refused (RFC 7323 §5).
+    /// The part of `input` whose segments were in timestamp order. An older segment may have been refused (RFC 7323 §5).
     input_in_time: Known,
     latest: Option<u32>,
     output: Known,
-    /// How far the nodes' own stacks have numbered it, also what their guards kept back.
+    /// How far each node's own stack has numbered the output, including what its guard kept back.
     numbered: [u64; 2],
     released: Most,
     spoken: Most,
-    /// Who spoke last, and who had before in the same epoch.
+    /// The voice that spoke last, and the node that had spoken before in the same epoch.
     pub(super) voice: Option<Voice>,
     pub(super) silenced: Option<usize>,
-    /// What was logged when its socket became ready.
+    /// Bytes that were logged when the connection's socket became ready.
     logged_before_ready: u64,
-    /// The node on which it was restored last.
+    /// The node on which the connection was last restored.
     live_at: Option<usize>,
-    /// Some node has its SYN.
+    /// A node has the SYN.
     is_opened: bool,
     /// The client has answered the SYN-ACK.
     is_established: bool,
-    /// The nodes that can go on with it: by their logs, from its beginning on, and by their sockets.
+    /// The nodes that can continue the connection: by a log from its beginning on, or by a socket.
     logs: [bool; 2],
     sockets: [bool; 2],
-    /// At some time nobody could.
+    /// At some time no node could continue the connection.
     is_orphaned: bool,
-    /// The process that served it has died.
+    /// The process that served the connection has died.
     has_died: bool,
-    /// When somebody had to go on with it, later output was known than what was known without a gap.
+    /// When a node had to continue the connection, there was a gap in the known output.
     had_hole: bool,
-    /// A node spoke alone by its lease, in that epoch.
+    /// The epoch and the node that speaks alone by its lease.
     pub(super) lent: Option<(u64, usize)>,
-    /// What it said then is lost.
+    /// The words that a node said by its lease are lost.
     pub(super) was_lent_in_vain: bool,
     /// A node spoke by a lease that its clock had outlasted, while the other one spoke.
     pub(super) was_outlasted: bool,
@@ -126,7 +126,7 @@ impl Flow {
         }
     }
 
-    /// Whether no segment of the client was sent later, as far as its clock tells.
+    /// Whether no segment of the client with a later timestamp was seen before this one.
     fn is_in_time(&mut self, segment: &Segment<'_>) -> bool {
         let Some(value) = segment.options.timestamps.map(|timestamps| timestamps.value) else {
             return true;
@@ -139,24 +139,24 @@ impl Flow {
         is_in_time
     }
 
-    /// Somebody has to go on with it: a restored socket may not be able to bridge a gap in what was logged.
+    /// A node has to continue the connection: a restored socket may not be able to bridge a gap in what was logged.
     pub(super) const fn look_for_hole(&mut self) {
         self.had_hole |= self.output.has_hole();
     }
 
-    /// What was said by a lease is lost: from now on the other node may contradict it.
+    /// The words that a node said by its lease are lost. From now on the other node may contradict them.
     pub(super) const fn lose_lent(&mut self) {
         self.lent = None;
         self.was_lent_in_vain = true;
     }
 
-    /// While there is no SYN-ACK for it, nothing is lost: the client begins anew.
+    /// Notes whether no node can continue the connection. Before a SYN-ACK nothing is lost: the client begins anew.
     fn look_for_holders(&mut self) {
         let is_held = self.logs.iter().chain(&self.sockets).any(|holds| *holds);
         self.is_orphaned |= !is_held && self.output_first.is_some();
     }
 
-    /// A node's stack numbers a segment. If that leaps over output, returns up to where it is known.
+    /// A node's stack numbers a segment. If the segment leaps over unknown output, returns the end of the known output.
     fn number(&mut self, node: usize, place: Place, segment: &Segment<'_>) -> Option<u64> {
         let known = self.output.end().max(self.numbered[node]);
         let at = u64::try_from(place.at).unwrap_or(0);
@@ -167,7 +167,7 @@ impl Flow {
         None
     }
 
-    /// Of a segment of the server; `None` before the client has got a SYN-ACK.
+    /// Place of a segment of the server; `None` before the client has got a SYN-ACK.
     fn place(&self, segment: &Segment<'_>) -> Option<Place> {
         Some(Place {
             at: segment.seq.distance_from(self.output_first?).into(),
@@ -196,12 +196,12 @@ impl Judge {
         }
     }
 
-    /// What was broken, in the order in which it happened.
+    /// The violations, in the order in which they happened.
     pub fn violations(&self) -> &[String] {
         &self.violations
     }
 
-    /// The same, each with its time.
+    /// The same, with the time of each.
     pub fn violations_with_times(&self) -> impl Iterator<Item = (Instant, &str)> {
         let lines = self.violations.iter().map(String::as_str);
         self.moments.iter().copied().zip(lines)
@@ -212,7 +212,7 @@ impl Judge {
         &self.resets
     }
 
-    /// A promise to a client is broken, unless what it was told before may be contradicted.
+    /// Records a broken promise to a client, unless what the client was told before may be contradicted.
     pub(super) fn violation(&mut self, client: SocketAddr, what: &str) {
         let may_be = |flow: &Flow| flow.was_lent_in_vain || flow.was_outlasted;
         if !self.flows.get(&client).is_some_and(may_be) {
@@ -233,7 +233,7 @@ impl Judge {
         }
     }
 
-    /// It is `now` in the world: something happens.
+    /// Sets the judge's clock to the world's time.
     pub(super) const fn look_at_clock(&mut self, now: Instant) {
         self.now = now;
     }
@@ -276,7 +276,7 @@ impl Judge {
             if flow.output_first.is_none() && segment.ack == flow.input_first {
                 flow.output_first = Some(segment.seq + 1);
                 flow.shift = segment.options.window_scale.unwrap_or(0);
-                flow.look_for_holders(); // it may have been long on its way
+                flow.look_for_holders(); // the SYN-ACK may have been long on its way
             }
             return;
         }
@@ -322,7 +322,7 @@ impl Judge {
         }
     }
 
-    /// What the log of a node held is gone, or has a gap.
+    /// A node's log is gone, or has a gap.
     pub(super) fn on_log_lost(&mut self, node: usize) {
         for flow in self.flows.values_mut() {
             flow.logs[node] = false;
@@ -349,8 +349,8 @@ impl Judge {
         }
     }
 
-    /// The stack of a node has said something that its guard did not let out: its numbers go on from there. Nobody has heard it, so
-    /// who goes on may say something else.
+    /// The stack of a node has said something that its guard did not let out. The stack's numbers continue from there. Nobody has
+    /// heard it, so the node that continues the connection may say something else.
     pub(super) fn on_muttered(&mut self, node: usize, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
         if let Some(flow) = self.flows.get_mut(&segment.destination)
@@ -360,7 +360,7 @@ impl Judge {
         }
     }
 
-    /// A node speaks through the other one's wire from now on: what it says may be lost before it is logged.
+    /// From now on a node speaks through the other node's wire, so its words may be lost before they are logged.
     pub(super) fn on_behind(&mut self, node: usize) {
         for flow in self.flows.values_mut() {
             flow.live_at = flow.live_at.filter(|at| *at != node);
@@ -379,7 +379,7 @@ impl Judge {
         if self.is_off[1 - node] {
             self.given.clear(); // nobody remembers these epochs
         }
-        // What it said is said: a pair of which nobody remembers the epoch begins with a new one.
+        // Forgets the epoch in which the node spoke: a pair in which nobody remembers the epoch begins with a new one.
         self.alone = self.alone.filter(|(_, who)| *who != node);
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;
@@ -392,24 +392,24 @@ impl Judge {
         }
     }
 
-    /// It has its power again.
+    /// A node has its power again.
     pub(crate) fn on_power_back(&mut self, node: usize) {
         self.is_off[node] = false;
     }
 
-    /// Whether at some time no node could go on with a client's connection.
+    /// Whether at some time no node could continue a client's connection.
     pub fn is_orphaned(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.is_orphaned)
     }
 
-    /// Whether a connection's program died and nobody went on with it: its kernel may end the stream.
+    /// Whether a connection's program died and no node could continue the connection: its kernel may end the stream.
     pub fn died_alone(&self, client: SocketAddr) -> bool {
         self.flows
             .get(&client)
             .is_some_and(|flow| flow.has_died && flow.is_orphaned)
     }
 
-    /// Whether there was a gap in what was logged of a connection's output when somebody had to go on with it.
+    /// Whether the known output of a connection had a gap when a node had to continue the connection.
     pub fn had_hole(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.had_hole)
     }
@@ -442,7 +442,7 @@ impl Judge {
             Direction::In => {
                 let at = segment.seq.distance_from(flow.input_first).into();
                 if flow.is_in_time(&segment) {
-                    let _ = flow.input_in_time.note(at, segment.payload, segment.flags.fin); // as the other one does
+                    let _ = flow.input_in_time.note(at, segment.payload, segment.flags.fin); // the note below reports contradictions
                 }
                 flow.input.note(at, segment.payload, segment.flags.fin)
             }
@@ -459,7 +459,7 @@ impl Judge {
         }
     }
 
-    /// The wire has sent a packet on; `voice` is the primary's, if it is one of those.
+    /// The wire has released a packet. `voice` is the primary's, if the primary sent the packet.
     pub(super) fn on_released(&mut self, voice: Voice, direction: Direction, packet: &[u8]) {
         if direction == Direction::In {
             return;
@@ -478,7 +478,7 @@ impl Judge {
         }
     }
 
-    /// A node itself says something, past any wire; `is_raw`: not through its stack.
+    /// A node itself says something, past any wire. `is_raw`: not through its stack.
     pub(super) fn on_spoken(&mut self, voice: Voice, packet: &[u8], is_raw: bool) {
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
@@ -487,7 +487,7 @@ impl Judge {
             return;
         };
         if !voice.is_alone && !is_raw && flow.live_at != Some(voice.node) {
-            return; // a primary beside its wire: nobody but itself knows what it says
+            return; // a primary beside its wire: no other node knows what it says
         }
         let Some(place) = flow
             .place(&segment)
@@ -496,7 +496,7 @@ impl Judge {
             return;
         };
         let said = Most::of(&segment, place, flow.shift);
-        // What does not come from the stack may come too late, behind that; but the stack must keep what it promised.
+        // A packet from outside the stack may come too late, behind what the stack said. The stack must keep what it promised.
         let before = if is_raw {
             flow.released
         } else {
@@ -508,7 +508,7 @@ impl Judge {
         let mut wrong: Vec<String> = behind.into_iter().collect();
         flow.spoken = flow.spoken.or(said);
         let leap = flow.number(voice.node, place, &segment);
-        // What a stack that was there from the beginning has said, and nobody logged, is known to it alone.
+        // Output of a socket that was never restored, if nobody logged it, is known to its own stack only.
         let is_restored = is_raw || flow.live_at == Some(voice.node);
         if let Some(known) = leap.filter(|_| is_restored) {
             wrong.push(format!(
@@ -538,7 +538,7 @@ impl Judge {
 
     /// A socket that was restored on a node speaks from now on.
     ///
-    /// `lent`: the epoch, if the node speaks alone by its lease. What it has executed then is lent, too, before it says a word.
+    /// `lent`: the epoch, if the node speaks alone by its lease. Everything that the node has executed by then is lent, too.
     pub(super) fn on_live(&mut self, node: usize, client: SocketAddr, lent: Option<u64>) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.live_at = Some(node);

@@ -1,5 +1,5 @@
-//! The segment on which the two nodes are, as the clients' side sees it: a neighbour table that says which node gets the VIP's
-//! packets, an outside host that answers pings, and the place where the judge reads what comes and goes.
+//! The network segment of the two nodes, as the clients see it: a neighbour table that says which node gets the VIP's packets,
+//! an outside host that answers pings, and the place where the judge reads all packets.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,22 +18,22 @@ pub(super) const ANNOUNCE: &[u8] = b"announce";
 pub(super) const WHO: &[u8] = b"who";
 /// Asks an outside host, from the VIP.
 pub(super) const PING: &[u8] = b"ping";
-/// Its answer, sent to where the VIP is.
+/// The answer to [`PING`], sent to where the VIP is.
 pub(super) const PONG: &[u8] = b"pong";
 
 /// Asks an outside host, from a node's own address.
 pub(super) const KNOCK: &[u8] = b"knock";
-/// Its answer.
+/// The answer to [`KNOCK`].
 pub(super) const KNOCKED: &[u8] = b"knocked";
 
-/// To the clients; the nodes follow.
+/// Port to the clients. The nodes' ports follow.
 const CLIENTS: Port = Port(0);
-/// An entry that nothing has confirmed for so long is asked for again (RFC 4861 §7.3, in a hurry).
+/// Age at which an unconfirmed entry is asked for again (RFC 4861 §7.3, shortened).
 const STALE: Duration = Duration::from_secs(1);
 
 /// Between the clients and the nodes.
 pub(super) struct Neighbours {
-    /// Where the VIP's packets go.
+    /// Port that the VIP's packets go to.
     vip_at: Port,
     confirmed: Instant,
     asked: Instant,
@@ -42,7 +42,7 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// The VIP's packets go to `vip_at` at first; `judge` sees what clients send and get.
+    /// A table whose entry is `vip_at` at first. `judge` sees what clients send and get.
     pub fn new(vip_at: Port, judge: Rc<RefCell<Judge>>) -> Self {
         Self {
             vip_at,
@@ -103,9 +103,9 @@ impl Node for Neighbours {
     }
 }
 
-/// What a station says to them, and hears.
+/// A station's messages to and from the neighbours.
 impl Station {
-    /// What is not IP: the neighbours' and the outside host's words.
+    /// Handles what is not IP: messages of the neighbours and of the outside host.
     pub(super) fn on_neighbour(&mut self, word: &[u8]) {
         let has_address = self.address == Address::Interface;
         if word == WHO && has_address {
@@ -131,7 +131,7 @@ impl Station {
         self.send(CLIENTS, ANNOUNCE);
     }
 
-    /// Tells the neighbours where the address is; of one that is claimed it also asks an outside host.
+    /// Tells the neighbours where the address is. For a claimed address, also asks an outside host.
     pub(super) fn tell_neighbours(&mut self) {
         self.announce();
         if self.is_claiming {

@@ -1,11 +1,11 @@
-//! What the operator orders, as the daemon's `orders` passes it on.
+//! The operator's orders, as the daemon's `orders` passes them on.
 
 use proto::Instant;
 
 use super::station::Station;
 
 impl Station {
-    /// `steadfast handover`; refused where it cannot be.
+    /// `steadfast handover`. Ignored where the core refuses.
     pub fn order_handover(&mut self, now: Instant) {
         let now = self.clock.read(now);
         if self.runs(now) && self.core.handle_handover(now, 0).is_ok() {
@@ -13,7 +13,7 @@ impl Station {
         }
     }
 
-    /// `steadfast drain`, refused if nobody would serve.
+    /// `steadfast drain`. Ignored if nobody would serve afterwards.
     pub fn order_drain(&mut self, now: Instant) {
         let now = self.clock.read(now);
         if self.runs(now) && self.core.would_be_lost(now, 0).is_none() {
@@ -22,7 +22,7 @@ impl Station {
         }
     }
 
-    /// `steadfast drain --off`, as soon as the agent hears it.
+    /// `steadfast drain --off`. Ignored while no agent exists.
     pub fn order_return(&mut self, now: Instant) {
         let now = self.clock.read(now);
         if self.has_agent() {

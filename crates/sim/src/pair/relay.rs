@@ -1,5 +1,5 @@
-//! The application of a restored connection: copies between the client and a local program, through the filter that drops
-//! what the client already has. It does what the keeper does with sockets (`linux::keeper`), in its order.
+//! The application of a restored connection: copies between the client and a local program. A filter drops the output that the
+//! client already has. The relay does what the keeper does with sockets (`linux::keeper`), in the same order.
 //!
 //! ```text
 //!            ┌─ nothing more is to be said ──────────┐
@@ -15,31 +15,31 @@ use super::application::Application;
 use crate::host::App;
 use crate::tcp::{Endpoint, State};
 
-/// How the application's side of a connection goes on.
+/// How the application's side of a connection continues.
 pub(super) enum Plan {
     /// A fresh program gets the logged input from the restart point on, then what the client sends.
     Http(http::Resume),
-    /// The replica goes on; it gets the logged input that it has not been fed, then what the client sends.
+    /// The replica continues. It gets the logged input that it has not been fed, then what the client sends.
     Replica(replica::Resume, Box<dyn Application>),
-    /// Nothing is to be relayed any more.
+    /// Nothing more is relayed.
     Silent,
 }
 
-/// A connection as the relay gets it.
+/// A connection as the relay takes it over.
 pub(super) struct Adoption {
     pub plan: Plan,
-    /// Logged bytes that the application is to get first.
+    /// Logged bytes that the application gets first.
     pub input: Vec<u8>,
-    /// Input ends with them: the client's FIN was received before, and the endpoint does not know.
+    /// Input ends with these bytes: the client's FIN was received before, and the endpoint does not know.
     pub input_ended: bool,
-    /// The server's FIN, which the endpoint does not know of either.
+    /// State of the server's FIN, which the endpoint does not know either.
     pub output: OutputEnd,
 }
 
 /// How a relayed connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// As connections do.
+    /// Closed normally.
     Closed,
     /// Reset, for this reason.
     Reset(String),
@@ -50,24 +50,24 @@ pub struct Relay {
     start: Box<dyn FnOnce() -> Box<dyn Application>>,
     phase: Phase,
     input: Vec<u8>,
-    /// The application gets what the client sends, too.
+    /// The application also gets what the client sends.
     takes_input: bool,
     input_ended: bool,
     output: OutputEnd,
-    /// The application got something.
+    /// The application has got input.
     has_passed: bool,
-    /// The peer's end was passed on.
+    /// The end of the client's stream was passed on.
     up_ended: bool,
-    /// On the way to the client.
+    /// Bytes for the client that the endpoint has not taken yet.
     outgoing: Vec<u8>,
     ending: Option<Ending>,
 }
 
 enum Phase {
-    /// No program yet: it is started when there is input.
+    /// No program yet. One is started when there is input.
     Idle(Filter),
     Relaying(Filter, Box<dyn Application>),
-    /// The output has ended, what the client still says is dropped.
+    /// The output has ended; what the client still sends is dropped.
     Draining,
 }
 
@@ -77,7 +77,7 @@ enum Filter {
 }
 
 impl Relay {
-    /// The relay of an adopted connection; `start` starts a fresh program.
+    /// The relay of an adopted connection. `start` starts a fresh program.
     pub(super) fn new(adoption: Adoption, start: impl FnOnce() -> Box<dyn Application> + 'static) -> Self {
         let Adoption {
             plan,
@@ -119,18 +119,18 @@ impl Relay {
         }
     }
 
-    /// How it ended, if it has.
+    /// How the connection ended, if it has.
     pub const fn ending(&self) -> Option<&Ending> {
         self.ending.as_ref()
     }
 
-    /// Whether the endpoint is to vanish without a word: its FIN was acknowledged before it was made, so it would say a
-    /// second one.
+    /// Whether the endpoint must vanish without a word. Its FIN was acknowledged before the endpoint was made, so the endpoint
+    /// would send a second one.
     pub(super) fn is_to_vanish(&self) -> bool {
         self.ending.is_some() && self.output == OutputEnd::FinAcknowledged
     }
 
-    /// Whether the client has said nothing, and nothing was logged of it.
+    /// Whether the client has said nothing, and nothing of it was logged.
     pub(super) const fn is_silent(&self) -> bool {
         !self.has_passed && self.input.is_empty() && self.ending.is_none()
     }
@@ -157,7 +157,7 @@ impl Relay {
         })
     }
 
-    /// A program is started as soon as there is something for it.
+    /// Starts a program as soon as there is input.
     fn leave_idle(&mut self, endpoint: &Endpoint) -> Result<(), String> {
         let Phase::Idle(filter) = &self.phase else {
             return Ok(());
@@ -196,7 +196,7 @@ impl Relay {
         }
     }
 
-    /// Passes what the application says and the client does not have, then its end.
+    /// Passes the application's output that the client does not have, then its end.
     fn down(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<(), String> {
         loop {
             let written = endpoint.write(&self.outgoing);
@@ -242,7 +242,7 @@ impl Relay {
         }
     }
 
-    /// Drops what the client still says.
+    /// Drops what the client still sends.
     fn drain(&mut self, endpoint: &mut Endpoint) {
         let written = endpoint.write(&self.outgoing);
         self.outgoing.drain(..written);
@@ -256,7 +256,7 @@ impl Relay {
     }
 }
 
-/// The most that is read from the application at once.
+/// Most bytes that are read from the application at once.
 const READ_SIZE: usize = 16 * 1024;
 
 impl Filter {
@@ -301,7 +301,7 @@ impl App for Relay {
             return None;
         }
         if endpoint.state() == State::Closed {
-            self.ending = Some(Ending::Closed); // the client reset it, or was silent for too long
+            self.ending = Some(Ending::Closed); // the client reset the connection, or was silent for too long
             return None;
         }
         self.go_on(now, endpoint).unwrap_or_else(|reason| {

@@ -1,4 +1,4 @@
-//! A pair in a world, with clients that talk to it, and what happens to it.
+//! A pair in a world, with its clients, and what happens to it.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::link::LinkConfig;
 use crate::tcp::{Endpoint, Failure, State};
 use crate::world::{CableId, NodeId, Port, World};
 
-/// The service.
+/// Address of the service.
 pub fn vip() -> SocketAddr {
     SocketAddr::from(([10, 2, 0, 100], 80))
 }
@@ -32,7 +32,7 @@ fn client_address() -> IpAddr {
 
 /// A pair and its clients.
 pub struct Scene {
-    /// Where it all happens.
+    /// The world that everything happens in.
     pub world: World,
     /// The clients' host.
     pub client: NodeId,
@@ -41,15 +41,15 @@ pub struct Scene {
     /// The primary.
     pub primary: NodeId,
     neighbours: NodeId,
-    /// Between the clients and the backup.
+    /// Cable between the clients and the backup.
     pub path: CableId,
-    /// Between the clients and the primary.
+    /// Cable between the clients and the primary.
     pub own_path: CableId,
-    /// Between the two nodes' stacks.
+    /// Cable between the two nodes' stacks.
     pub lan: CableId,
-    /// Between the two nodes' agents.
+    /// Cable between the two nodes' agents.
     pub heartbeats: CableId,
-    /// What these are like when nothing is wrong.
+    /// The cables' configurations when nothing is wrong.
     links: Vec<(CableId, LinkConfig)>,
     pub(crate) arbiter: Option<Rc<RefCell<Arbiter>>>,
     judge: Rc<RefCell<Judge>>,
@@ -152,13 +152,13 @@ impl Scene {
         judge.on_power_lost(self.number_of(node));
     }
 
-    /// It boots.
+    /// A node boots.
     pub(crate) fn boot(&mut self, node: NodeId) {
         self.judge_mut().on_power_back(self.number_of(node));
         self.world.power_on(node, Station::boot);
     }
 
-    /// On the primary a worker is killed at `at`, that with the connections of these numbers.
+    /// On the primary, kills at `at` a worker that has the connections with these numbers.
     pub fn kill_worker(&mut self, at: Instant, connections: impl IntoIterator<Item = usize>) {
         let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
         let primary = self.primary;
@@ -169,13 +169,13 @@ impl Scene {
         });
     }
 
-    /// A cable is cut at `at` and mended at `mended`.
+    /// Cuts a cable at `at` and mends it at `mended`.
     pub fn cut(&mut self, cable: CableId, at: Instant, mended: Instant) {
         self.world.at(at, move |world| world.set_up(cable, false));
         self.world.at(mended, move |world| world.set_up(cable, true));
     }
 
-    /// The backup's agent does not run from `at` for so long.
+    /// Stops the backup's agent from `at` on, for `time`.
     pub fn pause_agent(&mut self, at: Instant, time: Duration) {
         let backup = self.backup;
         self.world.at(at, move |world| {
@@ -183,21 +183,21 @@ impl Scene {
         });
     }
 
-    /// The client of the connection of this number.
+    /// The client of the connection with this number.
     ///
     /// # Panics
-    /// If there are not so many ports.
+    /// If the number is too large for a port.
     pub fn client_of(connection: usize) -> SocketAddr {
         let port = 40_000 + u16::try_from(connection).expect("few connections");
         SocketAddr::new(client_address(), port)
     }
 
-    /// How many connections there are.
+    /// Number of connections.
     pub fn count(&self) -> usize {
         self.connections.borrow().len()
     }
 
-    /// What is to happen, and who watches.
+    /// The world and the judge.
     pub(crate) fn world_and_judge(&mut self) -> (&mut World, &RefCell<Judge>) {
         (&mut self.world, &self.judge)
     }
@@ -212,7 +212,7 @@ impl Scene {
         usize::from(id == self.backup)
     }
 
-    /// The cables of a node: to the clients, to the peer's stack, to its agent.
+    /// The cables of a node: to the clients, to the peer's stack, to the peer's agent.
     pub(crate) fn cables_of(&self, id: NodeId) -> [CableId; 3] {
         let path = if id == self.backup {
             self.path
@@ -228,13 +228,13 @@ impl Scene {
         cable != self.lan || id == self.primary
     }
 
-    /// What a cable is like when nothing is wrong.
+    /// A cable's configuration when nothing is wrong.
     pub(crate) fn link_of(&self, cable: CableId) -> LinkConfig {
         let link = self.links.iter().find(|(one, _)| *one == cable);
         link.map(|(_, link)| link.clone()).unwrap_or_default()
     }
 
-    /// Whether clients reach an application now: by a node that speaks alone, or by a wire and its primary. Seen from outside.
+    /// Whether clients reach an application now: through a node that speaks alone, or through a wire and its primary.
     pub(crate) fn is_served(&self) -> bool {
         let nodes = [self.primary, self.backup];
         let neighbours: &Neighbours = self.world.node(self.neighbours);
@@ -245,13 +245,13 @@ impl Scene {
         match (here.gate().0, there.gate().0) {
             (Gate::Takeover | Gate::Sole, _) => reaches(at) && here.may_speak_now(self.world.now()),
             (Gate::Wire, Gate::Primary) => reaches(at) && is_linked,
-            // The neighbours' entry is old: the primary leads it to the wire.
+            // The neighbours' entry is old: the primary redirects the packets to the wire.
             (Gate::Primary, Gate::Wire) => reaches(at) && reaches(1 - at) && is_linked,
             _ => false,
         }
     }
 
-    /// Whether both nodes live and their agents hear each other, and one of them reaches the clients.
+    /// Whether both nodes live, their agents hear each other, and one of the nodes reaches the clients.
     pub(crate) fn could_be_served(&self) -> bool {
         let nodes = [self.primary, self.backup];
         let live = nodes.iter().all(|node| self.world.is_powered(*node));
@@ -271,7 +271,7 @@ impl Scene {
         self.judge.borrow()
     }
 
-    /// What was executed.
+    /// The ledger of executed requests.
     pub fn ledger(&self) -> Ref<'_, http::Ledger> {
         self.ledger.borrow()
     }
@@ -281,15 +281,15 @@ impl Scene {
         self.world.node(self.backup)
     }
 
-    /// A connection's client and its endpoint, once it was opened.
+    /// A connection's client and its endpoint, once the connection was opened.
     pub fn talk(&self, index: usize) -> Option<(&Talk, &Endpoint)> {
         let id = self.connections.borrow()[index]?;
         let host: &Host = self.world.node(self.client);
         Some((host.app(id)?, host.endpoint(id)?))
     }
 
-    /// Lets it all happen until every connection is closed at its client's end, at most until `limit`; and a little
-    /// longer, for what comes after the end. Returns what went wrong.
+    /// Runs the world until every connection is closed at its client's end, at most until `limit`, and one second more for what
+    /// comes after the end. Returns what went wrong.
     pub fn run(&mut self, limit: Instant) -> Vec<String> {
         let (client, connections) = (self.client, Rc::clone(&self.connections));
         let is_over = |world: &World, id: EndpointId| {
@@ -312,7 +312,7 @@ impl Scene {
         self.complaints()
     }
 
-    /// What is wrong: broken promises, and connections that are not complete.
+    /// List of problems: broken promises, and connections that are not complete.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints: Vec<String> = self.judge.borrow().violations().to_vec();
         complaints.extend(self.ledger.borrow().violations());
@@ -343,7 +343,7 @@ impl Scene {
                 continue;
             }
             if talk.may_be_cut() && (endpoint.failure() == Some(Failure::Reset) || was_reset) {
-                continue; // nobody repeats a reset that is lost on its way
+                continue; // a reset that is lost on its way is not repeated
             }
             let failed = endpoint
                 .failure()

@@ -1,4 +1,4 @@
-//! Files of logs, in memory.
+//! In-memory files for spilled logs.
 
 use std::io;
 
@@ -23,19 +23,19 @@ impl Station {
     }
 }
 
-/// What becomes of a connection whose log is full.
+/// How the pair treats a connection whose log is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// It is not protected any more.
+    /// The connection loses its protection.
     Unprotected,
-    /// Its input goes to a file.
+    /// The connection's input goes to a file.
     Spilled,
-    /// Its client is slowed before.
+    /// The connection's client is slowed before the log is full.
     Slowed,
 }
 
 impl Full {
-    /// As the core is told.
+    /// The same, as the core's configuration has it.
     pub(super) fn of_core(self) -> AtLimit {
         match self {
             Self::Unprotected => AtLimit::Unprotect,
@@ -45,7 +45,7 @@ impl Full {
     }
 }
 
-/// Makes files.
+/// Opens in-memory files.
 #[derive(Debug)]
 struct Files;
 

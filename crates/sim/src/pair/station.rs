@@ -1,4 +1,4 @@
-//! A node of the pair: what its kernel does with packets. Either node may be the wire or the primary; the roles move.
+//! A node of the pair: its kernel's handling of packets. Either node may be the wire or the primary; the roles move.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,51 +26,51 @@ use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp;
 use crate::world::{Node as _, Output, Port};
 
-/// To the neighbours: routers, outside hosts.
+/// Port to the neighbours: routers, outside hosts.
 pub(super) const CLIENTS: Port = Port(0);
-/// To the peer's stack.
+/// Port to the peer's stack.
 pub(super) const PEER: Port = Port(1);
-/// To the peer's agent.
+/// Port to the peer's agent.
 pub(super) const AGENTS: Port = Port(2);
 
 /// Asks the peer's kernel whether it is there.
 pub(super) const PROBE: &[u8] = b"probe";
-/// Its answer.
+/// The answer to [`PROBE`].
 const ALIVE: &[u8] = b"alive";
 
-/// In the first turn after a halt an agent finds out, in the second one it has done what follows.
+/// Turns of an agent after a halt: in the first it notices the halt, in the second it has reacted.
 const TURNS_UNAWARE: u32 = 2;
 
-/// What a station is like.
+/// Configuration of a station.
 #[derive(Clone)]
 pub struct StationConfig {
     /// 0 or 1: its name for the judge.
     pub number: usize,
-    /// Of its core.
+    /// Configuration of the core.
     pub core: NodeConfig,
-    /// Of its local stack; restored sockets get its buffers.
+    /// Configuration of the local stack. Restored sockets get its buffers.
     pub host: HostConfig,
     /// Bytes that the log of connections holds.
     pub ring_bytes: usize,
     /// Bytes that the log of SYNs holds.
     pub opening_bytes: usize,
-    /// How long the agent rests before it reads what was logged.
+    /// Rest of the agent before it reads what was logged.
     pub nap: Duration,
-    /// What the agent's work costs.
+    /// Time that the agent's work takes.
     pub costs: Costs,
     /// The application.
     pub program: Program,
-    /// How fast it reads from clients.
+    /// How fast the application reads from clients.
     pub pace: Option<Pace>,
-    /// How fast it reads as a replica.
+    /// How fast the application reads as a replica.
     pub replica_pace: Option<Pace>,
     /// How far its clock is ahead of the world's.
     pub ahead: Duration,
-    /// Who decides when the nodes do not hear each other, if anyone.
+    /// Arbiter that decides when the nodes do not hear each other, if there is one.
     pub(crate) arbiter: Option<Rc<RefCell<Arbiter>>>,
-    /// What is broken, in tests of the judge.
+    /// Defect of the node, in tests of the judge.
     pub defect: Option<Defect>,
-    /// The agents hear each other through the service's network, too.
+    /// The agents also hear each other through the service's network.
     pub service_link: bool,
     /// An outside host answers what this node asks from its own address.
     pub outside: bool,
@@ -80,7 +80,7 @@ pub struct StationConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Nowhere,
-    /// It answers no ARP for it, and what it says goes by the peer.
+    /// The node answers no ARP for the VIP, and its packets go through the peer.
     Loopback,
     Interface,
 }
@@ -95,22 +95,22 @@ pub struct Station {
     pub(super) judge: Rc<RefCell<Judge>>,
     pub(super) outputs: VecDeque<Output>,
     pub(super) address: Address,
-    /// While it speaks alone: what it says after this, by its own clock, is dropped.
+    /// End of the right to speak alone, by the node's own clock. Later packets are dropped.
     pub(super) until: Option<Instant>,
-    /// Leases up to then may be over: the clock stood still, and the agent has not noticed yet.
+    /// Leases that end up to this time may be over: the clock stood still, and the agent has not noticed yet.
     pub(super) outlasted: Instant,
-    /// The arbiter's answers, which are on their way.
+    /// Answers of the arbiter in transit.
     pub(super) verdicts: VecDeque<Answer>,
-    /// It may say something of its own: the second guard lets RSTs out.
+    /// The node may send packets of its own: the second guard lets RSTs out.
     pub(super) may_speak: bool,
-    /// Outside hosts have answered what was asked from the VIP, since the agent looked last; they are asked at all.
+    /// `is_reached`: since the agent last looked, an outside host has answered the VIP. `is_claiming`: the node asks outside hosts.
     pub(super) is_reached: bool,
     pub(super) is_claiming: bool,
     /// Clients whose connections have lost their process and are not known to be adopted: FIN and RST of these are not speech.
     pub(super) dying: BTreeSet<SocketAddr>,
     /// Connections whose process died, of which no agent knows yet.
     pub(super) deaths: Vec<SocketAddr>,
-    /// The process that listened is dead: a RST for want of it is no speech either.
+    /// The process that listened is dead, so a RST for want of a listener is not speech either.
     pub(super) is_server_dead: bool,
     /// Sockets that are not ready for packets.
     pub(super) deaf: BTreeSet<SocketAddr>,
@@ -118,23 +118,23 @@ pub struct Station {
     pub(super) live: BTreeMap<ConnectionId, Restoring>,
     pub(super) replicas: BTreeMap<ConnectionId, Replica>,
     pub(super) relayed: Vec<EndpointId>,
-    /// The SYN-ACKs of those whose clients were not heard when they were handed over: the relay has them.
+    /// SYN-ACKs of handed-over connections whose clients had not been heard. The relay keeps them.
     pub(super) unheard: Vec<(EndpointId, Vec<u8>)>,
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: Agent,
-    /// All times in here are this clock's; the world's are read on it where they come in.
+    /// The node's clock. All times in this struct are this clock's; the world's times are converted where they come in.
     pub(super) clock: Clock,
-    /// The agent's turns until it has found out that the machine was halted, if the counter went on.
+    /// Turns until the agent has noticed and reacted to a halt, if the counter went on.
     pub(super) turns_unaware: u32,
-    /// The primary has taken this node for its backup: kept by the kernel, for the next agent.
+    /// The primary has accepted this node as its backup. The kernel keeps this for the next agent.
     pub(super) is_consented: bool,
-    /// What the other node has done while no agent was here is in doubt: the kernel remembers that, too.
+    /// The other node may have acted while no agent was here. The kernel keeps this, too.
     pub(super) is_doubted: bool,
     /// The cable of the service's interface carries a signal.
     pub(super) has_carrier: bool,
-    /// No cable leads anywhere: the arbiter is not reached either.
+    /// All cables of the node are cut, so it does not reach the arbiter either.
     pub(super) is_cut_off: bool,
-    /// The whole machine stands still until then; what comes in meanwhile waits.
+    /// The whole machine stands still until this time. Incoming packets wait in the backlog.
     pub(super) frozen_until: Instant,
     pub(super) backlog: Vec<(Port, Vec<u8>)>,
     /// SYNs, and SYN-ACKs, whose clients have not answered, for [`Defect::TrustSyn`].
@@ -152,7 +152,7 @@ pub(super) struct Restoring {
 pub(super) struct Replica {
     pub application: Box<dyn Application>,
     pub ended: bool,
-    /// When it reads again.
+    /// When the replica reads again.
     pub reads_at: Instant,
 }
 
@@ -223,7 +223,7 @@ impl Station {
         *self = fresh;
     }
 
-    /// Whether connections are being decided: all, or those of a dead worker.
+    /// Whether connections are being decided: all of them, or those of a dead worker.
     pub fn is_deciding(&self) -> bool {
         self.core.role(0).0 == Role::TakingOver || self.wire.is_deciding()
     }
@@ -258,7 +258,7 @@ impl Station {
         self.wire.gate()
     }
 
-    /// Whether its right to speak has not ended at a time of the world.
+    /// Whether the node's right to speak has not ended at a time of the world.
     pub(crate) fn may_speak_now(&self, now: Instant) -> bool {
         let now = self.clock.read(now);
         self.until.is_none_or(|until| now < until)
@@ -274,17 +274,17 @@ impl Station {
         self.is_cut_off
     }
 
-    /// The agent that runs, or ran last: how many there were before it.
+    /// Number of the agent that runs, or ran last.
     pub(crate) const fn agent_number(&self) -> u64 {
         self.agent.number
     }
 
-    /// What its clock shows at a time of the world.
+    /// What the node's clock shows at a time of the world.
     pub fn time(&self, now: Instant) -> Instant {
         self.clock.read(now)
     }
 
-    /// The arbiter's answer is on its way.
+    /// Queues the arbiter's answer, which is in transit.
     pub(crate) fn expect_verdict(&mut self, answer: Answer) {
         let at = self.clock.read(answer.at);
         let answer = Answer { at, ..answer };
@@ -292,12 +292,12 @@ impl Station {
         self.agent.wake(answer.at);
     }
 
-    /// The cable of the service's interface loses its signal, or has it again.
+    /// Sets whether the cable of the service's interface carries a signal.
     pub const fn set_carrier(&mut self, has_carrier: bool) {
         self.has_carrier = has_carrier;
     }
 
-    /// No cable leads anywhere from now on, or all do.
+    /// Sets whether all cables of the node are cut.
     pub const fn set_cut_off(&mut self, is_cut_off: bool) {
         self.is_cut_off = is_cut_off;
     }
@@ -306,13 +306,13 @@ impl Station {
         now < self.frozen_until
     }
 
-    /// The whole machine stands still until then.
+    /// Stops the whole machine until `until`.
     pub fn freeze(&mut self, until: Instant) {
         let until = self.clock.read(until);
         self.frozen_until = self.frozen_until.max(until);
     }
 
-    /// A hypervisor pauses the machine until then: its clock stands still, too, but not always the counter that would tell of it.
+    /// A hypervisor pauses the machine until `until`. Its clock stands still. `counter_goes_on`: its counter does not.
     pub fn halt(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
         let answered: Vec<_> = self
             .verdicts
@@ -321,7 +321,7 @@ impl Station {
             .collect();
         self.clock.stand_still(now, until, counter_goes_on);
         for (answer, at) in self.verdicts.iter_mut().zip(answered) {
-            answer.at = self.clock.read(at); // it travels on meanwhile
+            answer.at = self.clock.read(at); // the answer travels on meanwhile
         }
         let shown = self.clock.read(until);
         let is_noticed = counter_goes_on && self.agent.notices_pauses();
@@ -342,7 +342,7 @@ impl Station {
     /// Sends what the local stack or a raw socket says, if the guards let it.
     pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>, is_raw: bool) -> Option<Output> {
         let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
-        // A raw socket's packets bear the agent's mark: it knows what it says.
+        // Packets of a raw socket bear the agent's mark, and the agent knows what it says.
         if segment.flags.rst && (!self.may_speak || self.is_server_dead) && !is_raw {
             return None;
         }
@@ -360,7 +360,7 @@ impl Station {
                 self.judge.borrow_mut().on_muttered(self.config.number, &packet);
                 return None;
             }
-            // It is becoming a primary again: the wire is there, and hears this.
+            // The node is becoming a primary again, so its packets go through the peer, the wire.
             Gate::Takeover | Gate::Sole if self.address == Address::Loopback => {
                 return Some(Output::Transmit { port: PEER, packet });
             }
@@ -377,7 +377,7 @@ impl Station {
         Some(Output::Transmit { port, packet })
     }
 
-    /// What the primary has said before, with what was withheld of it.
+    /// Repeats an acknowledgement of the primary, with the window as the cap allows it now.
     fn say_update(&mut self, packet: Vec<u8>) -> Output {
         let packet = self.wire.withhold(packet);
         let voice = self.voice_of_primary();
@@ -423,7 +423,7 @@ impl Station {
                 if fate == Fate::Released {
                     judge.on_logged(number, direction, &packet);
                 } else if !self.is(Defect::ReleaseUnlogged) && !self.is(Defect::ForgetSyn) {
-                    judge.on_taken(direction, &packet); // nothing is promised any more
+                    judge.on_taken(direction, &packet); // the log is no longer promised to be complete
                     judge.on_log_lost(number);
                 }
                 let packet = match direction {
@@ -459,7 +459,7 @@ impl Station {
         self.outputs.push_back(Output::Transmit { port, packet });
     }
 
-    /// What the peer's agent says through the service's network.
+    /// Handles a message of the peer's agent that came through the service's network.
     pub(super) fn on_agents_here(&mut self, now: Instant, packet: &[u8]) {
         self.agent.seen_here = Some(now);
         self.on_agents(now, packet);
@@ -483,7 +483,7 @@ impl Station {
     }
 }
 
-/// The core of an agent that begins.
+/// The core of an agent that starts.
 pub(super) fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
     let mut core = Core::new(core, now);
     core.handle_link_of(0, config.service_link);

@@ -13,14 +13,14 @@ use crate::tcp::Endpoint;
 /// What a client says on one connection.
 #[derive(Debug)]
 pub enum Talk {
-    /// Requests of HTTP.
+    /// HTTP requests.
     Http(http::Client),
     /// Messages to be echoed.
     Echo(echo::Client),
 }
 
 impl Talk {
-    /// One request for a reply of `len` bytes, and nothing special.
+    /// One plain request for a reply of `len` bytes.
     pub fn plain(policy: Policy, len: u32) -> Self {
         let after = Duration::ZERO;
         match policy {
@@ -47,7 +47,7 @@ impl Talk {
         }
     }
 
-    /// Whether every reply came as it should, and nothing else.
+    /// Whether every reply came as expected, and nothing else.
     pub fn is_complete(&self) -> bool {
         match self {
             Self::Http(client) => client.is_complete(),
@@ -55,7 +55,7 @@ impl Talk {
         }
     }
 
-    /// What came that should not.
+    /// The first thing that was unexpected, if any.
     pub fn wrong(&self) -> Option<&str> {
         match self {
             Self::Http(client) => client.wrong(),
@@ -71,7 +71,7 @@ impl Talk {
         }
     }
 
-    /// Whether it has sent the request with this number.
+    /// Whether the client has sent the request with this number.
     pub fn has_sent(&self, id: u64) -> bool {
         match self {
             Self::Http(client) => client.has_sent(id),

@@ -1,4 +1,4 @@
-//! The judge's ear: one voice, what a lease costs, and when two nodes had the right to speak.
+//! The judge's rules on who speaks: one voice, what a lease costs, and when two nodes had the right to speak.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use super::books::Voice;
 use super::judge::{Flow, Judge};
 
 impl Judge {
-    /// The gate of a node is another one. If the node speaks alone behind it, this is the epoch.
+    /// The gate of a node has changed. `alone_in` is the epoch, if the node speaks alone behind the gate.
     pub(super) fn on_gate(&mut self, node: usize, alone_in: Option<u64>) {
         let other = 1 - node;
         if alone_in.is_some() && alone_in != self.alone_now[node] {
@@ -20,8 +20,8 @@ impl Judge {
         self.alone_now[node] = alone_in;
     }
 
-    /// A node may speak alone in this epoch, for good. What the other node said by its lease in this epoch, or an earlier one, is not
-    /// known here.
+    /// A node may speak alone in this epoch, for good. The node does not know what the other node said by its lease in this epoch
+    /// or an earlier one.
     pub(super) fn on_given(&mut self, node: usize, epoch: u64) {
         self.given.insert((epoch, node));
         for flow in self.flows.values_mut() {
@@ -33,7 +33,7 @@ impl Judge {
         }
     }
 
-    /// Somebody says something to a client.
+    /// A node says something to a client.
     pub(super) fn on_voice(&mut self, client: SocketAddr, voice: Voice) {
         let Voice {
             node,
@@ -63,7 +63,7 @@ impl Judge {
             self.alone = self.alone.max(Some((epoch, node)));
         }
         if self.is_off[node] {
-            return; // late on its way: what it said is forgotten
+            return; // late on its way: what the node said is forgotten
         }
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
@@ -96,20 +96,20 @@ impl Judge {
         self.record(client, &format!("one voice: {what}"));
     }
 
-    /// When both nodes had the right to speak, or a node that had spoken alone was lost while the other one had connections: of each
-    /// such time the moment at which it arose.
+    /// The moments at which both nodes came to have the right to speak, or at which a node that had spoken alone was lost while the
+    /// other one had connections.
     pub fn splits(&self) -> &[Instant] {
         &self.splits
     }
 
-    /// Whether a node spoke to this client by its lease alone and then lost its power, or the other node went on, before an arbiter had
-    /// given it the epoch: the other node does not know what was said.
+    /// Whether a node spoke to this client by its lease alone, and then lost its power, or the other node continued before an arbiter
+    /// had given the first one the epoch. The other node does not know what was said.
     pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.was_lent_in_vain)
     }
 
-    /// Whether a node spoke to this client by a lease that was over, and its clock could not tell (docs/roles.md, *A clock that stands
-    /// still*).
+    /// Whether a node spoke to this client by a lease that was over, because its clock had stood still (docs/roles.md, *A clock that
+    /// stands still*).
     pub fn was_outlasted(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.was_outlasted)
     }

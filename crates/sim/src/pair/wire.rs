@@ -1,4 +1,4 @@
-//! What `bpf/steadfast.bpf.c` does on a node, packet by packet: log, then release; gate; egress guard.
+//! The work of `bpf/steadfast.bpf.c` on a node, packet by packet: log, then release; gate; egress guard.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ struct Ring {
     records: VecDeque<Record>,
     bytes: usize,
     capacity: usize,
-    /// How many records were ever read.
+    /// Number of records that were ever read.
     read: u64,
 }
 
@@ -52,7 +52,7 @@ impl Ring {
         self.read + self.records.len() as u64
     }
 
-    /// False if there is no room.
+    /// Adds a record; false if there is no room.
     fn push(&mut self, record: Record) -> bool {
         let bytes = size_in_ring(&record);
         let fits = self.bytes + bytes <= self.capacity;
@@ -74,25 +74,25 @@ impl Ring {
     }
 }
 
-/// With the ring's header and the record's, in whole words.
+/// Size of a record in the ring, with the ring's header and the record's, in whole words.
 fn size_in_ring(record: &Record) -> usize {
     (8 + 16 + record.packet.len()).next_multiple_of(8)
 }
 
-/// What becomes of a packet that came in.
+/// What happens to a packet that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// Logged, and sent on to the other side.
     Released,
     /// Goes to the local stack.
     Local,
-    /// Sent on to the other side without being logged: the agent was away for so long that the log is full.
+    /// Sent on to the other side without being logged: the log is full, and the agent has been away for too long.
     Unlogged,
-    /// Came past the wire, and is sent to it.
+    /// Came past the wire, and is sent to the wire.
     Redirected,
     /// Logged, and kept from both sides.
     Held,
-    /// Gone.
+    /// Dropped.
     Dropped,
 }
 
@@ -103,7 +103,7 @@ pub(super) enum Side {
     Peer,
 }
 
-/// A connection that is not the primary's any more.
+/// State of a connection that is no longer the primary's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Undecided,
@@ -116,16 +116,16 @@ pub(super) struct Wire {
     vip: SocketAddr,
     gate: Gate,
     epoch: u64,
-    /// The clients whose connections are being decided are known.
+    /// The agent has said which clients' connections are being decided.
     is_told: bool,
-    /// Those clients, and the ones whose connections stay local.
+    /// The clients whose connections are being decided, and those whose connections stay local.
     held: BTreeMap<SocketAddr, Held>,
     /// The clients whose windows are held to a cap.
     capped: BTreeMap<SocketAddr, (Cap, Promise)>,
     connections: Ring,
     opening: Ring,
     full: u64,
-    /// When the agent was there last, and how long it may be away.
+    /// When the agent last checked in, and how long it may stay away.
     agent_seen: Instant,
     agent_timeout: Duration,
     unlogged: u64,
@@ -133,7 +133,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// A wire for the service at `vip` whose gate is off; its rings hold so many bytes.
+    /// A wire for the service at `vip`. Its gate is off; the rings hold `ring_bytes` and `opening_bytes`.
     pub const fn new(
         vip: SocketAddr,
         ring_bytes: usize,
@@ -170,7 +170,7 @@ impl Wire {
         }
     }
 
-    /// What an agent was deciding when it died is lost with it.
+    /// The decisions of an agent that died are lost with it. Treats them as made.
     pub fn settle_for_the_dead(&mut self) {
         self.settle();
         self.is_told |= self.gate == Gate::Takeover;
@@ -188,12 +188,12 @@ impl Wire {
         self.is_told = true;
     }
 
-    /// Who was held.
+    /// The clients that are held.
     pub fn held(&self) -> Vec<SocketAddr> {
         self.held.keys().copied().collect()
     }
 
-    /// From now on a client's window is held to this; `None`: no more.
+    /// From now on a client's window is held to `cap`. `None`: the window is free again.
     pub fn cap(&mut self, client: SocketAddr, cap: Option<Cap>) {
         match (cap, self.capped.get_mut(&client)) {
             (Some(cap), Some((known, _))) => *known = cap,
@@ -202,19 +202,19 @@ impl Wire {
         }
     }
 
-    /// A new agent knows of no caps.
+    /// Forgets all caps: a new agent knows none of them.
     pub fn forget_caps(&mut self) {
         self.capped.clear();
     }
 
-    /// What reaches the client of a packet from the VIP.
+    /// A packet from the VIP as it reaches the client, with the window held to the client's cap.
     pub fn withhold(&mut self, packet: Vec<u8>) -> Vec<u8> {
         let Ok(mut segment) = Segment::parse(&packet, Checksum::Trusted) else {
             return packet;
         };
         let client = segment.destination;
         if segment.flags.syn {
-            self.capped.remove(&client); // what was said of another connection
+            self.capped.remove(&client); // a new connection: the cap was for an old one
         }
         let Some((cap, promise)) = self.capped.get_mut(&client) else {
             return packet;
@@ -227,34 +227,34 @@ impl Wire {
         segment.emit()
     }
 
-    /// Whether a packet says what was withheld from a client.
+    /// Whether a packet is a bare acknowledgement to a client whose window is capped.
     pub fn is_update(&self, packet: &[u8]) -> bool {
         Segment::parse(packet, Checksum::Trusted)
             .is_ok_and(|segment| segment.seq_len() == 0 && self.capped.contains_key(&segment.destination))
     }
 
-    /// Whether any are.
+    /// Whether any connections are being decided.
     pub fn is_deciding(&self) -> bool {
         self.held.values().any(|held| *held == Held::Undecided)
     }
 
-    /// They are decided.
+    /// The connections of all held clients are decided.
     pub fn settle(&mut self) {
         self.held.values_mut().for_each(|held| *held = Held::Decided);
     }
 
-    /// The agent is there; returns how many packets passed unlogged while it was not.
+    /// The agent is there. Returns how many packets passed unlogged while it was not.
     pub fn check_in(&mut self, now: Instant) -> u64 {
         self.agent_seen = now;
         std::mem::take(&mut self.unlogged)
     }
 
-    /// When the agent was there last.
+    /// When the agent last checked in.
     pub const fn agent_seen(&self) -> Instant {
         self.agent_seen
     }
 
-    /// How many packets were dropped because there was no room for them in the log.
+    /// Number of packets that were dropped because the log had no room for them.
     pub const fn full(&self) -> u64 {
         self.full
     }
@@ -283,7 +283,7 @@ impl Wire {
         end.connections.saturating_sub(self.connections.read) + end.opening.saturating_sub(self.opening.read)
     }
 
-    /// A packet came in. `is_local` tells whether the local stack has a socket for a client that may take it.
+    /// Handles an incoming packet. `is_local` tells whether the local stack has a socket for a client that may take the packet.
     pub fn on_packet(
         &mut self,
         now: Instant,
@@ -335,7 +335,7 @@ impl Wire {
             return self.log(now, Direction::In, false, packet, Fate::Held);
         }
         match self.held.get(&client) {
-            // The listener would contradict what the old primary has said.
+            // The listener's answer would contradict what the old primary has said.
             Some(Held::Undecided) => Fate::Dropped,
             None if !self.is_told => Fate::Dropped,
             Some(Held::Decided) | None => Fate::Local,

@@ -21,11 +21,11 @@ use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cluster {
-    /// TCP at both ends. In a file, what this table does not say is as the RFCs have it, not as the thesis.
+    /// TCP at both ends. In a file, fields that this table leaves out have the RFCs' values, not the thesis'.
     pub tcp: Config,
     /// Full data segments per flow.
     pub segments: u64,
-    /// How many pairs of hosts the flows take turns on.
+    /// Number of pairs of hosts, which the flows use in turn.
     pub hosts: usize,
     /// Bits per second of the hosts' links.
     pub access_rate_bits_per_s: u64,
@@ -45,10 +45,10 @@ pub struct Cluster {
     /// When the cluster fails.
     #[serde(with = "seconds")]
     pub failover_at: Duration,
-    /// How long the failover takes; 0: nothing fails.
+    /// Length of the failover; 0: nothing fails.
     #[serde(with = "seconds")]
     pub failover: Duration,
-    /// What R1 and R2 do about it; by default nothing.
+    /// Local recovery by R1 and R2. By default there is none.
     pub recovery: Option<Recovery>,
     /// The first flow's arrival.
     #[serde(with = "seconds")]
@@ -59,14 +59,14 @@ pub struct Cluster {
     /// Time between two arrivals.
     #[serde(with = "seconds")]
     pub gap: Duration,
-    /// When the flows' clocks ticked before the start of time (`tcp.rto.phase`), one after the other; for those behind the last it is
-    /// drawn. To compare flow by flow with an ns-2 whose draws are known.
+    /// Phases of the flows' clocks before the start of time (`tcp.rto.phase`), in the order of the flows. Flows beyond the list draw
+    /// theirs. For comparing flow by flow with an ns-2 run whose draws are known.
     #[serde(skip)]
     pub phases: Vec<Duration>,
     /// The run ends here, or when all flows are complete.
     #[serde(with = "seconds")]
     pub end: Duration,
-    /// All chance comes from it.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
@@ -112,16 +112,16 @@ pub fn thesis_tcp(variant: Variant) -> Config {
     }
 }
 
-/// What a run gives.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterResult {
     /// The flows in the order of their arrival.
     pub flows: Vec<FlowResult>,
-    /// What R1 and R2 did, if they recover flows.
+    /// Counters of R1's and R2's local recovery, if they recover flows.
     pub edges: Option<[RecoveryCounts; 2]>,
 }
 
-/// The cluster's links, and what happens when.
+/// The switches and links of a built cluster.
 struct Built {
     /// R1 and R2.
     switches: [SwitchId; 2],
@@ -137,26 +137,26 @@ enum Act {
 }
 
 impl Cluster {
-    /// Runs it: the flows in the order of their arrival.
+    /// Runs the scenario. Returns the flows in the order of their arrival.
     ///
     /// # Errors
-    /// If the configuration describes no network.
+    /// If the configuration is invalid.
     pub fn run(&self) -> Result<Vec<FlowResult>, InvalidScenario> {
         Ok(self.run_counted()?.flows)
     }
 
-    /// Runs it, and tells what the edges did as well.
+    /// Runs the scenario. Also returns what the edges did.
     ///
     /// # Errors
-    /// If the configuration describes no network.
+    /// If the configuration is invalid.
     pub fn run_counted(&self) -> Result<ClusterResult, InvalidScenario> {
         self.run_watched(&[], |_| ())
     }
 
-    /// Runs it, and shows the network at each of `moments`, in the order of time.
+    /// Runs the scenario, and shows the network at each of `moments`, in the order of time.
     ///
     /// # Errors
-    /// If the configuration describes no network.
+    /// If the configuration is invalid.
     pub fn run_watched(
         &self,
         moments: &[Duration],
@@ -166,10 +166,10 @@ impl Cluster {
         self.run_in(Network::new(self.seed), moments, look)
     }
 
-    /// Runs it, and tells `trace` of every event.
+    /// Runs the scenario, and tells `trace` of every event.
     ///
     /// # Errors
-    /// If the configuration describes no network.
+    /// If the configuration is invalid.
     pub fn run_traced(&self, trace: impl FnMut(&Event) + 'static) -> Result<ClusterResult, InvalidScenario> {
         self.check()?;
         let mut network = Network::new(self.seed);
@@ -239,7 +239,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// How many flows arrive.
+    /// Number of flows that arrive.
     pub fn flows(&self) -> u64 {
         let time = self.last_arrival().saturating_sub(self.first_arrival);
         let flows = time.as_nanos().div_ceil(self.gap.as_nanos().max(1));
@@ -252,10 +252,10 @@ impl Cluster {
             .unwrap_or(self.failover_at + self.failover + AFTERWARDS)
     }
 
-    /// Whether it can be, without running it.
+    /// Checks the configuration without running it.
     ///
     /// # Errors
-    /// The first field that cannot.
+    /// Names the first invalid field.
     pub fn check(&self) -> Result<(), InvalidScenario> {
         for (field, zero) in [
             ("segments", self.segments == 0),

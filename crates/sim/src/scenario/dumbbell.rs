@@ -1,4 +1,4 @@
-//! Bulk transfers over one bottleneck: what is timed against ns-2.
+//! Bulk transfers over one bottleneck. Used to compare the speed with ns-2's.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::flow::{Config, RtoConfig, Variant, seconds};
 use crate::link::LinkConfig;
 use crate::net::{Direction, End, Network};
 
-/// The scenario: the default is one flow of a million segments over 100 Mb/s and 44 ms, NewReno as in ns-2.
+/// The scenario. The default is one flow of a million segments over 100 Mb/s and 44 ms, NewReno as in ns-2.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dumbbell {
     /// TCP at both ends.
     pub tcp: Config,
-    /// How many flows there are, each between hosts of its own.
+    /// Number of flows, each between hosts of its own.
     pub flows: u32,
     /// Full data segments per flow.
     pub segments: u64,
@@ -33,9 +33,9 @@ pub struct Dumbbell {
     /// Propagation delay of the bottleneck, in seconds.
     #[serde(with = "seconds")]
     pub delay: Duration,
-    /// How many packets may wait before the bottleneck.
+    /// Number of packets that may wait before the bottleneck.
     pub buffer_packets: usize,
-    /// All chance comes from it.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
@@ -65,10 +65,10 @@ impl Default for Dumbbell {
 }
 
 impl Dumbbell {
-    /// Runs it until all flows are complete.
+    /// Runs the scenario until all flows are complete.
     ///
     /// # Errors
-    /// If the configuration describes no network.
+    /// If the configuration is invalid.
     pub fn run(&self) -> Result<Vec<FlowResult>, InvalidScenario> {
         let mut network = Network::new(self.seed);
         let [r1, r2] = ["R1", "R2"].map(|name| network.add_switch(name));

@@ -1,7 +1,7 @@
-//! R1 and R2 as edges: local recovery ([`proto::edge`]) for the flows of the string that fails, rate control ([`proto::rate`]) for all
-//! that share the other.
+//! R1 and R2 as edges. Local recovery ([`proto::edge`]) serves the flows of the string that fails. Rate control ([`proto::rate`])
+//! serves all flows that share the other string.
 //!
-//! The failover takes what the scenario says: detection, three heartbeats by default, and the rest is the takeover.
+//! The scenario says how long the failover takes: first detection, three heartbeats by default; the rest is the takeover.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use super::InvalidScenario;
 use crate::flow::seconds;
 use crate::net::{Direction, Flags, FlowId, Logic, Outbox, Packet};
 
-/// Local recovery in a scenario; times are in seconds. The thesis names no interval of heartbeats: ours leaves its shortest failover, 50 ms,
-/// time for three.
+/// Local recovery in a scenario; times are in seconds. The thesis names no interval of heartbeats. Ours leaves the shortest failover
+/// of the thesis, 50 ms, time for three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Recovery {
-    /// What is remembered.
+    /// What the edges remember.
     pub policy: Policy,
     /// Time between two heartbeats.
     #[serde(with = "seconds")]
     pub heartbeat: Duration,
-    /// So many missing heartbeats are a failure.
+    /// Number of missing heartbeats that count as a failure.
     pub missed: u32,
-    /// So many missing heartbeats begin the caching; 0: it never stops.
+    /// Number of missing heartbeats that begin the caching; 0: caching never stops.
     pub caching_after: u32,
-    /// How often the highest acknowledgement is sent again.
+    /// Number of times that the highest acknowledgement is sent again.
     pub ack_copies: u32,
     /// Bytes that each edge may remember.
     pub max_bytes: usize,
@@ -67,7 +67,7 @@ impl Recovery {
         }
     }
 
-    /// Whether a failure can be recovered from like that within `failover`.
+    /// Checks whether this configuration can recover from a failure within `failover`.
     pub(super) fn check(&self, failover: Duration) -> Result<(), InvalidScenario> {
         let config = self.config();
         config.check()?;
@@ -82,22 +82,22 @@ impl Recovery {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sharing {
-    /// ρ: the part of the string that shall be used.
+    /// ρ: the part of the string's rate that is to be used.
     pub utilization: f64,
     /// w: how strongly the cap follows a measurement.
     pub weight: f64,
     /// Δ: length of an interval.
     #[serde(with = "seconds")]
     pub interval: Duration,
-    /// RTT; by default the flows' without a queue.
+    /// RTT. By default that of the flows without a queue.
     #[serde(with = "seconds::optional")]
     pub round_trip: Option<Duration>,
     /// W_min, in bytes.
     pub min_window: u32,
-    /// From the failure until it is declared, when the control begins.
+    /// Time from the failure until it is declared. Then the control begins.
     #[serde(with = "seconds")]
     pub alert: Duration,
-    /// A flow that was silent for so long does not count.
+    /// Silence after which a flow does not count.
     #[serde(with = "seconds")]
     pub idle: Duration,
 }
@@ -117,7 +117,7 @@ impl Default for Sharing {
 }
 
 impl Sharing {
-    /// For a string of this rate, and flows with this round trip.
+    /// The configuration for a string of this rate, and flows with this round trip.
     pub(super) fn config(&self, bits_per_s: u64, round_trip: Duration) -> RateConfig {
         RateConfig {
             bytes_per_s: bits_per_s as f64 / 8.0,
@@ -130,18 +130,18 @@ impl Sharing {
     }
 }
 
-/// What fails, and when.
+/// The failure: what fails, and when.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     /// When the string fails.
     pub at: Instant,
-    /// When its flows have another one.
+    /// When the failed string's flows have another one.
     pub over: Instant,
-    /// When the string is back, if it ever is; rate control ends then (thesis §6.2).
+    /// When the string is back, if ever. Rate control ends then (thesis §6.2).
     pub repaired: Option<Instant>,
-    /// How long a heartbeat travels over the string.
+    /// Time that a heartbeat takes over the string.
     pub travel: Duration,
-    /// Which flows are on the string.
+    /// For each flow, whether it is on the string.
     pub hits: Vec<bool>,
 }
 
@@ -152,7 +152,7 @@ pub(super) struct Edge {
     failure: Failure,
     over: Option<Instant>,
     recovery: Option<LocalRecovery<FlowId, Packet>>,
-    /// While all is well only the last heartbeat matters; only that is told.
+    /// The last heartbeat. While all is well only the last one matters, so the edge is told of no other.
     heartbeat: Option<Instant>,
     shared: Option<Shared>,
 }
@@ -170,14 +170,14 @@ impl Edge {
         }
     }
 
-    /// It recovers the flows that the failure hits.
+    /// Lets the edge recover the flows that the failure hits.
     pub fn recover(&mut self, recovery: &Recovery) -> Result<(), InvalidRecovery> {
         self.recovery = Some(LocalRecovery::new(recovery.config(), Instant::ZERO)?);
         self.heartbeat = Some(last_heartbeat(recovery.heartbeat, &self.failure));
         Ok(())
     }
 
-    /// It shares the string that is left.
+    /// Lets the edge share out the string that is left.
     pub fn share(&mut self, sharing: &Sharing, config: RateConfig) {
         self.shared = Some(Shared {
             config,
@@ -190,7 +190,7 @@ impl Edge {
         });
     }
 
-    /// What local recovery did.
+    /// Counters of local recovery.
     pub fn counts(&self) -> Option<RecoveryCounts> {
         self.recovery.as_ref().map(LocalRecovery::counts)
     }
@@ -201,21 +201,21 @@ impl Edge {
     }
 }
 
-/// The string that is left, and who shares it.
+/// The string that is left, and the flows that share it.
 struct Shared {
     config: RateConfig,
-    /// When to begin, or when the interval ends; nothing once the control has ended.
+    /// When the control begins, or when the interval ends. `None` once the control has ended.
     next: Option<Instant>,
     until: Option<Instant>,
     idle: Duration,
     control: Option<RateControl>,
-    /// When each flow sent last.
+    /// When each flow last sent.
     sent: Vec<Option<Instant>>,
     windows: Vec<(Instant, u32)>,
 }
 
 impl Shared {
-    /// A packet enters; `dead` if it goes into the string that failed.
+    /// A packet enters. `dead`: it goes into the string that failed.
     fn on_entering(&mut self, now: Instant, packet: &Packet, dead: bool) {
         if let Some(sent) = self.sent.get_mut(packet.flow.0 as usize) {
             *sent = Some(now);
@@ -247,14 +247,14 @@ impl Shared {
         self.next.into_iter().chain(self.until).min()
     }
 
-    /// How many flows sent of late.
+    /// Number of flows that sent recently.
     fn active(&self, now: Instant) -> usize {
         let late = |sent: &Option<Instant>| sent.is_some_and(|at| at + self.idle >= now);
         self.sent.iter().filter(|sent| late(sent)).count()
     }
 }
 
-/// When the last heartbeat before the failure comes. One leaves at every multiple of the interval.
+/// Arrival of the last heartbeat before the failure. A heartbeat leaves at every multiple of the interval.
 fn last_heartbeat(interval: Duration, failure: &Failure) -> Instant {
     let sent = failure.at.since(Instant::ZERO).saturating_sub(failure.travel);
     let nanos = sent.as_nanos() - sent.as_nanos() % interval.as_nanos();
@@ -297,7 +297,7 @@ impl Logic for Edge {
                 let cap = shared.map_or(u32::MAX, RateControl::window);
                 let mut again: BTreeMap<FlowId, u32> = BTreeMap::new();
                 for resend in recovery.complete(now) {
-                    // Who shares the string gets no more at once than its window; its sender repeats the rest.
+                    // A flow that shares the string gets at most its window at once. Its sender repeats the rest.
                     let bytes = again.entry(resend.packet.flow).or_default();
                     *bytes += u32::from(resend.packet.len);
                     if *bytes <= cap {
@@ -321,7 +321,7 @@ impl Logic for Edge {
     }
 }
 
-/// What an edge reads of a packet.
+/// The parts of a packet that an edge reads.
 #[allow(clippy::cast_possible_truncation)] // numbers on the wire have 32 bits
 fn segment(packet: &Packet) -> Segment {
     Segment {

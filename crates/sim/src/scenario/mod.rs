@@ -1,4 +1,4 @@
-//! The papers' networks: from a configuration to results.
+//! The papers' networks. Each turns a configuration into results.
 
 pub mod cluster;
 pub mod dumbbell;
@@ -14,23 +14,23 @@ use crate::flow::InvalidConfig;
 use crate::link::InvalidLink;
 use crate::net::{FlowId, Network};
 
-/// What became of one flow.
+/// Result of one flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowResult {
-    /// When its first SYN left.
+    /// When the flow's first SYN left.
     pub start: Instant,
-    /// When everything was acknowledged, if it was before the run ended.
+    /// When everything was acknowledged, if that was before the run ended.
     pub end: Option<Instant>,
-    /// Expired retransmission timers.
+    /// Number of expired retransmission timers.
     pub timeouts: u32,
-    /// Segments sent more than once.
+    /// Number of segments that were sent more than once.
     pub retransmitted: u64,
-    /// Segments sent, the SYN included.
+    /// Number of segments sent, the SYN included.
     pub segments: u64,
 }
 
 impl FlowResult {
-    /// From the first SYN to the last acknowledgement, in seconds.
+    /// Time from the first SYN to the last acknowledgement, in seconds.
     pub fn completion_s(&self) -> Option<f64> {
         self.end.map(|end| end.since(self.start).as_secs_f64())
     }
@@ -48,10 +48,10 @@ impl FlowResult {
     }
 }
 
-/// The most hosts and the most flows of a scenario: four links of each must have a number in the simulator's heap.
+/// Largest number of hosts and of flows of a scenario. Four links of each must have a number in the simulator's heap.
 const MOST: u32 = 1_000_000;
 
-/// Which part of a scenario cannot be.
+/// The invalid part of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum InvalidScenario {
     /// A link's field.
@@ -66,16 +66,16 @@ pub enum InvalidScenario {
     /// A field of the edges' rate control.
     #[error("sharing.{0}")]
     Sharing(#[from] InvalidRate),
-    /// A scenario without anything in it.
+    /// A field is 0 that makes the scenario empty.
     #[error("{0} must be positive")]
     Zero(&'static str),
-    /// More of something than the simulator can number.
+    /// There is more of something than the simulator can number.
     #[error("{0}: at most {MOST} can be simulated")]
     Many(&'static str),
-    /// A time outside the run.
+    /// A time is outside the run.
     #[error("{0} must be within the run")]
     Late(&'static str),
-    /// A string that is back before it is given up, or after the run.
+    /// A string is back before it is given up, or after the run.
     #[error("repaired_at must be after the failover and within the run")]
     Repair,
 }

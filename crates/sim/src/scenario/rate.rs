@@ -1,4 +1,4 @@
-//! The HALR thesis' second cluster (§7.4): two strings, of which one fails for good, and its flows go on over the other.
+//! The HALR thesis' second cluster (§7.4): two strings. One of them fails for good, and its flows continue over the other.
 //!
 //! ```text
 //!                     ┌── N1 ──┐                    every group starts a flow per `gap`
@@ -26,7 +26,7 @@ use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rate {
-    /// TCP at both ends. In a file, what this table does not say is as the RFCs have it, not as the thesis.
+    /// TCP at both ends. In a file, fields that this table leaves out have the RFCs' values, not the thesis'.
     pub tcp: Config,
     /// Flows per string.
     pub flows: u32,
@@ -35,12 +35,12 @@ pub struct Rate {
     /// Time between two arrivals on a string.
     #[serde(with = "seconds")]
     pub gap: Duration,
-    /// Each arrival is late by up to this.
+    /// Largest random delay of an arrival.
     #[serde(with = "seconds")]
     pub jitter: Duration,
-    /// Packets that may wait before each link of a string.
+    /// Number of packets that may wait before each link of a string.
     pub buffer_packets: usize,
-    /// Bits per second of each string; unequal ones make the post-failover bottleneck narrower (thesis §6.1).
+    /// Bits per second of each string. Unequal rates make the post-failover bottleneck narrower (thesis §6.1).
     #[serde(deserialize_with = "one_per_string")]
     pub rate_bits_per_s: [u64; 2],
     /// Bits per second of the hosts' links.
@@ -54,31 +54,31 @@ pub struct Rate {
     /// When the second string fails.
     #[serde(with = "seconds")]
     pub failure_at: Duration,
-    /// How long the flows then on it wait until they are moved. New ones use the first string at once.
+    /// Time that the second string's flows wait until they are moved. New flows use the first string at once.
     #[serde(with = "seconds")]
     pub failover: Duration,
-    /// When the second string is back: then its group's flows use it again, and rate control ends. By default never, as in the
-    /// thesis' runs.
+    /// When the second string is back. Its group's flows then use it again, and rate control ends. By default never, as in the thesis'
+    /// runs.
     #[serde(with = "seconds::optional")]
     pub repaired_at: Option<Duration>,
-    /// Whether R1 and R2 recover the flows that wait.
+    /// Local recovery by R1 and R2 of the flows that wait.
     pub recovery: Option<Recovery>,
-    /// Whether R1 and R2 share the string that is left by rate control.
+    /// Rate control by R1 and R2 of the string that is left.
     pub sharing: Option<Sharing>,
     /// Length of a bin of throughput.
     #[serde(with = "seconds")]
     pub bin: Duration,
-    /// Time between two looks at the queue.
+    /// Time between two samples of the queue.
     #[serde(with = "seconds")]
     pub queue_interval: Duration,
     /// The run ends here, or one second after the last flow.
     #[serde(with = "seconds")]
     pub end: Duration,
-    /// All chance comes from it.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// Reads exactly two numbers; an array would leave further ones of a file unread.
+/// Reads exactly two numbers. An array would leave further numbers of a file unread.
 fn one_per_string<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u64; 2], D::Error> {
     let rates = Vec::<u64>::deserialize(deserializer)?;
     let wrong = |rates: Vec<u64>| D::Error::invalid_length(rates.len(), &"two rates, one per string");
@@ -111,34 +111,34 @@ impl Default for Rate {
     }
 }
 
-/// What became of a flow.
+/// Result of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateFlow {
-    /// Whether it was on the string that failed, and waited.
+    /// Whether the flow was on the string that failed, and waited.
     pub waited: bool,
-    /// Its times and counts.
+    /// The flow's times and counts.
     pub result: FlowResult,
 }
 
-/// What happened in a bin.
+/// Counts of a bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bin {
-    /// Its end.
+    /// End of the bin.
     pub end: Instant,
     /// Bytes that R1 sent into each string.
     pub sent: [u64; 2],
-    /// Bytes of data that arrived in order: of flows that never waited, and of those that did.
+    /// Bytes of data that arrived in order: of flows that never waited, and of flows that did.
     pub delivered: [u64; 2],
     /// Packets that found R1's queue before the first string full.
     pub overflows: u64,
 }
 
-/// What a run gives.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RateResult {
-    /// In the order of their arrival; the first string's first.
+    /// The flows in the order of their arrival, the first string's first.
     pub flows: Vec<RateFlow>,
-    /// One after the other from 0.
+    /// The bins, one after the other from 0.
     pub bins: Vec<Bin>,
     /// Packets waiting at R1 before the first string.
     pub queue: Vec<(Instant, usize)>,
@@ -146,13 +146,13 @@ pub struct RateResult {
     pub flow_bins: Vec<Vec<u64>>,
     /// R1's cap for advertised windows, in bytes, at the end of each interval of rate control.
     pub windows: Vec<(Instant, u32)>,
-    /// What R1 and R2 did to recover flows.
+    /// Counters of R1's and R2's local recovery.
     pub edges: Option<[RecoveryCounts; 2]>,
 }
 
 /// Length of a flow's bin.
 const FLOW_BIN: Duration = Duration::from_millis(500);
-/// The run goes on for so long after the last flow.
+/// Time that the run continues after the last flow.
 const AFTERWARDS: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy)]
@@ -168,7 +168,7 @@ enum Act {
     FlowBin,
 }
 
-/// The network's parts that the run looks at.
+/// The parts of the network that the run looks at.
 struct Built {
     /// R1 → N1 → R2 → N1 → R1, then the same over N2.
     strings: [[LinkId; 4]; 2],
@@ -178,19 +178,19 @@ struct Built {
 }
 
 impl Rate {
-    /// Runs it.
+    /// Runs the scenario.
     ///
     /// # Errors
-    /// If the configuration describes no network.
+    /// If the configuration is invalid.
     pub fn run(&self) -> Result<RateResult, InvalidScenario> {
         self.check()?;
         self.run_in(Network::new(self.seed))
     }
 
-    /// Runs it, and tells `trace` of every event.
+    /// Runs the scenario, and tells `trace` of every event.
     ///
     /// # Errors
-    /// If the configuration describes no network.
+    /// If the configuration is invalid.
     pub fn run_traced(&self, trace: impl FnMut(&Event) + 'static) -> Result<RateResult, InvalidScenario> {
         self.check()?;
         let mut network = Network::new(self.seed);
@@ -226,10 +226,10 @@ impl Rate {
         Ok(watch.finish(&network))
     }
 
-    /// Whether it can be, without running it.
+    /// Checks the configuration without running it.
     ///
     /// # Errors
-    /// The first field that cannot.
+    /// Names the first invalid field.
     pub fn check(&self) -> Result<(), InvalidScenario> {
         for (field, zero) in [
             ("flows", self.flows == 0),
@@ -266,7 +266,7 @@ impl Rate {
             .map_or(Ok(()), |recovery| recovery.check(self.failover))
     }
 
-    /// Of a flow without a queue.
+    /// Round trip of a flow without a queue.
     fn round_trip(&self) -> Duration {
         (self.source_delay + self.delay * 3) * 2
     }
@@ -362,7 +362,7 @@ impl Rate {
         Ok(built)
     }
 
-    /// When to look at what.
+    /// The samples to be taken, and their times.
     fn looks(&self) -> Vec<(Duration, Act)> {
         let every = |interval: Duration, act| {
             let times = (1_u32..).map(move |count| interval * count);
@@ -376,13 +376,13 @@ impl Rate {
 }
 
 impl Built {
-    /// The second string.
+    /// Cuts or connects the second string.
     fn set_up(&self, network: &mut Network, up: bool) {
         network.note(Place::Node("N2"), if up { "up" } else { "down" });
         self.strings[1].iter().for_each(|link| network.set_up(*link, up));
     }
 
-    /// Sends a flow over a string, both ways.
+    /// Routes a flow over a string, in both directions.
     fn route(&self, network: &mut Network, flow: FlowId, string: usize) {
         let [to_n, to_r2, back_to_n, back_to_r1] = self.strings[string];
         let [r1, r2, ..] = self.switches;
@@ -398,7 +398,7 @@ impl Built {
     }
 }
 
-/// What has been seen so far, and what the counters showed last.
+/// What has been seen so far, and the last values of the counters.
 struct Watch<'a> {
     built: &'a Built,
     result: RateResult,

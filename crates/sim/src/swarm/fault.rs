@@ -1,4 +1,4 @@
-//! What fails, and how it is made to fail and mended.
+//! Faults: how each is injected and mended.
 
 use std::time::Duration;
 
@@ -25,17 +25,17 @@ pub enum Kind {
     Pause,
     /// A whole machine stands still.
     Freeze,
-    /// A hypervisor pauses a machine: it stands still, and so does its clock; every second machine cannot tell.
+    /// A hypervisor pauses a machine. The machine and its clock stand still; every second machine cannot notice.
     Halt,
     /// An agent takes fifty times as long for everything.
     Late,
     /// An agent's clock runs at another speed, for good.
     Drift,
-    /// A node's cables are cut, and it sees that.
+    /// A node's cables are cut, and the node sees that.
     Cut,
-    /// The cables of a node's service interface are cut, and it may see that or not; the agents hear each other.
+    /// The cables of a node's service interface are cut. The node may see that or not. The agents hear each other.
     Path,
-    /// The same, of what the node sends or of what is sent to it only.
+    /// The same in one direction only: what the node sends, or what is sent to it.
     PathOneWay,
     /// A node does not reach clients and outside hosts; the nodes reach each other.
     Router,
@@ -53,11 +53,11 @@ pub enum Kind {
     Worker,
     /// The application is killed.
     Server,
-    /// The arbiter does not answer, one node or both; or, where there is none, nothing.
+    /// The arbiter does not answer one node or both. Without an arbiter, nothing happens.
     Arbiter,
-    /// No failure: the operator lets the nodes change places.
+    /// No failure: the operator has the nodes change roles.
     Handover,
-    /// The operator takes a node out, and in again when the fault ends.
+    /// The operator drains a node, and takes it back in when the fault ends.
     Drain,
 }
 
@@ -87,10 +87,10 @@ impl Kind {
         Self::Router,
     ];
 
-    /// Those of paths.
+    /// Faults of paths.
     pub const PATHS: [Self; 3] = [Self::Path, Self::PathOneWay, Self::Router];
 
-    /// Its name, as in a scenario.
+    /// The kind's name, as in a scenario.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Crash => "crash",
@@ -118,35 +118,35 @@ impl Kind {
     }
 }
 
-/// Which of the two nodes, when the fault strikes.
+/// The node that the fault hits, chosen when the fault is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
-    /// The one whose application serves: the primary, or who speaks alone.
+    /// The node whose application serves: the primary, or the node that speaks alone.
     Speaker,
-    /// The other one: the wire.
+    /// The other node: the wire.
     Other,
 }
 
-/// A failure to come.
+/// A planned fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// It waits until the pair is at this, if it comes to it soon; then,
+    /// Phase that the fault waits for, if the pair comes to it soon.
     pub during: Option<Phase>,
-    /// so many microseconds later,
+    /// Microseconds from then until the fault is injected.
     pub after_us: u64,
-    /// this happens
+    /// Kind of failure.
     pub kind: Kind,
-    /// to this node
+    /// Node that fails.
     pub target: Target,
-    /// for so many microseconds.
+    /// Length of the fault, in microseconds.
     pub length_us: u64,
-    /// Which cable, which connections, which way.
+    /// Random detail: which cable, which connections, which direction.
     pub detail: u64,
 }
 
-/// What ends a fault.
+/// Repair that ends a fault.
 #[derive(Clone, Debug)]
 pub(super) enum Mend {
     Boot(NodeId),
@@ -163,7 +163,7 @@ impl Fault {
         Duration::from_micros(self.length_us)
     }
 
-    /// Makes it happen; returns what is to be mended when it ends.
+    /// Injects the fault. Returns what must be mended when the fault ends.
     pub(super) fn strike(&self, scene: &mut Scene, connections: usize) -> Vec<Mend> {
         let id = self.target(scene);
         let now = scene.world.now();
@@ -296,7 +296,7 @@ impl Fault {
     }
 }
 
-/// Cuts all cables of a node, which sees that.
+/// Cuts all cables of a node, and the node sees that.
 fn cut_off(scene: &mut Scene, id: NodeId) -> Vec<Mend> {
     with(scene, id, |station, _| {
         station.set_carrier(false);
@@ -308,7 +308,7 @@ fn cut_off(scene: &mut Scene, id: NodeId) -> Vec<Mend> {
     cables.chain([Mend::Carrier(id), Mend::CutOff(id)]).collect()
 }
 
-/// Does something to a node, if it is there; nothing is to be mended.
+/// Does something to a node, if it has power. Nothing needs to be mended.
 fn with(scene: &mut Scene, id: NodeId, f: impl FnOnce(&mut Station, Instant)) -> Vec<Mend> {
     if scene.world.is_powered(id) {
         scene.world.with(id, f);

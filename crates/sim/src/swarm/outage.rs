@@ -10,21 +10,21 @@ use super::scenario::Scenario;
 use super::verdict::Violation;
 use crate::pair::Scene;
 
-/// Somebody must serve within this time: a doubt is a loss after 250 ms, a router is missed after 500 ms, and a claim takes some 100 ms.
+/// A node must serve within this time: a doubt is a loss after 250 ms, a router is missed after 500 ms, a claim takes some 100 ms.
 const SERVED_WITHIN: Duration = Duration::from_secs(2);
-/// Nothing else has failed for so long before.
+/// No other failure may have ended within this time before the break.
 const CALM: Duration = Duration::from_secs(1);
 
-/// Watches one break of a path that strikes a whole pair, alone.
+/// Watches one break of a path in a whole pair, while nothing else fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     ends: Instant,
-    /// Since then nobody serves, though one node could.
+    /// Since when no node serves, though one could.
     since: Option<Instant>,
 }
 
 impl Watch {
-    /// A watch of `fault`, which strikes now, if it strikes a pair that is whole. `last` is when the last of the others ended.
+    /// A watch of `fault`, which is injected now: a path fault that hits a whole pair, alone. `last` is when the last other fault ended.
     pub fn of(
         fault: &Fault,
         scenario: &Scenario,
@@ -41,7 +41,7 @@ impl Watch {
         })
     }
 
-    /// Looks who serves. Returns nothing when there is nothing more to watch; and what is wrong, if it is.
+    /// Checks whether a node serves. Returns itself while there is more to watch, and the violation, if there is one.
     pub fn look(mut self, scene: &Scene, now: Instant) -> (Option<Self>, Option<Violation>) {
         if now >= self.ends {
             return (None, None);

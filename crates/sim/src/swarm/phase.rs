@@ -1,4 +1,4 @@
-//! What a pair is at, seen from outside: the rows of the coverage.
+//! The phase of a pair, seen from outside. Phases are the rows of the coverage table.
 
 use proto::role::Role;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::pair::{Scene, Station};
 use crate::world::{NodeId, World};
 
-/// What a pair is at.
+/// Phase of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
@@ -44,7 +44,7 @@ impl Phase {
         Self::DuplexAgain,
     ];
 
-    /// Its name, as in a scenario.
+    /// The phase's name, as in a scenario.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pairing => "pairing",
@@ -60,7 +60,7 @@ impl Phase {
     }
 }
 
-/// Sees what the pair is at.
+/// Determines the phase of the pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Observer {
     nodes: [NodeId; 2],
@@ -68,7 +68,7 @@ pub(super) struct Observer {
     was_broken: bool,
 }
 
-/// What is seen of one node.
+/// State of one node as seen from outside.
 #[derive(Clone, Copy)]
 struct Seen {
     role: Role,

@@ -1,5 +1,5 @@
-//! Plays one scenario: a safety phase, in which the faults strike, then everything is mended, then a liveness phase; and then one
-//! node loses its power for good.
+//! Plays one scenario. In the safety phase the faults are injected. Then everything is mended, and the liveness phase follows.
+//! Finally one node loses its power for good.
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,50 +18,50 @@ use crate::pair::arbiter::{Answer, Fence};
 use crate::pair::draw::Draw;
 use crate::pair::{Scene, Station, Talk};
 
-/// A fault waits so long for its phase at most.
+/// Longest time that a fault waits for its phase.
 const WAIT_MAX: Duration = Duration::from_millis(1_200);
-/// A node that was fenced is off for so long.
+/// Time that a fenced node is off.
 const FENCED: Duration = Duration::from_millis(400);
-/// A failure that ended so long before has nothing to do with what happens now.
+/// A failure that ended longer ago than this has nothing to do with what happens now.
 const CALM: Duration = Duration::from_secs(1);
-/// From the end of the last fault to the mending of all.
+/// Time from the end of the last fault until everything is mended.
 const AFTERMATH: Duration = Duration::from_millis(200);
-/// From then on to a new client's connection; and from the last power failure to another one's.
+/// Time from the mending to a new client's connection, and from the last power failure to another new client's.
 const SETTLING: Duration = Duration::from_secs(3);
-/// Within this time after the mending everything is as it should be: three times the longest wait of a client, whose timeout has
-/// doubled while nobody answered.
+/// Within this time after the mending, everything must be as it should be. Three times the longest wait of a client, whose
+/// timeout has doubled while nobody answered.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
-/// A client that is under way at the last power failure has come so long before it.
+/// A client that is under way at the last power failure has connected this long before it.
 const UNDER_WAY: Duration = Duration::from_millis(40);
-/// How often it is looked whether it is.
+/// Time between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What was found out.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Broken promises, in the order in which they were broken; at last those that only the end of a run shows.
+    /// Broken promises, in the order in which they were broken. Those that only the end of a run shows come last.
     pub violations: Vec<Violation>,
-    /// What struck, and what the pair was at then.
+    /// The faults that were injected, and the phase of the pair at each.
     pub strikes: Vec<(Kind, Phase)>,
-    /// What the pair was at when something struck while something else was not mended yet.
+    /// The phase at each fault that was injected while another fault was not mended yet.
     pub doubles: Vec<Phase>,
-    /// Both nodes spoke, and the configuration allows that (`assume = "fail-stop"` under a failure of another kind).
+    /// Both nodes spoke, and the configuration allows that (`assume = "fail-stop"` with nodes that do not hear each other).
     pub was_split: bool,
-    /// Connections that no node could go on with any more.
+    /// Connections that at some time no node could continue, and that did not complete.
     pub orphaned: usize,
-    /// Connections for which a node spoke by its lease, and failed before anybody knew.
+    /// Connections for which a node spoke by its lease and failed before the other node knew.
     pub lent_in_vain: usize,
     /// Connections for which a node spoke by a lease that its clock had outlasted, while the other one spoke.
     pub outlasted: usize,
     /// How often a fence switched a node off that had just had the other one switched off.
     pub mutual_fences: usize,
-    /// All connections.
+    /// Number of all connections.
     pub connections: usize,
-    /// The simulated time.
+    /// Simulated time of the run.
     pub time: Duration,
 }
 
-/// Plays it. What panics has broken a promise, too.
+/// Plays a scenario. A panic counts as a broken promise.
 pub fn play(scenario: &Scenario) -> Outcome {
     let play_on = || Run::new(scenario).play_on();
     catch_unwind(AssertUnwindSafe(play_on)).unwrap_or_else(|cause| {
@@ -74,7 +74,7 @@ pub fn play(scenario: &Scenario) -> Outcome {
     })
 }
 
-/// Plays it and returns the trace, too: one line per packet and per thing that the nodes do.
+/// Plays a scenario and also returns the trace: one line per packet and per action of the nodes.
 pub fn play_traced(scenario: &Scenario) -> (Outcome, String) {
     let mut run = Run::new(scenario);
     run.scene.world.record();
@@ -88,15 +88,15 @@ struct Run<'a> {
     observer: Observer,
     phase: Phase,
     mends: Vec<(Instant, Mend)>,
-    /// When the faults that have struck end.
+    /// Ends of the faults that were injected.
     ends: Vec<Instant>,
     /// When the agents did not hear each other.
     silences: Silences,
-    /// A path that broke alone.
+    /// Watch of a path that broke while nothing else failed.
     watch: Option<Watch>,
-    /// What was wrong so far, and when.
+    /// Violations so far, and when each was seen.
     seen: Vec<(Instant, Violation)>,
-    /// When fences switched nodes off, and which ones: 0 or 1.
+    /// When fences switched nodes off, and which nodes: 0 or 1.
     fenced: Vec<(Instant, usize)>,
     outcome: Outcome,
 }
@@ -161,7 +161,7 @@ impl<'a> Run<'a> {
         self.scene.world.now()
     }
 
-    /// Lets things happen until then, or until the pair is at `phase`.
+    /// Advances the world until `until`, or until the pair is in `phase`.
     fn advance(&mut self, until: Instant, phase: Option<Phase>) {
         loop {
             let due = self.mends.iter().map(|(at, _)| *at).min();
@@ -192,7 +192,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The same, without mending anything; false if the pair came to `phase`. Fences are carried out.
+    /// The same, without mending anything. False if the pair came to `phase`. Carries out the fences that are due.
     fn run_until(&mut self, until: Instant, phase: Option<Phase>) -> bool {
         loop {
             let (observer, seen, arbiter) = (&mut self.observer, &mut self.phase, self.scene.arbiter.clone());
@@ -220,8 +220,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Carries out the commands that are over: switches off who is to be switched off, for some time, and says so. Every second run's
-    /// switch has its order from the beginning, and goes on with it when the node that gave it is off.
+    /// Carries out the fence commands that are due: switches the other node off for some time, and answers. In every second run the
+    /// switch has its order from the beginning, and carries it out even when the node that gave the order is off.
     fn fence(&mut self) {
         let now = self.now();
         let Some(arbiter) = self.scene.arbiter.clone() else {
@@ -241,7 +241,7 @@ impl<'a> Run<'a> {
             let station: &Station = self.scene.world.node(asker);
             if lives && station.stands_still(now) {
                 fence.due = now + LOOK;
-                arbiter.borrow_mut().fences.push(fence); // its command stands still, too
+                arbiter.borrow_mut().fences.push(fence); // the command stands still, too
                 continue;
             }
             let verdict = if lives && station.is_cut_off() {
@@ -269,8 +269,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A fence switches the node of this number off, whose own fence may have switched off the other one (`lives`: it did not). Where one
-    /// node waits for longer than the other one's command takes, a single failure must not bring that about.
+    /// Counts a mutual fencing: a fence switches the node `number` off, whose own fence may have switched the other node off
+    /// (`lives`: it did not). If one node waits for longer than the other one's command takes, a single failure must not cause this.
     fn note_mutual(&mut self, number: usize, lives: bool) {
         let now = self.now();
         let was_fenced = |(at, who): &(Instant, usize)| *who != number && now.since(*at) < FENCED;
@@ -300,13 +300,13 @@ impl<'a> Run<'a> {
         self.mends.extend(mends.into_iter().map(|mend| (end, mend)));
     }
 
-    /// What fences have switched off boots at once.
+    /// Mends everything now. Nodes that fences have switched off boot at once.
     fn mend_all(&mut self) {
         let mends = std::mem::take(&mut self.mends);
         mends.iter().for_each(|(_, mend)| mend.carry_out(&mut self.scene));
     }
 
-    /// Waits until all is as it should be, for some time; a new client comes, too. Whether it is.
+    /// Waits for some time until everything is as it should be. A new client connects, too. Returns whether the pair has recovered.
     fn recover(&mut self) -> bool {
         let begin = self.now();
         let talk = Talk::plain(self.scenario.policy, 1_000);
@@ -317,7 +317,7 @@ impl<'a> Run<'a> {
         is_recovered
     }
 
-    /// One node of the two loses its power and does not come back: who is under way goes on, and who comes later is served.
+    /// One node loses its power and does not come back. A client that is under way must continue, and a later client must be served.
     fn lose_one(&mut self) {
         let nodes = [self.scene.primary, self.scene.backup];
         let node = nodes[usize::from(self.scenario.seed % 2 == 1)];
@@ -331,7 +331,7 @@ impl<'a> Run<'a> {
         self.wait(begin + SETTLING, begin + RECOVERY_MAX, verdict::is_served);
     }
 
-    /// Waits until `is_so`, after `begin` and before `end`, and a little longer for what comes after the end. Whether it is so.
+    /// Waits until `is_so`, after `begin` and before `end`, and a little longer for what comes afterwards. Returns whether it is so.
     fn wait(&mut self, begin: Instant, end: Instant, is_so: impl Fn(&Scene) -> bool) -> bool {
         while self.now() < end {
             self.advance(self.now() + LOOK, None);
@@ -346,8 +346,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The clients' addresses, in the order of the scenario's connections. Those follow who come when all is mended: one, one more before a
-/// node loses its power for good, one after that.
+/// The clients' addresses. First those of the scenario's connections, in order. Then three more: one that connects after the
+/// mending, one shortly before a node loses its power for good, and one after that.
 pub(super) fn clients(
     scene: &Scene,
 ) -> impl Iterator<Item = (usize, SocketAddr, Option<(&Talk, &crate::tcp::Endpoint)>)> {

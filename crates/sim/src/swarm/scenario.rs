@@ -1,4 +1,4 @@
-//! All that a run is made of: drawn from a seed, written and read as text, made smaller.
+//! Everything that defines a run: drawn from a seed, written and read as text, made smaller.
 
 use std::time::Duration;
 
@@ -18,22 +18,22 @@ use crate::tcp::Config;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What is left to chance within the run comes from it.
+    /// Seed of all random choices within the run.
     pub seed: u64,
     /// The restart policy of the service.
     pub policy: Policy,
-    /// It is `http`, and clients speak what replicas follow.
+    /// The policy is `http`, and clients speak a protocol that replicas follow.
     pub opaque: bool,
-    /// What is broken on purpose.
+    /// Defect of the nodes, in tests.
     pub defect: Option<Defect>,
-    /// Who decides when the nodes do not hear each other.
+    /// Arbiter that decides when the nodes do not hear each other.
     pub arbiter: Option<ArbiterKind>,
-    /// How long that takes; of a fence the other node is off then.
+    /// Time that a decision takes. For a fence, the other node is off then.
     pub arbiter_delay_us: u64,
-    /// How long the configured primary waits before it has a silent peer fenced.
+    /// Time that the configured primary waits before it has a silent peer fenced.
     #[serde(default)]
     pub fence_delay_us: u64,
-    /// How long a wire may speak alone without having asked; 0: not at all, if there is an arbiter.
+    /// Lease: how long a wire may speak alone without asking. 0: not at all, if there is an arbiter.
     pub lease_us: u64,
     /// The cables.
     pub network: Network,
@@ -43,11 +43,11 @@ pub struct Scenario {
     pub client: Endpoint,
     /// The servers' endpoints.
     pub server: Endpoint,
-    /// What clients do.
+    /// The clients' connections.
     pub connections: Vec<Connection>,
-    /// What fails, one after the other.
+    /// The faults, in order.
     pub faults: Vec<Fault>,
-    /// The agents hear each other through the service's network, too.
+    /// The agents also hear each other through the service's network.
     #[serde(default)]
     pub service_link: bool,
     /// An outside host answers what nodes ask from their own addresses.
@@ -59,17 +59,17 @@ pub struct Scenario {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// Of the paths to the clients, one way.
+    /// One-way delay of the paths to the clients.
     pub path_delay_us: u64,
-    /// Bits per second of these; 0: without a limit.
+    /// Rate of these paths, in bits per second; 0: without a limit.
     pub path_rate: u64,
-    /// Between the nodes, one way.
+    /// One-way delay between the nodes.
     pub lan_delay_us: u64,
-    /// Of packets on the paths to the clients, at all times.
+    /// Probability that a packet on the paths to the clients is lost, at all times.
     pub loss: f64,
-    /// The same.
+    /// Probability that such a packet is reordered.
     pub reorder: f64,
-    /// The same.
+    /// Probability that such a packet is duplicated.
     pub duplicate: f64,
 }
 
@@ -77,17 +77,17 @@ pub struct Network {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nodes {
-    /// Between heartbeats.
+    /// Time between heartbeats.
     pub heartbeat_us: u64,
-    /// How long an agent rests before it reads the log.
+    /// Rest of an agent before it reads the log.
     pub nap_us: u64,
-    /// How slow agents are, as a multiple of what was measured.
+    /// Slowness of agents, as a multiple of the measured costs.
     pub slowness: u32,
-    /// The log.
+    /// Size of the log, in bytes.
     pub ring_bytes: usize,
-    /// How long a program thinks at most.
+    /// Longest time that a program takes to think.
     pub think_us: u64,
-    /// The backup's machine starts so much later.
+    /// The backup's machine starts this much later.
     pub late_start_us: u64,
 }
 
@@ -95,17 +95,17 @@ pub struct Nodes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// Bytes of a segment.
+    /// Maximum segment size, in bytes.
     pub mss: u16,
-    /// The shift of its windows, if it offers that.
+    /// Window scale that the endpoint offers, if any.
     pub window_scale: Option<u8>,
-    /// SACK and timestamps are offered.
+    /// The endpoint offers SACK.
     pub sack: bool,
-    /// The same.
+    /// The endpoint offers timestamps.
     pub timestamps: bool,
-    /// Its buffers.
+    /// Size of the send buffer, in bytes.
     pub send_buffer: usize,
-    /// The same.
+    /// Size of the receive buffer, in bytes.
     pub receive_buffer: usize,
 }
 
@@ -115,25 +115,25 @@ pub struct Endpoint {
 pub struct Connection {
     /// When it connects.
     pub at_us: u64,
-    /// What it says is drawn from this:
+    /// Seed of what the client says.
     pub seed: u64,
-    /// so many requests,
+    /// Number of requests.
     pub requests: u64,
-    /// of at most so many bytes.
+    /// Largest size of a request's or a reply's body, in bytes.
     pub bytes_max: u64,
-    /// It ends its stream after the last request.
+    /// The client ends its stream after the last request.
     pub half_closes: bool,
 }
 
-/// Connections of a run: at least so many.
+/// Smallest number of connections of a run.
 pub const CONNECTIONS_MIN: u64 = 20;
-/// Faults of a run: at least so many.
+/// Smallest number of faults of a run.
 pub const FAULTS_MIN: u64 = 3;
-/// The daemon's own.
+/// The daemon's default lease.
 const LEASE_US: u64 = 300_000;
 
 impl Scenario {
-    /// The run of a seed.
+    /// The run that a seed defines.
     pub fn draw(seed: u64) -> Self {
         let mut draw = Draw::new(seed);
         let now_and_then = |draw: &mut Draw, largest: f64| {
@@ -204,8 +204,8 @@ impl Scenario {
         scenario
     }
 
-    /// How long a fence takes, and how long the primary waits for its peer's: longer than that, or not at all. Its chances are its own:
-    /// other runs are what they would be without.
+    /// Draws how long a fence takes, and how long the primary waits for its peer's fence: longer than that, or not at all. A separate
+    /// seed keeps all other runs as they were.
     fn draw_fence(&mut self) {
         if self.arbiter == Some(ArbiterKind::Fence) {
             let mut draw = Draw::new(self.seed ^ 0xfe4c_e000_5eed);
@@ -214,7 +214,7 @@ impl Scenario {
         }
     }
 
-    /// In half of the runs nodes judge their paths, and some of the faults are those of paths.
+    /// In half of the runs nodes judge their paths, and some of the faults are path faults.
     fn draw_paths(&mut self, draw: &mut Draw) {
         self.outside = draw.chance(0.5);
         self.service_link = draw.chance(0.5);
@@ -228,7 +228,7 @@ impl Scenario {
         }
     }
 
-    /// The same with as few peculiarities as can be.
+    /// Simpler variants of the scenario, each with one peculiarity removed.
     pub(super) fn plain(&self) -> Vec<Self> {
         let quiet = Network {
             path_delay_us: 1_000,
@@ -365,7 +365,7 @@ impl Connection {
     }
 }
 
-/// A schedule that aims at one phase: what brings the pair there, what strikes then, and what strikes besides.
+/// A schedule that aims at one phase: faults that bring the pair there, a fault in that phase, and further faults.
 fn faults(draw: &mut Draw, nodes: &mut Nodes) -> Vec<Fault> {
     const SHORT: [Phase; 4] = [
         Phase::Pairing,
@@ -379,7 +379,7 @@ fn faults(draw: &mut Draw, nodes: &mut Nodes) -> Vec<Fault> {
         draw.pick(&Phase::ALL)
     };
     if matches!(aim, Phase::Takeover | Phase::Returning) {
-        nodes.slowness = nodes.slowness.max(10); // else it is over at once
+        nodes.slowness = nodes.slowness.max(10); // otherwise the phase is over at once
     }
     let mut faults = prelude(draw, aim);
     let mut aimed = fault(draw, Some(aim));
@@ -398,7 +398,7 @@ fn faults(draw: &mut Draw, nodes: &mut Nodes) -> Vec<Fault> {
     faults
 }
 
-/// What brings the pair to a phase.
+/// Faults that bring the pair to a phase.
 fn prelude(draw: &mut Draw, aim: Phase) -> Vec<Fault> {
     let begin = |draw: &mut Draw, kinds: &[Kind], target| Fault {
         kind: draw.pick(kinds),
@@ -427,7 +427,7 @@ fn prelude(draw: &mut Draw, aim: Phase) -> Vec<Fault> {
     }
 }
 
-/// How long a phase lasts, about.
+/// Approximate length of a phase.
 const fn dwell_us(phase: Phase, nodes: &Nodes) -> u64 {
     match phase {
         Phase::Pairing => nodes.late_start_us + 100,

@@ -4,11 +4,12 @@ use super::run::{Outcome, play};
 use super::scenario::Scenario;
 use super::verdict::Violation;
 
-/// So many runs are tried.
+/// Number of runs that are tried.
 const TRIES_MAX: usize = 300;
 
-/// Leaves out faults, connections and peculiarities one by one, as long as the same rule is broken. Returns the smallest scenario that
-/// was found, with its outcome; nothing if `scenario` breaks no rule. Of one with a defect each must break none without it.
+/// Leaves out faults, connections and peculiarities one by one, as long as the same rule is broken. Returns the smallest scenario
+/// found, with its outcome; `None` if `scenario` breaks no rule. If the scenario has a defect, each candidate must break no rule
+/// without the defect.
 pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Outcome)> {
     let outcome = play(scenario);
     let rule = outcome.violations.first()?.rule.clone();
@@ -21,7 +22,7 @@ pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Outcome)> {
         }
         let mut outcome = play(&candidate);
         let is_other = |violation: &Violation| violation.rule != rule;
-        outcome.violations.sort_by_key(is_other); // what it is about comes first
+        outcome.violations.sort_by_key(is_other); // violations of the rule come first
         let is_broken = outcome.violations.first().is_some_and(|first| !is_other(first))
             && (candidate.defect.is_none() || holds_without_defect(&candidate));
         if is_broken {

@@ -6,24 +6,24 @@ use proto::Instant;
 
 use super::fault::{Fault, Kind};
 
-/// After such a failure has ended, a node may still find out that the other one was silent: detection (500 ms and 80 ms), the lease
-/// with its margin (319 ms), and the answers of outside hosts to a claim (80 ms).
+/// Time after the end of such a failure in which a node may still find that the other one was silent: detection (500 ms and 80 ms),
+/// the lease with its margin (319 ms), and the answers of outside hosts to a claim (80 ms).
 const AFTERWARDS: Duration = Duration::from_millis(1_000);
-/// The cables of a node: to the clients, to the peer's stack, to its agent.
+/// Number of a node's cables: to the clients, to the peer's stack, to the peer's agent.
 const CABLES: u64 = 3;
 
 /// Where the agents do not hear each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
-    /// Nowhere: a machine stands still, or all cables between the nodes are cut.
+    /// On no cable: a machine stands still, or all cables between the nodes are cut.
     Everywhere,
-    /// Through the service's network.
+    /// Not through the service's network.
     Service,
-    /// Through the network of the heartbeats.
+    /// Not through the network of the heartbeats.
     Heartbeats,
 }
 
-/// A failure that is one, and its time.
+/// A failure that keeps the agents from hearing each other, and its time.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
     place: Where,
@@ -31,10 +31,10 @@ struct Silence {
     to: Instant,
 }
 
-/// All that there were.
+/// All silences of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Silences {
-    /// The agents hear each other through the service's network, too.
+    /// The agents also hear each other through the service's network.
     service_link: bool,
     all: Vec<Silence>,
 }
@@ -45,7 +45,7 @@ impl Silences {
         Self { service_link, all }
     }
 
-    /// A fault strikes at `from`.
+    /// A fault is injected at `from`.
     pub fn add(&mut self, fault: &Fault, from: Instant) {
         let to = from + fault.length() + AFTERWARDS;
         self.all
@@ -68,7 +68,8 @@ impl Silences {
     }
 }
 
-/// A killed or stopped agent is none: the product tells it from a dead machine. Nor is a router that is gone.
+/// The silence that a fault causes. A killed or stopped agent causes none: the product tells it from a dead machine. A missing
+/// router causes none either.
 const fn silenced_by(fault: &Fault) -> Option<Where> {
     match fault.kind {
         Kind::Freeze | Kind::Halt | Kind::Cut | Kind::Between => Some(Where::Everywhere),

@@ -1,18 +1,18 @@
-//! Failures that belong together: each follows from the one before, within milliseconds or while that is being dealt with. Chance alone
-//! brings such a sequence about once in tens of thousands of runs, so some runs are made of one.
+//! Schedules of failures that belong together: each follows from the one before, within milliseconds or during the reaction to it.
+//! Chance alone brings about such a sequence once in tens of thousands of runs, so some runs are made of one.
 
 use super::fault::{Fault, Kind, Target};
 use super::phase::Phase;
 use super::scenario::{FAULTS_MIN, fault};
 use crate::pair::draw::Draw;
 
-/// The share of the runs that are made of one.
+/// Share of the runs that are made of a story.
 const SHARE: f64 = 0.2;
 
-/// What a run is made of.
+/// A sequence of faults, and what it needs of the run.
 pub(super) struct Story {
     pub faults: Vec<Fault>,
-    /// Clients' requests are of at most so many bytes, on paths that take a while for them.
+    /// Largest size of clients' requests, in bytes, on paths that take a while for them.
     pub bytes_max: Option<u64>,
     /// Outside hosts answer.
     pub has_outside: bool,
@@ -28,7 +28,7 @@ impl Story {
     }
 }
 
-/// The story of the run of this seed, if there is to be one. Its chances are its own: other runs are what they would be without.
+/// The story of the run with this seed, if it has one. A separate seed keeps all other runs as they were.
 pub(super) fn of(seed: u64) -> Option<Story> {
     let mut draw = Draw::new(seed ^ 0x5704_1e50_f7b0_5eed);
     draw.chance(SHARE).then(|| {
@@ -54,7 +54,7 @@ pub(super) fn of(seed: u64) -> Option<Story> {
 
 const MS: u64 = 1_000;
 
-/// The wire is not heard, a process of the application dies, and then the agent that was to tell of it.
+/// The wire is not heard, then a process of the application dies, and then the agent that was to report the death.
 fn orphans_untold(draw: &mut Draw) -> Story {
     let silenced = draw.pick(&[Kind::Cut, Kind::Freeze, Kind::Between]);
     Story::of(vec![
@@ -64,7 +64,7 @@ fn orphans_untold(draw: &mut Draw) -> Story {
     ])
 }
 
-/// An agent is away for so long that it counts as dead; the node that goes on without it fails, too.
+/// An agent is away for so long that it counts as dead. The node that continues without it fails, too.
 fn away(draw: &mut Draw) -> Story {
     let kind = draw.pick(&[Kind::Agent, Kind::Pause]);
     let target = draw.pick(&[Target::Speaker, Target::Speaker, Target::Other]);
@@ -74,7 +74,7 @@ fn away(draw: &mut Draw) -> Story {
     Story::of(vec![first, second])
 }
 
-/// The wire takes connections over, its agent dies or is stopped, at once or while it speaks for them, and the primary goes on alone.
+/// The wire takes connections over. Its agent dies or is stopped, at once or while it speaks for them. The primary continues alone.
 fn gone_alone(draw: &mut Draw) -> Story {
     let death = draw.pick(DEATHS);
     let within = draw.pick(&[2, 10, 250]);
@@ -103,7 +103,7 @@ fn both_agents_away(draw: &mut Draw) -> Story {
     Story::of(vec![first, second])
 }
 
-/// A path breaks for long, and nothing else does meanwhile.
+/// A path breaks for a long time, and nothing else fails meanwhile.
 fn path_alone(draw: &mut Draw) -> Story {
     let kind = draw.pick(&Kind::PATHS);
     let target = draw.pick(&[Target::Speaker, Target::Other]);
@@ -117,8 +117,8 @@ fn path_alone(draw: &mut Draw) -> Story {
     }
 }
 
-/// The arbiter does not answer the survivor, whose agent is stopped or slow while it decides, for longer than its lease. The old primary
-/// lives, does not hear it, and asks for itself.
+/// The arbiter does not answer the survivor. The survivor's agent is stopped or slow while it decides, for longer than its lease.
+/// The old primary lives, does not hear the survivor, and asks for itself.
 fn stopped_while_deciding(draw: &mut Draw) -> Story {
     let mut unanswered = begin(draw, Kind::Arbiter, Target::Speaker, 1_200..1_600);
     unanswered.detail = ONLY_FIRST_IS_ANSWERED;
@@ -131,7 +131,7 @@ fn stopped_while_deciding(draw: &mut Draw) -> Story {
     }
 }
 
-/// A wire's machine is halted for longer than its lease, and does not hear the primary afterwards.
+/// A wire's machine is halted for longer than its lease, and afterwards the wire does not hear the primary.
 fn halted(draw: &mut Draw) -> Story {
     let mut halt = begin(draw, Kind::Halt, Target::Other, 350..700);
     halt.after_us += 900 * MS; // an agent knows its counter's rate after a second
@@ -146,7 +146,7 @@ fn halted(draw: &mut Draw) -> Story {
     Story::of(vec![halt, between])
 }
 
-/// The wire takes connections over and is drained, and does not hear that the primary goes on alone.
+/// The wire takes connections over and is drained, and does not hear that the primary continues alone.
 fn leaves(draw: &mut Draw) -> Story {
     let death = draw.pick(DEATHS);
     Story::of(vec![
@@ -156,8 +156,8 @@ fn leaves(draw: &mut Draw) -> Story {
     ])
 }
 
-/// A survivor has a wire again, SYN-ACKs are lost, both change their parts while SYNs are repeated, a second later, and once more when
-/// the SYN-ACKs are.
+/// A survivor has a wire again, and SYN-ACKs are lost. The nodes change roles while SYNs are repeated, a second later. They change
+/// roles once more, or the primary crashes, when the SYN-ACKs are repeated.
 fn late_handshake(draw: &mut Draw) -> Story {
     let mut lossy = next(draw, &[Kind::Loss], Target::Speaker, 150, 300..500);
     lossy.during = Some(Phase::DuplexAgain);
@@ -175,13 +175,13 @@ fn late_handshake(draw: &mut Draw) -> Story {
     Story::of(vec![first, lossy, handover, again])
 }
 
-/// Of an arbiter's outage: the configured backup gets no answer, and nothing is decided for it.
+/// Detail of an arbiter's outage: the configured backup gets no answer, and nothing is decided for it.
 const ONLY_FIRST_IS_ANSWERED: u64 = 5;
 
 /// Ways in which connections lose their process.
 const DEATHS: &[Kind] = &[Kind::Worker, Kind::Server];
 
-/// What begins a story: some time after the pair is complete. It lasts for so many milliseconds.
+/// First fault of a story, some time after the pair is complete. `length` is in milliseconds.
 fn begin(draw: &mut Draw, kind: Kind, target: Target, length: std::ops::Range<u64>) -> Fault {
     Fault {
         during: Some(Phase::Duplex),
@@ -189,7 +189,7 @@ fn begin(draw: &mut Draw, kind: Kind, target: Target, length: std::ops::Range<u6
     }
 }
 
-/// What follows within so many milliseconds.
+/// Next fault of a story, within `within` milliseconds. `length` is in milliseconds, too.
 fn next(draw: &mut Draw, kinds: &[Kind], target: Target, within: u64, length: std::ops::Range<u64>) -> Fault {
     Fault {
         during: None,

@@ -1,5 +1,5 @@
-//! What is wrong with a run. Nothing here asks the cores what they did: the judge read the packets, the clients checked every
-//! byte, and what may be lost is what no node held any more.
+//! Decides what is wrong with a run. Nothing here asks the cores what they did. The judge read the packets, and the clients
+//! checked every byte. A connection may be lost only if no node held it at some time.
 
 use proto::Instant;
 use proto::role::Role;
@@ -14,9 +14,9 @@ use crate::tcp::{Endpoint, Failure, State};
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// Which one.
+    /// Name of the broken rule.
     pub rule: String,
-    /// When, and how.
+    /// When and how the rule was broken.
     pub what: String,
 }
 
@@ -28,17 +28,17 @@ impl Violation {
         }
     }
 
-    /// Of a line of the judge: time, client, rule, what.
+    /// Parses a line of the judge: time, client, rule, description.
     fn of_judge(line: &str) -> Self {
         let rule = line.split(": ").nth(1).unwrap_or("judge");
         Self::new(rule, line.to_owned())
     }
 }
 
-/// So many characters of what a client has said tell enough.
+/// Number of characters of a client's description that are kept.
 const SAID_MAX: usize = 400;
 
-/// Adds what is wrong, in the order in which it happened; `seen` was seen during the run.
+/// Adds the violations to `outcome`, in the order in which they happened. `seen` holds those that were seen during the run.
 pub(super) fn judge(
     scenario: &Scenario,
     scene: &Scene,
@@ -60,7 +60,7 @@ pub(super) fn judge(
     let violations = &mut outcome.violations;
     violations.extend(seen.into_iter().map(|(_, violation)| violation));
     if !outcome.was_split {
-        // Two nodes may both execute what such a client asks for.
+        // Two nodes may both execute what such a client asks for: a client to which a node spoke by a lease that was lost or outlasted.
         let is_excused = |id| {
             let is_vain = |client| judge.was_lent_in_vain(client) || judge.was_outlasted(client);
             clients(scene)
@@ -93,7 +93,7 @@ pub(super) fn judge(
                 violations.push(Violation::new("liveness", what()));
             }
         } else if outcome.was_split || talk.is_complete() {
-            // it may be anything; or all is well
+            // after a split anything may happen; a complete connection is fine
         } else if was_lent_in_vain || was_outlasted {
             // two nodes may have said different bytes in the same place
         } else if talk
@@ -116,7 +116,7 @@ fn roles(scene: &Scene) -> Vec<(Role, u64)> {
     scene.stations().map(|station| station.core().role(0)).collect()
 }
 
-/// Whether both nodes do their part, and the wire knows who is connected.
+/// Whether both nodes do their part, and the wire knows all connections.
 fn is_whole(scene: &Scene) -> bool {
     let roles = roles(scene);
     let has = |role| roles.iter().any(|(one, _)| *one == role);
@@ -124,18 +124,18 @@ fn is_whole(scene: &Scene) -> bool {
     knows_all && has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
 }
 
-/// That not both nodes do their part, if it is so.
+/// A violation, unless both nodes do their part.
 pub(super) fn not_whole(scene: &Scene) -> Option<Violation> {
     let what = || format!("not duplex: {:?}", roles(scene));
     (!is_whole(scene)).then(|| Violation::new("liveness", what()))
 }
 
-/// Whether every connection has come to its end, but those that need not, and the pair is whole.
+/// Whether the pair is whole, and every connection that must end has ended.
 pub(super) fn is_recovered(scene: &Scene) -> bool {
     is_whole(scene) && is_served(scene)
 }
 
-/// The first half of that.
+/// Whether every connection that must end has ended.
 pub(super) fn is_served(scene: &Scene) -> bool {
     let judge = scene.judge();
     let is_over = |talk: &Talk, endpoint: &Endpoint| {

@@ -1,37 +1,37 @@
-//! What an endpoint offers and how patient it is.
+//! Configuration of an endpoint: what it offers, and how patient it is.
 
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// What an endpoint offers and how patient it is. The defaults are those of Linux.
+/// Configuration of an endpoint. The defaults are those of Linux.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Largest segment that we receive and send, in bytes of payload and TCP options (RFC 9293 §3.7.1).
     pub mss: u16,
-    /// Shift of the windows that we advertise (RFC 7323 §2); `None` does not offer the option.
+    /// Shift of the windows that we advertise (RFC 7323 §2). `None` does not offer the option.
     pub window_scale: Option<u8>,
     /// Whether selective acknowledgements are offered (RFC 2018).
     pub sack: bool,
     /// Whether timestamps are offered (RFC 7323 §3).
     pub timestamps: bool,
-    /// How many bytes of output are kept until the peer has acknowledged them.
+    /// Bytes of output that are kept until the peer has acknowledged them.
     pub send_buffer: usize,
-    /// How many bytes of input wait for the application; bounds the advertised window.
+    /// Bytes of input that may wait for the application. Bounds the advertised window.
     pub receive_buffer: usize,
-    /// How long an acknowledgement may wait for data to travel with (RFC 9293 §3.8.6.3: below 0.5 s).
+    /// Longest time that an acknowledgement waits for data to travel with (RFC 9293 §3.8.6.3: below 0.5 s).
     pub delayed_ack: Duration,
     /// Retransmission timeout before the first measured round trip (RFC 6298 §2.1).
     pub rto_initial: Duration,
-    /// Least retransmission timeout.
+    /// Smallest retransmission timeout.
     pub rto_min: Duration,
     /// Largest retransmission timeout, backoff included.
     pub rto_max: Duration,
-    /// How often a SYN is repeated before the connection is given up.
+    /// Number of repetitions of a SYN before the connection is given up.
     pub syn_retries: u32,
-    /// How often a segment, or a probe that nobody answers, is repeated before the connection is given up.
+    /// Number of repetitions of a segment, or of an unanswered probe, before the connection is given up.
     pub retries: u32,
-    /// How long the 4-tuple of a connection that we closed first stays taken: 2 MSL (RFC 9293 §3.6.1).
+    /// Time for which the 4-tuple of a connection that we closed first stays taken: 2 MSL (RFC 9293 §3.6.1).
     pub time_wait: Duration,
 }
 
@@ -55,13 +55,13 @@ impl Default for Config {
     }
 }
 
-/// Which field of a [`Config`] cannot be.
+/// The field of a [`Config`] that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
-    /// The options of a data segment alone may take 36 bytes.
+    /// No room for data: the options of a data segment alone may take 36 bytes.
     #[error("mss must be at least {min}, not {0}", min = Config::MSS_MIN)]
     Mss(u16),
-    /// RFC 7323 §2.3.
+    /// Larger than RFC 7323 §2.3 allows.
     #[error("window_scale must be at most {max}, not {0}", max = Config::WINDOW_SCALE_MAX)]
     WindowScale(u8),
     /// A buffer that holds no byte.
@@ -73,15 +73,15 @@ pub enum InvalidConfig {
 }
 
 impl Config {
-    /// Least segment size: below it, options would leave no room for data (Linux has the same floor).
+    /// Smallest segment size. Below it, options would leave no room for data (Linux has the same floor).
     pub const MSS_MIN: u16 = 88;
     /// Largest shift (RFC 7323 §2.3).
     pub const WINDOW_SCALE_MAX: u8 = 14;
 
-    /// Whether an endpoint can be like that.
+    /// Checks whether an endpoint can have this configuration.
     ///
     /// # Errors
-    /// Names the field that cannot be.
+    /// Names the invalid field.
     pub fn check(&self) -> Result<(), InvalidConfig> {
         if self.mss < Self::MSS_MIN {
             return Err(InvalidConfig::Mss(self.mss));

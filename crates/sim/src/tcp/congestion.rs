@@ -2,10 +2,10 @@
 
 use proto::Offset;
 
-/// Duplicate acknowledgements that mean a loss (RFC 5681 §3.2).
+/// Number of duplicate acknowledgements that mean a loss (RFC 5681 §3.2).
 const DUPLICATES: u64 = 3;
 
-/// Segments that may be in flight at the start (RFC 6928).
+/// Number of segments that may be in flight at the start (RFC 6928).
 const INITIAL_SEGMENTS: u64 = 10;
 
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub(super) struct NewReno {
     mss: u64,
     /// Congestion window in bytes.
     window: u64,
-    /// Slow start below, congestion avoidance from here on.
+    /// Slow start threshold. Below it slow start, from here on congestion avoidance.
     threshold: u64,
     /// In fast recovery: deflated by partial acknowledgements, inflated by duplicate ones.
     recovering: bool,
@@ -37,7 +37,7 @@ impl NewReno {
         }
     }
 
-    /// How many bytes may be in flight.
+    /// Number of bytes that may be in flight.
     pub const fn allowance(&self) -> u64 {
         if self.recovering || self.duplicates >= DUPLICATES {
             self.window
@@ -72,7 +72,7 @@ impl NewReno {
             self.window += self.mss;
             return false;
         }
-        // Duplicates of what was sent twice after a timeout are no sign of a new loss (RFC 6582 §3.2 step 2).
+        // Duplicates of segments that were sent twice after a timeout are no sign of a new loss (RFC 6582 §3.2 step 2).
         if self.duplicates != DUPLICATES || self.recover.is_some_and(|recover| una <= recover) {
             return false;
         }
@@ -103,7 +103,7 @@ impl NewReno {
 
     fn grow(&mut self, acked: u64, in_flight: u64) {
         if in_flight < self.window / 2 {
-            return; // the application, not the network, is the limit: the window says nothing
+            return; // the application, not the network, is the limit, so the window says nothing
         }
         if self.window < self.threshold {
             self.window += acked.min(self.mss);

@@ -20,7 +20,7 @@ use super::{Config, reset_for};
 /// Its methods are of four kinds:
 /// * *getters* take `&self`;
 /// * *events in*: [`handle_packet`](Self::handle_packet), [`handle_timeout`](Self::handle_timeout);
-/// * *the application's wishes*: [`write`](Self::write), [`read`](Self::read), [`shutdown`](Self::shutdown),
+/// * *requests of the application*: [`write`](Self::write), [`read`](Self::read), [`shutdown`](Self::shutdown),
 ///   [`abort`](Self::abort);
 /// * *outputs*: after any of these, call [`poll_transmit`](Self::poll_transmit) until it returns `None`, then ask
 ///   [`poll_timeout`](Self::poll_timeout) when to call `handle_timeout`.
@@ -33,7 +33,7 @@ pub struct Endpoint {
     pub(super) remote: SocketAddr,
     pub(super) state: State,
     pub(super) failure: Option<Failure>,
-    /// The number of our SYN.
+    /// Sequence number of our SYN.
     pub(super) initial: Seq,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
@@ -45,34 +45,34 @@ pub struct Endpoint {
     /// Whether window scale is offered or agreed; the shifts are with the halves.
     pub(super) window_scale: bool,
     pub(super) timers: Timers,
-    /// How many SYNs and SYN-ACKs were sent, and when the last one was.
+    /// Number of SYNs and SYN-ACKs that were sent, and the time of the last one.
     pub(super) handshakes: (u32, Instant),
-    /// Timeouts since the peer was last heard to make progress.
+    /// Number of timeouts since the peer last made progress.
     pub(super) retries: u32,
     pub(super) due: Due,
-    /// Segments with data that were received and not yet acknowledged.
+    /// Number of segments with data that were received and not yet acknowledged.
     pub(super) unacknowledged: u32,
-    /// When a segment that said nothing new last drew an acknowledgement.
+    /// When a segment without news last drew an acknowledgement.
     pub(super) challenged: Option<Instant>,
 }
 
-/// What is to be sent apart from data, in this order.
+/// What must be sent apart from data, in this order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Due {
     pub reset: Option<Segment<'static>>,
     /// A SYN or SYN-ACK.
     pub handshake: bool,
-    /// A segment below what the peer expects, so that it tells its window.
+    /// A segment below what the peer expects, so that the peer tells its window.
     pub probe: bool,
     pub ack: bool,
 }
 
-/// The numbers that an endpoint starts from; random in life, given here, so that a wrap can be tested.
+/// The numbers that an endpoint starts from. They are random in reality, and given here, so that a wrap can be tested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Initial {
-    /// The number of the SYN.
+    /// Sequence number of the SYN.
     pub seq: Seq,
-    /// What the timestamp clock (milliseconds) shows at the origin of time.
+    /// The timestamp clock (in milliseconds) at the origin of time.
     pub timestamp: u32,
 }
 
@@ -85,15 +85,15 @@ pub enum Failure {
     /// The peer reset the connection.
     #[error("connection reset by peer")]
     Reset,
-    /// The peer was not heard of for too long.
+    /// The peer was not heard for too long.
     #[error("connection timed out")]
     TimedOut,
-    /// Our application aborted it.
+    /// Our application aborted the connection.
     #[error("connection aborted")]
     Aborted,
 }
 
-/// Least time between two acknowledgements drawn by segments that say nothing new: two ends that disagree shall not
+/// Least time between two acknowledgements that segments without news draw. Two ends that disagree must not
 /// keep each other busy (RFC 5961 §7; Linux's `tcp_invalid_ratelimit`).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -101,7 +101,7 @@ impl Endpoint {
     /// Opens a connection: the first packet is a SYN.
     ///
     /// # Panics
-    /// If the configuration does not hold ([`Config::check`]).
+    /// If the configuration is invalid ([`Config::check`]).
     pub fn connect(config: Config, local: SocketAddr, remote: SocketAddr, initial: Initial) -> Self {
         config.check().expect("the caller has checked the configuration");
         Self {
@@ -132,7 +132,7 @@ impl Endpoint {
     /// Answers a SYN that came to a listener: the first packet is a SYN-ACK. `None` if `syn` is not a SYN alone.
     ///
     /// # Panics
-    /// If the configuration does not hold ([`Config::check`]).
+    /// If the configuration is invalid ([`Config::check`]).
     pub fn accept(config: Config, initial: Initial, syn: &Segment<'_>, now: Instant) -> Option<Self> {
         if !syn.flags.syn || syn.flags.ack || syn.flags.rst {
             return None;
@@ -163,17 +163,17 @@ impl Endpoint {
         self.failure
     }
 
-    /// How many bytes [`read`](Self::read) would give.
+    /// Number of bytes that [`read`](Self::read) would give.
     pub fn readable(&self) -> usize {
         self.receiver.readable()
     }
 
-    /// Whether nothing more will ever be read: all was, and the peer's stream is over or the connection is.
+    /// Whether nothing more will ever be read: all input was read, and the peer's stream or the connection is over.
     pub fn is_read_finished(&self) -> bool {
         self.readable() == 0 && (self.receiver.is_complete() || self.state == State::Closed)
     }
 
-    /// How many bytes [`write`](Self::write) would take.
+    /// Number of bytes that [`write`](Self::write) would take.
     pub fn writable(&self) -> usize {
         if self.state == State::Closed || self.sender.is_finished() {
             return 0;
@@ -189,14 +189,14 @@ impl Endpoint {
     /// Takes a packet from the network. Segments of other connections are ignored.
     ///
     /// # Errors
-    /// If the bytes are no valid TCP segment; the endpoint is unchanged.
+    /// If the bytes are no valid TCP segment. The endpoint is then unchanged.
     pub fn handle_packet(&mut self, now: Instant, packet: &[u8]) -> Result<(), Malformed> {
         let segment = Segment::parse(packet, Checksum::Unverified)?;
         self.handle_segment(now, &segment);
         Ok(())
     }
 
-    /// Does what has become due at `now`. Calls that come too early do nothing.
+    /// Handles the timers that have expired by `now`. Calls that come too early do nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.timers.expire(Timer::DelayedAck, now) {
             self.due.ack = true;
@@ -209,7 +209,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes bytes to be sent; returns how many fit the buffer. None after [`shutdown`](Self::shutdown).
+    /// Takes bytes to be sent. Returns how many fit the buffer; none after [`shutdown`](Self::shutdown).
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if self.state == State::Closed {
             return 0;
@@ -217,7 +217,7 @@ impl Endpoint {
         self.sender.write(bytes)
     }
 
-    /// Appends up to `limit` received bytes to `into`; returns how many.
+    /// Appends up to `limit` received bytes to `into`. Returns their number.
     pub fn read(&mut self, into: &mut Vec<u8>, limit: usize) -> usize {
         let count = self.receiver.read(into, limit);
         if count > 0 && self.state.is_synchronized() && self.receiver.is_window_update_due() {
@@ -226,13 +226,13 @@ impl Endpoint {
         count
     }
 
-    /// Ends our stream after what was written; the peer's goes on.
+    /// Ends our stream after what was written. The peer's stream continues.
     pub fn shutdown(&mut self) {
         self.sender.finish();
-        self.state = self.state.after(Event::Shutdown); // later, if the handshake is not complete
+        self.state = self.state.after(Event::Shutdown); // the state changes later, if the handshake is not complete
     }
 
-    /// Ends the connection at once, with a reset if the peer knows of it.
+    /// Ends the connection at once. Sends a reset if the peer knows the connection.
     pub fn abort(&mut self) {
         if self.state.is_synchronized() && self.state != State::TimeWait {
             let flags = Flags {
@@ -257,7 +257,7 @@ impl Endpoint {
             State::SynSent | State::SynReceived => self.transmit_handshake(now),
             _ => {
                 let packet = self.transmit(now);
-                // What can neither be sent nor be acknowledged waits for the peer's window: probe it.
+                // Data that can neither be sent nor be acknowledged waits for the peer's window: probe it.
                 if self.sender.in_flight() > 0 || (packet.is_none() && self.sender.is_pending()) {
                     self.timers
                         .set_if_stopped(Timer::Retransmit, now + self.rto.current());
@@ -272,7 +272,7 @@ impl Endpoint {
         self.timers.next()
     }
 
-    /// The connection is over.
+    /// Ends the connection.
     pub(super) fn end(&mut self, failure: Option<Failure>) {
         self.state = self.state.after(Event::Ended);
         self.failure = failure;
@@ -280,7 +280,7 @@ impl Endpoint {
         self.due = Due::default();
     }
 
-    /// A segment that says nothing new draws an acknowledgement, but not too often.
+    /// Acknowledges a segment without news, but not too often.
     pub(super) fn challenge(&mut self, now: Instant) {
         if self
             .challenged
@@ -291,7 +291,7 @@ impl Endpoint {
         }
     }
 
-    /// The segment that `stray` draws when it does not belong to what the connection is.
+    /// Queues the reset that `stray` draws, a segment that does not fit the connection.
     pub(super) fn reset_stray(&mut self, stray: &Segment<'_>) {
         self.due.reset = reset_for(stray);
     }
@@ -343,7 +343,7 @@ impl Endpoint {
         Some(segment.emit())
     }
 
-    /// A probe, the next piece of data, or an acknowledgement that cannot wait.
+    /// The next packet: a probe, a piece of data, or an acknowledgement that cannot wait.
     fn transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
         let options = Options {
             timestamps: self.paws.as_ref().map(|paws| paws.option(now)),

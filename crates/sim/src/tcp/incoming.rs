@@ -1,4 +1,4 @@
-//! What an endpoint makes of a segment (RFC 9293 §3.10.7).
+//! How an endpoint handles a segment (RFC 9293 §3.10.7).
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::sender::Ack;
 use super::state::{Event, State};
 use super::timers::Timer;
 
-/// What a peer accepts that does not say (RFC 9293 §3.7.1).
+/// Segment size that a peer accepts if its SYN does not say one (RFC 9293 §3.7.1).
 const MSS_DEFAULT: u16 = 536;
 
-/// With so many segments unacknowledged an acknowledgement does not wait (RFC 9293 §3.8.6.3).
+/// Number of unacknowledged segments that draw an acknowledgement at once (RFC 9293 §3.8.6.3).
 const SEGMENTS_PER_ACK: u32 = 2;
 
 impl Endpoint {
@@ -32,7 +32,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes over what the peer's SYN offers and tells; what it does not offer is off.
+    /// Adopts what the peer's SYN offers and tells. What the SYN does not offer is off.
     pub(super) fn negotiate(&mut self, now: Instant, syn: &Segment<'_>) {
         self.receiver.set_first(syn.seq + 1);
         self.sack &= syn.options.sack_permitted;
@@ -83,7 +83,7 @@ impl Endpoint {
         }
     }
 
-    /// A SYN after the first: ours was lost, or both sides opened at once (RFC 9293 §3.5).
+    /// Handles a SYN after the first: our answer was lost, or both sides opened at once (RFC 9293 §3.5).
     fn handle_syn_again(&mut self, now: Instant, segment: &Segment<'_>) {
         let same = segment.seq + 1 == self.receiver.next_seq() && !segment.flags.rst;
         if same && !segment.flags.ack {
@@ -99,7 +99,7 @@ impl Endpoint {
     /// The peer acknowledged our SYN.
     fn open(&mut self, now: Instant, segment: &Segment<'_>) {
         let (count, last) = self.handshakes;
-        let measured = (count == 1).then(|| now.since(last)); // Karn: not if it was sent twice
+        let measured = (count == 1).then(|| now.since(last)); // Karn: no sample if our SYN was sent twice
         if let Some(rtt) = measured.or_else(|| self.echoed_round_trip(now, segment)) {
             self.rto.on_sample(rtt);
         }
@@ -113,14 +113,14 @@ impl Endpoint {
         }
     }
 
-    /// The checks that a segment passes once both sides know each other's numbers, in the RFC's order.
+    /// Checks a segment once both sides know each other's numbers, in the RFC's order.
     fn handle_numbered(&mut self, now: Instant, segment: &Segment<'_>) {
         let flags = segment.flags;
         let Some(seq) = self.check_numbers(now, segment) else {
             return;
         };
         if flags.rst {
-            // Only the exact number resets; one that was guessed draws a challenge (RFC 5961 §3.2).
+            // Only the exact number resets. A guessed number draws a challenge (RFC 5961 §3.2).
             if self.receiver.is_next(seq) {
                 let failure = (self.state != State::TimeWait).then_some(Failure::Reset);
                 self.end(failure);
@@ -144,7 +144,7 @@ impl Endpoint {
         self.handle_data(now, seq, segment);
     }
 
-    /// The position of a segment that may be new (RFC 9293 §3.10.7.4 first check, RFC 7323 §5.3); others draw an
+    /// The position of a segment that may be new (RFC 9293 §3.10.7.4 first check, RFC 7323 §5.3). Other segments draw an
     /// acknowledgement.
     fn check_numbers(&mut self, now: Instant, segment: &Segment<'_>) -> Option<Offset> {
         let timely = match (&self.paws, segment.options.timestamps) {
@@ -161,7 +161,7 @@ impl Endpoint {
         if segment.flags.fin && self.state == State::TimeWait {
             self.timers.set(Timer::TimeWait, now + self.config.time_wait); // our last ACK was lost
         }
-        // A segment with data was sent by a peer that repeats itself; one without may be an answer to ours.
+        // A peer that sends old data repeats itself. A segment without data may be an answer to ours.
         if segment.payload.is_empty() && !segment.flags.fin {
             self.challenge(now);
         } else {
@@ -170,7 +170,7 @@ impl Endpoint {
         None
     }
 
-    /// The fifth check: what the acknowledgement says. Returns whether the rest of the segment counts.
+    /// The fifth check: the acknowledgement. Returns whether the rest of the segment counts.
     fn handle_ack(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
         let position = self.sender.position(segment.ack);
         if self.state == State::SynReceived {
@@ -185,7 +185,7 @@ impl Endpoint {
             return false;
         };
         if self.sender.is_unsent(up_to) {
-            return false; // silently, as Linux: who restores a connection behind its client has lost it
+            return false; // silently, as in Linux: a connection that is restored behind its client is lost
         }
         let acked = self.sender.on_ack(
             now,
@@ -215,8 +215,8 @@ impl Endpoint {
         self.paws.as_ref()?.round_trip(now, theirs.echo)
     }
 
-    /// Sets the retransmission timer after an acknowledgement (RFC 6298 §5.2, §5.3). A peer that answers probes
-    /// lives, and we wait for its window with growing patience.
+    /// Sets the retransmission timer after an acknowledgement (RFC 6298 §5.2, §5.3). A peer that answers probes lives, so the
+    /// endpoint waits for its window with growing patience.
     fn rearm(&mut self, now: Instant, advanced: bool) {
         let waiting = self.sender.in_flight() == 0;
         if advanced || waiting {

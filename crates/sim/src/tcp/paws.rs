@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto::Instant;
 use proto::packet::Timestamps;
 
-/// After so long without a segment the peer's last timestamp says nothing any more (RFC 7323 §5.5).
+/// Time without a segment after which the peer's last timestamp is void (RFC 7323 §5.5).
 const OUTDATED: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 
 /// The timestamps of one connection.
@@ -13,11 +13,11 @@ const OUTDATED: Duration = Duration::from_secs(24 * 24 * 60 * 60);
 pub(super) struct Paws {
     offset: u32,
     tick: Tick,
-    /// `TS.Recent` and when it came; none before the peer's first segment, or after a restore.
+    /// `TS.Recent` and when it came. `None` before the peer's first segment, or after a restore.
     recent: Option<(u32, Instant)>,
 }
 
-/// What our clock counts. Linux keeps this choice in bit 0 of a restored timestamp.
+/// Unit of our clock. Linux keeps this choice in bit 0 of a restored timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tick {
     Millisecond,
@@ -48,12 +48,12 @@ impl Paws {
         }
     }
 
-    /// What our clock shows.
+    /// Value of our clock.
     pub const fn clock(&self, now: Instant) -> u32 {
         self.offset.wrapping_add(self.tick.count(now))
     }
 
-    /// What a restored endpoint needs to go on with this clock: its value, with the tick in bit 0.
+    /// Value that a restored endpoint needs to continue this clock, with the unit in bit 0.
     pub const fn export(&self, now: Instant) -> u32 {
         match self.tick {
             Tick::Millisecond => self.clock(now) & !1,
@@ -76,12 +76,12 @@ impl Paws {
         })
     }
 
-    /// An accepted segment that starts at or before our last acknowledgement showed `value`.
+    /// Notes `value`, the timestamp of an accepted segment that starts at or before our last acknowledgement.
     pub fn on_accepted(&mut self, now: Instant, value: u32) {
         self.recent = Some((value, now));
     }
 
-    /// The round trip that an echo shows; at least one tick. 0 is what a peer echoes that has seen none.
+    /// The round trip that an echo shows; at least one tick. A peer that has seen no timestamp echoes 0.
     pub fn round_trip(&self, now: Instant, echo: u32) -> Option<Duration> {
         let ticks = self.clock(now).wrapping_sub(echo);
         (echo != 0 && ticks.cast_signed() >= 0).then(|| self.tick.duration() * ticks.max(1))

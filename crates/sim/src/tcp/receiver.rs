@@ -1,10 +1,10 @@
-//! The peer's stream: reassembled, kept for the application, acknowledged.
+//! The peer's stream: reassembled, kept for the application, and acknowledged.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use proto::{Offset, Seq};
 
-/// How many arrivals are remembered for SACK blocks; at most three blocks fit a segment with timestamps.
+/// Number of arrivals that are remembered for SACK blocks. At most three blocks fit a segment with timestamps.
 const RECENT_ARRIVALS: usize = 8;
 
 /// The receiving half of a connection. Positions count data bytes, and the FIN as one more.
@@ -17,37 +17,37 @@ const RECENT_ARRIVALS: usize = 8;
 /// ```
 #[derive(Clone, Debug)]
 pub(super) struct Receiver {
-    /// The number of byte 0.
+    /// Sequence number of byte 0.
     first: Seq,
     queue: VecDeque<u8>,
     capacity: usize,
     next: Offset,
-    /// The right edge of the largest window ever advertised; it never goes back.
+    /// The right edge of the largest window that was ever advertised. It never goes back.
     edge: Offset,
     /// The last acknowledgement sent.
     acknowledged: Offset,
-    /// What came before its time: pieces by start, no two touch.
+    /// Pieces that came early, by start. No two of them touch.
     early: BTreeMap<Offset, Vec<u8>>,
     /// Where early pieces arrived, latest first.
     recent: VecDeque<Offset>,
-    /// Where the FIN is, once it was seen.
+    /// Position of the FIN, once the FIN was seen.
     fin: Option<Offset>,
     /// Shift of the windows that we advertise.
     shift: u8,
-    /// The edge moves by steps of this, or of half the buffer.
+    /// Segment size. The edge moves by steps of this, or of half the buffer.
     mss: usize,
 }
 
-/// What a segment brought.
+/// Result of a segment's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Neither data nor FIN.
     Nothing,
     /// The next bytes, and nothing is missing.
     InOrder,
-    /// Anything that the peer should hear of at once: a gap, a gap filled, bytes beyond the window.
+    /// Something that the peer must hear of at once: a gap, a gap filled, or bytes beyond the window.
     Irregular,
-    /// All of the peer's stream up to its end has arrived, with this segment.
+    /// This segment completes the peer's stream up to its end.
     Finished,
 }
 
@@ -69,12 +69,12 @@ impl Receiver {
         }
     }
 
-    /// The peer's SYN told where its stream starts.
+    /// Sets the start of the peer's stream, which the peer's SYN told.
     pub const fn set_first(&mut self, first: Seq) {
         self.first = first;
     }
 
-    /// What the handshake agreed.
+    /// Sets the shift that the handshake agreed.
     pub const fn set_shift(&mut self, shift: u8) {
         self.shift = shift;
     }
@@ -86,10 +86,10 @@ impl Receiver {
         self.next += bytes.len() as u64;
         self.acknowledged = Offset::from_seq(wup, self.first, self.next).unwrap_or_default();
         let edge = Offset::from_seq(wup + window, self.first, self.next);
-        self.edge = edge.map_or(self.next, |edge| edge.max(self.next)); // behind what is here: closed, as in Linux
+        self.edge = edge.map_or(self.next, |edge| edge.max(self.next)); // an edge before `next`: a closed window, as in Linux
     }
 
-    /// Takes bytes that came another way, as the next ones (TCP_REPAIR).
+    /// Appends bytes that came another way as the next ones (TCP_REPAIR).
     pub fn feed(&mut self, bytes: &[u8]) {
         self.store(self.next, bytes);
         self.edge = self.edge.max(self.next);
@@ -107,12 +107,12 @@ impl Receiver {
         self.shift
     }
 
-    /// The window as the peer knows it: bytes after the last acknowledgement.
+    /// The window as the peer knows it, in bytes after the last acknowledgement.
     pub fn window_from_acknowledged(&self) -> u64 {
         self.edge.since(self.acknowledged)
     }
 
-    /// What was offered of the window and is not used yet, in bytes.
+    /// The part of the window that was offered and is not used yet, in bytes.
     pub fn offered(&self) -> u64 {
         self.edge.since(self.next.min(self.edge))
     }
@@ -136,21 +136,21 @@ impl Receiver {
         Offset::from_seq(seq, self.first, self.next)
     }
 
-    /// Whether a segment of `len` sequence numbers at `seq` may say something new (RFC 9293 §3.10.7.4, first check),
-    /// as Linux reads it: loosely on the left (`tcp_sequence`); and one that starts at the right edge is welcome, because a peer which has filled our window
-    /// numbers its acknowledgements so; data there is cut off.
+    /// Whether a segment of `len` sequence numbers at `seq` may say something new (RFC 9293 §3.10.7.4, first check), as Linux
+    /// reads it: loosely on the left (`tcp_sequence`). A segment that starts at the right edge is accepted, because a peer that has
+    /// filled our window numbers its acknowledgements so. Data there is cut off.
     pub fn is_acceptable(&self, seq: Offset, len: u64) -> bool {
         let may_be_new = if len == 0 {
             seq >= self.next
         } else if self.is_complete() {
             seq + len > self.next
         } else {
-            seq + len >= self.acknowledged // its timestamp counts
+            seq + len >= self.acknowledged // an old segment's timestamp counts
         };
         may_be_new && seq <= self.edge
     }
 
-    /// Whether `seq` is exactly what is expected.
+    /// Whether `seq` is exactly the next expected number.
     pub fn is_next(&self, seq: Offset) -> bool {
         seq == self.next
     }
@@ -160,7 +160,7 @@ impl Receiver {
         seq <= self.acknowledged
     }
 
-    /// Takes what of a segment is new and within the window.
+    /// Takes the part of a segment that is new and within the window.
     pub fn on_data(&mut self, seq: Offset, payload: &[u8], fin: bool) -> Arrival {
         if (payload.is_empty() && !fin) || self.is_complete() {
             return Arrival::Nothing;
@@ -196,13 +196,13 @@ impl Receiver {
         count
     }
 
-    /// Whether the window could be opened so far that the peer should hear of it.
+    /// Whether the window could open so far that the peer should hear of it.
     pub fn is_window_update_due(&self) -> bool {
         !self.is_complete()
             && self.room().saturating_sub(self.advertised()) >= (self.capacity / 2).min(2 * self.mss) as u64
     }
 
-    /// The acknowledgement and window of a segment that leaves now; `scaled` if it is not a SYN.
+    /// The acknowledgement and window of a segment that leaves now. `scaled` is false for a SYN.
     pub fn advertise(&mut self, scaled: bool) -> (Seq, u16) {
         let shift = if scaled { self.shift } else { 0 };
         let advertised = self.advertised();
@@ -215,13 +215,13 @@ impl Receiver {
         } else {
             promised
         };
-        let window = u16::try_from(units).unwrap_or(u16::MAX); // the field holds no more, whatever room there is
+        let window = u16::try_from(units).unwrap_or(u16::MAX); // the field holds no more, however much room there is
         self.edge = self.edge.max(self.next + (u64::from(window) << shift));
         self.acknowledged = self.next;
         (self.next_seq(), window)
     }
 
-    /// What has come early, the latest arrival first (RFC 2018 §4).
+    /// SACK blocks of the early pieces, the latest arrival first (RFC 2018 §4).
     pub fn sack_blocks(&self) -> [Option<(Seq, Seq)>; 4] {
         let mut blocks = [None; 4];
         let mut starts = Vec::with_capacity(3);
@@ -246,7 +246,7 @@ impl Receiver {
         self.capacity.saturating_sub(self.queue.len()) as u64
     }
 
-    /// Puts a piece that is within the window and not before `next` where it belongs.
+    /// Stores a piece that is within the window and not before `next`.
     fn store(&mut self, start: Offset, bytes: &[u8]) {
         if start > self.next {
             self.store_early(start, bytes);
@@ -272,7 +272,7 @@ impl Receiver {
         }
     }
 
-    /// Merges a piece with those that it overlaps or touches; bytes that are already there stay.
+    /// Merges a piece with those that it overlaps or touches. Bytes that are already there stay.
     fn store_early(&mut self, start: Offset, bytes: &[u8]) {
         let end = start + bytes.len() as u64;
         let before = self.early.range(..=start).next_back();
@@ -289,7 +289,7 @@ impl Receiver {
                 reach += (piece.len() - known) as u64;
             }
         };
-        // What is there already goes first, so that it wins over the new bytes.
+        // The pieces that are there already go first, so that they win over the new bytes.
         let later: Vec<Offset> = self.early.range(start..=end).map(|(at, _)| *at).collect();
         for from in later {
             let piece = self.early.remove(&from).expect("just found");

@@ -3,7 +3,7 @@
 use proto::Seq;
 use proto::packet::{Flags, Options, Segment};
 
-/// The reset that a segment for no endpoint draws (RFC 9293 §3.10.7.1); `None` for a reset.
+/// The reset that a segment for no endpoint draws (RFC 9293 §3.10.7.1). A reset draws none.
 pub fn reset_for(segment: &Segment<'_>) -> Option<Segment<'static>> {
     if segment.flags.rst {
         return None;

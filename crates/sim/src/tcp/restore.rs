@@ -1,4 +1,4 @@
-//! Taking a connection out of an endpoint and building one from it, as `TCP_REPAIR` does in Linux.
+//! Exports a connection from an endpoint, and restores an endpoint from the export, as `TCP_REPAIR` does in Linux.
 
 use std::net::SocketAddr;
 
@@ -12,22 +12,22 @@ use super::sender::Sender;
 use super::state::{Event, State};
 use super::{Config, Initial};
 
-/// All that a connection in state ESTABLISHED needs to go on elsewhere.
+/// Everything that a connection in state ESTABLISHED needs to continue elsewhere.
 ///
-/// What it does not carry, the restored endpoint does not have, as in Linux: congestion state (the window starts at
-/// 10 segments), round-trip times (the retransmission timeout starts at 3 s), the peer's last timestamp, data that
-/// came early, though the peer was told of it by SACK.
+/// As in Linux, the restored endpoint lacks what this does not carry: congestion state (the window starts at 10 segments),
+/// round-trip times (the retransmission timeout starts at 3 s), the peer's last timestamp, and data that came early, though the
+/// peer was told of it by SACK.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restore {
     /// Our address and port.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// The number of `sent[0]`: a lower bound of what the peer has acknowledged.
+    /// Sequence number of `sent[0]`: a lower bound of what the peer has acknowledged.
     pub snd_una: Seq,
-    /// Output loaded "as sent": everything that the peer may have. An acknowledgement beyond it is ignored, always.
+    /// Output loaded "as sent": everything that the peer may have. An acknowledgement beyond this output is always ignored.
     pub sent: Vec<u8>,
-    /// Output after that, written normally: it leaves as the windows allow.
+    /// Output after `sent`, written normally: it leaves as the windows allow.
     pub unsent: Vec<u8>,
     /// The next byte expected from the peer, after `received`.
     pub rcv_nxt: Seq,
@@ -35,65 +35,65 @@ pub struct Restore {
     pub received: Vec<u8>,
     /// Largest segment to be sent, in bytes of payload and options.
     pub mss: u16,
-    /// The shifts of both sides; `None` if not agreed, and then no window exceeds 65,535 bytes.
+    /// The shifts of both sides. `None` if not agreed; then no window exceeds 65,535 bytes.
     pub window_scale: Option<WindowScale>,
     /// Whether SACK was agreed.
     pub sack: bool,
-    /// What the timestamp clock shows at the moment of restoring, if timestamps were agreed. Behind what the peer
-    /// has seen, all is dropped there (PAWS). As in Linux, bit 0 makes the clock count microseconds.
+    /// Value of the timestamp clock at the moment of restoring, if timestamps were agreed. If the value is behind what the peer has
+    /// seen, the peer drops everything (PAWS). As in Linux, bit 0 makes the clock count microseconds.
     pub timestamp: Option<u32>,
     /// The windows of both sides.
     pub window: RestoreWindow,
-    /// Whether the endpoint starts with a window probe, which draws an acknowledgement from the peer: what leaving
-    /// repair mode does, unless by `TCP_REPAIR_OFF_NO_WP`.
+    /// Whether the endpoint starts with a window probe, which draws an acknowledgement from the peer. Leaving repair mode does
+    /// this, except by `TCP_REPAIR_OFF_NO_WP`.
     pub window_probe: bool,
 }
 
 /// The shifts of both sides (RFC 7323 §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowScale {
-    /// Of the windows that the peer advertises.
+    /// Shift of the windows that the peer advertises.
     pub send: u8,
-    /// Of the windows that we advertise.
+    /// Shift of the windows that we advertise.
     pub receive: u8,
 }
 
 /// The windows of both sides: `struct tcp_repair_window`, in bytes, not scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoreWindow {
-    /// The number of the segment that told `snd_wnd`.
+    /// Sequence number of the segment that told `snd_wnd`.
     pub snd_wl1: Seq,
     /// The peer's window.
     pub snd_wnd: u32,
     /// The largest window that the peer ever advertised.
     pub max_window: u32,
-    /// Our window ...
+    /// Our window, in bytes after `rcv_wup`.
     pub rcv_wnd: u32,
-    /// ... as advertised with this acknowledgement.
+    /// The acknowledgement with which our window was advertised.
     pub rcv_wup: Seq,
 }
 
-/// Why a [`Restore`] describes no connection; where Linux says `EINVAL`, so do we.
+/// Why a [`Restore`] describes no connection. These are the cases in which Linux returns `EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidRestore {
-    /// Below it, options would leave no room for data.
+    /// With a smaller size, options would leave no room for data.
     #[error("mss must be at least {min}, not {0}", min = Config::MSS_MIN)]
     Mss(u16),
-    /// RFC 7323 §2.3.
+    /// Larger than RFC 7323 §2.3 allows.
     #[error("window_scale must be at most {max}, not {0}", max = Config::WINDOW_SCALE_MAX)]
     WindowScale(u8),
     /// More was acknowledged than received.
     #[error("rcv_wup is {0} bytes after rcv_nxt")]
     AcknowledgedAhead(i32),
-    /// The last window came from a segment that cannot have come.
+    /// The segment that told the last window cannot have come.
     #[error("snd_wl1 is beyond the receive window")]
     WindowFromTheFuture,
-    /// The largest window was never so large.
+    /// The largest window is smaller than the current one.
     #[error("max_window {max_window} is below snd_wnd {snd_wnd}")]
     MaxWindow {
-        /// What was said to be the largest.
+        /// The window that was called the largest.
         max_window: u32,
-        /// What is larger.
+        /// The larger window.
         snd_wnd: u32,
     },
 }
@@ -104,8 +104,8 @@ pub enum InvalidRestore {
 pub struct NotEstablished(pub State);
 
 impl Endpoint {
-    /// All that is needed to go on with this connection elsewhere. The endpoint is unchanged; the caller drops it
-    /// without a word to the peer.
+    /// Everything that this connection needs to continue elsewhere. The endpoint is unchanged; the caller drops it without a word
+    /// to the peer.
     ///
     /// # Errors
     /// If the connection is not in state ESTABLISHED.
@@ -141,14 +141,14 @@ impl Endpoint {
         })
     }
 
-    /// An endpoint in state ESTABLISHED that goes on with a connection, as Linux does when a socket leaves repair mode.
-    /// Of `config` the buffer sizes and timings count; what the handshake agreed comes from `restore`.
+    /// An endpoint in state ESTABLISHED that continues a connection, as in Linux when a socket leaves repair mode. From `config` it
+    /// takes the buffer sizes and timings; `restore` has what the handshake agreed.
     ///
     /// # Errors
-    /// Says what of `restore` cannot be.
+    /// Names the invalid part of `restore`.
     ///
     /// # Panics
-    /// If the configuration does not hold ([`Config::check`]).
+    /// If the configuration is invalid ([`Config::check`]).
     pub fn restore(config: Config, restore: &Restore, now: Instant) -> Result<Self, InvalidRestore> {
         restore.check()?;
         let window = restore.window;
@@ -170,7 +170,7 @@ impl Endpoint {
             .unwrap_or(WindowScale { send: 0, receive: 0 });
         let mut sender = Sender::new(restore.snd_una, endpoint.config.send_buffer, restore.mss);
         sender.set_peer(restore.mss, shift.send);
-        // The probe's answer shall tell the window, whatever was known (tcp_send_window_probe).
+        // The probe's answer must tell the window, whatever was known (tcp_send_window_probe).
         let window_from = if restore.window_probe {
             restore.rcv_nxt - 1
         } else {
@@ -194,8 +194,8 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Puts bytes behind those that were received, as writing to the receive queue of a socket in repair mode does: it
-    /// does not ask whether they have come by themselves meanwhile.
+    /// Appends bytes to those that were received, as writing to the receive queue of a socket in repair mode does. Does not check
+    /// whether these bytes have come by themselves meanwhile.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.receiver.feed(bytes);
     }
@@ -205,7 +205,7 @@ impl Endpoint {
         self.due.probe = true;
     }
 
-    /// The window that the endpoint has offered and that is not used yet, in bytes.
+    /// The part of the offered window that is not used yet, in bytes.
     pub fn offered_window(&self) -> u32 {
         u32::try_from(self.receiver.offered()).unwrap_or(u32::MAX)
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Config;
 
-/// The retransmission timeout after a handshake that measured no round trip (RFC 6298 §5.7); Linux gives it to a
-/// restored socket too.
+/// Retransmission timeout after a handshake that measured no round trip (RFC 6298 §5.7). Linux also uses it for a restored
+/// socket.
 pub(super) const RTO_UNMEASURED: Duration = Duration::from_secs(3);
 
 /// Clock granularity G of RFC 6298 §2.
@@ -45,7 +45,7 @@ impl Rto {
         self.base = smoothed + GRANULARITY.max(variation * 4);
     }
 
-    /// The handshake is over; without a sample the first guess was too bold (RFC 6298 §5.7).
+    /// The handshake is over. Without a sample the first timeout was too short (RFC 6298 §5.7).
     pub fn on_opened(&mut self) {
         if self.measured.is_none() {
             self.base = RTO_UNMEASURED;
@@ -57,12 +57,12 @@ impl Rto {
         self.backoff += 1;
     }
 
-    /// New data was acknowledged, or the window opened: patience starts anew, as in Linux.
+    /// New data was acknowledged, or the window opened: the backoff starts anew, as in Linux.
     pub fn on_progress(&mut self) {
         self.backoff = 0;
     }
 
-    /// How long to wait for an acknowledgement now, between the configured bounds (RFC 6298 §2.4, §2.5).
+    /// Current timeout of an acknowledgement, between the configured bounds (RFC 6298 §2.4, §2.5).
     pub fn current(&self) -> Duration {
         let base = self.base.max(self.min);
         let factor = 1_u32.checked_shl(self.backoff).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Our stream: what the application wrote, from the first byte that the peer has not acknowledged on.
+//! Our stream: the bytes that the application wrote, from the first byte that the peer has not acknowledged.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::congestion::NewReno;
 /// ```
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
-    /// The number of byte 0.
+    /// Sequence number of byte 0.
     first: Seq,
     queue: VecDeque<u8>,
     capacity: usize,
@@ -26,7 +26,7 @@ pub(super) struct Sender {
     una: Offset,
     nxt: Offset,
     max: Offset,
-    /// The peer's window in bytes from `una` on, the largest it ever was, and the segment that told it.
+    /// The peer's window in bytes from `una` on, the largest that it ever was, and the segment that told it.
     window: u64,
     window_max: u64,
     window_from: Seq,
@@ -37,7 +37,7 @@ pub(super) struct Sender {
     congestion: NewReno,
     /// The first unacknowledged segment is to be sent again.
     resend: bool,
-    /// One byte whose round trip is measured, and when it was sent: never one that was sent twice (Karn).
+    /// One byte whose round trip is measured, and when the byte was sent. Never a byte that was sent twice (Karn).
     timed: Option<(Offset, Instant)>,
 }
 
@@ -48,20 +48,20 @@ enum Fin {
     Acked,
 }
 
-/// What of an acknowledgement matters to the sender.
+/// The parts of an acknowledgement that matter to the sender.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
     pub up_to: Offset,
     /// The segment's own sequence number.
     pub seq: Seq,
-    /// As written, not scaled.
+    /// The window field, not scaled.
     pub window: u16,
     /// Nothing but an acknowledgement, so it may be a duplicate one.
     pub pure: bool,
     pub has_sack: bool,
 }
 
-/// What an acknowledgement brought.
+/// Effects of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Acked {
     /// `una` moved.
@@ -78,7 +78,7 @@ pub(super) struct Chunk {
     pub seq: Seq,
     pub payload: Vec<u8>,
     pub fin: bool,
-    /// Nothing follows for now.
+    /// Nothing follows this piece for now.
     pub last: bool,
 }
 
@@ -104,21 +104,21 @@ impl Sender {
         }
     }
 
-    /// What the handshake agreed: the segment size and the shift of the peer's windows.
+    /// Sets what the handshake agreed: the segment size and the shift of the peer's windows.
     pub fn set_peer(&mut self, mss: u16, shift: u8) {
         self.mss = mss;
         self.shift = shift;
         self.congestion = NewReno::new(u64::from(mss));
     }
 
-    /// The window of the segment `from`, in bytes; the largest so far is at least `largest`.
+    /// Sets the window to that of the segment `from`, in bytes. The largest window so far is at least `largest`.
     pub fn set_window(&mut self, window: u64, from: Seq, largest: u64) {
         self.window = window;
         self.window_from = from;
         self.window_max = self.window_max.max(window).max(largest);
     }
 
-    /// Takes bytes from the application, as many as fit; none after the end.
+    /// Takes bytes from the application, as many as fit. Takes none after the end.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if self.fin != Fin::Open {
             return 0;
@@ -140,7 +140,7 @@ impl Sender {
         self.queue.extend(bytes);
     }
 
-    /// The stream ends after what was written.
+    /// Ends the stream after what was written.
     pub fn finish(&mut self) {
         if self.fin == Fin::Open {
             self.fin = Fin::Queued;
@@ -179,12 +179,12 @@ impl Sender {
         self.una.to_seq(self.first)
     }
 
-    /// What follows the last byte or FIN ever sent: the number of a segment that carries nothing.
+    /// The number after the last byte or FIN that was ever sent: that of a segment that carries nothing.
     pub const fn next_seq(&self) -> Seq {
         self.max.to_seq(self.first)
     }
 
-    /// Bytes and FIN sent and not yet acknowledged or given up.
+    /// Number of bytes, and FIN, that were sent and not yet acknowledged or given up.
     pub const fn in_flight(&self) -> u64 {
         self.nxt.since(self.una)
     }
@@ -203,22 +203,22 @@ impl Sender {
         )
     }
 
-    /// The position that `ack` stands for; `None` if it lies before the stream.
+    /// The position of `ack`; `None` if `ack` lies before the stream.
     pub fn position(&self, ack: Seq) -> Option<Offset> {
         Offset::from_seq(ack, self.first, self.una)
     }
 
-    /// Whether the peer may acknowledge this: neither older than any window (RFC 5961 §5) ...
+    /// Whether `ack` is older than any window, so that the peer may not send it (RFC 5961 §5).
     pub fn is_too_old(&self, ack: Offset) -> bool {
         ack + self.window_max < self.una
     }
 
-    /// ... nor anything that was never sent.
+    /// Whether `ack` acknowledges something that was never sent.
     pub fn is_unsent(&self, ack: Offset) -> bool {
         ack > self.max
     }
 
-    /// An acknowledgement within the bounds above.
+    /// Handles an acknowledgement within these bounds.
     pub fn on_ack(&mut self, now: Instant, ack: &Ack) -> Acked {
         let in_flight = self.in_flight();
         let window_before = self.window;
@@ -237,14 +237,14 @@ impl Sender {
             };
         }
         let repeated = ack.up_to == self.una && ack.pure && in_flight > 0;
-        // A window update is no duplicate, unless it also says that something is missing.
+        // A window update is no duplicate, unless its SACK blocks also say that something is missing.
         if repeated && (ack.has_sack || self.window == window_before) {
             self.resend |= self.congestion.on_duplicate(self.una, self.max, in_flight);
         }
         Acked::default()
     }
 
-    /// Nothing was acknowledged for too long: everything in flight is given up and sent again, slowly.
+    /// Nothing was acknowledged for too long: everything in flight is given up and slowly sent again.
     pub fn on_timeout(&mut self, repeated: bool) {
         let in_flight = self.in_flight();
         if in_flight > 0 {
@@ -341,7 +341,7 @@ impl Sender {
         (fin, measured.map(|(_, sent)| now.since(sent)))
     }
 
-    /// What follows the last byte written.
+    /// The position after the last byte that was written.
     fn end(&self) -> Offset {
         match self.fin {
             Fin::Open | Fin::Queued => self.una + self.queue.len() as u64,
@@ -349,7 +349,7 @@ impl Sender {
         }
     }
 
-    /// What follows the last byte or FIN to be sent.
+    /// The position after the last byte or FIN to be sent.
     fn stop(&self) -> Offset {
         self.end() + u64::from(self.fin != Fin::Open)
     }

@@ -1,4 +1,4 @@
-//! The states of a connection and what moves it from one to the next.
+//! The states of a connection, and the events that change them.
 
 /// The state of a connection (RFC 9293 §3.3.2). LISTEN is no state of an endpoint: a listener makes endpoints.
 ///
@@ -22,7 +22,7 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// No connection, no longer or because it failed.
+    /// There is no connection: it is over, or it failed.
     Closed,
     /// We sent a SYN.
     SynSent,
@@ -32,19 +32,19 @@ pub enum State {
     Established,
     /// We ended our stream; the peer has not acknowledged that.
     FinWait1,
-    /// Our stream is over, the peer's goes on.
+    /// Our stream is over, the peer's continues.
     FinWait2,
-    /// The peer's stream is over, ours goes on.
+    /// The peer's stream is over, ours continues.
     CloseWait,
-    /// Both ended, before either knew of the other.
+    /// Both sides ended their streams before either knew of the other's end.
     Closing,
-    /// Both ended, the peer first; our end is not acknowledged.
+    /// Both streams ended, the peer's first. Our end is not acknowledged.
     LastAck,
-    /// All is done; the 4-tuple stays taken for 2 MSL.
+    /// Both streams are over; the 4-tuple stays taken for 2 MSL.
     TimeWait,
 }
 
-/// What moves a connection from one state to another.
+/// An event that changes a connection's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A SYN without ACK crossed ours.
@@ -55,14 +55,14 @@ pub(super) enum Event {
     Shutdown,
     /// All of the peer's stream has arrived, with its end.
     PeerFin,
-    /// The peer has acknowledged the end of ours.
+    /// The peer has acknowledged the end of our stream.
     FinAcked,
     /// Reset, aborted, timed out, or waited long enough.
     Ended,
 }
 
 impl State {
-    /// The state after `event`. An event that means nothing in a state leaves it.
+    /// The state after `event`. An event that has no meaning in a state does not change it.
     pub(super) const fn after(self, event: Event) -> Self {
         use Event::{Ended, FinAcked, Opened, PeerFin, PeerSyn, Shutdown};
         use State::{

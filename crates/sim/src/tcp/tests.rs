@@ -1,4 +1,4 @@
-//! Conversations with an endpoint: segments in, segments out, in the order in which they are written.
+//! Conversations with an endpoint: segments in and out, in the order in which they are written.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The endpoint's SYN, and its peer's: the streams start one later, and the peer's soon wraps.
+/// Sequence numbers of the endpoint's SYN and of its peer's. The streams start one later, and the peer's soon wraps.
 const OURS: Seq = Seq(1_000_000);
 const THEIRS: Seq = Seq(u32::MAX - 5);
 
-/// What an endpoint sent, with numbers relative to the SYNs.
+/// A segment that an endpoint sent, with numbers relative to the SYNs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sent {
     seq: u32,
@@ -25,13 +25,13 @@ struct Sent {
 }
 
 impl Sent {
-    /// Number and length: what most tests ask for.
+    /// Sequence number and length, which is what most tests ask for.
     fn at(&self) -> (u32, usize) {
         (self.seq, self.len)
     }
 }
 
-/// An endpoint and the hand that plays its peer.
+/// An endpoint, and the test that plays its peer.
 struct Talk {
     endpoint: Endpoint,
     now: Instant,
@@ -55,7 +55,7 @@ impl Talk {
         talk
     }
 
-    /// The peer says something; numbers relative to the SYNs.
+    /// The peer sends a segment, with numbers relative to the SYNs.
     fn say(&mut self, segment: Segment<'_>) {
         let segment = Segment {
             seq: THEIRS + segment.seq.0,
@@ -65,7 +65,7 @@ impl Talk {
         self.endpoint.handle_packet(self.now, &segment.emit()).unwrap();
     }
 
-    /// All that the endpoint sends now.
+    /// All segments that the endpoint sends now.
     fn sent(&mut self) -> Vec<Sent> {
         let mut sent = Vec::new();
         while let Some(packet) = self.endpoint.poll_transmit(self.now) {
@@ -86,7 +86,7 @@ impl Talk {
         self.sent().iter().map(Sent::at).collect()
     }
 
-    /// Time passes, and what becomes due is done.
+    /// Lets time pass and handles the timers that expire.
     fn wait(&mut self, duration: Duration) {
         let until = self.now + duration;
         while let Some(at) = self.endpoint.poll_timeout().filter(|at| *at <= until) {
@@ -99,7 +99,7 @@ impl Talk {
         self.now = until;
     }
 
-    /// Time passes until the endpoint wants to be called; returns how long that was.
+    /// Lets time pass until the endpoint wants to be called. Returns how long that took.
     fn wait_for_timeout(&mut self) -> Duration {
         let at = self.endpoint.poll_timeout().expect("a timer");
         let waited = at.since(self.now);
@@ -224,7 +224,7 @@ fn the_handshake_agrees_on_what_both_offer() {
     );
     assert_eq!(ack[0].window, 65_535); // in units of 8 bytes now
     assert_eq!(talk.endpoint.round_trip(), Some(7 * MS));
-    // SACK was refused: a gap is not told of. Segments leave room for the timestamp.
+    // SACK was refused, so a gap is not reported. Segments leave room for the timestamp.
     talk.say(stamped(segment(100, b"early", 1), 78, 507));
     assert_eq!(talk.sent()[0].options.sack, [None; 4]);
     talk.endpoint.write(&[0; 1000]);
@@ -272,7 +272,7 @@ fn a_listener_answers_a_syn_until_it_is_acknowledged() {
         ..segment(0, b"", 0)
     });
     assert_eq!(talk.sent()[0].flags, Flags::SYN_ACK);
-    talk.say(segment(1, b"", 2)); // acknowledges what was never sent
+    talk.say(segment(1, b"", 2)); // acknowledges something that was never sent
     let reset = talk.sent();
     assert_eq!((reset[0].seq, reset[0].flags), (2, Flags::RST));
     talk.say(segment(1, b"request", 1));
@@ -386,7 +386,7 @@ fn a_segment_from_the_past_is_not_taken_for_a_new_one() {
     assert_eq!((ack[0].ack, talk.endpoint.readable()), (4, 3));
     talk.say(segment(4, b"bare", 1)); // without a timestamp, as Linux takes it
     assert_eq!(talk.endpoint.readable(), 7);
-    // Only what starts at or before the last acknowledgement is echoed: the delayed one tells the whole delay.
+    // Only the timestamp of a segment that starts at or before the last acknowledgement is echoed: the echo shows the whole delay.
     talk.say(stamped(segment(8, b"a", 1), 2000, 500));
     talk.wait_for_timeout();
     assert_eq!(talk.sent()[0].options.timestamps.unwrap().echo, 1005);
@@ -395,7 +395,7 @@ fn a_segment_from_the_past_is_not_taken_for_a_new_one() {
 #[test]
 fn only_the_exact_number_resets() {
     let mut talk = Talk::established(config());
-    assert_eq!(talk.fail_by(rst(10_002)), None); // beyond the window: not a word
+    assert_eq!(talk.fail_by(rst(10_002)), None); // beyond the window: no answer
     assert_eq!(talk.sent(), []);
     assert_eq!(talk.fail_by(rst(2)), None);
     assert_eq!(talk.sent()[0].at(), (1, 0)); // within: a challenge
@@ -471,7 +471,7 @@ fn what_was_sent_twice_measures_no_round_trip() {
 #[test]
 fn a_closed_window_is_probed_with_growing_patience_and_opens() {
     let mut talk = Talk::established(Config {
-        retries: 2, // who answers is never given up
+        retries: 2, // a peer that answers is never given up
         ..config()
     });
     talk.endpoint.write(&[0; 3000]);
@@ -485,7 +485,7 @@ fn a_closed_window_is_probed_with_growing_patience_and_opens() {
     assert_eq!(talk.sent(), []);
     for millis in [200, 400, 800, 1600, 3200] {
         assert_eq!(talk.wait_for_timeout(), Duration::from_millis(millis));
-        assert_eq!(talk.sent_at(), [(3000, 0)]); // below what the peer expects, so that it answers
+        assert_eq!(talk.sent_at(), [(3000, 0)]); // below what the peer expects, so that the peer answers
         talk.say(closed(3001));
     }
     talk.say(Segment {
@@ -532,7 +532,7 @@ fn a_full_buffer_closes_the_window_and_reading_opens_it() {
     );
     let mut bytes = Vec::new();
     assert_eq!(talk.endpoint.read(&mut bytes, 1000), 1000);
-    assert_eq!(talk.sent(), []); // not worth a word
+    assert_eq!(talk.sent(), []); // not worth an update
     talk.endpoint.read(&mut bytes, 1000);
     assert_eq!(talk.sent()[0].window, 2000);
 }
@@ -550,7 +550,7 @@ fn three_duplicates_bring_the_lost_segment_again_and_partial_ones_the_next() {
     assert_eq!(talk.sent_at(), [(1, 1000)]);
     talk.say(segment(1, b"", 3001)); // partial
     assert_eq!(talk.sent_at(), [(3001, 1000)]);
-    talk.say(segment(1, b"", 12_001)); // all: half of ten segments may be in flight, one more at a time
+    talk.say(segment(1, b"", 12_001)); // everything: half of ten segments may be in flight, one more at a time
     assert_eq!(talk.sent_at(), [(12_001, 1000), (13_001, 1000)]);
     assert_eq!(talk.endpoint.failure(), None);
 }
@@ -580,7 +580,7 @@ fn after_a_timeout_everything_is_sent_again_slowly() {
     assert_eq!(talk.sent_at(), [(1, 1000)]);
     talk.say(segment(1, b"", 1001));
     assert_eq!(talk.sent_at(), [(1001, 1000), (2001, 1000)]);
-    talk.say(segment(1, b"", 4001)); // it had the rest
+    talk.say(segment(1, b"", 4001)); // the peer had the rest
     assert_eq!((talk.sent(), talk.endpoint.poll_timeout()), (vec![], None));
 }
 
@@ -685,7 +685,7 @@ fn an_abort_says_so_with_the_number_that_the_peer_expects() {
     let mut opening = Talk::new(connecting(config()));
     opening.sent();
     opening.endpoint.abort();
-    assert_eq!(opening.sent(), []); // nobody knows of it
+    assert_eq!(opening.sent(), []); // the peer does not know the connection
 }
 
 #[test]
@@ -738,8 +738,8 @@ mod restored {
     fn the_first_words_are_a_probe_and_what_the_congestion_window_allows() {
         let mut talk = talk(&restore());
         let sent = talk.sent();
-        assert_eq!((sent[0].at(), sent[0].ack), ((0, 0), 11)); // below what the peer expects: it will answer
-        // 3 of 10 segments are in flight already; what was loaded as sent is not sent again.
+        assert_eq!((sent[0].at(), sent[0].ack), ((0, 0), 11)); // below what the peer expects, so that the peer answers
+        // 3 of 10 segments are in flight already. Data that was loaded as sent is not sent again.
         let rest: Vec<_> = sent[1..].iter().map(Sent::at).collect();
         assert_eq!(
             rest,
@@ -764,7 +764,7 @@ mod restored {
         let mut bytes = Vec::new();
         talk.endpoint.read(&mut bytes, 99);
         assert_eq!(bytes, b"\x03\x03\x03\x03moremore");
-        // The window given before was up to 8009; it is not taken back.
+        // The window that was given before reached up to 8009. The endpoint does not take it back.
         assert!(u64::from(ack[0].window) * 8 >= 8009 - 19);
     }
 
@@ -789,7 +789,7 @@ mod restored {
         let exported = old.endpoint.export(old.now).unwrap();
         let expected = Restore {
             window: RestoreWindow {
-                snd_wl1: THEIRS + 10, // the probe's answer shall tell the window
+                snd_wl1: THEIRS + 10, // the probe's answer must tell the window
                 ..restore().window
             },
             ..restore()

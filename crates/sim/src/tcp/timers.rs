@@ -5,9 +5,9 @@ use proto::Instant;
 /// Why an endpoint wants to be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// What is in flight was not acknowledged, or the peer's window stays closed.
+    /// Data in flight was not acknowledged, or the peer's window stays closed.
     Retransmit,
-    /// An acknowledgement has waited long enough for company.
+    /// An acknowledgement has waited long enough for data to travel with.
     DelayedAck,
     /// The 4-tuple is free again.
     TimeWait,
@@ -37,7 +37,7 @@ impl Timers {
         *self = Self::default();
     }
 
-    /// Whether `timer` is due; it is then stopped.
+    /// Whether `timer` has expired. An expired timer is stopped.
     pub fn expire(&mut self, timer: Timer, now: Instant) -> bool {
         self.0[timer as usize].take_if(|at| *at <= now).is_some()
     }

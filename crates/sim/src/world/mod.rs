@@ -1,7 +1,7 @@
 //! A deterministic discrete-event world: nodes, the cables between them, and one queue of events.
 //!
-//! Events happen in the order of their time, and at the same time in the order in which they were made. All chance comes
-//! from one seed. So the same program with the same seed does the same, byte for byte, on every machine.
+//! Events happen in the order of their time; events of the same time happen in the order in which they were made. All random
+//! choices come from one seed. So the same program with the same seed does the same, byte for byte, on every machine.
 
 mod trace;
 
@@ -23,22 +23,22 @@ pub trait Node: Any {
     /// A packet came in through `port`.
     fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>);
 
-    /// The time that `poll_timeout` named has come. Calls that come too early do nothing.
+    /// The time that `poll_timeout` returned has come. Calls that come too early do nothing.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// The next thing that the node does.
+    /// The next output of the node.
     fn poll_output(&mut self, now: Instant) -> Option<Output>;
 
     /// When to call `handle_timeout`, unless something else happens before.
     fn poll_timeout(&self) -> Option<Instant>;
 }
 
-/// What a node does.
+/// Output of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Sends a packet; into nothing, if no cable is plugged in there.
+    /// Sends a packet. Without a cable in the port the packet is lost.
     Transmit {
-        /// Through which port.
+        /// The port.
         port: Port,
         /// An IP packet.
         packet: Vec<u8>,
@@ -59,13 +59,13 @@ pub struct NodeId(usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CableId(usize);
 
-/// Nodes, cables, and what will happen.
+/// Nodes, cables, and a queue of events.
 pub struct World {
     now: Instant,
     events: BinaryHeap<Event>,
-    /// How many events were ever made: the order of those at the same time.
+    /// Number of events that were ever made. Orders events of the same time.
     made: u64,
-    /// How many events have happened at this very instant.
+    /// Number of events that have happened at this very instant.
     at_once: u32,
     nodes: Vec<Machine>,
     cables: Vec<Cable>,
@@ -93,9 +93,9 @@ struct Cable {
     links: [Link; 2],
     /// Where each link ends.
     far_ends: [(NodeId, Port); 2],
-    /// How often it was cut: what was on the way is lost.
+    /// How often the cable was cut. A packet on the way is lost if this changes.
     cuts: u32,
-    /// Packets that are lost by plan, not by chance.
+    /// Chooses packets that are lost by plan, not by chance.
     loses: Option<Choice>,
 }
 
@@ -114,11 +114,11 @@ enum Action {
     Call(Box<dyn FnOnce(&mut World)>),
 }
 
-/// More events at one instant than any scenario has: a node asks to be called again and again.
+/// More events at one instant than any scenario has. Beyond this, a node must be asking to be called again and again.
 const EVENTS_AT_ONCE: u32 = 10_000_000;
 
 impl World {
-    /// An empty world at [`Instant::ZERO`], all of whose chance comes from `seed`.
+    /// An empty world at [`Instant::ZERO`]. `seed` is the seed of all its random choices.
     pub fn new(seed: u64) -> Self {
         Self {
             now: Instant::ZERO,
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// Keeps a trace from now on, one line per event.
+    /// Starts the trace: one line per event from now on.
     pub fn record(&mut self) {
         self.trace.start();
     }
@@ -158,7 +158,7 @@ impl World {
         self.rng.next_u64()
     }
 
-    /// Puts a node into the world. The name stands in the trace.
+    /// Puts a node into the world. The trace shows its name.
     pub fn add(&mut self, name: &str, node: Box<dyn Node>) -> NodeId {
         self.nodes.push(Machine {
             name: name.to_owned(),
@@ -175,7 +175,7 @@ impl World {
     /// Connects the next free port of two nodes, the same link in both directions.
     ///
     /// # Errors
-    /// If the configuration describes no link.
+    /// If the configuration is invalid.
     pub fn connect(&mut self, a: NodeId, b: NodeId, link: &LinkConfig) -> Result<CableId, InvalidLink> {
         self.connect_asymmetric(a, b, link, link)
     }
@@ -183,7 +183,7 @@ impl World {
     /// Connects the next free port of two nodes, with one link from `a` to `b` and another one back.
     ///
     /// # Errors
-    /// If a configuration describes no link.
+    /// If a configuration is invalid.
     pub fn connect_asymmetric(
         &mut self,
         a: NodeId,
@@ -218,7 +218,7 @@ impl World {
         cable.cuts += u32::from(!up);
     }
 
-    /// Connects or cuts one of a cable's two links: 0 leads away from the node that was named first. What is on the way arrives.
+    /// Connects or cuts one of a cable's two links: 0 leads away from the node that was named first. Packets on the way arrive.
     pub fn set_link_up(&mut self, cable: CableId, direction: usize, up: bool) {
         self.cables[cable.0].links[direction].set_up(up);
     }
@@ -228,16 +228,16 @@ impl World {
         self.cables[cable.0].links.iter().all(Link::is_up)
     }
 
-    /// From now on both links of a cable are like that.
+    /// Changes the configuration of both links of a cable.
     ///
     /// # Errors
-    /// If the configuration describes no link.
+    /// If the configuration is invalid.
     pub fn set_link(&mut self, cable: CableId, link: &LinkConfig) -> Result<(), InvalidLink> {
         let mut links = self.cables[cable.0].links.iter_mut();
         links.try_for_each(|one| one.set_config(link.clone()))
     }
 
-    /// From now on a cable loses the packets that `choose` says, in either direction, besides those that it loses by chance.
+    /// From now on a cable also loses the packets that `choose` selects, in either direction.
     pub fn lose(&mut self, cable: CableId, choose: impl FnMut(Instant, &[u8]) -> bool + 'static) {
         self.cables[cable.0].loses = Some(Box::new(choose));
     }
@@ -245,7 +245,7 @@ impl World {
     /// A node.
     ///
     /// # Panics
-    /// If the node is no `T`.
+    /// If the node is not a `T`.
     pub fn node<T: Node>(&self, id: NodeId) -> &T {
         let machine = &self.nodes[id.0];
         let node: &dyn Any = machine.node.as_ref();
@@ -253,10 +253,10 @@ impl World {
             .unwrap_or_else(|| panic!("{} is another kind of node", machine.name))
     }
 
-    /// Does something to a node, now; what it sends because of that is sent.
+    /// Runs `f` on a node, now, and sends the packets that result.
     ///
     /// # Panics
-    /// If the node is no `T`.
+    /// If the node is not a `T`.
     pub fn with<T: Node, R>(&mut self, id: NodeId, f: impl FnOnce(&mut T, Instant) -> R) -> R {
         let now = self.now;
         let machine = &mut self.nodes[id.0];
@@ -269,17 +269,17 @@ impl World {
         result
     }
 
-    /// Switches a node off: it neither hears nor says anything any more. What it has sent is on its way.
+    /// Switches a node off: it neither receives nor sends. Packets that it has sent stay on their way.
     pub fn power_off(&mut self, id: NodeId) {
         let machine = &mut self.nodes[id.0];
         machine.powered = false;
         self.trace.note(self.now, &machine.name, "power off");
     }
 
-    /// Switches a node on again, as it was; `f` makes of it what it is after that.
+    /// Switches a node on again, in its old state. `f` then brings the node into its new state.
     ///
     /// # Panics
-    /// If the node is no `T`.
+    /// If the node is not a `T`.
     pub fn power_on<T: Node>(&mut self, id: NodeId, f: impl FnOnce(&mut T, Instant)) {
         self.nodes[id.0].powered = true;
         self.trace.note(self.now, &self.nodes[id.0].name, "power on");
@@ -291,19 +291,19 @@ impl World {
         self.nodes[id.0].powered
     }
 
-    /// Does something to the world at a later time.
+    /// Runs `action` on the world at a later time.
     pub fn at(&mut self, at: Instant, action: impl FnOnce(&mut World) + 'static) {
         self.push(at, Action::Call(Box::new(action)));
     }
 
-    /// Lets everything happen that happens up to and including `until`; then it is `until`.
+    /// Runs all events up to and including `until`. Afterwards it is `until`.
     pub fn run_until(&mut self, until: Instant) {
         self.run_while(until, |_| true);
         self.now = self.now.max(until);
     }
 
-    /// Lets things happen, up to and including `until`, while `condition` holds; it is asked before each event.
-    /// Returns whether it still holds, because the time is over or nothing is left to happen.
+    /// Runs events up to and including `until`, while `condition` holds. The condition is checked before each event.
+    /// Returns whether it still holds at the end: no time or no event is left.
     pub fn run_while(&mut self, until: Instant, mut condition: impl FnMut(&World) -> bool) -> bool {
         loop {
             if !condition(self) {
@@ -316,7 +316,7 @@ impl World {
         }
     }
 
-    /// Lets the next event happen; false if nothing is left to happen.
+    /// Runs the next event; false if no event is left.
     pub fn step(&mut self) -> bool {
         let Some(event) = self.events.pop() else {
             return false;
@@ -357,7 +357,7 @@ impl World {
     fn wake(&mut self, id: NodeId) {
         let machine = &mut self.nodes[id.0];
         if machine.wake_at != Some(self.now) {
-            return; // an earlier one took its place
+            return; // an earlier wake-up took its place
         }
         machine.wake_at = None;
         if machine.powered && machine.node.poll_timeout().is_some_and(|at| at <= self.now) {
@@ -366,7 +366,7 @@ impl World {
         self.settle(id);
     }
 
-    /// Carries out what a node does, and notes when it wants to be called.
+    /// Carries out a node's outputs, and notes when the node wants to be called.
     fn settle(&mut self, id: NodeId) {
         while self.nodes[id.0].powered {
             match self.nodes[id.0].node.poll_output(self.now) {
@@ -425,7 +425,7 @@ impl World {
 }
 
 impl Ord for Event {
-    /// The heap gives the greatest first: the earliest.
+    // The heap yields the greatest event first, so the earliest is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }

@@ -1,4 +1,4 @@
-//! What happened, one line per event, in packetdrill's notation.
+//! The trace of a world: one line per event, in packetdrill's notation.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ impl Trace {
         &self.text
     }
 
-    /// A packet leaves (`>`) or reaches (`<`) a node; `fate` is empty if that is all.
+    /// A packet leaves (`>`) or reaches (`<`) a node. `fate` says why the packet is lost; it is empty otherwise.
     pub fn packet(&mut self, now: Instant, node: &str, direction: char, packet: &[u8], fate: &str) {
         if !self.recording {
             return;
@@ -52,7 +52,7 @@ impl Trace {
         self.text.push('\n');
     }
 
-    /// A node says something.
+    /// A node writes a note.
     pub fn note(&mut self, now: Instant, node: &str, text: &str) {
         if self.recording {
             self.begin(now, node);

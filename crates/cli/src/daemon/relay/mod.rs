@@ -1,5 +1,5 @@
-//! From live sockets to the keeper, and what becomes of them there. A thread of its own talks to it, so that the next connection's
-//! takeover does not wait.
+//! Hands live sockets over to the keeper, and knows what happens to them there. A thread of its own talks to the keeper, so that the next
+//! connection's takeover does not wait.
 
 mod serve;
 
@@ -22,16 +22,16 @@ use crate::config::{AfterTakeover, Config};
 use crate::control::RestoredStatus;
 use crate::keepers::Keepers;
 
-/// Bits of a connection's number that one agent counts with.
+/// Number of low bits of a connection's number that one agent counts with. The high bits are random per agent.
 const NUMBERS: u32 = 32;
-/// So many connections that were taken over and have ended are remembered.
+/// Maximum number of connections that were taken over and are remembered, ended ones included.
 const TAKEN_MAX: usize = 1 << 16;
 /// Why a connection that was taken over is not protected.
 pub const RELAYED: &str = "relayed; no backup";
 
 /// A live connection on its way to the keeper.
 pub struct Handover {
-    /// Its number among those that were taken over.
+    /// Its number among the connections that were taken over.
     pub id: u64,
     /// Its service.
     pub service: ServiceIndex,
@@ -47,11 +47,11 @@ pub struct Handover {
     pub replica: Option<TcpStream>,
 }
 
-/// A live connection that is still this process's.
+/// A live connection whose socket this process still owns.
 pub struct Live {
-    /// Its number among those that were taken over.
+    /// Its number among the connections that were taken over.
     pub id: u64,
-    /// Where it stands.
+    /// Where the socket stands.
     pub endpoint: Endpoint,
     /// The client's connection.
     pub socket: OwnedFd,
@@ -67,25 +67,25 @@ struct Taken {
 
 /// Where a connection that was taken over is.
 enum Stage {
-    /// Its socket is this process's.
+    /// This process owns its socket.
     Here,
-    /// It was the how-manieth that went to the thread.
+    /// It was given to the thread; the number counts from 1 and includes all connections given so far.
     Given(u64),
-    /// It went no further: its socket was closed.
+    /// It was not handed over: its socket was closed.
     Dropped,
 }
 
-/// What the thread tells.
+/// The thread's last report.
 #[derive(Default)]
 struct Told {
     status: keeper::Status,
-    /// It tells of so many of the connections that went to the thread, and of earlier agents'.
+    /// Number of connections given to the thread that `status` covers. It also covers those of earlier agents.
     given: u64,
-    /// So many of them the keepers have taken or refused.
+    /// Number of connections given to the thread that the keepers have taken or refused.
     settled: u64,
 }
 
-/// What the thread needs to know of a service.
+/// A service's configuration, for the thread.
 struct Service {
     name: String,
     application: SocketAddr,
@@ -96,15 +96,15 @@ struct Service {
 /// The live connections and the way to the keepers.
 pub struct Relay {
     live: HashMap<(ServiceIndex, ConnectionId), Live>,
-    /// The number of the next one. The keeper may have connections of earlier agents.
+    /// The number of the next connection. Starts at random, because the keeper may have connections of earlier agents.
     next: u64,
-    /// By number; so the oldest comes first.
+    /// By number, so the oldest comes first.
     taken: BTreeMap<u64, Taken>,
-    /// So many went to the thread.
+    /// Number of connections given to the thread.
     given: u64,
     names: Vec<String>,
     told: Arc<Mutex<Told>>,
-    /// SYN-ACKs of an earlier agent's connections whose clients were not heard yet.
+    /// SYN-ACKs of an earlier agent's connections whose clients have not been heard yet.
     unheard: Receiver<(ServiceIndex, Vec<u8>)>,
     thread: Option<Thread>,
     services: Arc<[Service]>,
@@ -165,7 +165,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Ends the thread once it has handed over what it was given. The keepers go on.
+    /// Ends the thread once it has handed over the connections that it was given. The keepers go on.
     pub fn pause(&mut self) -> Option<Keepers> {
         let Thread { handovers, handle } = self.thread.take()?;
         drop(handovers);
@@ -175,14 +175,14 @@ impl Relay {
             .ok()
     }
 
-    /// Ends the keepers; connections that they have are reset.
+    /// Ends the keepers; their connections are reset.
     pub fn stop(&mut self) {
         if let Some(Err(error)) = self.pause().map(Keepers::stop) {
             tracing::error!(%error, "a keeper is left");
         }
     }
 
-    /// Whether all that went live is a keeper's.
+    /// Whether the keepers have every connection that went live.
     pub fn is_settled(&self) -> bool {
         let is_done = |thread: &Thread| self.told().settled == self.given || thread.handle.is_finished();
         self.live.is_empty() && self.thread.as_ref().is_none_or(is_done)
@@ -219,7 +219,7 @@ impl Relay {
         );
     }
 
-    /// The socket again.
+    /// Takes a live connection back.
     pub fn take_live(&mut self, service: ServiceIndex, id: ConnectionId) -> Option<Live> {
         let live = self.live.remove(&(service, id))?;
         self.drop_taken(live.id);
@@ -257,7 +257,7 @@ impl Relay {
         }
     }
 
-    /// SYN-ACKs that are to be repeated for an earlier agent's connections, once each.
+    /// SYN-ACKs to repeat for an earlier agent's connections, each returned once.
     pub fn unheard(&self) -> impl Iterator<Item = (ServiceIndex, Vec<u8>)> {
         self.unheard.try_iter()
     }
@@ -273,7 +273,7 @@ impl Relay {
         sums.map_or(0, |sums| sums.live)
     }
 
-    /// What the keeper has counted.
+    /// The keepers' counters.
     pub fn counters(&self, service: ServiceIndex) -> BTreeMap<String, u64> {
         let told = self.told();
         let Some(sums) = told.status.services.get(&self.names[usize::from(service)]) else {
@@ -303,7 +303,7 @@ impl Relay {
         relayed.values().map(passed).chain(on_the_way).collect()
     }
 
-    /// What became of the connections of `service` that this agent has restored, the oldest first.
+    /// The fate of the connections of `service` that this agent has restored, the oldest first.
     pub fn restored(&self, service: ServiceIndex) -> impl Iterator<Item = RestoredStatus> {
         let name = &self.names[usize::from(service)];
         let told = self.told();
@@ -331,7 +331,8 @@ impl Relay {
 }
 
 impl Told {
-    /// What the keepers relay of a service, by number: to look for each among thousands would hold the agent up.
+    /// The connections of a service that the keepers relay, by number. A map, because a search through thousands for each would hold the
+    /// agent up.
     fn relayed(&self, service: &str) -> HashMap<u64, &keeper::ConnectionStatus> {
         let connections = self.status.connections.iter();
         connections
@@ -340,7 +341,7 @@ impl Told {
             .collect()
     }
 
-    /// Whether the keeper may have it and has not told yet, or is still to get it.
+    /// Whether the keeper may have the connection without having reported it yet, or is still to get it.
     fn may_lack(&self, taken: &Taken) -> bool {
         match taken.stage {
             Stage::Here => true,
@@ -369,7 +370,7 @@ mod tests {
         SocketAddr::from(([192, 0, 2, 9], port))
     }
 
-    /// A relay that has taken over connections of the ports 1 and on, which are so far.
+    /// A relay that has taken over connections of the ports 1, 2, …, which are at these stages.
     fn relay(stages: impl IntoIterator<Item = Stage>) -> Relay {
         let taken = (1..).zip(stages).map(|(id, stage)| {
             let client = client(u16::try_from(id).unwrap());
@@ -434,7 +435,8 @@ mod tests {
         let none = String::new;
         // The keeper has told nothing yet.
         assert_eq!(ports(&relay), [1, 2, 3, 4, 5]);
-        // It tells of three: one lives, of one it remembers the end, of one no more. And one is an earlier agent's.
+        // It reports on three: one lives, one has an end that it remembers, one has an end that it forgot. It also relays one of an
+        // earlier agent.
         *relay.told.lock().unwrap() = Told {
             status: keeper::Status {
                 connections: vec![relayed(1), relayed(50)],

@@ -14,9 +14,9 @@ use proto::follower::Restart;
 use super::{Handover, Service, Told};
 use crate::keepers::Keepers;
 
-/// How old the keepers' status may be when someone asks, while they relay something.
+/// Time between two status requests while the keepers relay something.
 const REFRESH: Duration = Duration::from_millis(200);
-/// While they do not: so late a keeper that is gone is found to be, and another one started.
+/// Time between two status requests while the keepers relay nothing. A dead keeper is noticed and replaced within this time.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct Thread {
@@ -24,11 +24,11 @@ pub(super) struct Thread {
     unheard: Sender<(ServiceIndex, Vec<u8>)>,
     services: Arc<[Service]>,
     told: Arc<Mutex<Told>>,
-    /// So many connections have come so far, to this thread and to those before it.
+    /// Number of connections given so far, to this thread and to the threads before it.
     given: u64,
     /// When the keepers were asked last.
     asked: Instant,
-    /// Whether they relay something, as far as is known.
+    /// Whether the keepers relay something, as far as is known.
     relays: bool,
 }
 
@@ -51,7 +51,7 @@ impl Thread {
         }
     }
 
-    /// Hands connections over until no more can come.
+    /// Hands connections over until the channel closes.
     pub fn run(mut self, handovers: &Receiver<Handover>) -> Keepers {
         self.ask();
         self.tell_unheard();
@@ -63,7 +63,7 @@ impl Thread {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.keepers,
             }
-            // It is about all connections: not for each that comes.
+            // A status covers all connections, so it is not requested for each new one.
             if linux::clock::now().since(self.asked) >= every {
                 self.ask();
             }
@@ -82,7 +82,7 @@ impl Thread {
         self.relays = true;
     }
 
-    /// Asks the keepers what they have.
+    /// Asks the keepers for their status.
     fn ask(&mut self) {
         self.asked = linux::clock::now();
         match self.keepers.status() {
@@ -102,13 +102,13 @@ impl Thread {
         }
     }
 
-    /// Tells which clients of earlier agents' connections are still to be told that they are connected.
+    /// Sends the agent the SYN-ACKs that must be repeated to clients of earlier agents' connections.
     fn tell_unheard(&self) {
         for connection in &self.told().status.connections {
             let mut services = (0..).zip(&*self.services);
             let service = services.find(|(_, service)| service.name == connection.service);
             if let (Some((service, _)), Some(syn_ack)) = (service, &connection.syn_ack) {
-                let _ = self.unheard.send((service, syn_ack.clone())); // the agent ends
+                let _ = self.unheard.send((service, syn_ack.clone())); // fails only if the agent ends
             }
         }
     }
@@ -129,10 +129,10 @@ impl Thread {
             ..
         } = handover;
         let restart = connection.follower().restart();
-        // What came after the endpoint was taken is in the socket's receive queue.
+        // Input that came after the endpoint was determined is in the socket's receive queue.
         let (log, frontier) = (connection.input(), endpoint.input_frontier);
         let (plan, input) = match &restart {
-            // A replica reads on though all is said.
+            // A replica reads on even if its output is complete.
             Ok(Restart::Replica { input_from, resume }) => {
                 let input = log.parts((*input_from).min(frontier)..frontier).collect();
                 let resume = resume.clone();
@@ -148,7 +148,7 @@ impl Thread {
                 feed.logged(log, frontier).into_iter().collect(),
             ),
             Err(reason) => {
-                // It was asked before it was taken out of the table. The socket says a RST when it is closed, as all of these do.
+                // This was checked before the connection left the table. Closing the socket sends a RST, as on every path that drops it here.
                 tracing::warn!(client = %endpoint.client, reason, "connection lost");
                 return;
             }

@@ -1,4 +1,4 @@
-//! Connections come and go, and nothing may grow.
+//! Connections begin and end for minutes, and neither memory nor tables may grow.
 
 use std::time::{Duration, Instant};
 
@@ -11,41 +11,41 @@ use super::{SMALL_BYTES, small_path};
 use crate::bench::scene::Scene;
 use crate::process::anonymous_memory;
 
-/// Connections that begin each second.
+/// New connections per second.
 const PER_S: u32 = 500;
-/// Ended connections are remembered for 60 s; until then tables grow as they should. Then allocators settle.
+/// Warm-up time. Tables grow for 60 s, because ended connections are remembered for so long. Then allocators settle.
 const WARM_UP: Duration = Duration::from_secs(90);
-/// The shortest time after warm-up of which a growth means something.
+/// Minimum time after warm-up over which growth is meaningful.
 const JUDGED_AFTER: Duration = Duration::from_secs(60);
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// What grew.
+/// Results: what grew.
 #[derive(Clone, Debug, Serialize)]
 pub struct Churn {
-    /// How long it was.
+    /// Duration of the run, in minutes.
     pub minutes: f64,
-    /// Connections that came and went.
+    /// Connections that were completed.
     pub connections: u64,
-    /// Those that failed.
+    /// Connections that failed.
     pub failed: u64,
-    /// Whether it was long enough for the growth to mean something: warm-up and a minute.
+    /// Whether the run was long enough for growth to be meaningful: warm-up and one minute.
     pub is_judged: bool,
-    /// Growth of the agents of node a and b after warm-up, or in the second half of a run that was too short, in bytes of
-    /// RssAnon per minute.
+    /// Growth of the agents of nodes a and b, in bytes of RssAnon per minute. It is measured after warm-up, or in the second half
+    /// of a run that was too short.
     pub agent_bytes_per_minute: [f64; 2],
-    /// The backup's growth per connection that came and went, in bytes.
+    /// Growth of the backup's agent per connection, in bytes.
     pub backup_bytes_per_connection: f64,
     /// Growth of connections and handshakes in the backup's table, per minute.
     pub table_entries_per_minute: f64,
-    /// Most entries seen in the eBPF map `held`, which is of connections that are taken over.
+    /// Largest number of entries seen in the eBPF map `held`, which lists the connections that are being taken over.
     pub held_entries_max: u64,
-    /// The fullest that the rings were seen, in bytes.
+    /// Largest fill of the rings that was seen, in bytes.
     pub ring_fill_bytes_max: u64,
-    /// The most that the log was seen to take, in bytes.
+    /// Largest size of the log that was seen, in bytes.
     pub log_bytes_max: u64,
 }
 
-/// One look at everything.
+/// One sample of all measured values.
 #[derive(Clone, Copy)]
 struct Sample {
     seconds: f64,
@@ -56,10 +56,10 @@ struct Sample {
     log: u64,
 }
 
-/// Lets connections come and go for `minutes`; `tell` hears how many seconds have passed.
+/// Opens and closes connections for `minutes`. Calls `tell` with the seconds that have passed.
 ///
 /// # Errors
-/// If it could not be done; that connections failed is none.
+/// If the run could not be made. Failed connections are no error.
 pub fn run(scene: &Scene, minutes: f64, tell: impl Fn(u64)) -> Result<Churn> {
     let seconds = minutes * 60.0;
     let (samples, shorts) = std::thread::scope(|scope| {
@@ -133,7 +133,7 @@ impl Churn {
     }
 }
 
-/// The slope of the straight line that fits `points` best (least squares); of fewer than two no number.
+/// The slope of the straight line that fits `points` best (least squares). NaN for fewer than two points.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;

@@ -1,4 +1,4 @@
-//! A flood from addresses that nobody has: handshakes that nobody will ever complete, or segments of connections that do not exist.
+//! A flood from invented addresses: SYNs of handshakes that are never completed, or segments of connections that do not exist.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::net::address::{CLIENT, ROUTER_WAN, VIP_V4};
 use crate::net::{INTERFACE, batch};
 
-/// The network of the invented senders (RFC 2544 reserves it for benchmarks).
+/// The network of the invented addresses (RFC 2544 reserves it for benchmarks).
 const SOURCES: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 const SOURCES_PREFIX: u32 = 15;
-/// Between two bursts.
+/// Time between two bursts.
 const PACE: Duration = Duration::from_micros(500);
-/// What could not be sent in time is sent later, but never more than so many seconds' worth.
+/// Maximum backlog, in seconds' worth of segments. Segments beyond this are skipped, not sent late.
 const LATE_MAX_S: f64 = 0.05;
 
-/// Lets `router` swallow what is sent to the invented addresses, as the Internet would.
+/// Makes `router` drop packets to the invented addresses, as the Internet would.
 ///
 /// # Errors
 /// Names the `ip` command that failed.
@@ -33,12 +33,12 @@ pub fn swallow_answers(router: &Netns) -> Result<()> {
     Ok(batch(Some(router.name()), &[route])?)
 }
 
-/// What it is made of.
+/// The kind of segments in a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SYNs.
     Syn,
-    /// Acknowledgements of what nobody has said.
+    /// Acknowledgements that belong to no connection.
     Stray,
 }
 
@@ -49,7 +49,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Sends `per_s` segments a second from `client`'s interface to `service`, or as many as it can.
+    /// Sends `per_s` segments per second from `client`'s interface to `service`, or as many as possible.
     ///
     /// # Errors
     /// If the socket cannot be opened.
@@ -63,10 +63,10 @@ impl Flood {
         Ok(Self { stop, sender })
     }
 
-    /// Ends it; how many segments were sent per second.
+    /// Ends the flood and returns how many segments it sent per second.
     ///
     /// # Errors
-    /// If one could not be sent.
+    /// If a segment could not be sent.
     pub fn stop(self) -> Result<f64> {
         self.stop.store(true, Ordering::Relaxed);
         let outcome = self.sender.join();
@@ -102,7 +102,7 @@ fn send(
     Ok(sent as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The next segment to `port` of the VIP, behind its virtio header.
+/// Writes the next segment to `port` of the VIP into `frame`, behind a virtio header.
 fn segment(chance: &mut impl RngExt, kind: Kind, port: u16, frame: &mut Vec<u8>) -> Result<()> {
     let host = chance.random_range(1..1_u32 << (32 - SOURCES_PREFIX));
     let source = Ipv4Addr::from(u32::from(SOURCES) | host);

@@ -1,4 +1,4 @@
-//! Many idle connections: what they cost the backup, and how long it takes to take them over.
+//! Many idle connections: how much memory they cost the backup, and how long their takeover takes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,36 +17,36 @@ use crate::process::{self, anonymous_memory};
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(30);
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// How long a connection may take for its last exchange.
+/// Timeout of a connection's last exchange.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
-/// The agent reads what was logged last within some milliseconds.
+/// Wait before memory is measured. The agent reads the last logged packets within some milliseconds.
 const SETTLE: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_millis(50);
-/// How often the keeper's memory is looked at.
+/// Time between two samples of the keeper's memory.
 const SAMPLE: Duration = Duration::from_millis(10);
 
-/// What was seen.
+/// Results.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Idle {
     /// Connections before the takeover.
     pub connections: u64,
-    /// Those that exchanged 1 KB after it.
+    /// Connections that exchanged 1 KB after the takeover.
     pub survived: u64,
-    /// Growth of the backup's agent, per connection (RssAnon).
+    /// Growth of the backup's agent per connection, in bytes of RssAnon.
     pub agent_bytes_each: f64,
-    /// The same of the primary's.
+    /// The same for the primary's agent.
     pub primary_agent_bytes_each: f64,
-    /// Growth of the backup's agent once all are taken over, per connection.
+    /// Growth of the backup's agent per connection, after all connections were taken over.
     pub agent_bytes_each_after: f64,
-    /// The same of its keeper.
+    /// The same for the backup's keeper.
     pub keeper_bytes_each_after: f64,
-    /// The most that the keeper has while all of them exchange 1 KB again, and close.
+    /// Peak growth of the keeper per connection, while all connections exchange 1 KB again and close.
     pub keeper_bytes_each_talking: f64,
     /// From the declaration to the first live connection, in milliseconds.
     pub first_live_ms: f64,
     /// From the first to the last live connection, in milliseconds.
     pub all_live_ms: f64,
-    /// The latter per connection, in microseconds.
+    /// `all_live_ms` per connection, in microseconds.
     pub restore_us_each: f64,
     /// Entries of the eBPF map `held` once the clients are gone.
     pub held_entries_after: u64,
@@ -59,10 +59,10 @@ struct Memory {
     keeper: u64,
 }
 
-/// Lets `connections` clients connect to `scene`, and node a lose its power.
+/// Opens `connections` connections to `scene`, then simulates a power failure of node a.
 ///
 /// # Errors
-/// If it cannot be played; that connections are lost is none.
+/// If the run could not be made. Lost connections are no error.
 pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
     let mut plan = Plan::new(
         scene.service,
@@ -115,7 +115,7 @@ pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
     })
 }
 
-/// Turns off node a's power and waits until node b has decided every connection.
+/// Simulates the power failure of node a and waits until node b has restored or reset every connection.
 fn take_over(scene: &Scene) -> Result<Takeover> {
     scene.network.cables[0].pull()?;
     process::kill_inside(&[scene.network.nodes[0].inode()], |_| false, KILL_LIMIT)
@@ -131,7 +131,7 @@ fn take_over(scene: &Scene) -> Result<Takeover> {
     }
 }
 
-/// From the declaration to the first live connection, and from that to the last, in milliseconds.
+/// Time from the declaration to the first live connection, and from there to the last live connection, in milliseconds.
 fn times(takeover: &Takeover) -> Result<(f64, f64)> {
     let (Some(first), Some(last)) = (takeover.first_live_ns, takeover.last_live_ns) else {
         anyhow::bail!("no connection was live: {takeover:?}")
@@ -149,7 +149,7 @@ impl Memory {
         })
     }
 
-    /// Node b's agent and keepers, when node a is gone.
+    /// Memory of node b's agent and of its keepers, after node a has failed.
     fn after(scene: &Scene) -> Result<(u64, u64)> {
         Ok((
             anonymous_memory(scene.agent(1)?.pid())?,
@@ -158,7 +158,7 @@ impl Memory {
     }
 }
 
-/// The most that node b's keepers have until `finished`.
+/// Peak memory of node b's keepers until `finished`.
 fn peak_of_keepers(scene: &Scene, finished: &AtomicBool) -> Result<u64> {
     let keepers = keepers(scene)?;
     let mut peak = 0;
@@ -173,7 +173,7 @@ fn memory_of(processes: &[Pid]) -> Result<u64> {
     processes.iter().map(|&pid| Ok(anonymous_memory(pid)?)).sum()
 }
 
-/// Node b's; a full one is not the only one.
+/// Node b's keepers. There may be several: when a keeper is full, another one starts.
 fn keepers(scene: &Scene) -> Result<Vec<Pid>> {
     let is_keeper = |&pid: &Pid| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

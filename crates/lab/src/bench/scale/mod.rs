@@ -1,4 +1,4 @@
-//! `bench scale`: many connections, many new ones, a flood beside them, and what all that costs.
+//! `bench scale`: the cost of many connections, of many new connections, and of a flood.
 
 mod churn;
 mod flood;
@@ -29,15 +29,15 @@ const SEED: u64 = 1;
 const SMALL_BYTES: u64 = 1000;
 /// Bytes of a download beside a flood.
 const BULK_BYTES: u64 = 1_000_000_000;
-/// Before the download beside it begins, the flood has filled the servers' backlog.
+/// Time between the start of a flood and the start of the download. The flood fills the servers' backlog in this time.
 const FLOOD_LEAD: Duration = Duration::from_millis(700);
-/// A link that servers have, as against memory: the flood is played on both.
+/// Rate of a real server's link, in Mbit/s. The flood is measured on such a link and without a limit.
 const LINK_MBIT: u32 = 10_000;
-/// The link of the flood without SYNs.
+/// Rate of the link for the flood without SYNs, in Mbit/s.
 const STRAY_LINK_MBIT: u32 = 1_000;
-/// New connections are offered for so long in each round.
+/// Seconds per round for which new connections are offered.
 const SHORT_SECONDS: f64 = 3.0;
-/// As by default in a configuration: detection within 80 ms.
+/// Number of missed heartbeats in a default configuration: detection within 80 ms.
 const MISSED_DEFAULT: u32 = 4;
 
 /// Protected connections in large numbers: beside a SYN flood, 3,000 new ones a second, thousands of idle ones through a
@@ -94,15 +94,15 @@ fn minutes(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The small file's path.
+/// Path of the small file.
 fn small_path() -> String {
     format!("/{}", pattern::file_name(SEED, SMALL_BYTES))
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// If a step could not be made; that a promise does not hold is no error.
+/// If a step fails. A promise that does not hold is no error.
 pub fn run(options: &Options) -> Result<Outcome> {
     linux::process::raise_file_limit().context("raise the limit of open files")?;
     let calibration = Calibration::measure();
@@ -123,7 +123,7 @@ pub fn run(options: &Options) -> Result<Outcome> {
     })
 }
 
-/// Where everything is made.
+/// What every scene of the benchmark needs.
 struct Place<'a> {
     content: Content,
     directory: PathBuf,
@@ -139,7 +139,7 @@ impl Place<'_> {
     }
 }
 
-/// The parts that are asked for, one after the other, each in networks of its own.
+/// Runs the requested parts one after the other, each in networks of its own.
 fn find(options: &Options, daemon: &Path, teardown: &Teardown) -> Result<Found> {
     let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-scale-{}", std::process::id()));
     teardown.will_create(&Resource::Path(directory.clone()))?;
@@ -176,7 +176,7 @@ fn find(options: &Options, daemon: &Path, teardown: &Teardown) -> Result<Found> 
     Ok(found)
 }
 
-/// Both variants stand side by side and take turns.
+/// Builds both variants side by side and measures them in turns.
 fn take_rounds(
     options: &Options,
     place: &Place<'_>,
@@ -235,13 +235,13 @@ fn take_rounds(
     Ok(())
 }
 
-/// When each node became what it is.
+/// When each node took its present role.
 fn last_changes(scene: &Scene) -> Result<[Option<u64>; 2]> {
     let [a, b] = [scene.status(0)?, scene.status(1)?];
     Ok([a, b].map(|service| service.history.last().map(|since| since.at_ns)))
 }
 
-/// Segments of the flood per second, and what a download beside them reached, in 10⁹ bytes per second.
+/// Runs a download during a flood. Returns the flood's segments per second and the download's rate in 10⁹ bytes per second.
 fn flooded_download(scene: &Scene, flood: (Kind, u32), seed: u32) -> Result<(f64, f64)> {
     let flood = Flood::start(&scene.network.client, scene.service, flood, u64::from(seed))?;
     std::thread::sleep(FLOOD_LEAD);
@@ -249,7 +249,7 @@ fn flooded_download(scene: &Scene, flood: (Kind, u32), seed: u32) -> Result<(f64
     Ok((flood.stop()?, reached?))
 }
 
-/// 10⁹ bytes per second.
+/// Downloads the large file. Returns the rate in 10⁹ bytes per second.
 fn download(scene: &Scene) -> Result<f64> {
     let path = format!("/{}", pattern::file_name(SEED, BULK_BYTES));
     let bulk = measure::download(&scene.network.client, scene.service, &path)?;

@@ -1,4 +1,4 @@
-//! What was found, beside what was promised.
+//! The report: results and promised bounds.
 
 use serde::Serialize;
 
@@ -9,12 +9,12 @@ use super::short::Shorts;
 use crate::bench::calibration::Calibration;
 use crate::bench::promise::{self, Bound, Promise, median};
 
-/// What was measured; what was not asked for is missing.
+/// Measured values. Parts that were not requested are missing.
 #[derive(Default)]
 pub struct Found {
-    /// Forwarding, then steadfast.
+    /// Rounds of plain forwarding, then rounds of steadfast.
     pub rounds: [Rounds; 2],
-    /// After each turn of the pair both its nodes did their part, and neither had become anything else since the first.
+    /// Whether both nodes were duplex after each turn, and neither node has changed its role since the first turn.
     pub is_whole: Option<bool>,
     /// Idle connections and their takeover.
     pub idle: Option<Idle>,
@@ -29,17 +29,17 @@ pub struct Found {
 pub struct Rounds {
     /// Downloads, in 10⁹ bytes per second.
     pub quiet: Vec<f64>,
-    /// The same beside a flood.
+    /// Downloads during a SYN flood, in 10⁹ bytes per second.
     pub flooded: Vec<f64>,
     /// SYNs per second of the flood.
     pub syns: Vec<f64>,
-    /// Downloads beside a flood, on a link of 10 Gbit/s.
+    /// Downloads during a SYN flood, on a link of 10 Gbit/s.
     pub link_flooded: Vec<f64>,
     /// SYNs per second of that flood.
     pub link_syns: Vec<f64>,
-    /// Downloads beside segments that belong to no connection, on a link of 1 Gbit/s.
+    /// Downloads during a flood of segments that belong to no connection, on a link of 1 Gbit/s.
     pub stray_flooded: Vec<f64>,
-    /// Such segments per second.
+    /// Segments per second of that flood.
     pub strays: Vec<f64>,
     /// Short connections.
     pub new: Vec<Shorts>,
@@ -68,7 +68,7 @@ pub struct Report {
     new_connections_failed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     new_connections: Option<[New; 2]>,
-    /// Beside the flood and the new connections both nodes did their part.
+    /// Whether both nodes remained duplex and kept their roles during the floods and the new connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     is_whole: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ pub struct Report {
     missed: Vec<String>,
 }
 
-/// Downloads of one variant: medians.
+/// Medians of one variant's downloads.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Flooded {
     variant: &'static str,
@@ -97,7 +97,7 @@ struct Flooded {
     link_download_gb_per_s: f64,
 }
 
-/// Downloads of one variant beside segments that belong to no connection, on a link of 1 Gbit/s: medians.
+/// Medians of one variant's downloads during a flood of segments that belong to no connection, on a link of 1 Gbit/s.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Strays {
     variant: &'static str,
@@ -105,7 +105,7 @@ struct Strays {
     download_gb_per_s: f64,
 }
 
-/// Short connections of one variant: medians, and failures of all rounds.
+/// Short connections of one variant: medians, and the sums of completed and failed connections.
 #[derive(Clone, Debug, Serialize)]
 struct New {
     variant: &'static str,
@@ -119,7 +119,7 @@ struct New {
 const VARIANTS: [&str; 2] = ["forwarding", "steadfast"];
 
 impl Report {
-    /// Medians, ratios, and what was missed.
+    /// Computes medians, ratios, and the missed promises.
     pub fn of(rounds: u32, calibration: Calibration, found: Found) -> Self {
         let both = |index: usize| (VARIANTS[index], &found.rounds[index]);
         let flood = (!found.rounds[1].flooded.is_empty()).then(|| [0, 1].map(|index| flooded(both(index))));
@@ -217,7 +217,7 @@ impl Report {
         promises
     }
 
-    /// As text.
+    /// Prints the report as text.
     pub fn print(&self) {
         println!("{}", self.calibration);
         println!("medians of {} rounds\n", self.rounds);

@@ -1,4 +1,4 @@
-//! All CPUs are busy with something else, and nobody may be declared dead for it.
+//! Other processes saturate all CPUs. No node may be declared dead because of this.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,26 +10,26 @@ use crate::bench::load::LOAD;
 use crate::bench::scene::Scene;
 use crate::process::Process;
 
-/// Spinning processes for each CPU.
+/// Spinning processes per CPU.
 const SPINNERS_PER_CPU: usize = 2;
 const SAMPLE: Duration = Duration::from_millis(500);
 
-/// What was seen.
+/// Results.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Saturated {
-    /// How long it was.
+    /// Duration of the run, in minutes.
     pub minutes: f64,
-    /// Processes that did nothing but spin.
+    /// Number of spinning processes.
     pub spinners: usize,
-    /// How often either node was seen in another role, or spoke of another epoch.
+    /// Number of samples in which a node's role, epoch or number of takeovers had changed.
     pub role_changes: u64,
-    /// How often either node was asked.
+    /// Number of samples, of both nodes together.
     pub looks: u64,
-    /// How often it said then that it is alone.
+    /// Number of samples in which the node was simplex.
     pub simplex_seen: u64,
 }
 
-/// Saturates all CPUs for `minutes` beside the idle pair of `scene`; `tell` hears how many seconds have passed.
+/// Saturates all CPUs for `minutes` beside the idle pair of `scene`. Calls `tell` with the seconds that have passed.
 ///
 /// # Errors
 /// If a process cannot be started or a node does not answer.
@@ -60,7 +60,7 @@ pub fn run(scene: &Scene, minutes: f64, directory: &Path, tell: impl Fn(u64)) ->
     Ok(seen)
 }
 
-/// What a node says of itself.
+/// A sample of a node's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Look {
     role: String,

@@ -1,4 +1,4 @@
-//! Short connections: connect, one request, its reply, closed; so many begin each second.
+//! Short connections at a fixed rate: connect, send one request, receive the reply, close.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,33 +10,33 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// How long one may take.
+/// Timeout of one connection.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a request.
+/// Size of a request, in bytes.
 const REQUEST_BYTES: usize = 1024;
-/// How often it is looked whether the next ones are due.
+/// Time between two checks whether new connections are due.
 const PACE: Duration = Duration::from_millis(1);
 
-/// What became of them.
+/// Results.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shorts {
-    /// How many were complete.
+    /// Number of completed connections.
     pub completed: u64,
-    /// How many were not.
+    /// Number of failed connections.
     pub failed: u64,
-    /// Why the first of those was not.
+    /// Why the first of them failed.
     pub first_failure: Option<String>,
-    /// Completed ones per second, until the last was complete.
+    /// Completed connections per second, from the start until the last completion.
     pub per_s: f64,
-    /// The time that 99 of 100 took at most, in milliseconds.
+    /// 99th percentile of the completed connections' durations, in milliseconds.
     pub p99_ms: f64,
 }
 
-/// Opens `per_s` connections a second from `client` to `server` for `seconds`; each gets `path`, of `length` bytes, and the
-/// server closes it.
+/// Opens `per_s` connections per second from `client` to `server` for `seconds`. Each connection gets `path`, which has `length`
+/// bytes, and the server closes it.
 ///
 /// # Errors
-/// If it could not be begun; that connections fail is none.
+/// If the run could not be made. Failed connections are no error.
 pub fn run(
     client: &Netns,
     server: SocketAddr,
@@ -55,7 +55,7 @@ pub fn run(
     client.run(work)?
 }
 
-/// A GET of [`REQUEST_BYTES`] bytes after which the server closes.
+/// A GET request of [`REQUEST_BYTES`] bytes that asks the server to close afterwards.
 fn request(path: &str) -> String {
     let head = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\nX-Padding: ");
     let padding = REQUEST_BYTES.saturating_sub(head.len() + 4);
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    /// A server of `replies`, one connection after the other.
+    /// A server that sends `replies`, one per connection.
     fn serve(replies: Vec<&'static str>) -> SocketAddr {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

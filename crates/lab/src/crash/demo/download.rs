@@ -27,46 +27,46 @@ use crate::pattern;
 use crate::teardown::Teardown;
 use crate::timeline::{Curves, Panel, Part, PartKind};
 
-/// curl's port, so that its connection is found in the captures.
+/// Local port of curl. Fixed, so that its connection is found in the captures.
 const CLIENT_PORT: u16 = 40_000;
-/// A download without a byte for so long after the fault counts as hanging.
+/// Time without a byte after the fault from which a download counts as hanging.
 const HANGING: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(20);
 
-/// One of the two downloads.
+/// Result of one of the two downloads.
 #[derive(Debug, Serialize)]
 pub struct Shown {
-    /// Every byte came.
+    /// Whether every byte came.
     pub complete: bool,
-    /// Bytes that came.
+    /// Number of bytes received.
     pub bytes: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes_expected: u64,
-    /// Of what came.
+    /// SHA-256 of the received bytes.
     pub sha256: String,
-    /// It is the file's.
+    /// Whether it is the file's SHA-256.
     pub sha256_match: bool,
-    /// What curl said, if it failed.
+    /// curl's error message, if it failed.
     pub error: Option<String>,
     /// From the last byte before the fault to the first one after it.
     pub stall_ms: Option<f64>,
-    /// Fault to declaration.
+    /// From the fault to the declaration.
     pub detection_ms: Option<f64>,
-    /// Declaration until the survivor could go on.
+    /// From the declaration until the survivor could go on.
     pub takeover_ms: Option<f64>,
     /// From then to the first byte.
     pub restart_gap_ms: Option<f64>,
     /// The longest gap before the fault.
     pub baseline_gap_ms: Option<f64>,
-    /// Its part of the page.
+    /// The download's part of the page.
     #[serde(skip)]
     pub panel: Panel,
 }
 
-/// Plays and shows it.
+/// Plays the download and shows its progress.
 ///
 /// # Errors
-/// If it could not be played; that the download failed is no error.
+/// If it could not be played. A download that fails is not an error.
 pub fn show(options: &Options) -> Result<Shown> {
     let run = format!(
         "{}-{}",
@@ -124,7 +124,7 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
     facts.shown(options.baseline, &received, capture, service, client)
 }
 
-/// The real program.
+/// A running curl.
 struct Curl {
     child: Child,
     output: PathBuf,
@@ -163,7 +163,7 @@ impl Curl {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// What it said if it failed, or that it was still waiting.
+    /// Ends curl. Returns its error message if it failed, or a message that it was still waiting.
     fn end(mut self) -> Result<Option<String>> {
         let hung = self.is_running()?;
         if hung {
@@ -181,7 +181,7 @@ impl Curl {
     }
 }
 
-/// What is known of a download when it is over.
+/// The facts of a download after its end.
 struct Facts {
     clock: ClockOffset,
     fault_at: Instant,
@@ -248,7 +248,7 @@ impl Facts {
         })
     }
 
-    /// The stall's parts that the daemon's times divide.
+    /// The parts of the stall, divided at the times that the daemon reports.
     fn parts(&self, takeover: &Takeover, fault_ns: u64, end_ns: u64) -> Vec<Part> {
         let wall = |at_ns: u64| self.clock.realtime_ns(Instant::from_nanos(at_ns));
         let declared = wall(takeover.declared_ns);
@@ -264,7 +264,7 @@ impl Facts {
     }
 }
 
-/// The client's wait: from the last new byte before the fault to the first one that came after it all.
+/// The client's wait: from the last new byte before it to the first new byte after it.
 #[derive(Clone, Copy)]
 struct Stall {
     from_ns: u64,
@@ -285,7 +285,8 @@ impl Stall {
     }
 }
 
-/// Packets that were under way at the fault still arrive; later waits are not its doing.
+/// Time after the fault in which its wait may begin, in nanoseconds: packets that were under way still arrive. The fault does not
+/// cause later waits.
 const AROUND_NS: u64 = 200_000_000;
 
 fn longest_gap(curves: &Curves, fault_ns: u64) -> Option<f64> {
@@ -321,7 +322,7 @@ pub fn digest(path: &Path) -> Result<(u64, String)> {
 
 const BLOCK: usize = 1 << 20;
 
-/// A line that moves.
+/// A progress line.
 struct Progress(ProgressBar);
 
 impl Progress {

@@ -1,4 +1,4 @@
-//! `steadfast-lab demo`: the main job, seen by a person: a download goes on when its server's power goes off.
+//! `steadfast-lab demo`: shows a person that a download goes on when its server's power goes off.
 
 mod download;
 
@@ -16,7 +16,7 @@ use crate::emulator::Way;
 use crate::timeline::{self, Timeline};
 use crate::{Outcome, WrongUse};
 
-/// A person should see it move: about five seconds.
+/// Rate, round trip and size of the download. It takes about five seconds, so that a person sees it progress.
 const RATE_MBIT: f64 = 400.0;
 const RTT_MS: f64 = 4.0;
 const MEGABYTES: u32 = 250;
@@ -42,7 +42,7 @@ pub struct DemoOptions {
     steadfast: Option<PathBuf>,
 }
 
-/// Both.
+/// Both downloads.
 #[derive(Debug, Serialize)]
 struct Report {
     ok: bool,
@@ -51,10 +51,10 @@ struct Report {
     timeline: PathBuf,
 }
 
-/// Shows it.
+/// Runs the demo.
 ///
 /// # Errors
-/// If it could not be shown; that a download failed is no error.
+/// If the demo could not run. A download that fails is not an error.
 pub fn demo(options: &DemoOptions) -> Result<Outcome> {
     fs::create_dir_all(&options.out)
         .map_err(|error| WrongUse(format!("--out {}: {error}", options.out.display())))?;

@@ -1,6 +1,6 @@
-//! The same fault again and again in one run: a node is gone, the other goes on alone, the node comes back and becomes the
-//! wire, every connection is protected again, and the next round hits whoever is in the fault's role then. With policy `replica` the
-//! server that comes back gets the state of the other, and the clients connect anew.
+//! The same fault repeatedly in one run. In each round a node is gone, the other goes on alone, the node comes back and becomes
+//! the wire, and every connection is protected again. The next round hits the node that is then in the fault's role. With policy
+//! `replica` the returning server gets the state of the other server, and the clients connect anew.
 
 mod report;
 
@@ -28,12 +28,12 @@ use crate::judge::{self, Change, Survey};
 use crate::node::{Connection, Status, Takeover};
 use crate::teardown::Teardown;
 
-/// How long the clients are left alone before each fault: the time that the gaps of the fault and of the return are compared
-/// with.
+/// Undisturbed time of the clients before each fault. Gaps of the fault and of the return are compared with the gaps in this
+/// time.
 const QUIET: Duration = Duration::from_millis(1000);
-/// How long the survivor works alone.
+/// Time for which the survivor works alone.
 const ALONE: Duration = Duration::from_millis(250);
-/// How long the survivor has to decide every connection.
+/// Time limit for the survivor to decide every connection.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -42,20 +42,20 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct Round {
     /// The node that was hit.
     pub node: usize,
-    /// Whether it was the primary; else it was the wire.
+    /// Whether the node was the primary. If not, it was the wire.
     pub was_primary: bool,
-    /// When.
+    /// When the fault happened.
     #[serde(serialize_with = "as_nanos")]
     pub fault_at: Instant,
     /// The survivor's takeovers in this round.
     pub takeovers: Vec<Takeover>,
-    /// The survivor's connections after them.
+    /// The survivor's connections after the takeovers.
     pub taken_over: Vec<Connection>,
     /// How the node came back.
     pub integration: Integration,
 }
 
-/// What happens, as far as it has happened.
+/// A run in progress.
 struct Play<'a> {
     options: &'a Options,
     target: Target,
@@ -68,10 +68,10 @@ struct Play<'a> {
     problems: Vec<String>,
 }
 
-/// Plays `count` rounds with the chances of `seed`; `tell` hears of each act.
+/// Plays `count` rounds. `seed` decides the random choices. Calls `tell` with the name of each step.
 ///
 /// # Errors
-/// If they could not be played to their end; that connections failed is no error.
+/// If the rounds could not be played to their end. A connection that fails is not an error.
 pub fn play(
     options: &Options,
     count: u32,
@@ -96,7 +96,7 @@ pub fn play(
         problems: Vec::new(),
     };
     for number in 1..=count {
-        // What follows a round that has failed shows nothing.
+        // The rounds after a failed round would show nothing.
         if play.problems.is_empty() {
             play.round(number, tell)?;
             play.role_changes = play.stage.epoch().saturating_sub(epoch);
@@ -130,7 +130,7 @@ impl Play<'_> {
         bring_back(&mut self.stage, self.options, node)?;
         integration.wait_duplex(&self.stage, &mut self.problems)?;
         if self.options.policy == Policy::Replica {
-            // Replicas begin with their connections.
+            // A replica follows a connection only from its beginning.
             integration.wait_synced(&self.stage, &mut self.problems)?;
             self.client.order(Order::Reconnect)?;
         }
@@ -151,7 +151,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// Leaves the clients alone for a while; they must not end.
+    /// Leaves the clients undisturbed for a while. They must not end meanwhile.
     fn rest(&mut self) -> Result<()> {
         let deadline = Deadline::now() + QUIET;
         loop {
@@ -168,7 +168,8 @@ impl Play<'_> {
         }
     }
 
-    /// Waits until node `index` goes on alone; after a primary's fault with its takeovers since `fault_at`, and its connections.
+    /// Waits until node `index` goes on alone. After a primary's fault, returns its takeovers since `fault_at` and its
+    /// connections.
     fn survive(
         &mut self,
         index: usize,
@@ -222,7 +223,7 @@ impl Play<'_> {
         }
     }
 
-    /// Lets the clients end, and judges.
+    /// Lets the clients finish, and judges the captures.
     fn conclude(self, work: &Work, clock: ClockOffset, tell: &impl Fn(&str)) -> Result<Facts> {
         let Self {
             options,
@@ -281,7 +282,7 @@ impl Play<'_> {
     }
 }
 
-/// Lets the fault happen to node `index`. Returns the moment before.
+/// Injects the fault into node `index`. Returns the moment before.
 fn strike(stage: &Stage, options: &Options, index: usize) -> Result<Instant> {
     match options.fault {
         Fault::LinkDown | Fault::CutBackup => {
@@ -300,12 +301,12 @@ fn strike(stage: &Stage, options: &Options, index: usize) -> Result<Instant> {
             Ok(moment)
         }
         Fault::Handover | Fault::Drain => by_plan(stage, options.fault, index),
-        // The power: a machine that boots has no server that was stopped.
+        // A power failure. Its server is killed: a machine that boots has no stopped server.
         _ => power_off(stage, index, Returning::Killed),
     }
 }
 
-/// Brings node `index` back after the fault: it boots, or is connected again, or its agent is started again.
+/// Brings node `index` back after the fault: boots it, connects it again, or starts its agent again.
 fn bring_back(stage: &mut Stage, options: &Options, index: usize) -> Result<()> {
     match options.fault {
         Fault::CutServicePath => options.how.heal(&stage.network, index),

@@ -1,4 +1,4 @@
-//! What a round has shown.
+//! Results of the rounds.
 
 use serde::Serialize;
 
@@ -8,22 +8,22 @@ use crate::crash::durations::{Cause, Durations, Felt};
 use crate::crash::play::Facts;
 use crate::net::NODE_NAMES;
 
-/// One round. Durations in milliseconds, over all connections.
+/// Result of one round. Durations are in milliseconds, over all connections.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoundReport {
-    /// From 1.
+    /// Number of the round, from 1.
     round: usize,
     /// The node that was hit.
     node: &'static str,
-    /// What it was: `primary` or `wire`.
+    /// The node's part at the fault: `primary` or `wire`.
     was: &'static str,
-    /// Connections for which the survivor spoke from then on, as captured; of a primary's fault.
+    /// After a primary's fault: connections for which the survivor spoke from then on, as captured.
     connections_taken_over: u64,
     stall_ms: Option<Spread>,
     detection_ms: Option<Spread>,
     takeover_ms: Option<Spread>,
     restart_gap_ms: Option<Spread>,
-    /// From the first heartbeat of the node that came back to the first segment that it forwarded, as captured.
+    /// From the returning node's first heartbeat to the first segment that it forwarded, as captured.
     integration_ms: Option<f64>,
     /// From the return until every connection was protected again.
     protected_after_ms: Option<f64>,
@@ -33,7 +33,7 @@ pub struct RoundReport {
     baseline_gap_ms: Option<f64>,
 }
 
-/// What all rounds of `facts` have shown: each, and the durations of all.
+/// The results of all rounds of `facts`: a report for each, and the durations of all.
 pub fn add_to(facts: &Facts) -> (Vec<RoundReport>, Durations) {
     let mut all = Durations::default();
     // The reigns after the first one are the takeovers, in order.
@@ -62,7 +62,7 @@ pub fn add_to(facts: &Facts) -> (Vec<RoundReport>, Durations) {
 }
 
 impl RoundReport {
-    /// A round in which nothing changed hands shows nothing.
+    /// The problem of a round in which no connection was taken over, and which therefore shows nothing.
     pub fn problem(&self) -> Option<String> {
         (self.was == "primary" && self.connections_taken_over == 0).then(|| {
             format!(
@@ -72,7 +72,7 @@ impl RoundReport {
         })
     }
 
-    /// One line for a person.
+    /// One line of text for a person.
     pub fn line(&self) -> String {
         let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
         format!(
@@ -91,7 +91,7 @@ impl RoundReport {
 }
 
 fn durations(facts: &Facts, index: usize, round: &Round) -> Durations {
-    // Each round has told the clients of three times.
+    // For each round, the clients have measured three times.
     let [fault, before, back] = [0, 1, 2].map(|told| 3 * index + told);
     let felt = Felt {
         client: &facts.client,

@@ -1,4 +1,4 @@
-//! One fault with one way to decide who may speak.
+//! One fault, played with one arbiter.
 
 use std::time::Duration;
 
@@ -20,33 +20,33 @@ use crate::net::NODE_NAMES;
 use crate::node::Assume;
 use crate::teardown::Teardown;
 
-/// How long the clients are at work before the fault, and after it.
+/// Time for which the clients are at work before the fault, and after it.
 const BEFORE: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_millis(2000);
-/// A connection that hangs for so long does not come back.
+/// Time limit for a connection. A connection that hangs for this long does not recover.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What is shown of a daemon that is not there.
+/// State shown for a daemon that does not answer.
 const DOES_NOT_ANSWER: &str = "does not answer";
 
-/// What was found.
+/// Result of one cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     pub assume: Assume,
     pub fault: SplitFault,
-    /// Whether what must hold held.
+    /// Whether all requirements held.
     pub ok: bool,
-    /// For how long both nodes spoke.
+    /// Time in which both nodes spoke.
     pub two_speakers_ms: f64,
     /// The longest time in which no node spoke, from the fault on.
     pub silence_ms: f64,
-    /// Longest such time that the configuration allows. Nothing if both nodes can serve the clients.
+    /// Longest silence that the configuration allows. `None` if both nodes can serve the clients.
     silence_max_ms: Option<f64>,
     /// The fence commands that were started.
     fenced: Vec<Fenced>,
-    /// Who spoke when, since the fault.
+    /// The times in which each node spoke, since the fault.
     pub speeches: Vec<Speaker>,
-    /// When it ended, since it began.
+    /// Duration of the fault.
     pub healed_ms: f64,
     connections: usize,
     survived: usize,
@@ -56,9 +56,9 @@ pub struct Cell {
     /// Connections that ended early, or hung.
     other: usize,
     stall_ms: Option<Spread>,
-    /// What each node's daemon said in the end.
+    /// Last state that each node's daemon reported.
     states: [String; 2],
-    /// Why a client that came afterwards was not served, if it was not.
+    /// Why a new client was not served afterwards, if it was not.
     newcomer: Option<String>,
     /// What the captures cannot prove.
     unproven: Vec<String>,
@@ -81,10 +81,10 @@ pub struct Speaker {
     pub until_ms: f64,
 }
 
-/// Plays `fault` with what `options` assume.
+/// Plays `fault` with the arbiter of `options`.
 ///
 /// # Errors
-/// If it could not be played to its end.
+/// If the cell could not be played to its end.
 pub fn play(options: &Options, fault: SplitFault, seed: u64, run: &str) -> Result<Cell> {
     let teardown = Teardown::start()?;
     let cell = play_with(options, fault, seed, run, &teardown);
@@ -160,12 +160,12 @@ impl Cell {
         format!("{}/{}", name(&self.assume), name(&self.fault))
     }
 
-    /// How many connections survived.
+    /// Number of connections that survived, as text.
     pub fn outcome(&self) -> String {
         format!("{} of {}", self.survived, self.connections)
     }
 
-    /// One line for a person.
+    /// One line of text for a person.
     pub fn line(&self) -> String {
         let newcomer = self.newcomer.as_ref();
         let newcomer = newcomer.map_or_else(String::new, |problem| format!("; {problem}"));
@@ -238,7 +238,7 @@ fn speeches(survey: &Survey, fault_ns: u64) -> Vec<Speaker> {
         .collect()
 }
 
-/// The longest time between two words, from the fault on.
+/// The longest time between two segments of the service, from the fault on.
 fn silence_ms(passages: &[Passage], fault_ns: u64) -> f64 {
     let pairs = passages.windows(2).filter(|pair| pair[1].from_ns > fault_ns);
     let gaps = pairs.map(|pair| since_ms(pair[1].from_ns, pair[0].until_ns));

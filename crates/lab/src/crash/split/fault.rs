@@ -1,4 +1,4 @@
-//! What separates the nodes, or lets one of them sleep, for a while.
+//! Faults that separate the nodes, or stop one of them, for a while.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::net::switch::{self, Lost, ROUTER};
 use crate::node::HEARTBEAT_PORT;
 use crate::process;
 
-/// How long a link that flaps is cut, and whole again, and how often.
+/// Flapping of a link: time for which it is cut and then whole again, and number of cuts.
 const FLAP: Duration = Duration::from_millis(150);
 const FLAPS: u32 = 7;
 
@@ -48,12 +48,12 @@ pub enum SplitFault {
     WireAgentPaused,
 }
 
-/// The nodes' ports at the switch.
+/// Ports of node a and node b at the switch.
 const A: &str = NODE_NAMES[0];
 const B: &str = NODE_NAMES[1];
 
 impl SplitFault {
-    /// Lets it happen, and ends it after `hold`.
+    /// Injects the fault, and ends it after `hold`.
     ///
     /// # Errors
     /// If something cannot be cut or stopped.
@@ -77,7 +77,7 @@ impl SplitFault {
         signal(&sleepers, Signal::SIGCONT)
     }
 
-    /// The processes that it stops, if it stops any.
+    /// The processes that the fault stops, if it stops any.
     fn sleepers(self, stage: &Stage) -> Result<Option<Vec<Pid>>> {
         let all = |index: usize| -> Result<_> {
             let mut pids = process::inside(&[stage.network.nodes[index].inode()])?;
@@ -101,7 +101,7 @@ impl SplitFault {
         }
     }
 
-    /// What the switch loses.
+    /// The frames that the switch drops.
     fn lost(self) -> Vec<Lost> {
         let both = |one, other| [Lost::between(one, other), Lost::between(other, one)];
         match self {
@@ -117,8 +117,8 @@ impl SplitFault {
         }
     }
 
-    /// The node that alone can serve the clients while the fault lasts, if one can: the other one is not reached, or its processes are
-    /// stopped. The survivor must go on, and must never be fenced.
+    /// The only node that can serve the clients while the fault lasts: clients do not reach the other node, or its processes are
+    /// stopped. `None` if both can. The survivor must go on, and must never be fenced.
     pub fn survivor(self) -> Option<usize> {
         match self {
             Self::PrimaryIsolated | Self::PrimaryPaused => Some(1),
@@ -134,12 +134,12 @@ impl SplitFault {
     }
 
     /// Whether a living node is silent to a peer that clients reach, with `links` between them. Fail-stop assumes that this does not happen.
-    /// A node that clients do not reach takes nobody for dead.
+    /// A node that clients do not reach declares no peer dead.
     pub fn breaks_fail_stop(self, links: u8) -> bool {
         !self.nodes_hear_each_other(links) && !matches!(self, Self::PrimaryIsolated | Self::WireIsolated)
     }
 
-    /// Whether the agents hear each other while the fault lasts, over one of their `links`. Then nobody needs a fence.
+    /// Whether the agents hear each other over one of their `links` while the fault lasts. Then neither node needs a fence.
     pub fn nodes_hear_each_other(self, links: u8) -> bool {
         match self {
             Self::CutToClients => true,
@@ -172,7 +172,7 @@ fn heal(stage: &Stage) -> Result<()> {
 fn signal(pids: &[Pid], signal: Signal) -> Result<()> {
     for &pid in pids {
         match kill(pid, signal) {
-            // One that has been fenced meanwhile does not go on.
+            // A process on a node that was fenced meanwhile no longer exists.
             Ok(()) | Err(nix::Error::ESRCH) => {}
             Err(errno) => return Err(errno).with_context(|| format!("send {signal} to {pid}")),
         }

@@ -1,4 +1,4 @@
-//! `steadfast-lab split`: the nodes do not hear each other, or one of them sleeps, and both are alive: who speaks?
+//! `steadfast-lab split`: finds which node speaks when both are alive, but do not hear each other or one of them is stopped.
 
 mod cell;
 mod fault;
@@ -20,7 +20,7 @@ use super::{Options, Workload, preflight};
 use crate::Outcome;
 use crate::node::Assume;
 
-/// Connections of each cell.
+/// Number of connections in each cell.
 const CONNECTIONS: u32 = 20;
 
 /// Separate two living nodes, or let one of them sleep, and say who spoke for the service when.
@@ -72,7 +72,7 @@ struct Report {
     ok: bool,
     links: u8,
     ipv6: bool,
-    /// For how long both nodes spoke, by `ASSUME/FAULT`.
+    /// Time in which both nodes spoke, by `ASSUME/FAULT`.
     two_speakers_ms: BTreeMap<String, f64>,
     cells: Vec<Cell>,
 }
@@ -97,7 +97,7 @@ impl SplitOptions {
         assumes.iter().flat_map(with).collect()
     }
 
-    /// The same as for `steadfast-lab crash`.
+    /// The same options for `steadfast-lab crash`, with the arbiter `assume`.
     fn of_crash(&self, assume: Assume) -> Options {
         Options {
             assume,
@@ -110,7 +110,7 @@ impl SplitOptions {
     }
 }
 
-/// Plays all cells and prints what they showed.
+/// Plays all cells and prints their results.
 ///
 /// # Errors
 /// If a cell could not be played.

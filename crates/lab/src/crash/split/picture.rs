@@ -1,17 +1,18 @@
-//! Who spoke when, as one page: a row for each cell, a lane for each node, and the time of the fault. It loads nothing.
+//! A page that shows which node spoke when: a row for each cell, a lane for each node, and the time of the fault. The page loads
+//! nothing.
 
 use std::fmt::Write as _;
 
 use super::cell::Cell;
 use crate::net::NODE_NAMES;
 
-/// Pixels.
+/// Sizes in pixels.
 const LABEL: f64 = 270.0;
 const WIDTH: f64 = 900.0;
 const LANE: f64 = 12.0;
 const ROW: f64 = 40.0;
 const TOP: f64 = 40.0;
-/// What is shown before the fault, in milliseconds.
+/// Time shown before the fault, in milliseconds.
 const BEFORE_MS: f64 = 500.0;
 const COLOURS: [&str; 2] = ["#1f77b4", "#e07b00"];
 

@@ -1,4 +1,5 @@
-//! How long a node that alone serves the clients may be silent, and how long each fault lasts so that this can be seen.
+//! The longest silence that is allowed to a node that alone serves the clients, and the duration of each fault, which must show
+//! it.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use super::fault::SplitFault;
 use crate::crash::Options;
 use crate::node::{Assume, Pair};
 
-/// How long a fault lasts at least: more than a death takes to be declared, with a lease and an agent's timeout besides.
+/// Minimum duration of a fault. Longer than detection, a lease and an agent's timeout together.
 const HOLD: Duration = Duration::from_millis(2000);
 /// Longest time until a node that hears its peer finds out that one of them has lost the router (docs/paths.md): an answer is missing after
 /// 250 ms, and a doubt lasts for 250 ms.
@@ -17,10 +18,11 @@ const AGENT_TIMEOUT: Duration = Duration::from_millis(1000);
 const CLAIM: Duration = Duration::from_millis(20);
 /// First retransmission timeout of Linux.
 const RTO: Duration = Duration::from_millis(200);
-/// What a busy machine may add.
+/// Delay that a busy machine may add.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// Longest time from the fault until its survivor may speak without end, as configured. Nothing if the fault has no survivor.
+/// Longest time from the fault until its survivor may speak without a time limit, as configured. `None` if the fault has no
+/// survivor.
 fn right_after(fault: SplitFault, options: &Options, detection: Duration) -> Option<Duration> {
     let survivor = fault.survivor()?;
     if fault.nodes_hear_each_other(options.links) {
@@ -39,7 +41,7 @@ fn right_after(fault: SplitFault, options: &Options, detection: Duration) -> Opt
         // The primary asks the arbiter when the lease of the backup has ended.
         _ => {
             let listens = match assume {
-                // Without an arbiter outside hosts must have been heard for as long as a death takes to be declared.
+                // Without an arbiter, outside hosts must have been heard for the time of a detection.
                 Assume::FailStop => detection,
                 Assume::Fence | Assume::SlowFence | Assume::Etcd => Duration::ZERO,
             };
@@ -48,16 +50,16 @@ fn right_after(fault: SplitFault, options: &Options, detection: Duration) -> Opt
     })
 }
 
-/// Longest time for which nobody may speak in `fault`. Nothing if the fault has no survivor.
+/// Longest time for which neither node may speak in `fault`. `None` if the fault has no survivor.
 ///
-/// Connections that wait go on at their next retransmission. Its timer has doubled each time, so it takes at most as long as the
-/// connection has waited, and one first timeout.
+/// A waiting connection goes on at its next retransmission. The retransmission timer doubles each time, so the next one comes at
+/// most after the time that the connection has waited, plus one first timeout.
 pub fn silence_max(fault: SplitFault, options: &Options, detection: Duration) -> Option<Duration> {
     let right = right_after(fault, options, detection)?;
     Some(2 * right + RTO + MARGIN)
 }
 
-/// How long `fault` lasts. A survivor goes on while the fault lasts, not because it has ended.
+/// Duration of `fault`. Long enough that the survivor must go on before the fault ends.
 pub fn hold(fault: SplitFault, options: &Options, detection: Duration) -> Duration {
     let least = HOLD + options.assume.takes();
     silence_max(fault, options, detection).map_or(least, |silence| least.max(silence + MARGIN))

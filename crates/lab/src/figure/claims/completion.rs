@@ -14,7 +14,7 @@ const THREE: &str = "halr-completion-failover-3s";
 const FIVE: &str = "halr-completion-failover-5s";
 const SHORT: &str = "halr-completion-short-flows";
 const LONG: &str = "halr-completion-long-flows";
-/// The failover's beginning, in seconds.
+/// Time of the failover's beginning, in seconds.
 const FAILOVER_AT_S: f64 = 2.0;
 
 pub const CLAIMS: &[Claim] = &[
@@ -225,7 +225,7 @@ pub const MODEL_CLAIMS: &[Claim] = &[
             let mut longest = longest(results, SHORT, Recovery::None)?.into_iter();
             let Longest { first_s, all_s, .. } = longest.find(|longest| longest.failover_s == 5.0)?;
             let theirs = oracle::disturbed().into_iter().find(|row| row[0] == 5.0)?[2];
-            // The thesis has one decimal.
+            // The thesis gives one decimal place.
             let is = |time_s: f64| (time_s - 11.2).abs() < 0.1;
             let found = Found::new(beside(first_s, all_s), is(all_s)).first(is(first_s));
             Some(found.beside(seconds(theirs)))
@@ -351,15 +351,15 @@ pub const MODEL_CLAIMS: &[Claim] = &[
     },
 ];
 
-/// Why a flow that arrives between the thesis' arrivals can take two rounds more.
+/// Why a flow that arrives between the thesis' arrival times can take two more round trips.
 const SEVERAL_LOST: &str = "what a failover takes of a window is what crosses the cluster's 3 ms as it begins: at the thesis' arrivals a segment \
     at most, between them two or three, which Reno repairs one after the other";
 
-/// The longest completions of a failover's flows, in seconds.
+/// The longest completion times of the flows with one failover duration, in seconds.
 #[derive(Clone, Copy)]
 struct Longest {
     failover_s: f64,
-    /// Of the first seed's, which arrive as the thesis' do.
+    /// Longest of the first seed's flows, which arrive at the thesis' times.
     first_s: f64,
     all_s: f64,
 }
@@ -373,12 +373,12 @@ fn beside(first_s: f64, all_s: f64) -> String {
     }
 }
 
-/// Least and greatest.
+/// Least and greatest value.
 fn spread(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
     Some((least(values.clone())?, greatest(values)?))
 }
 
-/// Arrival and completion of a scenario's flows.
+/// Arrival and completion times of a scenario's completed flows, in seconds.
 fn points(results: &Results, scenario: &str, recovery: Recovery) -> Option<Vec<(f64, f64)>> {
     let flows = results.flows(scenario, recovery)?;
     Some(
@@ -389,7 +389,7 @@ fn points(results: &Results, scenario: &str, recovery: Recovery) -> Option<Vec<(
     )
 }
 
-/// Those whose SYN the failover takes.
+/// Arrival and completion times of the flows whose SYN is lost in the failover.
 fn syn_lost(
     results: &Results,
     scenario: &str,
@@ -401,7 +401,7 @@ fn syn_lost(
     Some(points(results, scenario, recovery)?.into_iter().filter(arrives))
 }
 
-/// Completion times of the flows of Cases 2 and 3.
+/// Completion times of the disturbed flows (the thesis' Cases 2 and 3).
 fn disturbed(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<Vec<f64>> {
     let normal = normal(results, scenario)?;
     let from = FAILOVER_AT_S - ShortFlow::new(Parameters::SHORT).normal_s() + 0.05;
@@ -422,7 +422,7 @@ fn normal(results: &Results, scenario: &str) -> Option<f64> {
     )
 }
 
-/// For each failover.
+/// The longest completion times for each failover duration.
 fn longest(results: &Results, scenario: &str, recovery: Recovery) -> Option<Vec<Longest>> {
     let mut longest: Vec<Longest> = Vec::new();
     for row in results.flows(scenario, recovery)? {

@@ -1,5 +1,4 @@
-//! The thesis' sentences that can be checked, one row each, and what is found here; and ours, where the thesis' figures are drawn again
-//! for today's hosts.
+//! The thesis' checkable claims, one row each, and our results for them. Also our own claims about the figures for today's hosts.
 
 mod completion;
 mod rate;
@@ -11,45 +10,45 @@ use std::fmt;
 
 use super::results::Results;
 
-/// A sentence of the thesis.
+/// A claim of the thesis, or of ours.
 pub struct Claim {
-    /// Its name in the table: figure, dot, letter.
+    /// The claim's name in the table: figure and letter.
     pub id: &'static str,
-    /// Its section.
+    /// The section of the thesis.
     pub section: &'static str,
-    /// What it says, in our words.
+    /// The claim in our words.
     pub statement: &'static str,
-    /// The number it states, if it states one.
+    /// The number in the thesis, if there is one.
     pub paper: &'static str,
     /// The figure that shows it.
     pub figure: &'static str,
-    /// What we know of it.
+    /// The expected verdict.
     pub expected: Expected,
-    /// Computes it from the runs; nothing if they are not there.
+    /// Computes the result from the runs. `None` if they are missing.
     pub find: fn(&Results) -> Option<Found>,
 }
 
 /// Whether a claim is known to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// It does.
+    /// It holds.
     Holds,
-    /// It does not, and why.
+    /// It does not hold, for this reason.
     Differs(&'static str),
-    /// It does for the thesis' arrivals; flows that arrive between them find otherwise, and why.
+    /// It holds for the thesis' arrival times, but not for flows that arrive between them, for this reason.
     DiffersBetween(&'static str),
 }
 
-/// What the runs say about a claim.
+/// The runs' result for a claim.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Our number.
+    /// Our result.
     pub here: String,
-    /// ns-2's, if it has one.
+    /// ns-2's result, if there is one.
     pub ns2: Option<String>,
-    /// By the claim's rule.
+    /// Whether the claim's rule holds for all flows.
     pub holds: bool,
-    /// The same, of the first seed's flows alone, which arrive as the thesis' do.
+    /// Whether the rule holds for the first seed's flows, which arrive at the thesis' times.
     pub holds_first: bool,
 }
 
@@ -75,16 +74,16 @@ impl Found {
     }
 }
 
-/// How a claim came out.
+/// The verdict about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As the thesis says.
+    /// Our result confirms the claim.
     Holds,
-    /// Not as the thesis says, for this reason.
+    /// Our result differs from the claim, for this known reason.
     Differs(&'static str),
-    /// Other than what is known of it.
+    /// Our result is not the expected one.
     Surprising,
-    /// It needs runs that were not made.
+    /// The claim needs runs that were not made.
     NotRun,
 }
 
@@ -100,23 +99,23 @@ impl fmt::Display for Verdict {
 }
 
 impl Claim {
-    /// Whether the thesis says so, not we.
+    /// Whether this is a claim of the thesis, not one of ours.
     pub fn is_of_thesis(&self) -> bool {
         self.paper != today::OURS
     }
 }
 
-/// A claim, what was found, and how it came out.
+/// A claim with its result and verdict.
 pub struct Judged {
     /// The claim.
     pub claim: &'static Claim,
-    /// What the runs say.
+    /// The result of the runs.
     pub found: Option<Found>,
-    /// How it came out.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// All claims in the order of the thesis, and ours about today's hosts.
+/// All claims in the order of the thesis, then ours about today's hosts.
 pub fn all() -> impl Iterator<Item = &'static Claim> {
     [
         unit::CLAIMS,
@@ -139,7 +138,7 @@ pub fn judge(results: &Results, figures: &[&str]) -> Vec<Judged> {
             (None, _) => Verdict::NotRun,
             (Some(found), Expected::Holds) if found.holds => Verdict::Holds,
             (Some(found), Expected::Differs(why)) if !found.holds => Verdict::Differs(why),
-            // Few seeds may have no such flow.
+            // With few seeds there may be no flow that differs.
             (Some(found), Expected::DiffersBetween(_)) if found.holds && found.holds_first => Verdict::Holds,
             (Some(found), Expected::DiffersBetween(why)) if found.holds_first => Verdict::Differs(why),
             (Some(_), _) => Verdict::Surprising,

@@ -1,4 +1,4 @@
-//! §7.4: two strings, of which one fails. Numbers are means over the seeds, from 8 to 28 s.
+//! §7.4: two strings, one of which fails. Numbers are means over the seeds, measured from 8 to 28 s.
 
 use super::{Claim, Expected, Found};
 use crate::figure::oracle;

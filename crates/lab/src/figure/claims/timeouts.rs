@@ -15,7 +15,7 @@ const VARIANTS: [(&str, &str); 3] = [
 const FAILOVERS: [f64; 14] = [
     0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0,
 ];
-/// Later SYNs reach the cluster, 46 ms away, when it has failed.
+/// Latest arrival of a flow whose SYN passes the cluster, in seconds: the SYN reaches it 46 ms later, before the failure at 2 s.
 const SYN_PASSES_BEFORE_S: f64 = 1.95;
 
 pub const CLAIMS: &[Claim] = &[
@@ -158,7 +158,7 @@ pub const CLAIMS: &[Claim] = &[
     },
 ];
 
-/// Fractions by the number of timeouts.
+/// Fractions of the flows by their number of timeouts.
 fn stack(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<[f64; 5]> {
     let flows = results.flows(scenario, recovery)?;
     Some(fractions(
@@ -172,7 +172,7 @@ fn mean_timeouts(results: &Results, scenario: &str, failover_s: f64, recovery: R
     mean(of.map(|row| f64::from(row.timeouts)))
 }
 
-/// Timeouts per flow with and without HALR, mean over the failovers below 1 s.
+/// Timeouts per flow with HALR and without, means over the failovers below 1 s.
 fn avoided(results: &Results, scenario: &str) -> Option<(f64, f64)> {
     let per_flow = |recovery| {
         let short = FAILOVERS.into_iter().filter(|failover_s| *failover_s < 1.0);

@@ -1,5 +1,5 @@
-//! Ours, not the thesis': its figures drawn again with today's hosts (CUBIC, RACK, TLP, Linux's constants), and with unequal
-//! strings. What is expected comes from these runs; the section is the one whose network is used.
+//! Our own claims about the thesis' figures with today's hosts (CUBIC, RACK, TLP, Linux's constants) and with unequal strings.
+//! The expectations come from these runs. A claim's section is the section whose network is used.
 
 use super::{Claim, Expected, Found, percent, seconds};
 use crate::figure::results::{Results, StringsSummary, greatest, least, mean};
@@ -16,7 +16,7 @@ const EQUAL: &str = "today-strings-buffer-750";
 const HALF: &str = "unequal-strings-2-to-1";
 const QUARTER: &str = "unequal-strings-4-to-1";
 const FAILOVER_AT_S: f64 = 2.0;
-/// What stands where the thesis has a number.
+/// Value of [`Claim::paper`] for our own claims.
 pub const OURS: &str = "ours";
 
 pub const CLAIMS: &[Claim] = &[
@@ -240,7 +240,7 @@ fn normal(rows: &[&FlowRow]) -> Option<f64> {
     least(rows.iter().map(|row| time(row)))
 }
 
-/// A number of the disturbed flows of each of the three failovers, with HALR and without.
+/// Compares `number` of the disturbed flows' completion times with HALR and without, for each of the three failovers.
 fn shorter(results: &Results, number: fn(Vec<f64>) -> Option<f64>) -> Option<Found> {
     let mut holds = true;
     let mut here = Vec::new();
@@ -258,7 +258,7 @@ fn shorter(results: &Results, number: fn(Vec<f64>) -> Option<f64>) -> Option<Fou
     Some(Found::new(here.join(", "), holds))
 }
 
-/// How long after the failover and its own time the last of its flows is over.
+/// Lateness of the last flow, in seconds: its completion minus the failover's end and the undisturbed completion time.
 fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<f64> {
     let rows = results.flows(scenario, recovery)?;
     let over_s = FAILOVER_AT_S + failover_s;
@@ -267,7 +267,7 @@ fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: Recove
     greatest(hit.map(|row| row.arrival_s + time(row) - due_s))
 }
 
-/// Each failover, and the mean of a flow's number with HALR and without.
+/// For each failover: its duration, and the mean of `number` over its flows with HALR and without.
 fn per_failover(results: &Results, number: fn(&FlowRow) -> f64) -> Option<Vec<(f64, f64, f64)>> {
     let (with, without) = (
         results.flows(TIMEOUTS, Recovery::Lowest)?,
@@ -287,7 +287,7 @@ fn per_failover(results: &Results, number: fn(&FlowRow) -> f64) -> Option<Vec<(f
     failovers.into_iter().map(both).collect()
 }
 
-/// With rate control and without: the mean over the seeds.
+/// Means over the seeds, with rate control and without.
 fn both(results: &Results, scenario: &str, value: fn(&StringsSummary) -> f64) -> Option<(f64, f64)> {
     let of = |rate_control| mean(results.strings_of(scenario, rate_control)?.iter().map(value));
     Some((of(true)?, of(false)?))
@@ -314,7 +314,7 @@ fn queue(results: &Results, scenario: &str) -> Option<Found> {
     ))
 }
 
-/// Drops from 10 s after the failover on; means over the seeds.
+/// Compares the drops from 10 s after the failover on, means over the seeds.
 fn settled(results: &Results, scenario: &str) -> Option<Found> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let seeds = results.strings_of(scenario, true)?.len() as f64;

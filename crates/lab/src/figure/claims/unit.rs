@@ -75,7 +75,7 @@ pub const CLAIMS: &[Claim] = &[
             let flows = results.flows("halr-window-syn-loss", Recovery::None)?;
             let restart = restart(results, "halr-window-syn-loss", Recovery::None)?;
             let waited = restart - flows.first()?.arrival_s;
-            // The handshake, the first segment, and its delayed acknowledgement.
+            // The timeout of 3 s, then the handshake, the first segment, and its delayed acknowledgement.
             let here = format!("first data acknowledged after {}", seconds(waited));
             Some(Found::new(here, (3.2..3.4).contains(&waited)))
         },
@@ -141,7 +141,7 @@ pub const CLAIMS: &[Claim] = &[
     },
 ];
 
-/// The first seed's windows.
+/// The congestion windows of the first seed's run.
 fn windows<'a>(results: &'a Results, scenario: &str, recovery: Recovery) -> Option<Vec<&'a WindowRow>> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let of = rows
@@ -165,7 +165,7 @@ fn restart(results: &Results, scenario: &str, recovery: Recovery) -> Option<f64>
         .map(|pair| pair[1].time_s)
 }
 
-/// The window so long after the restart, in segments.
+/// The window `after_s` seconds after the restart, in segments.
 fn grown(results: &Results, scenario: &str, recovery: Recovery, after_s: f64) -> Option<f64> {
     let at_s = restart(results, scenario, recovery)? + after_s;
     let windows = windows(results, scenario, recovery)?;
@@ -175,7 +175,7 @@ fn grown(results: &Results, scenario: &str, recovery: Recovery, after_s: f64) ->
         .map(|row| row.window_segments)
 }
 
-/// Whether the flow goes on within two round trips of the failover's end with HALR, and later without.
+/// Whether the flow continues within 0.3 s after the failover's end with HALR, and later without HALR.
 fn woken(results: &Results, scenario: &str, end_s: f64) -> Option<Found> {
     let with = restart(results, scenario, Recovery::Lowest)? - end_s;
     let without = restart(results, scenario, Recovery::None)? - end_s;

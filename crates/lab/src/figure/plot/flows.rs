@@ -14,7 +14,7 @@ use crate::figure::palette::Colour;
 use crate::figure::rows::{FlowRow, Rows};
 use crate::figure::scenario::{FlowSweep, Recovery, Scenario, Seconds};
 
-/// Numbers of the thesis in a figure.
+/// Numbers of the thesis that a figure shows: label and place.
 pub type Marks = &'static [(&'static str, Place)];
 
 const TIMEOUT_NAMES: [&str; 5] = ["0", "1", "2", "3", "4 or more"];
@@ -33,12 +33,12 @@ fn sweep(scenario: &Scenario) -> Option<&FlowSweep> {
     }
 }
 
-/// Whether ns-2's results and the models, which have the thesis' TCP, can stand beside the sweep's.
+/// Whether the sweep's TCP is the thesis', so that ns-2's results and the models are comparable.
 fn is_of_the_thesis(sweep: &FlowSweep) -> bool {
     !sweep.variants.contains(&Variant::Rack)
 }
 
-/// What the model calls a recovery.
+/// The model's counterpart of a recovery.
 pub fn modelled(recovery: Recovery) -> Modelled {
     match recovery {
         Recovery::None => Modelled::Timeout,
@@ -177,7 +177,7 @@ pub fn fractions<'a>(rows: impl Iterator<Item = &'a FlowRow>) -> [f64; 5] {
     counts.map(|count| if all == 0.0 { 0.0 } else { count / all })
 }
 
-/// How many timeouts the flows had, stacked, with HALR left of without (Figures 15 to 17).
+/// Fractions of flows by number of timeouts, as stacked bars: with HALR on the left, without on the right (Figures 15 to 17).
 pub fn timeouts(scenario: &Scenario, rows: &Rows, _: Marks) -> Vec<Panel> {
     const BAR: f64 = 0.36;
     let Some(sweep) = sweep(scenario) else {

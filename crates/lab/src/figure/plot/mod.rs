@@ -1,4 +1,4 @@
-//! From rows to panels, one file per kind of scenario.
+//! Turns rows into panels, one file per kind of scenario.
 
 pub mod flows;
 pub mod models;
@@ -7,14 +7,14 @@ pub mod strings;
 use super::palette::Colour;
 use super::scenario::Recovery;
 
-/// What is ours with HALR, without it, and what is not ours.
+/// Colours of our results with HALR ([`WITH`]) and without ([`WITHOUT`]), and of ns-2's results ([`NS2`]).
 pub const WITH: Colour = Colour::Blue;
 /// See [`WITH`].
 pub const WITHOUT: Colour = Colour::Red;
 /// See [`WITH`].
 pub const NS2: Colour = Colour::Ink;
 
-/// How the legend calls a recovery, and its colour.
+/// A recovery's name in the legend, and its colour.
 pub const fn recovery(recovery: Recovery) -> (&'static str, Colour) {
     match recovery {
         Recovery::None => ("without HALR", WITHOUT),

@@ -1,4 +1,4 @@
-//! Figures 9, 18 and 19: the closed forms, alone and against the simulation.
+//! Figures 9, 18 and 19: the closed forms, alone and beside the simulation.
 
 use std::collections::BTreeSet;
 
@@ -54,17 +54,17 @@ pub fn sawtooth(scenario: &Scenario, _: &Rows, marks: Marks) -> Vec<Panel> {
     vec![panel(x, "unused flow time (s)", series, marks)]
 }
 
-/// The lines of Figure 18.
+/// Shortest and longest completion of disturbed short flows in the model: the lines of Figure 18.
 pub fn short_range(failover_s: f64, recovery: Recovery) -> Range {
     ShortFlow::new(Parameters::SHORT).disturbed_range(failover_s, modelled(recovery))
 }
 
-/// The lines of Figure 19.
+/// Shortest and longest completion of disturbed long flows in the model: the lines of Figure 19.
 pub fn long_range(failover_s: f64, recovery: Recovery) -> Range {
     LongFlow::new(Parameters::LONG).disturbed_range(failover_s, modelled(recovery))
 }
 
-/// Completion over the failover's length, short flows (Figure 18).
+/// Completion of short flows over the failover's length (Figure 18).
 pub fn short_flows(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let lines = |recovery| {
         let flow = ShortFlow::new(Parameters::SHORT);
@@ -84,7 +84,7 @@ pub fn short_flows(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel>
     panels
 }
 
-/// The same for long flows (Figure 19).
+/// Completion of long flows over the failover's length (Figure 19).
 pub fn long_flows(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     over_failover(scenario, rows, marks, |recovery| {
         move |failover_s| long_range(failover_s, recovery)
@@ -143,7 +143,7 @@ fn over_failover<F: Fn(f64) -> Range>(
     vec![panel(x, "completion time (s)", series, marks)]
 }
 
-/// From 0 to a little above the highest point.
+/// A panel whose vertical axis goes from 0 to a little above the highest point.
 fn panel(x: Axis, y: &'static str, series: Vec<Series>, marks: Marks) -> Panel {
     let highest = series.iter().flat_map(|series| &series.points).map(|(_, y)| *y);
     let highest = highest.fold(1.0, f64::max);
@@ -159,7 +159,7 @@ fn panel(x: Axis, y: &'static str, series: Vec<Series>, marks: Marks) -> Panel {
     }
 }
 
-/// Whole microseconds, so that equal points are one.
+/// Rounds to whole microseconds, so that equal points can be recognised.
 fn micros(seconds: f64) -> u64 {
     (seconds * 1e6).round() as u64
 }

@@ -1,4 +1,4 @@
-//! Figures 20 to 26: two strings, of which one fails.
+//! Figures 20 to 26: two strings, one of which fails.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::figure::palette::{Colour, SERIES};
 use crate::figure::rows::{BinRow, Rows};
 use crate::figure::scenario::{Scenario, StringSweep};
 
-/// The time axis ends here: all flows are over, but for stragglers.
+/// End of the time axis, in seconds. All flows except stragglers are complete by then.
 const END_S: f64 = 40.0;
 
 fn sweep(scenario: &Scenario) -> Option<&StringSweep> {
@@ -22,12 +22,12 @@ fn sweep(scenario: &Scenario) -> Option<&StringSweep> {
     }
 }
 
-/// Whether ns-2's results, which have the thesis' TCP, can stand beside the sweep's.
+/// Whether the sweep's TCP is the thesis', so that ns-2's results are comparable.
 fn is_of_the_thesis(sweep: &StringSweep) -> bool {
     sweep.rate.tcp.variant != Variant::Rack
 }
 
-/// The failover, and the thesis' numbers.
+/// Marks for the failover and for the thesis' numbers.
 fn marks(sweep: &StringSweep, marks: Marks) -> Vec<Mark> {
     let rate = &sweep.rate;
     let start_s = rate.failure_at.as_secs_f64();
@@ -90,7 +90,7 @@ pub fn throughput_with(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<P
     throughput(scenario, rows, theirs, true)
 }
 
-/// Both in one, and the same enlarged (Figure 22).
+/// Throughput with and without rate control in one panel, and the same enlarged (Figure 22).
 pub fn throughput_compared(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
@@ -157,7 +157,7 @@ fn shares(scenario: &Scenario, rows: &Rows, theirs: Marks, rate_control: bool) -
     ]
 }
 
-/// Jain's index of the first seed's flows.
+/// Jain's index over time, of the first seed's flows.
 fn fairness(sweep: &StringSweep, rows: &Rows, rate_controls: &[bool]) -> Panel {
     let of = |rate_control: bool| {
         let of = rows.fairness.iter().filter(move |row| {
@@ -189,7 +189,7 @@ pub fn shares_with(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel
     shares(scenario, rows, theirs, true)
 }
 
-/// The queue before the string that is left (Figures 25 and 26).
+/// The queue before the surviving string (Figures 25 and 26).
 pub fn queue(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
@@ -236,7 +236,7 @@ pub fn overview(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
         return Vec::new();
     };
     let mut panels = throughput_compared(scenario, rows, theirs);
-    panels.truncate(1); // the whole run
+    panels.truncate(1); // keep the panel of the whole run
     panels.push(fairness(sweep, rows, &sweep.rate_control));
     panels.extend(queue(scenario, rows, theirs));
     panels

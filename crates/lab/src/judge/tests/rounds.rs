@@ -20,12 +20,12 @@ const FROM_B_BY_A: Way = &[
 const FROM_A: Way = PAST_THE_WIRE;
 const FROM_B: Way = FROM_SURVIVOR;
 
-/// What happens between `won` and the end, by whom.
+/// A run between `won` and the end, with changing nodes.
 struct Rounds {
     run: Run,
     first_fault: u64,
     returned: u64,
-    /// Where in `run` the service is.
+    /// The service's current offset in `run`.
     said: u64,
 }
 
@@ -55,13 +55,13 @@ impl Rounds {
         }
     }
 
-    /// The next three bytes go `way`.
+    /// Sends the next bytes on their `way`.
     fn service(&mut self, way: Way, data: &'static [u8]) {
         self.run.say(true, way, says(self.said, data));
         self.said += data.len() as u64;
     }
 
-    /// Node a forwards both ways for the first time, and so long that all of it must be in order.
+    /// Lets node a forward both ways for the first time, and for so long that everything must go through it afterwards.
     fn becomes_wire(&mut self) {
         self.service(FROM_B_BY_A, b"ful");
         let ack = self.said;
@@ -110,7 +110,8 @@ fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
     assert_eq!(verdict.connections_taken_over, 1);
 }
 
-/// The announcement may come late; what is said goes through it from the first word on, and what it hears is committed from then on.
+/// The announcement may come late. Output goes through the wire from its first segment on. Input is committed from the
+/// announcement on.
 #[test]
 fn a_wire_that_hears_nothing_yet_is_one_for_output() {
     let hears = |rounds: &mut Rounds, way, at| {
@@ -161,7 +162,7 @@ fn a_node_that_returns_and_speaks_without_right_is_a_second_voice() {
     let mut broken = rounds.broken(None);
     broken.retain(|&rule| rule == Rule::OneVoice);
     assert_eq!(broken, [Rule::OneVoice]);
-    // Nor may it once it is the wire.
+    // Node a must not speak either once it is the wire.
     let mut rounds = Rounds::new();
     rounds.becomes_wire();
     rounds.service(FROM_A, b"xyz");
@@ -176,14 +177,14 @@ fn the_old_wire_must_not_go_past_the_new_one() {
     rounds.becomes_wire();
     rounds.service(FROM_B, b"xyz");
     assert_eq!(rounds.broken(None), [Rule::OutputCommit, Rule::ThroughWire]);
-    // What was on its way when the new one began is no leak.
+    // A segment that was under way when the new wire began is no breach.
     let mut rounds = Rounds::new();
     rounds.service(FROM_B_BY_A, b"ful");
     rounds.service(FROM_B, b"abc");
     rounds.run.now_ns += 30 * MS;
     rounds.service(FROM_B_BY_A, b"xyz");
     assert_eq!(rounds.broken(None), []);
-    // Input that reached it past the new one is not in the new one's log.
+    // Input that bypassed the new wire is not in its log.
     let mut rounds = Rounds::new();
     rounds.becomes_wire();
     let ack = rounds.said;
@@ -238,7 +239,7 @@ fn two_nodes_that_speak_at_the_same_time_are_heard_and_measured() {
     assert_eq!(survey(&rounds).two_speakers_ns(), 0);
     let entrances: Vec<_> = survey(&rounds).entrances.iter().map(|one| one.node).collect();
     assert_eq!(entrances, [1, 0]);
-    // Node b was not dead: a word in between, and one after it.
+    // Node b was not dead: it sends one segment in between, and one afterwards.
     let before = rounds.run.now_ns;
     rounds.service(FROM_B, b"!");
     assert_eq!(rounds.broken(Some(fault)), [Rule::OutputCommit, Rule::OneVoice]);
@@ -283,7 +284,7 @@ fn a_wire_that_returned_hears_when_packets_reach_it() {
     assert_eq!(begins(at_once), 130 * MS);
     let late = vec![entrance(0, 0, 150 * MS), entrance(1, 150 * MS, 900 * MS)];
     assert_eq!(begins(late), 170 * MS);
-    // It must take them soon, whether there are any or not.
+    // The wire must take clients' packets soon, whether there are any or not.
     let too_late = vec![entrance(0, 0, 700 * MS), entrance(1, 700 * MS, 900 * MS)];
     assert_eq!(begins(too_late), 330 * MS);
     assert_eq!(begins(Vec::new()), 130 * MS);
@@ -318,7 +319,7 @@ fn a_wire_that_was_lost_is_none_until_it_returns() {
     };
     let wires = survey.wires(1, &changes);
     assert_eq!(wires, [wire(0, 20 * MS), wire(220 * MS, u64::MAX)]);
-    // Lost again before it was found to be one.
+    // The node is lost again before it becomes the wire.
     let lost = Change::Lost {
         node: 1,
         at_ns: 210 * MS,

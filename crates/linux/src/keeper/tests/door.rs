@@ -1,4 +1,4 @@
-//! Many connections come to an application at once whose listener queues few.
+//! Many connections come at once to an application whose listener queues few.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ fn nobody_is_lost_in_a_short_queue() {
     assert_eq!(overflows(), before);
 }
 
-/// One that does not accept any more is as good as gone.
+/// An application that has stopped accepting counts as gone.
 #[test]
 fn a_queue_that_stays_full_is_not_waited_for_for_ever() {
     let (_listener, address) = listen(1);

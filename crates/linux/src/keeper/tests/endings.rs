@@ -80,7 +80,7 @@ fn an_application_that_resets_resets_the_client() {
     assert_eq!(lab.ended(1).ending, Ending::ApplicationLost);
 }
 
-/// Who writes to it may hear of its RST first, and then who reads finds the end of the stream.
+/// A write to the application may get its RST first; a read then finds the end of the stream.
 #[test]
 fn an_application_that_resets_who_writes_to_it_resets_the_client() {
     let mut lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Of a long reply that was cut, a real server is asked for the rest.
+//! A real server is asked for the rest of a long reply that was cut.
 
 use std::fs;
 use std::net::TcpStream;

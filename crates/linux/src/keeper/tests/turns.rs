@@ -1,4 +1,4 @@
-//! Who goes first.
+//! Clients that wait for their first byte go first.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ async fn who_is_served_gives_way_until_all_are() {
     assert_eq!(waited(&keeper, &served).await, Duration::ZERO);
 }
 
-/// However long the application takes for its reply.
+/// A slow application does not hold up the other clients.
 #[tokio::test(start_paused = true)]
 async fn a_slow_application_holds_nobody_else_up() {
     let (keeper, [served, waits]) = two();
@@ -59,7 +59,7 @@ async fn a_slow_application_holds_nobody_else_up() {
     assert_eq!(waited(&keeper, &served).await, Duration::ZERO);
 }
 
-/// Nor others who come again and again.
+/// Waiting clients that keep arriving do not hold up a served client for longer than [`PATIENCE`] either.
 #[tokio::test(start_paused = true)]
 async fn giving_way_has_an_end() {
     let (keeper, [served, waits]) = two();
@@ -79,7 +79,7 @@ async fn giving_way_has_an_end() {
     assert!(length < PATIENCE + STUCK, "{length:?}");
 }
 
-/// A connection that ends unserved.
+/// A connection that ends unserved is no longer waited for.
 #[tokio::test(start_paused = true)]
 async fn who_is_gone_is_not_waited_for() {
     let (keeper, [served, waits]) = two();

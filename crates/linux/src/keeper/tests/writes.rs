@@ -66,7 +66,7 @@ fn a_refused_upload_is_answered_while_it_is_still_sent() {
     assert_eq!(sums(&mut lab).refused, 1);
 }
 
-/// Who sends on is not silent, however long that takes.
+/// A client that goes on sending is not silent, however long that takes.
 #[test]
 fn a_refused_upload_that_goes_on_is_not_reset() {
     let mut lab = Lab::with(|options| options.linger = Duration::from_millis(100));

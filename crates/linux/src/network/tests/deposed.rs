@@ -98,7 +98,7 @@ fn check(world: &World, network: &Network, listener: &TcpListener, service: Sock
     assert_eq!(destroyed, there.len());
     assert_eq!(states(primary, service), [] as [&str; 0]);
     assert_eq!(primary.run(|| sockets::destroy(service).unwrap()), 0);
-    // What clients still say meets no socket.
+    // Further segments of the clients meet no socket.
     for conversation in &mut all[..2] {
         conversation.client.write_all(b"are you there?").unwrap();
     }

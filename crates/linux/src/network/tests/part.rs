@@ -15,7 +15,7 @@ pub(super) fn vips() -> [IpAddr; 2] {
     SERVICES.map(|service| service.parse::<SocketAddr>().unwrap().ip())
 }
 
-/// One that a client has with the primary.
+/// A connection between a client and the primary.
 pub(super) struct Conversation {
     pub(super) client: TcpStream,
     pub(super) server: TcpStream,
@@ -224,7 +224,7 @@ fn every_part_follows_every_other_and_is_the_same_each_time() {
     assert_same_soon(&before, || node.dump());
 }
 
-/// Leaves what a daemon leaves that is killed when it has begun, and done `done`, of what changes with its part.
+/// Leaves what a daemon leaves that is killed while it changes its part: `done` of the new part's steps done, the next one only begun.
 fn killed_between(part: Part, done: usize, plan: &Plan, path: &Path) {
     let mut network = set_up(plan, path);
     let steps = network.journal.steps().to_vec();

@@ -106,7 +106,7 @@ fn an_announcement_moves_the_routers_entry() {
     }
 }
 
-/// How a connection from the router to `service` ends that nobody listens to.
+/// How a connection from the router to `service` ends if nobody listens there.
 fn refusal(world: &World, service: SocketAddr) -> io::ErrorKind {
     world
         .router
@@ -272,7 +272,8 @@ fn who_answers_a_marked_syn_may_speak_but_not_reset() {
     }
 }
 
-/// What the agent refuses ends, though its node may not speak in general. (What a guard drops is told to who sends.)
+/// The agent's RSTs end connections, though its node has no general right to speak. (The sender gets an error for a packet that a guard
+/// drops.)
 #[test]
 fn a_refusal_needs_no_right_to_speak() {
     let Some(world) = World::new("a_refusal_needs_no_right_to_speak") else {

@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// Leaves the journal and the network as a daemon does that is killed at the step with this index: before it was
-/// done, or after.
+/// Leaves the journal and the network as a daemon does that is killed before or after the step with this index.
 fn killed_at(index: usize, done: bool, plan: &Plan, journal: &Path) {
     let netlink = Netlink::open().unwrap();
     let steps = plan::steps(&netlink, plan).unwrap();

@@ -9,7 +9,7 @@ fn dump(node: &world::Namespace) -> std::collections::BTreeMap<String, String> {
     dump
 }
 
-/// Each command takes away what is named; afterwards all is as before.
+/// Each command takes away what is named; `repair` puts it up again.
 fn check(node: &world::Namespace, plan: &Plan, cases: &[(&str, &str)]) {
     let dir = tempfile::tempdir().unwrap();
     let mut network = node.run(|| set_up(plan, &journal(dir.path())));

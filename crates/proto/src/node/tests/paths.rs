@@ -4,12 +4,12 @@ use super::*;
 use crate::node::view::PathFault;
 use crate::path::Outside;
 
-/// How the service's network is.
+/// State of the service's network.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// A link between the nodes lies on it.
+    /// A link between the nodes lies on the service's network.
     has_link: bool,
-    /// Frames that a node sends to the other one are lost.
+    /// For each node, whether its frames to the other node are lost.
     mute: [bool; 2],
     /// Whether outside hosts answer each node, if there are any.
     answers: Option<[bool; 2]>,
@@ -34,7 +34,7 @@ impl Two {
         }
     }
 
-    /// A word of this node also comes over the service's network.
+    /// A heartbeat of this node also comes over the service's network.
     pub(super) fn show(&mut self, index: usize) {
         if self.paths.has_link && !self.paths.mute[index] {
             self.nodes[1 - index].handle_sign(self.now, 0);
@@ -71,7 +71,7 @@ impl Two {
 }
 
 const DUPLEX: [(Role, u64); 2] = [(Role::Primary, 2), (Role::Backup, 2)];
-/// The patience, and a heartbeat for what the nodes tell each other.
+/// Time until a broken path is acted on: the patience, plus heartbeats for what the nodes tell each other.
 const DETECTED: Duration = Duration::from_millis(120);
 const ARBITERS: [Arbiter; 3] = [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness];
 
@@ -81,7 +81,7 @@ fn the_cable_of_either_node_is_pulled_and_the_other_one_goes_on() {
         for cut in 0..2 {
             let mut two = Two::with_paths(arbiter);
             let went_on = 1 - cut;
-            two.outside = cut == 1; // it claims
+            two.outside = cut == 1; // the primary claims
             two.set_cable(cut, false).pass(DETECTED);
             assert_eq!(two.nodes[went_on].role(0), (Role::Sole, 3), "{arbiter:?} {cut}");
             assert_eq!(two.nodes[cut].role(0), (Role::Standby, 3), "{arbiter:?} {cut}");
@@ -107,7 +107,7 @@ fn the_cable_of_either_node_is_pulled_and_the_other_one_goes_on() {
     }
 }
 
-/// The nodes hear each other, so they need nobody else to agree.
+/// The nodes hear each other, so they need no arbiter to agree.
 #[test]
 fn a_path_moves_the_service_though_the_arbiter_is_away() {
     for arbiter in [Arbiter::Fence, Arbiter::Witness] {
@@ -134,7 +134,7 @@ fn a_path_moves_the_service_though_the_arbiter_is_away() {
     }
 }
 
-/// A cable that is out for a moment, while the arbiter is away: whatever the primary has begun, somebody serves.
+/// A cable is out for a moment while the arbiter is away. Whatever the primary has begun, one of the nodes serves in the end.
 #[test]
 fn a_short_loss_of_the_wires_path_ends_in_a_whole_pair_though_the_arbiter_is_away() {
     for outside in [true, false] {
@@ -153,8 +153,8 @@ fn a_short_loss_of_the_wires_path_ends_in_a_whole_pair_though_the_arbiter_is_awa
     }
 }
 
-/// The claim of a primary that turns out not to be reached: the wire that gave way takes over. (With a witness the primary has been given
-/// the epoch meanwhile, and claims on.)
+/// A primary claims, but turns out not to be reached, so the wire that gave way takes over. (With a witness, the primary has been given the
+/// epoch meanwhile, and goes on claiming.)
 #[test]
 fn a_wire_that_gave_way_in_vain_takes_over() {
     for arbiter in [Arbiter::FailStop, Arbiter::Fence] {
@@ -166,7 +166,7 @@ fn a_wire_that_gave_way_in_vain_takes_over() {
             [(Role::Claiming, 2), (Role::Backup, 2)],
             "{arbiter:?}"
         );
-        // It was the primary's path all the time.
+        // The broken path was the primary's all the time.
         two.paths.answers = Some([false, true]);
         two.pass(LONG * 3);
         let [one, other] = two.roles().map(|(role, _)| role);
@@ -174,7 +174,7 @@ fn a_wire_that_gave_way_in_vain_takes_over() {
     }
 }
 
-/// Hosts that answer nobody any more are not the nodes' paths: a node that loses its power is missed all the same.
+/// If hosts stop answering both nodes, the paths are not at fault. The death of a node is still noticed.
 #[test]
 fn hosts_that_are_gone_keep_nobody_from_taking_over() {
     for arbiter in ARBITERS {
@@ -201,7 +201,7 @@ fn nobody_is_fenced_while_the_nodes_agree() {
 #[test]
 fn one_direction_is_enough_to_cut_a_node_off() {
     for arbiter in ARBITERS {
-        // The node that cannot be heard, or cannot hear: no outside host answers it either way.
+        // One node cannot be heard, or cannot hear. In both cases no outside host answers it.
         for (cut, mute) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let mut two = Two::with_paths(arbiter);
             two.paths.mute[mute] = true;
@@ -349,7 +349,8 @@ fn a_node_waits_before_it_has_its_peer_fenced() {
     assert_eq!(two.nodes[0].role(0).0, Role::Sole);
 }
 
-/// A fence that is slower than a boot: a wire that it is about to switch off would be missed again, and fenced again, for ever.
+/// A fence is slower than a boot. If its target were accepted as the wire before the fence ends, the target would be missed and fenced
+/// again, for ever.
 #[test]
 fn a_peer_that_comes_back_while_it_is_being_fenced_is_not_counted_on_before_that_is_over() {
     let mut two = Two::with_paths(Arbiter::Fence);
@@ -387,7 +388,7 @@ fn a_carrier_that_is_lost_needs_no_further_proof() {
     assert_eq!(two.fault(0), Some(PathFault::NoCarrier));
 }
 
-/// The order of a start must not matter, nor which node is the configured primary.
+/// Neither the order of the starts nor the choice of the configured primary may matter.
 #[test]
 fn a_pair_that_starts_with_a_broken_path_serves_on_the_other_node() {
     for arbiter in ARBITERS {

@@ -17,10 +17,10 @@ use crate::role::Role;
 use crate::table::{ConnectionId, Direction};
 use crate::takeover::{HEAD_START_EACH, HEAD_START_MAX, PORTION, PORTION_EVERY};
 
-/// Steps of a takeover that a node plans before anything else: those of the first 64 connections.
+/// Number of connections whose steps a takeover plans at once.
 const FIRST: usize = 64;
 
-/// The wire of so many services, whose connections it knows.
+/// The wire of `services` services. It knows all their connections.
 fn wire(services: u8) -> Node {
     wire_of(services, Policy::Http)
 }
@@ -74,7 +74,7 @@ fn say(
     );
 }
 
-/// The connections of these clients, on which they have said `request`.
+/// Opens connections of these clients, on which each has said `request`.
 fn open(
     node: &mut Node,
     service: ServiceIndex,
@@ -96,7 +96,7 @@ fn leave(node: &mut Node, now: Instant) {
     leave_after(node, now, None);
 }
 
-/// The same of one that has heard what the node said at `echo`.
+/// The primary of all services leaves. It has heard the node's heartbeat of `echo`.
 fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
     let beat = |service| ServiceBeat {
         vip: node.vip(service),
@@ -126,7 +126,7 @@ fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
     node.handle_heartbeat(now, heartbeat);
 }
 
-/// Does what the node wants, which takes `cost` for each connection; returns it, with whether it could wait.
+/// Carries out the node's actions, which take `cost` for each connection. Returns each action, with whether it could wait.
 fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action, bool)> {
     let mut done = Vec::new();
     let mut endpoints = HashMap::new();
@@ -141,7 +141,7 @@ fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action,
             Action::Drain { service } => node.handle_drained(*now, service),
             Action::Activate { service, connection } => node.handle_live(*now, service, connection),
             Action::HandOver { service, connection } => {
-                // Restored before this call, its socket has what is in the log.
+                // If the connection was restored before this call, its socket has what is in the log.
                 let restored = endpoints.remove(&(service, connection));
                 let endpoint = restored.unwrap_or_else(|| {
                     node.table(service)
@@ -176,7 +176,7 @@ fn leave_and_drain(node: &mut Node, now: Instant) {
     node.handle_drained(now, drained.expect("it takes over"));
 }
 
-/// Anybody can send something that nobody takes.
+/// Anybody can send a segment that the connection does not take.
 #[test]
 fn only_what_is_taken_puts_a_client_forward() {
     let mut node = wire(1);
@@ -191,7 +191,7 @@ fn only_what_is_taken_puts_a_client_forward() {
     assert_eq!(restored.len(), opened.len());
 }
 
-/// Its client has asked, and the primary has not said it.
+/// The client has sent a request that the primary has not answered.
 #[test]
 fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
     let mut node = wire_of(1, Policy::Replica);
@@ -204,7 +204,7 @@ fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
     assert_eq!(restored[FIRST..][..2], [(0, opened[98]), (0, opened[FIRST])]);
 }
 
-/// The primary may have gone on alone while the wire's agent was away, under `fail-stop`: only its own word tells.
+/// Under `fail-stop` the primary may have gone on alone while the wire's agent was away. Only the primary's own word tells.
 #[test]
 fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confirmed_it() {
     for is_confirmed in [true, false] {
@@ -219,7 +219,7 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
     }
 }
 
-/// The primary's heartbeat at `now`, which has heard what the node said at `echo`, and has lost the process of these clients.
+/// The primary's heartbeat at `now`. The primary has heard the node's heartbeat of `echo`, and has lost the process of these clients.
 fn tell_orphans(node: &mut Node, now: Instant, sequence: u64, echo: Instant, clients: &[SocketAddr]) {
     let beat = ServiceBeat {
         vip: node.vip(0),
@@ -255,7 +255,7 @@ fn clients(ports: std::ops::RangeInclusive<u16>) -> Vec<SocketAddr> {
     ports.map(|port| ([10, 1, 0, 1], port).into()).collect()
 }
 
-/// Under `fail-stop`, too: the primary goes on alone when the lease that it granted is over.
+/// This holds under `fail-stop` too: the primary goes on alone when the lease that it granted is over.
 #[test]
 fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() {
     let mut node = wire(1);
@@ -290,7 +290,7 @@ fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() 
     assert_eq!(restored(&done), [(0, opened[1]), (0, opened[2])]);
 }
 
-/// Its lease is over before it has decided, and the primary is dead: all connections are taken over, each once.
+/// The lease ends before the adoption is decided, and the primary is dead. All connections are taken over, each once.
 #[test]
 fn an_adoption_that_waits_becomes_part_of_the_takeover_of_all() {
     let mut node = wire(1);
@@ -325,7 +325,7 @@ fn an_adoption_that_waits_becomes_part_of_the_takeover_of_all() {
     assert!(gate < ready, "what was begun goes on behind the gate: {done:?}");
 }
 
-/// Only the five steps of a connection on which nobody waits.
+/// Only the five steps of a connection on which no side waits can wait.
 #[test]
 fn what_can_wait_is_said_of_each_action() {
     let mut node = wire(1);
@@ -357,7 +357,7 @@ fn what_can_wait_is_said_of_each_action() {
     assert_eq!(can_wait, idle.iter().flat_map(steps).collect::<Vec<_>>());
 }
 
-/// Also if the service of those who wait comes after another.
+/// This holds even if the service with waiting clients comes after another one.
 #[test]
 fn nobody_waits_for_the_idle_connections_of_another_service() {
     let mut node = wire(2);
@@ -372,7 +372,7 @@ fn nobody_waits_for_the_idle_connections_of_another_service() {
     assert_eq!(restored, expected);
 }
 
-/// A verdict, a heartbeat, a lease: they do not wait for the last of thousands.
+/// A verdict, a heartbeat or a lease does not wait for the last of thousands of connections.
 #[test]
 fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
     const COST: Duration = Duration::from_micros(50);
@@ -409,7 +409,7 @@ fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
     assert!(node.poll_timeout() > now, "nothing is left to be done at once");
 }
 
-/// A record of output that the log tells of too late, before a socket goes live or after. The application would say other bytes in its place.
+/// A record of output comes to the log too late, before a socket goes live or after. The application would say other bytes in its place.
 #[test]
 fn a_socket_that_lacks_output_is_not_gone_on_with() {
     for late in [None, Some("activate"), Some("hand over")] {

@@ -1,11 +1,11 @@
-//! A reply that was cut and is continued by what a second application says: does the client get one whole reply, and that one?
+//! A reply that was cut and is continued by a second application's output: does the client get exactly one whole, correct reply?
 
 use steadfast_proto::restart::http::{REFUSAL, Resume, Resumer};
 
 use super::other::End;
 use super::replies::{asked, final_reply};
 
-/// What the client gets of `regenerated`, in pieces of `step` bytes, if it is not cut off.
+/// What the client gets if the application sends `regenerated` in pieces of `step` bytes. `None` if the connection is cut off.
 fn continued(resume: Resume, regenerated: &[u8], step: usize) -> Option<(Vec<u8>, Resumer)> {
     let (mut resumer, mut to_client) = Resumer::new(resume);
     for piece in regenerated.chunks(step) {
@@ -15,7 +15,7 @@ fn continued(resume: Resume, regenerated: &[u8], step: usize) -> Option<(Vec<u8>
     Some((to_client, resumer))
 }
 
-/// Whether the other parser reads what ours reads: lines end in CRLF and are ASCII.
+/// Whether both parsers read the stream alike: lines are ASCII and end in CRLF.
 fn is_plain(stream: &[u8]) -> bool {
     let text = |byte: &u8| byte.is_ascii_graphic() || b" \t\r\n".contains(byte);
     let ends_line = |at: usize| stream[at] != b'\n' || stream[..at].ends_with(b"\r");
@@ -35,7 +35,7 @@ fn a_continued_reply_is_one_reply() {
             return;
         };
         let whole = continued(resume.clone(), regenerated, usize::MAX);
-        // Byte by byte, unless that takes long.
+        // Byte by byte for short streams, in larger pieces for long ones, to limit the time.
         for step in [1, 7].map(|step| step + regenerated.len() / 1000) {
             let again = continued(resume.clone(), regenerated, step);
             let streams = |one: &Option<(Vec<u8>, Resumer)>| one.as_ref().map(|(stream, _)| stream.clone());

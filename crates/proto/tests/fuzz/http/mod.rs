@@ -5,7 +5,7 @@ mod other;
 mod replies;
 mod requests;
 
-/// Parts of an input are apart by this line.
+/// Splits an input into its parts. A separator line stands between two parts.
 fn parts<const COUNT: usize>(input: &[u8]) -> [&[u8]; COUNT] {
     const APART: &[u8] = b"=====\n";
     let mut rest = input;
@@ -17,7 +17,7 @@ fn parts<const COUNT: usize>(input: &[u8]) -> [&[u8]; COUNT] {
     })
 }
 
-/// Bytes of the blank lines at the beginning of `stream`, which are ignored before a request (RFC 9112 §2.2).
+/// Length of the blank lines at the beginning of `stream`, which are ignored before a request (RFC 9112 §2.2).
 fn blank(stream: &[u8]) -> usize {
     stream.iter().take_while(|byte| b"\r\n".contains(byte)).count()
 }

@@ -5,7 +5,7 @@ use kawa::{AsBuffer, Block, Buffer, Kawa, Kind, StatusLine, h1};
 /// One message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Of a reply.
+    /// Status of a reply.
     pub status: u16,
     pub payload: Vec<u8>,
     pub end: End,
@@ -13,13 +13,13 @@ pub struct Message {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// After so many bytes.
+    /// It ends after this many bytes.
     At(usize),
-    /// It has not come yet.
+    /// The end has not come yet.
     Open,
-    /// It comes with the end of the stream.
+    /// The message ends with the stream.
     WithStream,
-    /// It is no message.
+    /// The stream is no valid message.
     Wrong,
 }
 
@@ -45,7 +45,7 @@ pub fn reply(stream: &[u8], to_head: bool) -> Message {
     if !to_head {
         return read(Kind::Response, stream);
     }
-    // What its header says of a body is of another reply's.
+    // The header of a reply to HEAD describes the body of another reply, so read the header only.
     let blank = stream.windows(4).position(|window| window == b"\r\n\r\n");
     let head = blank.map_or(stream, |blank| &stream[..blank + 4]);
     let message = read(Kind::Response, head);

@@ -1,10 +1,10 @@
-//! What a server says: where does each reply end, as its client reads it?
+//! A server's output: where does each reply end, as its client reads it?
 
 use steadfast_proto::restart::http::{Reexecute, Resume, Rules, Tracker};
 
 use super::other::{self, End, Message};
 
-/// A tracker that was given `requests`, and for each whether it is a HEAD; `None` if they are not a row of whole requests.
+/// A tracker that was fed `requests`, and for each request whether it is a HEAD. `None` if `requests` are not whole requests.
 pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
     let mut tracker = Tracker::new(Rules {
         reexecute: Reexecute::ALL,
@@ -18,7 +18,7 @@ pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
     is_whole.then(|| (tracker, asked.iter().map(|request| request.to_head).collect()))
 }
 
-/// The final reply at the beginning of `stream`, as the other parser reads it, and where it begins.
+/// The first final reply in `stream` as the other parser reads it, and where it begins.
 pub fn final_reply(stream: &[u8], to_head: bool) -> (usize, Message) {
     let mut begin = 0;
     loop {

@@ -1,11 +1,11 @@
-//! What a client sends: where does each request end?
+//! A client's input: where does each request end?
 
 use steadfast_proto::Offset;
 use steadfast_proto::restart::http::{Reason, Rules, Tracker};
 
 use super::other::{self, End};
 
-/// Where the requests of `stream` end, as the tracker reads them, and why it reads no further, if it does not.
+/// Where the requests of `stream` end as the tracker reads them, and why the tracker stopped reading, if it did.
 fn ends(stream: &[u8]) -> (Vec<usize>, Option<Reason>) {
     let mut tracker = Tracker::new(Rules::default());
     let mut ends = Vec::new();
@@ -35,7 +35,7 @@ fn both_parsers_see_requests_end_at_the_same_places() {
                     assert_eq!(end, begin + length, "request {at} ends elsewhere");
                     begin = end;
                 }
-                (_, End::Wrong) => return, // then nobody goes on behind it
+                (_, End::Wrong) => return, // then neither parser continues behind it
                 (Some(end), End::Open | End::WithStream) => {
                     panic!("request {at} ends at {end}, or has no end")
                 }

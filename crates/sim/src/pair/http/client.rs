@@ -14,11 +14,11 @@ use crate::tcp::Endpoint;
 /// A request and when it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// What is asked for.
+    /// The request.
     pub request: Request,
-    /// So long after the reply to the one before.
+    /// Time from the reply to the request before until this one is sent.
     pub after: Duration,
-    /// It is sent at once after the one before, without waiting for the reply.
+    /// The request is sent directly behind the one before, without waiting for the reply.
     pub pipelined: bool,
 }
 
@@ -26,24 +26,24 @@ pub struct Planned {
 #[derive(Debug)]
 pub struct Client {
     planned: VecDeque<Planned>,
-    /// Ends its stream after the last request instead of after the last reply.
+    /// The client ends its stream after the last request instead of after the last reply.
     half_closes: bool,
     pace: Option<Pace>,
     next_read: Instant,
     /// When the next request is sent, if nothing is unanswered.
     send_at: Option<Instant>,
     outgoing: VecDeque<u8>,
-    /// The body that the server has not asked for yet.
+    /// A request's body that the server has not asked for yet.
     withheld: Option<Vec<u8>>,
     unanswered: VecDeque<Request>,
-    /// All requests that were sent, by their numbers.
+    /// Numbers of all requests that were sent.
     sent: Vec<u64>,
     received: Vec<u8>,
     reply: Option<Reply>,
     is_over: bool,
-    /// The pair has refused a request, and with it those behind.
+    /// The pair has refused a request, and with it those behind it.
     was_refused: bool,
-    /// The last request for which it was told to continue.
+    /// The last request for which the server said `100 Continue`.
     was_told: Option<u64>,
     wrong: Option<String>,
     replies: usize,
@@ -53,9 +53,9 @@ pub struct Client {
 #[derive(Debug)]
 struct Reply {
     request: Request,
-    /// Payload bytes that came.
+    /// Number of body bytes that came.
     at: u64,
-    /// What of the current chunk is to come; `None` before a size line.
+    /// Number of bytes of the current chunk that are to come; `None` before a size line.
     chunk: Option<u64>,
 }
 
@@ -82,18 +82,18 @@ impl Client {
         }
     }
 
-    /// Whether every reply came as it should, and nothing else.
+    /// Whether every reply came as expected, and nothing else.
     pub fn is_complete(&self) -> bool {
         let nothing_left = self.planned.is_empty() && self.unanswered.is_empty() && self.reply.is_none();
         nothing_left && self.received.is_empty() && self.wrong.is_none()
     }
 
-    /// What came that should not, if anything did.
+    /// The first thing that was unexpected, if any.
     pub fn wrong(&self) -> Option<&str> {
         self.wrong.as_deref()
     }
 
-    /// How many replies were complete.
+    /// Number of complete replies.
     pub const fn replies(&self) -> usize {
         self.replies
     }
@@ -103,7 +103,7 @@ impl Client {
         self.was_refused
     }
 
-    /// Whether a reply is open that the pair may have to cut: it must not be executed again, or not a third time.
+    /// Whether the pair may have to cut the open reply, because its request must not be executed again, or not a third time.
     pub fn may_be_cut(&self) -> bool {
         let open = self.reply.as_ref().map(|reply| &reply.request);
         open.into_iter()
@@ -112,7 +112,7 @@ impl Client {
             .is_some_and(|request| !request.is_repeatable() || request.is_poison)
     }
 
-    /// Whether it has sent the request with this number.
+    /// Whether the client has sent the request with this number.
     pub fn has_sent(&self, id: u64) -> bool {
         self.sent.contains(&id)
     }
@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Reads what it can of `received`; an error says what is wrong.
+    /// Reads complete parts of `received`. An error says what is wrong.
     fn check(&mut self, now: Instant) -> Result<(), String> {
         loop {
             let Some(reply) = &mut self.reply else {
@@ -189,7 +189,7 @@ impl Client {
         Ok(())
     }
 
-    /// What is behind a request that is refused is not answered either, and everybody can see it.
+    /// A request behind a refused one is not answered either, and `Connection: close` says so.
     fn on_refusal(&mut self, request: &Request, head: &str) -> Result<(), String> {
         let has = |line: &str| head.split("\r\n").any(|one| one == line);
         if !has("Connection: close") || !has("Content-Length: 0") || !has("Retry-After: 1") {
@@ -307,7 +307,7 @@ impl Reply {
     }
 }
 
-/// Every line but `Date` must be the expected one, and `Date` one node's.
+/// Every line but `Date` must be the expected one, and `Date` must have the form that the nodes use.
 fn check_head(request: &Request, head: &str) -> Result<(), String> {
     let mut lines: Vec<&str> = head.split("\r\n").collect();
     let sum = request

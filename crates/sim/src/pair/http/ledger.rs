@@ -1,10 +1,10 @@
-//! What was executed, on all nodes: the judge of re-execution.
+//! The executions on all nodes: the judge of re-execution.
 
 use std::collections::BTreeMap;
 
 use super::Request;
 
-/// Every execution that has begun.
+/// Every execution that was begun.
 #[derive(Debug, Default)]
 pub struct Ledger(BTreeMap<u64, Vec<Execution>>);
 
@@ -13,12 +13,12 @@ struct Execution {
     request: Request,
     node: u64,
     is_marked: bool,
-    /// For the part of the reply from here on.
+    /// Offset in the body at which the reply begins.
     from: u64,
 }
 
 impl Ledger {
-    /// `node` has begun to execute a request, which may be marked as one that was executed before.
+    /// `node` has begun to execute a request. `is_marked`: the request is marked as one that may have been executed before.
     pub(super) fn enter(&mut self, request: Request, from: u64, node: u64, is_marked: bool) {
         self.0.entry(request.id).or_default().push(Execution {
             request,
@@ -28,12 +28,12 @@ impl Ledger {
         });
     }
 
-    /// How many requests were executed again.
+    /// Number of requests that were executed again.
     pub fn repeated(&self) -> usize {
         self.0.values().filter(|executions| executions.len() > 1).count()
     }
 
-    /// How many were executed for a part of the reply only.
+    /// Number of executions for a part of the reply only.
     pub fn partial(&self) -> usize {
         self.0
             .values()
@@ -42,8 +42,8 @@ impl Ledger {
             .count()
     }
 
-    /// What must not be, however often nodes come and go: a request that must not be repeated is, or one is executed as if it had
-    /// not been before. Requests whose number `is_excused` may be.
+    /// Violations, however often nodes come and go: a request that must not be repeated was executed again, or a repetition was not
+    /// marked as one. Requests for whose number `is_excused` holds may violate this.
     pub fn violations_of_many(&self, is_excused: impl Fn(u64) -> bool) -> Vec<String> {
         let is_wrong = |executions: &&Vec<Execution>| {
             let unmarked = executions.iter().filter(|execution| !execution.is_marked).count();
@@ -62,7 +62,7 @@ impl Ledger {
             .collect()
     }
 
-    /// What must not be.
+    /// Violations in a run with one takeover.
     pub fn violations(&self) -> Vec<String> {
         let is_wrong = |executions: &&Vec<Execution>| match executions.as_slice() {
             [] | [_] => false,

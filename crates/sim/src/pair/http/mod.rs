@@ -1,5 +1,5 @@
-//! An HTTP/1.1 server whose replies are known byte by byte, but for `Date` and chunk boundaries, and a client that checks
-//! them. It shares no code with [`proto::restart::http`].
+//! An HTTP/1.1 server whose replies are known byte by byte, except for `Date` and chunk boundaries, and a client that checks
+//! them. This module shares no code with [`proto::restart::http`].
 
 mod client;
 mod ledger;
@@ -17,53 +17,53 @@ pub use upload::Upload;
 
 use upload::Sum;
 
-/// How the end of a reply's body is told.
+/// How the end of a reply's body is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// `Content-Length`.
     Length,
-    /// The chunked coding; each server cuts its chunks in another way.
+    /// The chunked coding. Each server cuts its chunks in its own way.
     Chunked,
-    /// The connection ends with it.
+    /// The connection ends with the body.
     Close,
 }
 
-/// What is asked.
+/// Method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// For the body.
+    /// Asks for the body.
     Get,
-    /// For the reply's header.
+    /// Asks for the reply's header only.
     Head,
-    /// Safe to be executed again.
+    /// May be executed again.
     Put,
-    /// Not to be executed again, unless it has a key.
+    /// Must not be executed again, unless the request has a key.
     Post,
 }
 
 /// A request for `body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Different for each request of a scene.
+    /// Number of the request, unique in a scene.
     pub id: u64,
-    /// What is asked.
+    /// Method of the request.
     pub method: Method,
-    /// What is sent with it.
+    /// Body of the request.
     pub upload: Option<Upload>,
-    /// It carries an `Idempotency-Key`.
+    /// The request carries an `Idempotency-Key`.
     pub has_key: bool,
-    /// A server that executes it a second time dies of it.
+    /// A server that executes the request a second time dies.
     pub is_poison: bool,
-    /// Of the reply.
+    /// Framing of the reply.
     pub framing: Framing,
-    /// What is asked for.
+    /// Body of the reply.
     pub body: Stream,
-    /// `Connection: close`.
+    /// The request says `Connection: close`.
     pub close: bool,
 }
 
 impl Request {
-    /// A GET that asks for `body`, and nothing special.
+    /// A plain GET that asks for `body`.
     pub const fn get(id: u64, body: Stream) -> Self {
         Self {
             id,
@@ -77,7 +77,7 @@ impl Request {
         }
     }
 
-    /// Its header section, as it is sent.
+    /// The request's header section, as it is sent.
     pub fn head(&self) -> String {
         let method = match self.method {
             Method::Get => "GET",
@@ -102,12 +102,12 @@ impl Request {
         )
     }
 
-    /// Whether the pair may execute it again.
+    /// Whether the pair may execute the request again.
     pub const fn is_repeatable(&self) -> bool {
         self.has_key || !matches!(self.method, Method::Post)
     }
 
-    /// Of a header section without its blank line; `None` if it is none of ours.
+    /// Parses a header section without its blank line; `None` if it is not one that [`head`](Self::head) makes.
     fn parse(head: &str) -> Option<Self> {
         let mut lines = head.split("\r\n");
         let mut words = lines.next()?.split(' ');
@@ -161,7 +161,7 @@ impl Request {
         format!("\"{len}-{seed}\"")
     }
 
-    /// Where the part begins that the header section `head` asks for; 0 for the whole.
+    /// Offset of the part that the header section `head` asks for; 0 for the whole body.
     fn part(&self, head: &str) -> u64 {
         let value = |name: &str| head.split("\r\n").find_map(|line| line.strip_prefix(name));
         let from = value("Range: bytes=").and_then(|range| range.strip_suffix('-')?.parse().ok());
@@ -169,7 +169,7 @@ impl Request {
         from.filter(|&from| is_same && from < self.body.len).unwrap_or(0)
     }
 
-    /// The reply's header lines, without `Date`, if its body begins at `from`; `sum` is of what was uploaded.
+    /// The reply's header lines, without `Date`, if its body begins at `from`. `sum` is the upload's.
     fn reply_lines(&self, from: u64, sum: Sum) -> Vec<String> {
         let len = self.body.len;
         let mut lines = vec![format!("ETag: {}", self.etag()), format!("Uploaded: {sum}")];
@@ -211,17 +211,17 @@ fn take_line(bytes: &mut Vec<u8>) -> Option<String> {
     Some(line)
 }
 
-/// A node's own way to serve: what differs between two executions of a request.
+/// How a node serves: all that differs between two executions of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
-    /// Which node it is.
+    /// Number of the node.
     pub node: u64,
-    /// Its dates and thoughts come from this.
+    /// Seed of the node's dates and thinking times.
     pub seed: u64,
-    /// Its chunk sizes come from this.
+    /// Seed of the node's chunk sizes.
     pub chunk_seed: u64,
-    /// The longest time that it thinks about a request.
+    /// Longest thinking time for a request.
     pub think: Duration,
-    /// Its longest chunk, in bytes.
+    /// Size of the longest chunk, in bytes.
     pub chunk_max: u32,
 }

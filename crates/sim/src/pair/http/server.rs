@@ -18,10 +18,10 @@ pub struct Server {
     manner: Manner,
     ledger: Rc<RefCell<Ledger>>,
     received: Vec<u8>,
-    /// The request whose body comes, and where the part begins that it asks for.
+    /// The request whose body is coming, the offset of the part that it asks for, and the reader of the body.
     receiving: Option<(Request, u64, Reading)>,
     due: VecDeque<Due>,
-    /// The body that is being said, and how much of it was.
+    /// The request whose reply's body is being sent, and the offset of the next byte.
     body: Option<(Request, u64)>,
     said: VecDeque<u8>,
     answered: u64,
@@ -29,24 +29,24 @@ pub struct Server {
     is_last: bool,
 }
 
-/// What is to be said, in order.
+/// Output, in order.
 #[derive(Debug)]
 enum Due {
     Continue,
     Reply {
         request: Request,
-        /// The body is said from here on.
+        /// Offset at which the body begins.
         from: u64,
         sum: Sum,
-        /// Not before this.
+        /// Earliest time of the reply.
         at: Instant,
     },
-    /// Half a reply or nothing, and then the end.
+    /// Half a reply or nothing, and then the end of the connection.
     Death(Request),
 }
 
 impl Server {
-    /// A server with a manner of its own, which enters what it executes.
+    /// A server that serves in this manner and enters its executions into `ledger`.
     pub fn new(manner: Manner, ledger: Rc<RefCell<Ledger>>) -> Self {
         Self {
             manner,
@@ -62,7 +62,7 @@ impl Server {
         }
     }
 
-    /// Reads what it can; an error is a bad request.
+    /// Reads complete parts of `received`. An error is a bad request.
     fn read(&mut self, now: Instant) -> Result<(), String> {
         loop {
             if let Some((request, from, reading)) = &mut self.receiving {
@@ -88,7 +88,7 @@ impl Server {
         }
     }
 
-    /// It begins with the header.
+    /// Begins to execute a request, as soon as its header is complete.
     fn execute(&mut self, request: Request, from: u64, is_marked: bool) {
         self.ledger
             .borrow_mut()
@@ -97,7 +97,7 @@ impl Server {
             self.due.push_back(Due::Death(request));
         }
         let upload = request.upload;
-        // It may leave that out if the body is there (RFC 9110 §10.1.1).
+        // A server may leave out `100 Continue` if the body is there (RFC 9110 §10.1.1).
         let may_omit = !self.received.is_empty() && self.draws(&request, 2) == 0;
         if upload.is_some_and(|upload| upload.expects) && !may_omit {
             self.due.push_back(Due::Continue);
@@ -120,7 +120,7 @@ impl Server {
             .mul_f64(f64::from(draw(self.manner.seed, request.body.seed, 256)) / 256.0)
     }
 
-    /// Says the next piece; false if there is nothing to be said now.
+    /// Queues the next piece of output; false if there is none now.
     fn say_more(&mut self, now: Instant) -> bool {
         if let Some((request, at)) = self.body.take() {
             self.say_body(request, at);
@@ -230,7 +230,7 @@ impl Application for Server {
     }
 }
 
-/// A number below `choices`, known by its seed and salt.
+/// A number below `choices` that depends on nothing but the seed and the salt.
 fn draw(seed: u64, salt: u64, choices: u32) -> u32 {
     let stream = Stream::new(seed, 0);
     (u32::from(stream.byte(salt)) << 8 | u32::from(stream.byte(!salt))) % choices

@@ -1,4 +1,4 @@
-//! What a request carries: sent by the client, read by the server.
+//! A request's body: sent by the client, read by the server.
 
 use crate::exchange::Stream;
 
@@ -7,11 +7,11 @@ use super::take_line;
 /// A request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upload {
-    /// What is sent.
+    /// Contents of the body.
     pub body: Stream,
-    /// In chunks, instead of with a length.
+    /// The body is sent in chunks, instead of with a length.
     pub chunked: bool,
-    /// Only when the server has said that it wants it (`Expect: 100-continue`).
+    /// The body is sent only after the server has asked for it (`Expect: 100-continue`).
     pub expects: bool,
 }
 
@@ -19,7 +19,7 @@ pub struct Upload {
 const CHUNK: u64 = 1000;
 
 impl Upload {
-    /// The header lines that announce it, each with its end.
+    /// The header lines that announce the body, each with its line end.
     pub(super) fn lines(&self) -> String {
         let expect = if self.expects {
             "Expect: 100-continue\r\n"
@@ -33,7 +33,7 @@ impl Upload {
         }
     }
 
-    /// As it is sent.
+    /// The body as it is sent.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let all = self.body.bytes(0, usize::MAX);
         if !self.chunked {
@@ -50,18 +50,18 @@ impl Upload {
     }
 }
 
-/// Reads a body, and remembers no more of it than its sum.
+/// Reads a body and keeps only its sum.
 #[derive(Debug)]
 pub(super) struct Reading {
     chunked: bool,
-    /// Of the chunk, or of the body; `None` before a size line.
+    /// Bytes left of the chunk, or of the body; `None` before a size line.
     left: Option<u64>,
     is_last: bool,
     sum: Sum,
 }
 
 impl Reading {
-    /// Of a body in chunks, or of so many bytes.
+    /// A reader of a body in chunks, or of `length` bytes.
     pub fn new(length: Option<u64>) -> Self {
         Self {
             chunked: length.is_none(),
@@ -71,7 +71,7 @@ impl Reading {
         }
     }
 
-    /// Takes what it can of `received`. The sum when the body is complete.
+    /// Reads complete parts of `received`. Returns the sum when the body is complete.
     pub fn take(&mut self, received: &mut Vec<u8>) -> Result<Option<Sum>, String> {
         loop {
             match &mut self.left {
@@ -103,7 +103,7 @@ impl Reading {
     }
 }
 
-/// How many bytes came, and which (FNV-1a).
+/// Number of bytes, and their FNV-1a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sum(u64, u64);
 
@@ -114,7 +114,7 @@ impl Default for Sum {
 }
 
 impl Sum {
-    /// Of a whole body.
+    /// The sum of a whole body.
     pub fn of(body: Stream) -> Self {
         let mut sum = Self::default();
         sum.add(&body.bytes(0, usize::MAX));
