@@ -438,7 +438,8 @@ impl Standing {
                 return None; // the silence may be this node's fault
             }
             if self.config.arbiter != Arbiter::FailStop && !self.has_lease(now) && !self.is_confirmed() {
-                if !std::mem::replace(&mut self.is_wanted, true) {
+                // A primary that yields fences nobody, so there is nothing to wait for.
+                if !std::mem::replace(&mut self.is_wanted, true) && event == Event::PeerSilent {
                     self.delay_fence(now);
                 }
                 return None;

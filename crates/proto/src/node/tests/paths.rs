@@ -333,6 +333,24 @@ fn a_node_that_is_cut_off_from_all_asks_no_arbiter_and_takes_nobody_for_dead() {
     }
 }
 
+/// Its words, which come more often than that, do not begin the wait anew.
+#[test]
+fn a_primary_that_yields_is_fenced_without_a_wait() {
+    let mut two = Two::with_paths(Arbiter::Fence);
+    for node in &mut two.nodes {
+        let mut config = node.config.clone();
+        (config.fence_delay, config.lease) = (LONG, Duration::ZERO);
+        *node = Node::new(config, two.now);
+    }
+    two.link(true);
+    two.pass(LONG);
+    let now = two.now;
+    two.nodes[0].handle_leave(now, 0, true);
+    two.carry_out(0);
+    two.pass(SHORT);
+    assert_eq!(two.nodes[1].role(0).0, Role::Sole);
+}
+
 #[test]
 fn a_node_waits_before_it_has_its_peer_fenced() {
     let mut two = Two::with_paths(Arbiter::Fence);
