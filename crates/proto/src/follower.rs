@@ -1,4 +1,4 @@
-//! The restart policy of one connection, following its two streams while the primary lives.
+//! The restart policy of one connection. It follows the connection's two streams while the primary lives.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,27 +17,27 @@ use crate::table::{Change, ConnectionId, Table};
 pub enum Policy {
     /// The restart point moves at message boundaries of HTTP/1.
     Http,
-    /// A second application runs along; its output is compared and dropped.
+    /// A second application runs along. Its output is compared with the primary's, and dropped.
     Replica,
 }
 
-/// A connection of policy `http` that speaks another protocol, or changes to one, is followed by a replica (`opaque`).
+/// How a replica follows a connection of policy `http` that speaks another protocol, or changes to one (`opaque`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opaque {
-    /// Bytes that the replica may be behind.
+    /// Bytes that the replica may lag behind.
     pub bound: usize,
-    /// What it may say differently in the reply that upgrades the connection.
+    /// Differences that are allowed in its reply that upgrades the connection.
     pub volatile: Volatile,
 }
 
 /// What follows a connection.
 #[derive(Debug)]
 pub enum Follower {
-    /// Policy `http`, and what becomes of a connection that is not HTTP/1: without an answer it is unprotected.
+    /// Policy `http`, and how a connection that is not HTTP/1 is followed. If `None`, such a connection is unprotected.
     Http(Tracker, Option<Arc<Opaque>>),
     /// Policy `replica`.
     Replica(Box<Replica>),
-    /// The connection cannot be restarted any more; nothing is followed.
+    /// The connection can no longer be restarted; nothing is followed.
     GivenUp,
 }
 
@@ -45,28 +45,28 @@ pub enum Follower {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // there is one at a time, while a connection is being decided
 pub enum Restart {
-    /// Feed a fresh application connection with the in-log; recognise what was said.
+    /// Feed a fresh application connection from the in-log, and recognise the output that was already sent.
     Http {
-        /// What of the in-log.
+        /// The part of the in-log to feed.
         feed: Feed,
-        /// What of the replies was said.
+        /// The part of the replies that was sent.
         resume: Resume,
     },
-    /// Go on with the replica's connection.
+    /// Continue with the replica's connection.
     Replica {
         /// The replica has been fed up to here.
         input_from: Offset,
-        /// Its output or the primary's is ahead by this.
+        /// How much the replica's output is ahead of the primary's, or behind it.
         resume: replica::Resume,
     },
 }
 
-/// A replica application and how far it is.
+/// A replica application and its progress.
 #[derive(Debug)]
 pub struct Replica {
-    /// It began in the midst of its connection, and nobody has opened it yet.
+    /// It begins in the middle of its connection, and has not been opened yet.
     is_late: bool,
-    /// What recognises the reply that upgraded the connection, until the replica has said it.
+    /// Recognises the reply that upgraded the connection, until the replica has sent that reply.
     upgrade: Option<Box<Resumer>>,
     comparison: Comparison,
     fed: Offset,
@@ -75,7 +75,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// One that begins with its connection and may be `bound` bytes behind.
+    /// A replica that begins with its connection and may be `bound` bytes behind.
     fn new(bound: usize) -> Self {
         Self {
             is_late: false,
@@ -87,7 +87,7 @@ impl Replica {
         }
     }
 
-    /// One that begins where the connection has changed to another protocol.
+    /// A replica that begins where the connection changed to another protocol.
     fn switched(from: Offset, reply: Option<Resume>, opaque: &Opaque) -> Self {
         let resumer = |resume| Resumer::with_volatile(resume, opaque.volatile.clone()).0;
         Self {
@@ -98,39 +98,39 @@ impl Replica {
         }
     }
 
-    /// Whether it must be opened now: once.
+    /// Whether the replica must be opened now. True once.
     fn opens(&mut self) -> bool {
         std::mem::take(&mut self.is_late)
     }
 
-    /// The input up to here was given to the replica.
+    /// End of the input that was given to the replica.
     pub fn fed(&self) -> Offset {
         self.fed
     }
 
-    /// Whether it should be given more now: input is acknowledged up to `acknowledged` (`ended`: the end included), and
-    /// nobody is at it.
+    /// Whether the replica should be given more input now. Input is acknowledged up to `acknowledged` (`ended`: the end
+    /// included). False while it is being fed.
     pub fn wants(&mut self, acknowledged: Offset, ended: bool) -> bool {
         let wants = !self.feeding && (acknowledged > self.fed || ended && !self.fed_end);
         self.feeding |= wants;
         wants
     }
 
-    /// Whether it lacks input up to `acknowledged` (`ended`: the end included), or has not said yet what the primary has said. One that
-    /// was never opened lacks nothing: nobody is going to give it anything.
+    /// Whether the replica lacks input up to `acknowledged` (`ended`: the end included), or has not yet sent what the primary has
+    /// sent. A replica that was never opened lacks nothing, because it will not be fed.
     pub(crate) fn is_behind(&self, acknowledged: Offset, ended: bool) -> bool {
         let lacks = acknowledged > self.fed || ended && !self.fed_end;
         !self.is_late && !self.comparison.has_failed() && (lacks || self.comparison.is_behind())
     }
 
-    /// All input up to `to` was given to it, and its end if `ended`.
+    /// Input up to `to` was given to the replica, and the end of input if `ended`.
     pub fn on_fed(&mut self, to: Offset, ended: bool) {
         self.fed = self.fed.max(to);
         self.fed_end |= ended;
         self.feeding = false;
     }
 
-    /// The replica said this.
+    /// The replica sent these bytes.
     pub fn on_output(&mut self, bytes: &[u8]) {
         let Some(resumer) = &mut self.upgrade else {
             return self.comparison.on_replica(bytes);
@@ -156,7 +156,7 @@ impl Replica {
         self.comparison.on_replica_end();
     }
 
-    /// Bytes that the replica is ahead of the primary: a reason to stop reading from it.
+    /// Bytes that the replica's output is ahead of the primary's. If they are many, reading from the replica stops.
     pub fn ahead(&self) -> usize {
         self.comparison.replica_surplus()
     }
@@ -207,7 +207,7 @@ impl Follower {
         }
     }
 
-    /// The same, to be changed.
+    /// The replica, mutable.
     pub fn replica_mut(&mut self) -> Option<&mut Replica> {
         match self {
             Self::Replica(replica) => Some(replica),
@@ -215,8 +215,8 @@ impl Follower {
         }
     }
 
-    /// Input that is new and contiguous. It is given as soon as it is logged: it has been released to the primary, which
-    /// may act on it before it says so.
+    /// Follows input that is new and contiguous. It comes as soon as it is logged: it was released to the primary, which may act
+    /// on it before it acknowledges it.
     pub fn on_input(&mut self, bytes: &[u8]) {
         if let Self::Http(tracker, _) = self {
             tracker.on_input(bytes);
@@ -231,7 +231,7 @@ impl Follower {
         }
     }
 
-    /// Output that is new and contiguous.
+    /// Follows output that is new and contiguous.
     pub fn on_output(&mut self, bytes: &[u8]) {
         match self {
             Self::Http(tracker, _) => {
@@ -243,7 +243,8 @@ impl Follower {
         }
     }
 
-    /// A replica follows what is not HTTP from where it begins, if that is wanted; `bytes` are the output that was given last.
+    /// If so configured, a replica follows the connection from where it stops being HTTP. `bytes` is the output that was given
+    /// last.
     fn switch(&mut self, bytes: &[u8]) {
         let Self::Http(tracker, opaque) = self else { return };
         let Some(Switched {
@@ -269,11 +270,11 @@ impl Follower {
         }
     }
 
-    /// Bytes that the primary has accepted or said and the restart policy has not followed yet, input being acknowledged up to
+    /// Bytes that the primary has accepted or sent and that the restart policy has not followed yet. Input is acknowledged up to
     /// `acknowledged`.
     pub fn behind(&self, acknowledged: Offset) -> u64 {
         match self {
-            Self::Http(..) | Self::GivenUp => 0, // it follows what is logged at once, or nothing
+            Self::Http(..) | Self::GivenUp => 0, // follows everything at once, or nothing
             Self::Replica(replica) => {
                 let unsaid = replica.comparison.surplus() - replica.comparison.replica_surplus();
                 acknowledged.since(replica.fed.min(acknowledged)) + unsaid as u64
@@ -281,8 +282,8 @@ impl Follower {
         }
     }
 
-    /// Bytes of memory beside the logs: what is known of unanswered requests, or what one of two servers has said and the other one
-    /// has not. Each has a bound of its own.
+    /// Bytes of memory beside the logs: what is known of unanswered requests, or the output by which one of the two servers is
+    /// ahead. Both have bounds of their own.
     pub fn memory(&self) -> usize {
         match self {
             Self::Http(tracker, _) => tracker.memory(),
@@ -291,12 +292,12 @@ impl Follower {
         }
     }
 
-    /// Nothing will be restarted.
+    /// Stops following: nothing will be restarted.
     pub fn give_up(&mut self) {
         *self = Self::GivenUp;
     }
 
-    /// The input from here on is needed for a restart; `frontier` if none of what was logged.
+    /// Start of the input that a restart needs; `frontier` if it needs nothing of what was logged.
     pub fn restart_input(&self, frontier: Offset) -> Offset {
         match self {
             Self::Http(tracker, _) => tracker.restart_input(),
@@ -305,7 +306,7 @@ impl Follower {
         }
     }
 
-    /// Whether a restart will need less of the input if no more of it comes.
+    /// Whether a restart will need less input if no further input comes.
     pub fn drains(&self) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.drains(),
@@ -314,7 +315,7 @@ impl Follower {
         }
     }
 
-    /// The log may not grow, for this reason: gives up input that is kept for a reply only. False if there is none.
+    /// The log may not grow, for the reason `full`: gives up input that is kept for a reply only. Returns false if there is none.
     pub fn shed(&mut self, full: Full) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.shed(full),
@@ -322,7 +323,7 @@ impl Follower {
         }
     }
 
-    /// Why a restart just now would cost the client a reply, if it would.
+    /// Whether a restart now would deliver every reply.
     ///
     /// # Errors
     /// The reason, as a phrase.
@@ -334,9 +335,9 @@ impl Follower {
         }
     }
 
-    /// Whether a restart says the same bytes at the same places as the primary did behind a hole in the out-log. Nobody
-    /// could compare them: a hole that is not filled is all that a resumer sees. `to_fin`: bytes from the hole's start to the server's FIN,
-    /// if the log has the FIN.
+    /// Whether a restarted application sends the same bytes at the same places as the primary did behind a hole in the out-log.
+    /// They cannot be compared: a resumer sees the output only up to the hole. `to_fin`: bytes from the hole's start to the
+    /// server's FIN, if the log has the FIN.
     ///
     /// # Errors
     /// Why not, as a phrase.
@@ -349,17 +350,18 @@ impl Follower {
             Resume::Finished | Resume::Idle | Resume::Again { .. } | Resume::Refused(_) => None,
         };
         match body {
-            // A client that has the FIN acknowledges it with the hole's last byte. The restored socket must have sent a FIN to take that.
+            // A client that has the FIN acknowledges it together with the hole's last byte. The restored socket must have sent a
+            // FIN to accept that.
             Some(_) if to_fin.is_some_and(|bytes| !tracker.ends_after(bytes)) => {
                 Err("the client may have the server's FIN, and the reply is not the connection's last".into())
             }
-            // All that is not said yet is the body's, and that is the same.
+            // Everything that was not sent yet belongs to the body, and the body is the same.
             Some(body) if !matches!(body.position, Position::Chunked(_)) => Ok(()),
             _ => Err("the client may have more of the reply than the log, in another form".into()),
         }
     }
 
-    /// Whether it can go on.
+    /// Whether the connection can continue.
     ///
     /// # Errors
     /// Why it cannot.
@@ -375,7 +377,7 @@ impl Follower {
         }
     }
 
-    /// How to go on.
+    /// How the connection continues.
     ///
     /// # Errors
     /// As [`restarts`](Self::restarts).

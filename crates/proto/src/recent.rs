@@ -1,4 +1,4 @@
-//! What is remembered of clients, within a bound: who was entered first is forgotten first.
+//! A bounded memory of clients: the client that was entered first is forgotten first.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,14 +9,14 @@ use rustc_hash::FxSeededState;
 #[derive(Debug)]
 pub(crate) struct Recent<T> {
     by_client: std::collections::HashMap<SocketAddr, (u64, T), FxSeededState>,
-    /// With the number of the entry; one that was removed stays here for a while.
+    /// Clients with the numbers of their entries. A removed entry stays here for a while.
     order: VecDeque<(SocketAddr, u64)>,
     entered: u64,
     max: usize,
 }
 
 impl<T> Recent<T> {
-    /// Nobody yet, and never more than `max`; `seed`: clients choose their addresses.
+    /// An empty memory for at most `max` clients. `seed` is for the hash table, because clients choose their addresses.
     pub(crate) fn new(max: usize, seed: usize) -> Self {
         Self {
             by_client: std::collections::HashMap::with_hasher(FxSeededState::with_seed(seed)),
@@ -42,7 +42,7 @@ impl<T> Recent<T> {
         self.by_client.get_mut(&client).map(|(_, value)| value)
     }
 
-    /// Enters a client, in place of what was remembered of it. Returns what was forgotten for that.
+    /// Enters a client, replacing its earlier value. Returns that value, or the value that was forgotten to make room.
     pub(crate) fn insert(&mut self, client: SocketAddr, value: T) -> Option<T> {
         let before = self.remove(client);
         let forgotten = (self.len() >= self.max).then(|| self.pop_first()).flatten();
@@ -61,7 +61,7 @@ impl<T> Recent<T> {
         self.by_client.remove(&client).map(|(_, value)| value)
     }
 
-    /// Who was entered first.
+    /// Removes the client that was entered first.
     pub(crate) fn pop_first(&mut self) -> Option<(SocketAddr, T)> {
         loop {
             let (client, number) = self.order.pop_front()?;
@@ -75,7 +75,7 @@ impl<T> Recent<T> {
         }
     }
 
-    /// All that is remembered, in the order in which it was entered.
+    /// All clients, in the order in which they were entered.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SocketAddr, &T)> {
         (0..self.order.len()).filter_map(|place| self.at(place))
     }
@@ -84,12 +84,12 @@ impl<T> Recent<T> {
         self.by_client.values_mut().map(|(_, value)| value)
     }
 
-    /// Places in the order, of which some are empty.
+    /// Number of places in the order. Some of them are empty.
     pub(crate) fn places(&self) -> usize {
         self.order.len()
     }
 
-    /// Who has this place.
+    /// The client at this place.
     pub(crate) fn at(&self, place: usize) -> Option<(SocketAddr, &T)> {
         let (client, number) = self.order.get(place)?;
         let (entry, value) = self.by_client.get(client)?;

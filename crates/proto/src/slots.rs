@@ -1,18 +1,18 @@
-//! Where a table's connections stand: a slot each, used again when one is over, under a name that is not.
+//! The slots of a table's connections. A slot is reused after its connection ends; a connection's id is not.
 
 use crate::connection::Connection;
 
-/// Names a connection, for ever: an action may be carried out when its connection has ended and another one has its slot.
+/// Names a connection, uniquely for ever: an action may be carried out after its connection ended and another one has its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId {
     slot: u32,
-    /// How many connections had the slot before.
+    /// Number of connections that had the slot before.
     generation: u32,
 }
 
 #[cfg(test)]
 impl ConnectionId {
-    /// The first name of a slot.
+    /// The first id of a slot.
     pub(crate) const fn first_of(slot: u32) -> Self {
         Self { slot, generation: 0 }
     }
@@ -28,12 +28,12 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    /// In a place of its own: what it takes is given back with it, and it can be handed on as it is.
+    /// Boxed: its memory is given back with it, and it can be passed on without a copy.
     connection: Option<Box<Connection>>,
 }
 
 impl Slots {
-    /// All of them, in a fixed order.
+    /// All connections, in a fixed order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
         (0..).zip(&self.slots).filter_map(|(slot, held)| {
             let generation = held.generation;
@@ -41,12 +41,12 @@ impl Slots {
         })
     }
 
-    /// How many slots there are, held or free.
+    /// Number of slots, held or free.
     pub(crate) fn places(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whoever holds a slot.
+    /// The connection that holds this slot.
     pub(crate) fn at(&self, slot: usize) -> Option<&Connection> {
         self.slots.get(slot)?.connection.as_deref()
     }

@@ -317,8 +317,8 @@ impl Table {
     }
 
     /// The acknowledgement that answers a late segment of an ended connection (TIME-WAIT, RFC 9293 §3.10.7.4). Only segments with
-    /// data,
-    /// SYN or FIN are answered. Once the restored socket of a connection has gone, only a FIN is answered, with its own numbers.
+    /// data, SYN or FIN are answered. Once the restored socket of a connection has gone, only a FIN is answered, with its own
+    /// numbers.
     pub fn answer_to_old(&self, now: Instant, segment: &Segment<'_>) -> Option<Segment<'static>> {
         if segment.flags.rst || segment.seq_len() == 0 {
             return None;

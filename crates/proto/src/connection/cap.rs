@@ -19,7 +19,7 @@ use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::spill::Full;
 use crate::{Instant, Offset, Seq};
 
-/// Whole chunks at both ends of a log take so much more memory than its bytes.
+/// Memory, in bytes, that whole chunks at both ends of a log take beyond its bytes.
 const CHUNKS: u64 = 64 << 10;
 /// How long a client may wait at its cap while the log gives nothing up. After that, waiting does not help.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use crate::connection::{Connection, Opening};
 use crate::follower::Follower;
 use crate::packet::Segment;
 
-/// Handshakes remembered at a time; the oldest is forgotten first, so a flood costs this much and no more.
+/// Number of handshakes remembered. The oldest is forgotten first, which bounds the memory that a flood costs.
 pub const HANDSHAKES_MAX: usize = 65_536;
 /// Handshakes under way that a takeover continues.
 pub const PENDING_MAX: usize = 1024;
@@ -62,13 +62,13 @@ impl Table {
         Change::Handshake
     }
 
-    /// The server has taken data in a SYN (Fast Open), which is in no log.
+    /// The server has accepted data in a SYN (Fast Open), and no log has that data.
     fn disown(&mut self, client: SocketAddr) {
         self.handshakes.remove(&client);
         self.begin_anew(client);
     }
 
-    /// This client has another connection: what is known of its earlier ones is not true of that.
+    /// The client begins another connection: nothing known of its earlier ones holds for the new one.
     fn begin_anew(&mut self, client: SocketAddr) {
         if let Some(old) = self.find(client) {
             self.discard(old);
@@ -78,9 +78,9 @@ impl Table {
         self.forget_older(client);
     }
 
-    /// The server says something else than a SYN-ACK to a client that has not answered one. If that shows that it had the SYN long
-    /// before, the SYN was repeated, or late, and the connection is older than the log. Its SYN-ACK may still be repeated, by a node
-    /// that took the connection over; but what was said since is in no log here.
+    /// The server sends something other than a SYN-ACK to a client that has not answered one. If this shows that the server had
+    /// the SYN long before, the SYN was a late copy, and the connection is older than the log. A node that took the connection
+    /// over may still repeat the SYN-ACK; but the data since then is in no log here.
     pub(super) fn on_established(&mut self, client: SocketAddr, segment: &Segment<'_>) {
         let Some(known) = self.handshakes.get(&client) else {
             return;
@@ -112,7 +112,7 @@ impl Table {
         self.handshakes.insert(client, handshake);
     }
 
-    /// Packets passed unlogged: whose handshake was under way is older than the log now.
+    /// Packets passed unlogged: connections whose handshake was under way are now older than the log.
     pub fn forget_handshakes(&mut self) {
         self.handshake_order.clear();
         let answered = |(client, handshake): (SocketAddr, Handshake)| handshake.syn_ack.and(Some(client));
@@ -120,7 +120,7 @@ impl Table {
         clients.into_iter().for_each(|client| self.begin_anew(client));
     }
 
-    /// The SYN and the SYN-ACK of the handshake that is completed by `segment`, which shows that the client has received the latter.
+    /// The SYN and SYN-ACK of the handshake that `segment` completes. The segment shows that the client has received the SYN-ACK.
     pub(super) fn take_completed(
         &mut self,
         client: SocketAddr,
@@ -138,15 +138,16 @@ impl Table {
         Some((syn, syn_ack))
     }
 
-    /// Whether the client says that it did not ask for the connection, or does not any more: a scanner, or one that has closed
-    /// meanwhile. The server's kernel forgets it by the same segment (RFC 9293 section 3.10.7.4, SYN-RECEIVED).
+    /// Whether the client says that it did not ask for the connection, or no longer wants it: a scanner, or a client that has
+    /// closed meanwhile. The server's kernel forgets the handshake by the same segment (RFC 9293 §3.10.7.4, SYN-RECEIVED).
     pub(super) fn is_refused_by(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
         let is_reset = segment.flags.rst && !segment.flags.ack && !self.handshakes.is_empty();
         let known = self.handshakes.get(&client).filter(|_| is_reset);
         known.is_some_and(|known| known.syn_ack.is_some() && segment.seq == known.syn.seq + 1)
     }
 
-    /// Turns a handshake into a connection. An older one of this client is over: the server would not have answered otherwise.
+    /// Turns a handshake into a connection. An older connection of this client is over: otherwise the server would not have
+    /// answered.
     pub(super) fn open(&mut self, client: SocketAddr, (syn, syn_ack): (Opening, Opening)) -> ConnectionId {
         self.begin_anew(client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
@@ -163,8 +164,8 @@ impl Table {
         self.insert(connection)
     }
 
-    /// Opens the connections whose SYN-ACK is out, but not known to have arrived; returns them with that SYN-ACK. Of a flood
-    /// the latest [`PENDING_MAX`] only: their sockets must not keep the others waiting.
+    /// Opens the connections whose SYN-ACK was sent, but not seen to arrive, and returns them with their SYN and SYN-ACK. In a
+    /// flood only the latest [`PENDING_MAX`] are opened: their sockets must not keep the others waiting.
     pub fn open_pending(&mut self) -> Vec<(ConnectionId, SocketAddr, Opening, Opening)> {
         let mut pending = Vec::new();
         for (client, seq) in std::mem::take(&mut self.handshake_order).into_iter().rev() {

@@ -1,4 +1,4 @@
-//! What a table does about connections that are older than it ([`crate::learn`]).
+//! How a table treats connections that are older than its log ([`crate::learn`]).
 
 use std::net::SocketAddr;
 
@@ -24,14 +24,14 @@ impl Table {
         })
     }
 
-    /// Whether all packets of the service pass here.
+    /// Sets whether all packets of the service pass this node.
     pub fn set_wire(&mut self, is_wire: bool) {
         if std::mem::replace(&mut self.is_wire, is_wire) && !is_wire {
             self.forget_said();
         }
     }
 
-    /// The log may lack packets: nothing is known for certain about the connections any more.
+    /// The log may lack packets, so nothing is certain about any connection.
     pub fn distrust(&mut self) {
         let ids: Vec<_> = self.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -45,7 +45,7 @@ impl Table {
         self.older.forget_said();
     }
 
-    /// Time has passed: silence proves that some connections were learnt rightly.
+    /// Ends the probation of connections that silence has proved to be learnt rightly.
     pub fn prove(&mut self, now: Instant) {
         let slots = &mut self.slots;
         self.on_probation.retain(|&id| {
@@ -57,23 +57,23 @@ impl Table {
         });
     }
 
-    /// All connections of the service pass here from now on, or again: the primary is to tell which there are.
+    /// From now on all connections of the service pass this node. The primary is asked which connections there are.
     pub fn begin_census(&mut self, now: Instant) {
         self.census.begin(now);
     }
 
-    /// Whether the primary has told which connections there are.
+    /// Whether the primary has listed all its connections.
     pub fn is_census_complete(&self) -> bool {
         self.census.is_complete()
     }
 
-    /// Which page of its list the primary is to be asked for now, if for any.
+    /// The page of the primary's list to ask for now, if any.
     pub fn poll_census(&mut self, now: Instant) -> Option<PageQuery> {
         self.is_wire.then(|| self.census.poll(now)).flatten()
     }
 
-    /// A page of the primary's list. The log was read up to when it came, so each of these connections that is younger than the log
-    /// is known.
+    /// Takes a page of the primary's list. The log has been read up to the page's arrival, so the table knows each listed
+    /// connection that is younger than the log.
     pub fn on_page(&mut self, page: Page) {
         if self.is_wire && self.census.takes(&page) {
             let asked = self.census.began();
@@ -83,7 +83,7 @@ impl Table {
         }
     }
 
-    /// A page that is under way may name a connection that was reset since.
+    /// Remembers a reset connection, because a page that is under way may still name it.
     pub(super) fn remember_reset(&mut self, now: Instant, id: ConnectionId) {
         if let Some(client) = self.get(id).map(Connection::client)
             && self.census.is_under_way()
@@ -92,7 +92,7 @@ impl Table {
         }
     }
 
-    /// Whom the primary is to be asked about now, if about anybody.
+    /// The clients to ask the primary about now, if any.
     pub fn poll_question(&mut self, now: Instant) -> Option<Vec<SocketAddr>> {
         if !self.is_wire {
             return None;
@@ -107,7 +107,7 @@ impl Table {
         self.learner.poll_question(now)
     }
 
-    /// The primary answers. As with [`on_page`](Self::on_page) the log was read before.
+    /// Takes an answer of the primary. As for [`on_page`](Self::on_page), the log has been read up to its arrival.
     pub fn on_told(&mut self, told: Told) {
         if let Some(asked) = self.learner.take_answer(told.0)
             && self.is_wire
@@ -116,7 +116,7 @@ impl Table {
         }
     }
 
-    /// What the primary's kernel knows of a connection, having been asked at `asked`.
+    /// Takes what the primary's kernel knows of a connection. The question was asked at `asked`.
     fn on_answer(&mut self, asked: Instant, (client, terms): Told) {
         let ended_since = self.ended.get(&client).is_some_and(|ended| ended.at >= asked);
         if terms.is_none() {
@@ -149,13 +149,13 @@ impl Table {
         let learns = self.is_wire && self.config.policy == Policy::Http;
         let is_ready = learns && self.learner.on_segment(now, direction, client, segment, said);
         if self.is_wire && !learns && !self.older.contains(client) {
-            self.learner.want(client, true); // whether it is anybody's
+            self.learner.want(client, true); // whether the primary has a connection of this client
         }
         let learnt = is_ready.then(|| self.learn(client)).flatten();
         learnt.map_or(Change::Unknown, Change::Opened)
     }
 
-    /// A connection was learnt wrongly, for this reason: it is older again, and stays so.
+    /// A connection was learnt wrongly, for this reason. It becomes an older connection again, and stays one.
     pub(super) fn unlearn(&mut self, now: Instant, id: ConnectionId, reason: String) {
         if let Some(connection) = self.remove(id) {
             self.learner.bar(connection.client(), reason);
@@ -169,7 +169,7 @@ impl Table {
         self.learner.forget(client);
     }
 
-    /// Takes in a connection of which enough is known now.
+    /// Takes in a connection of which enough is known by now.
     fn learn(&mut self, client: SocketAddr) -> Option<ConnectionId> {
         let connection = self.learner.learn(client, &self.config)?;
         self.older.forget(client);

@@ -1,4 +1,4 @@
-//! Who gives back when all logs of a table together reach their bound: the clients that hold the most. So one client cannot take the
+//! When all logs of a table together reach their bound, the clients that hold the most give back. So no client can take the
 //! protection of the others away, whatever it sends.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //!            ▐█▌  ▐█▌ ▐█▌ ▐█▌
 //! ```
 //!
-//! The level is the one at which the rest fits (max-min fairness). It is looked for only when the bound is passed, and room is made for
-//! more than what has passed it: each look over all connections is followed by many packets.
+//! The level is chosen so that the rest fits (max-min fairness). It is computed only when the bound is exceeded, and frees more
+//! than the excess, so that many packets pass between two looks over all connections.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::{ConnectionId, Table};
 use crate::spill::Full;
 
-/// Room that is made: one part in so many of what all may hold.
+/// Room that is freed below the bound: 1/ROOM of it.
 const ROOM: u64 = 16;
 
 impl Table {
@@ -34,7 +34,7 @@ impl Table {
         }
     }
 
-    /// The open connections together may hold `target` bytes.
+    /// Brings the open connections down to `target` bytes together.
     fn level_down(&mut self, target: u64) {
         let mut holders = BTreeMap::<IpAddr, (u64, Vec<(u64, ConnectionId)>)>::new();
         for (id, connection) in self.iter() {
@@ -48,7 +48,7 @@ impl Table {
         let level = level(holders.values().map(|(held, _)| *held).collect(), target);
         for (held, mut connections) in holders.into_values() {
             let mut excess = held.saturating_sub(level);
-            connections.sort_by_key(|&(memory, _)| std::cmp::Reverse(memory)); // few that lose much, rather than many
+            connections.sort_by_key(|&(memory, _)| std::cmp::Reverse(memory)); // rather a few connections that lose much than many that lose little
             for (memory, id) in connections {
                 if excess == 0 {
                     break;
@@ -62,7 +62,7 @@ impl Table {
     }
 }
 
-/// Whom a client's memory is counted for. Of IPv6 addresses everyone has 2⁶⁴.
+/// The holder to which a client's memory is charged. An IPv6 user has 2⁶⁴ addresses, so a /64 counts as one holder.
 fn holder(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,
@@ -70,7 +70,7 @@ fn holder(client: IpAddr) -> IpAddr {
     }
 }
 
-/// What each may hold, so that all hold `target` together.
+/// The level: the bytes that each holder may keep so that all together hold `target`.
 fn level(mut held: Vec<u64>, target: u64) -> u64 {
     held.sort_unstable();
     let mut left = target;

@@ -1,5 +1,5 @@
-//! Connections that end without a packet: a client is gone, its server gives up, and no kernel says a word of that. So of whoever has
-//! been silent for long the primary is asked, a few now and then, whether its kernel has it still.
+//! Connections that end without a packet: a client disappears, its server gives up, and no kernel sends anything. So the primary
+//! is asked, at intervals, whether its kernel still has the connections that have been silent for long.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use crate::Instant;
 use crate::connection::Connection;
 use crate::learn::QUESTION_MAX;
 
-/// Who has said nothing for so long may be gone: a server that has closed keeps what is left of a connection no longer (FIN-WAIT-2).
+/// Silence after which a connection may be gone. A server that has closed keeps its half of a connection no longer (FIN-WAIT-2).
 pub(super) const SILENT: Duration = Duration::from_secs(60);
-/// From one question to the next: of ten thousand silent connections each is asked about every five minutes.
+/// Time between two questions. Of ten thousand silent connections, each is asked about every five minutes.
 const EVERY: Duration = Duration::from_secs(1);
-/// Connections that are looked at for a question.
+/// Number of slots that are looked at for one question.
 const LOOKED_AT_MAX: usize = 4096;
 
-/// Where the round is.
+/// Position of the round through the slots.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     at: Instant,
@@ -24,12 +24,12 @@ pub(super) struct Round {
 }
 
 impl Table {
-    /// The socket that had this client's last connection is gone, and nobody answers for it.
+    /// The restored socket that had this client's last connection is gone, so nothing answers for it.
     pub(crate) fn forget_socket(&mut self, client: SocketAddr) {
         self.handed_over.remove(&client);
     }
 
-    /// Whose connections may be gone, if it is time to ask.
+    /// The clients whose connections may be gone, if it is time to ask.
     pub(super) fn poll_vanished(&mut self, now: Instant) -> Vec<SocketAddr> {
         let places = self.slots.places();
         if now.since(self.round.at) < EVERY || places == 0 {
