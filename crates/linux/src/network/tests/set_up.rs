@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::*;
 
@@ -134,7 +134,10 @@ fn who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one() {
         });
         let mut clients: Vec<_> = (0..32).map(|_| TcpStream::connect(address).unwrap()).collect();
         drop(dies);
-        lives.set_nonblocking(true).unwrap();
+        // The last segment of a handshake may still be on its way through the stack.
+        SockRef::from(&lives)
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
         for client in &clients {
             let (accepted, _) = lives.accept().expect("who is connected waits here");
             (&accepted).write_all(b"!").unwrap();
