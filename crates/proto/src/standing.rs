@@ -420,6 +420,9 @@ impl Standing {
 
     /// This backup is to take over from a primary that lives: by the operator's order, or because the primary's path is broken.
     pub fn on_handover(&mut self, now: Instant) -> Option<Change> {
+        if self.is_unconfirmed {
+            return None; // the primary confirms in a moment
+        }
         self.change_if_allowed(now, Event::PeerYields, 0)
     }
 
@@ -430,9 +433,8 @@ impl Standing {
                 return None; // this node has promised not to take over
             }
             if self.is_unconfirmed {
-                // A primary that cannot be heard may be serving alone. One that can be heard confirms first.
-                let is_silent = event == Event::PeerSilent;
-                return is_silent.then(|| self.change(now, Event::Withdrawn, 0)).flatten();
+                // The primary may be serving alone, or has done so before it began anew.
+                return self.change(now, Event::Withdrawn, 0);
             }
             if event == Event::PeerSilent && !self.is_reached {
                 return None; // the silence may be this node's fault

@@ -554,6 +554,26 @@ fn a_backup_that_takes_its_leave_back_takes_over_from_nobody_that_has_not_confir
     }
 }
 
+/// The primary has lost its power meanwhile, and with it whatever it had served alone.
+#[test]
+fn a_backup_that_takes_its_leave_back_and_finds_a_new_peer_begins_anew_with_it() {
+    for arbiter in [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness] {
+        let mut two = Two::new(arbiter);
+        two.pass(SHORT);
+        two.hears = false;
+        let now = two.now;
+        for leaves in [true, false] {
+            two.nodes[1].handle_leave(now, 0, leaves);
+            two.carry_out(1);
+        }
+        two.start(0);
+        two.hears = true;
+        two.pass(LONG);
+        let roles = two.roles().map(|(role, _)| role);
+        assert_eq!(roles, [Role::Primary, Role::Backup], "{arbiter:?}");
+    }
+}
+
 #[test]
 fn cut_apart_with_an_arbiter_only_one_speaks() {
     let mut two = Two::new(Arbiter::Witness);

@@ -76,7 +76,9 @@ impl Standing {
             (Role::Primary, Role::Standby | Role::Joining) => {
                 (word.leaves || self.leaves()).then_some(Event::PeerSilent)
             }
-            (Role::Backup, Role::Primary) => (same && word.yields).then_some(Event::PeerYields),
+            (Role::Backup, Role::Primary) => {
+                (same && word.yields && !self.is_unconfirmed).then_some(Event::PeerYields)
+            }
             // The peer was the primary of this epoch and has begun anew. Only this node has its connections.
             (Role::Backup, Role::Joining) => Some(Event::PeerYields),
             // The peer was refused the epoch that the arbiter gave to this node's earlier agent, which died before it heard so. Only this
