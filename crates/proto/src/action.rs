@@ -273,7 +273,8 @@ pub enum Report {
         /// The service.
         service: ServiceIndex,
     },
-    /// The agent was away so long that the other node may have gone on alone. Only the other node can tell (`node::doubt`).
+    /// The other node may have gone on alone, because this agent was away or this node had left. Only the other node can tell
+    /// (`node::doubt`).
     Doubted {
         /// The service.
         service: ServiceIndex,

@@ -285,7 +285,7 @@ impl Path {
         (self.doubted, self.distrusts, self.ask_at) = (Some(now), Some(now), now);
     }
 
-    /// Whether a doubt has lasted for so long that the outside is lost.
+    /// Whether the doubt has used up its time, so that the outside is lost.
     fn is_doubt_over(&self, now: Instant) -> bool {
         let lasts = |since: Option<Instant>, time| since.is_some_and(|since| now.since(since) >= time);
         let had_time = lasts(self.distrusts, DOUBT_MAX / 2) || lasts(self.doubted, DOUBT_MAX * 2);

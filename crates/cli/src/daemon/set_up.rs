@@ -118,7 +118,7 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::node::F
     }
 }
 
-/// Closes the gates of primaries whose agent was away for so long that the wire may have gone on alone. The node does the same, but this
+/// Closes the gates of primaries whose agent was away for the agent timeout: the wire may have gone on alone. The node does the same, but this
 /// start may fail before the node runs, and may fail repeatedly.
 fn close_doubted(config: &Config, wire: &Wire) {
     let away = linux::clock::now().since(Instant::from_nanos(wire.agent_seen()));

@@ -159,7 +159,7 @@ impl Fault {
         )
     }
 
-    /// Whether the fault has so many events that the clients must be at work for longer.
+    /// Whether the clients must be at work for longer, because the fault has many events.
     pub fn is_long(self) -> bool {
         !matches!(
             self,

@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// Whether the client has waited at its cap for so long that waiting does not help.
+    /// Whether the client has waited at its cap past the limit, so that waiting does not help.
     fn is_stuck(&mut self, now: Instant) -> bool {
         let (kept, mss) = (self.input.base(), u64::from(self.client.mss));
         let Some(capped) = &mut self.capped else {

@@ -38,7 +38,7 @@ impl Node {
         self.services.iter().any(|service| service.doubted.is_some())
     }
 
-    /// Whether the agent was away so long that it must hear the peer before it takes over more.
+    /// Whether the agent was away for the agent timeout. Then it must hear the peer before it takes over more.
     pub(super) fn is_absent(&self, now: Instant) -> bool {
         self.config.arbiter == Arbiter::FailStop && now.since(self.ran) >= self.config.detector.agent_timeout
     }

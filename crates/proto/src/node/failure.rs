@@ -86,10 +86,8 @@ impl Node {
             self.actions.push_back(Action::Report(report));
         }
         let goes_on = unheard.and_then(|epoch| service.standing.on_consent_failed(now, epoch));
-        let change = goes_on.or_else(|| service.standing.set_failed(now, true));
-        if goes_on.is_some() {
-            service.standing.set_failed(now, true);
-        }
+        let failed = service.standing.set_failed(now, true); // it changes nothing for a node that has just gone on alone
+        let change = goes_on.or(failed);
         self.follow(now, index, change);
         self.send_heartbeat(now);
     }

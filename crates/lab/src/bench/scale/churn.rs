@@ -13,7 +13,7 @@ use crate::process::anonymous_memory;
 
 /// New connections per second.
 const PER_S: u32 = 500;
-/// Warm-up time. Tables grow for 60 s, because ended connections are remembered for so long. Then allocators settle.
+/// Warm-up time. Ended connections are remembered for 60 s, so tables grow for that time. Then allocators settle.
 const WARM_UP: Duration = Duration::from_secs(90);
 /// Minimum time after warm-up over which growth is meaningful.
 const JUDGED_AFTER: Duration = Duration::from_secs(60);

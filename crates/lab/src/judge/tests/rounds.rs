@@ -61,7 +61,7 @@ impl Rounds {
         self.said += data.len() as u64;
     }
 
-    /// Lets node a forward both ways for the first time, and for so long that everything must go through it afterwards.
+    /// Lets node a forward both ways for the first time. It forwards past the judge's allowance, so everything must go through it afterwards.
     fn becomes_wire(&mut self) {
         self.service(FROM_B_BY_A, b"ful");
         let ack = self.said;
