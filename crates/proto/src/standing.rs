@@ -350,12 +350,12 @@ impl Standing {
             self.is_wanted &= self.has_asked;
         }
         self.spare(word);
-        let change = self
-            .event_of(word)
-            .and_then(|event| self.change_if_allowed(now, event, word.epoch));
         if self.is_wire_of(word) && !self.leaves() {
             self.extend_lease(word);
         }
+        let change = self
+            .event_of(now, word)
+            .and_then(|event| self.change_if_allowed(now, event, word.epoch));
         self.hear_promise(word);
         self.grant(now);
         change
@@ -420,10 +420,17 @@ impl Standing {
 
     /// This backup is to take over from a primary that lives: by the operator's order, or because the primary's path is broken.
     pub fn on_handover(&mut self, now: Instant) -> Option<Change> {
-        if self.is_unconfirmed {
+        if !self.may_follow(now) {
             return None; // the primary confirms in a moment
         }
         self.change_if_allowed(now, Event::PeerYields, 0)
+    }
+
+    /// Whether this backup may take a primary that yields at its word. The word may be old, and the primary alone since. A lease shows that
+    /// it is not. Where an arbiter decides, a backup without a lease asks it.
+    fn may_follow(&self, now: Instant) -> bool {
+        let asks = self.config.arbiter != Arbiter::FailStop;
+        !self.is_unconfirmed && (asks || self.config.lease.is_zero() || self.has_lease(now))
     }
 
     /// The change that `event` brings, if this node has the right to it.

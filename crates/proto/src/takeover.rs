@@ -426,6 +426,11 @@ impl Takeover {
         (!connection.has_heard_client()).then_some(syn_ack)
     }
 
+    /// Whether the log has been read to its end.
+    pub(crate) const fn is_drained(&self) -> bool {
+        self.drained.is_some()
+    }
+
     pub(crate) fn is_decided(&self) -> bool {
         self.drained.is_some() && self.undecided.is_empty()
     }

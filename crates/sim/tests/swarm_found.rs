@@ -45,13 +45,14 @@ fn orphans_outlive_the_agent_that_was_to_tell_of_them() {
 
 /// Under `fail-stop`: the primary's agent was away for so long that the backup took over; that one lost its power. The old primary's
 /// sockets went on where they had stopped. Or the wire's agent was away, the primary went on alone and lost its power, and the wire
-/// restored what stood in its old log.
+/// restored what stood in its old log. Or that agent was stopped between its decision to take over and its first step.
 #[test]
 fn who_was_away_for_long_does_not_trust_what_it_finds() {
     hold([
         scenario!("seed-20263429"),
         scenario!("seed-2411002326"),
         scenario!("seed-2411011912"),
+        scenario!("seed-31007000048"),
     ]);
     shows(Defect::TrustGate, scenario!("trust-gate"));
     // A cut cable to the clients, long before, is no excuse.

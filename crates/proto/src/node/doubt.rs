@@ -11,6 +11,8 @@
 //!   primary has said so, it restores nothing from the time before.
 //! * The other node's agent may be away too, while its kernel goes on speaking. A node in doubt waits for that agent as long as the
 //!   other kernel answers, for 10 s at most. (A new agent that has not heard the other node yet waits without a bound.)
+//! * A takeover during which the agent was away is interrupted: it goes on when the other node has answered and does not speak, or is
+//!   silent. If words from before come first and then none, the other node may have gone on alone and died. So what is left is not restored.
 
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use crate::Instant;
 use crate::action::{Action, Gate, Report, ServiceIndex};
 use crate::role::Role;
 use crate::standing::{Arbiter, Word};
+use crate::takeover::Takeover;
 
 /// How long a node in doubt waits for the other node's agent while that node's kernel answers. Longer than a supervisor takes to start
 /// an agent again.
@@ -69,12 +72,36 @@ impl Node {
     }
 
     fn doubt(&mut self, now: Instant, index: ServiceIndex) {
-        let service = &mut self.services[usize::from(index)];
-        if self.config.arbiter != Arbiter::FailStop || !matches!(service.role(), Role::Primary | Role::Backup)
-        {
+        if self.config.arbiter != Arbiter::FailStop {
             return;
         }
-        self.begin_doubt(now, index);
+        let service = &mut self.services[usize::from(index)];
+        match service.role() {
+            Role::Primary | Role::Backup => self.begin_doubt(now, index),
+            Role::TakingOver => service.interrupted = Some(now),
+            Role::Joining | Role::Claiming | Role::Returning | Role::Sole | Role::Standby => {}
+        }
+    }
+
+    /// The other node has spoken, and this node still takes over. An answer to a heartbeat sent since the interruption ends it.
+    pub(super) fn hear_after_interruption(&mut self, index: ServiceIndex, word: &Word) {
+        let interrupted = &mut self.services[usize::from(index)].interrupted;
+        interrupted.take_if(|since| word.echo.is_some_and(|echo| echo >= *since));
+    }
+
+    /// The other node is silent, so an interrupted takeover goes on.
+    pub(super) fn end_interruption(&mut self, index: ServiceIndex) {
+        let last = self.detector.last_heartbeat();
+        let service = &mut self.services[usize::from(index)];
+        let Some(since) = service.interrupted.take() else {
+            return;
+        };
+        if last >= Some(since) {
+            service.doubted = Some(since);
+            if service.takeover.as_ref().is_some_and(Takeover::is_drained) {
+                self.distrust_log(index);
+            }
+        }
     }
 
     /// Begins a doubt. Words of the other node that answer heartbeats sent before `since` confirm nothing.
@@ -128,6 +155,7 @@ impl Node {
     /// it did so.
     pub(super) fn end_doubted(&mut self, index: ServiceIndex, from: Role, to: Role) -> bool {
         let service = &mut self.services[usize::from(index)];
+        service.interrupted = None;
         if from == Role::Backup {
             service.doubted = service.doubted.filter(|_| to == Role::TakingOver);
             return false;

@@ -145,6 +145,9 @@ pub(crate) struct Service {
     failure: Failure,
     /// When this node came into doubt whether the other node has gone on alone; `None` if it is not in doubt.
     doubted: Option<Instant>,
+    /// When the agent came back, if it was away for too long during a takeover. The takeover's steps wait until the other node has said what
+    /// it did meanwhile.
+    interrupted: Option<Instant>,
     hands_over: bool,
     is_contradicted: bool,
     is_alarmed: bool,
@@ -181,6 +184,7 @@ impl Service {
             sync: config.state_sync.map(StateSync::new),
             failure: Failure::default(),
             doubted: None,
+            interrupted: None,
             hands_over: false,
             is_contradicted: false,
             is_alarmed: false,

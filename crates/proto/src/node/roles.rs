@@ -81,6 +81,7 @@ impl Node {
             while let Some(change) = self.services[usize::from(index)].standing.on_word(now, &word) {
                 self.follow(now, index, Some(change));
             }
+            self.hear_after_interruption(index, &word);
             let standing = &self.services[usize::from(index)].standing;
             let (role, until) = (standing.role(), standing.until());
             // The word may have extended a wire's lease. For a node that speaks alone, it may have moved the end of the right, or removed
@@ -243,6 +244,9 @@ impl Node {
         let (is_silent, is_alone) = (self.detector.is_silent(now), self.is_alone(now));
         let has_heard = self.detector.has_heard();
         for index in self.indices() {
+            if is_silent {
+                self.end_interruption(index);
+            }
             let service = &mut self.services[usize::from(index)];
             let may_miss = has_heard || service.expects_peer();
             // A takeover of a dead worker's connections that has lost its lease does not keep the node from taking over all.

@@ -86,6 +86,9 @@ impl Two {
         let mut announced = false;
         while let Some(action) = self.nodes[index].poll_action() {
             let now = self.now;
+            let Some(action) = self.nodes[index].admit(now, action) else {
+                continue;
+            };
             self.network[index].extend(match action {
                 Action::Announce { .. } => Some("announce"),
                 Action::TakeAddress { .. } => Some("take the address"),
@@ -905,6 +908,64 @@ fn a_wire_that_was_paused_has_no_lease_until_its_peer_has_heard_it_again() {
     assert_eq!(two.gates[1], (Gate::Wire, Some(Instant::ZERO)));
     two.pass(BEAT * 2);
     assert!(two.gates[1].1.is_some_and(|until| until > two.now));
+}
+
+/// The wire's agent stood still, and the primary went on alone meanwhile. Before that the primary had said that it leaves. That word
+/// waited in the wire's socket.
+#[test]
+fn a_wire_that_stood_still_does_not_follow_an_old_word() {
+    for arbiter in [Arbiter::FailStop, Arbiter::Witness] {
+        let mut two = Two::new(arbiter);
+        two.pass(LONG).kill(1);
+        let now = two.now;
+        two.nodes[0].handle_leave(now, 0, true);
+        let late = std::iter::from_fn(|| two.nodes[0].poll_action()).find_map(|action| match action {
+            Action::Send(heartbeat) => Some(heartbeat),
+            _ => None,
+        });
+        two.pass(LONG);
+        assert_eq!(two.nodes[0].role(0), (Role::Sole, 3), "{arbiter:?}");
+        two.runs[1] = true;
+        two.verdict = Some(Verdict::Refused {
+            epoch: 3,
+            is_own: false,
+        });
+        let now = two.now;
+        two.nodes[1].handle_heartbeat(now, late.expect("it says at once that it leaves"));
+        two.carry_out(1);
+        assert_eq!(two.nodes[1].role(0), (Role::Backup, 2), "{arbiter:?}");
+        two.pass(LONG);
+        assert_eq!(two.roles()[0].0, Role::Sole, "{arbiter:?}");
+        assert_eq!(two.alarms, [vec![], vec![]], "{arbiter:?}");
+    }
+}
+
+/// The wire's agent was stopped between its decision to take over and its first step, and the primary claimed the VIP meanwhile.
+#[test]
+fn a_takeover_that_began_too_late_gives_way_to_a_claim() {
+    for wire in [0, 1] {
+        let (mut two, primary) = (Two::new(Arbiter::FailStop), 1 - wire);
+        two.pass(LONG);
+        if wire == 0 {
+            let now = two.now;
+            two.nodes[0].handle_handover(now, 0).unwrap();
+            two.carry_out(0);
+            two.pass(LONG);
+        }
+        let epoch = two.nodes[wire].role(0).1;
+        two.kill(wire);
+        let now = two.now;
+        two.nodes[wire].handle_handover(now, 0).unwrap();
+        two.pass(LONG);
+        assert_eq!(two.nodes[primary].role(0), (Role::Sole, epoch + 1));
+        two.runs[wire] = true;
+        // What was decided is carried out now, so the primary hears of a takeover.
+        two.carry_out(wire);
+        assert_eq!(two.nodes[primary].role(0), (Role::Sole, epoch + 1));
+        two.pass(LONG);
+        assert_eq!(two.nodes[primary].role(0), (Role::Primary, epoch + 2));
+        assert_eq!(two.nodes[wire].role(0), (Role::Backup, epoch + 2));
+    }
 }
 
 #[test]

@@ -119,7 +119,8 @@ impl Node {
     /// Whether the steps of a service's takeover must wait: this node has no right to speak, or the agent was away and must hear the peer
     /// first.
     fn must_wait(&self, now: Instant, service: ServiceIndex) -> bool {
-        let must = self.is_absent(now) || self.services[usize::from(service)].is_mute(now);
+        let service = &self.services[usize::from(service)];
+        let must = self.is_absent(now) || service.interrupted.is_some() || service.is_mute(now);
         must && !self.broken.decides_mute
     }
 

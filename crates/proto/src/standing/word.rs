@@ -1,10 +1,11 @@
 //! What the peer's word means for this node.
 
 use super::{Arbiter, Event, Fitness, Role, Standing, Word};
+use crate::Instant;
 
 impl Standing {
     /// The event that the peer's word is for this node, if any.
-    pub(super) fn event_of(&self, word: &Word) -> Option<Event> {
+    pub(super) fn event_of(&self, now: Instant, word: &Word) -> Option<Event> {
         if word.role.speaks_alone() {
             return self.event_of_voice(word);
         }
@@ -77,7 +78,7 @@ impl Standing {
                 (word.leaves || self.leaves()).then_some(Event::PeerSilent)
             }
             (Role::Backup, Role::Primary) => {
-                (same && word.yields && !self.is_unconfirmed).then_some(Event::PeerYields)
+                (same && word.yields && self.may_follow(now)).then_some(Event::PeerYields)
             }
             // The peer was the primary of this epoch and has begun anew. Only this node has its connections.
             (Role::Backup, Role::Joining) => Some(Event::PeerYields),
@@ -100,6 +101,9 @@ impl Standing {
             }
             Role::Returning | Role::Primary | Role::Claiming => later,
             Role::Backup => later || same, // the peer may have forgotten its epoch, and have reached the same one again
+            // The peer has claimed the VIP. If this node decided to take over but was stopped before it could say so, it has said nothing.
+            Role::TakingOver if word.role == Role::Sole => later || same,
+            Role::Sole if word.role == Role::TakingOver => later,
             // If both nodes speak in the same epoch, the configured primary goes on.
             Role::TakingOver | Role::Sole => later || same && !self.config.is_primary,
         };

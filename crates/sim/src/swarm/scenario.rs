@@ -155,7 +155,8 @@ impl Scenario {
             heartbeat_us: draw.pick(&[10_000, 20_000, 20_000]),
             nap_us: draw.pick(&[500, 4_000]),
             slowness: draw.pick(&[1, 10, 50]),
-            ring_bytes: draw.pick(&[6_000, 60_000, 1_000_000]),
+            // A full segment of each client fits. The timers here have no jitter, so all may repeat at the same moment for ever.
+            ring_bytes: draw.pick(&[25_000, 60_000, 1_000_000]),
             think_us: draw.pick(&[0, 1_000, 20_000]),
             late_start_us: draw.pick(&[0, 5_000, 60_000]),
         };

@@ -91,13 +91,18 @@ fn open(
     opened
 }
 
-/// The primary of all services leaves.
+/// The primary of all services leaves, and has heard the node just now.
 fn leave(node: &mut Node, now: Instant) {
-    leave_after(node, now, None);
+    leave_after(node, now, Some(now));
 }
 
 /// The primary of all services leaves. It has heard the node's heartbeat of `echo`.
 fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
+    node.handle_timeout(now);
+    say_that_it_leaves(node, now, 1, echo);
+}
+
+fn say_that_it_leaves(node: &mut Node, now: Instant, sequence: u64, echo: Option<Instant>) {
     let beat = |service| ServiceBeat {
         vip: node.vip(service),
         role: Role::Primary,
@@ -114,7 +119,7 @@ fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
     let heartbeat = Heartbeat {
         node: "alpha".to_owned(),
         incarnation: 1,
-        sequence: 1,
+        sequence,
         sent: 0,
         echo: echo.map(|sent| Echo {
             incarnation: node.config().incarnation,
@@ -122,7 +127,6 @@ fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
         }),
         services: node.indices().map(beat).collect(),
     };
-    node.handle_timeout(now);
     node.handle_heartbeat(now, heartbeat);
 }
 
@@ -131,7 +135,11 @@ fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action,
     let mut done = Vec::new();
     let mut endpoints = HashMap::new();
     while let Some(action) = node.poll_action() {
-        done.push((action.clone(), node.is_unhurried()));
+        let is_unhurried = node.is_unhurried();
+        let Some(action) = node.admit(*now, action) else {
+            continue;
+        };
+        done.push((action.clone(), is_unhurried));
         match action {
             Action::Restore { service, connection } => {
                 *now += cost;
@@ -143,12 +151,10 @@ fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action,
             Action::HandOver { service, connection } => {
                 // If the connection was restored before this call, its socket has what is in the log.
                 let restored = endpoints.remove(&(service, connection));
-                let endpoint = restored.unwrap_or_else(|| {
-                    node.table(service)
-                        .get(connection)
-                        .expect("it is open")
-                        .endpoint()
-                });
+                let entry = node.table(service).get(connection);
+                let Some(endpoint) = restored.or_else(|| entry.map(Connection::endpoint)) else {
+                    continue; // it was refused
+                };
                 let taken = node.hand_over(*now, service, connection, &endpoint);
                 assert!(taken.is_some(), "its socket has all that is in the log");
             }
@@ -213,6 +219,13 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
         node.handle_timeout(at(10));
         let mut now = at(10) + node.config().detector.agent_timeout;
         leave_after(&mut node, now, is_confirmed.then_some(now));
+        if !is_confirmed {
+            assert_eq!(node.role(0).0, Role::Backup, "the word may be old");
+            for _ in 0..=node.config().detector.missed {
+                now += BEAT;
+                node.handle_timeout(now);
+            }
+        }
         let done = carry_out(&mut node, &mut now, Duration::ZERO);
         assert_eq!(restored(&done).len(), if is_confirmed { opened.len() } else { 0 });
         assert_eq!(node.role(0).0, Role::Sole);
@@ -288,6 +301,42 @@ fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() 
     assert_eq!(steps[0].0, stopped, "it goes on where it was");
     assert!(!node.is_deciding());
     assert_eq!(restored(&done), [(0, opened[1]), (0, opened[2])]);
+}
+
+/// Under `fail-stop` the primary may have gone on alone while the wire's agent was away, though that agent had begun to take over.
+#[test]
+fn a_takeover_that_was_interrupted_waits_for_the_primarys_word() {
+    for heard in [None, Some(false), Some(true)] {
+        let mut node = wire(1);
+        let opened = open(&mut node, 0, 1..=3, b"");
+        let mut now = at(10);
+        leave_and_drain(&mut node, now);
+        let first = std::iter::from_fn(|| node.poll_action()).find(|action| step_of(action).is_some());
+        assert!(matches!(first, Some(Action::Restore { .. })));
+        now += node.config().detector.agent_timeout;
+        let stopped = first.expect("it restores the first connection");
+        assert_eq!(node.admit(now, stopped), None, "{heard:?}");
+        if let Some(is_fresh) = heard {
+            say_that_it_leaves(&mut node, now, 2, is_fresh.then_some(now));
+        } else {
+            node.handle_timeout(now);
+        }
+        let done = carry_out(&mut node, &mut now, Duration::ZERO);
+        let is_step = |(action, _): &(Action, bool)| step_of(action).is_some();
+        assert_eq!(done.iter().any(is_step), heard == Some(true), "{heard:?}");
+        let mut all = restored(&done);
+        for _ in 0..=node.config().detector.missed {
+            now += BEAT;
+            node.handle_timeout(now);
+            all.extend(restored(&carry_out(&mut node, &mut now, Duration::ZERO)));
+        }
+        assert_eq!(
+            all.len(),
+            if heard == Some(false) { 0 } else { opened.len() },
+            "{heard:?}"
+        );
+        assert_eq!(node.role(0).0, Role::Sole);
+    }
 }
 
 /// The lease ends before the adoption is decided, and the primary is dead. All connections are taken over, each once.
