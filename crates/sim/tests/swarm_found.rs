@@ -135,3 +135,9 @@ fn a_broken_path_is_survived() {
 fn a_lease_is_over_when_the_counter_says_so() {
     shows(Defect::IgnorePause, scenario!("ignore-pause"));
 }
+
+/// The same, but the counter stood still as well. The other node had been given the epoch, and had not said anything yet.
+#[test]
+fn what_is_said_by_a_lease_that_a_clock_outlasted_is_lost() {
+    hold([scenario!("seed-8139843843")]);
+}

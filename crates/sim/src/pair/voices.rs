@@ -48,7 +48,10 @@ impl Judge {
             .any(|&(later, who)| who != node && later > epoch);
         self.splits.extend(is_behind.then_some(self.now));
         let before = self.alone;
-        let is_late = before.is_some_and(|(latest, who)| who != node && epoch <= latest);
+        // A lease is over before the other node is given the epoch, whether or not that node has said anything.
+        let is_given = |&(given, who): &(u64, usize)| who != node && given >= epoch;
+        let is_late = before.is_some_and(|(latest, who)| who != node && epoch <= latest)
+            || is_lent && self.given.iter().any(is_given);
         if is_late && is_outlasted {
             if let Some(flow) = self.flows.get_mut(&client) {
                 flow.was_outlasted = true;
