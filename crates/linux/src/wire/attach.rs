@@ -88,7 +88,7 @@ pub(super) fn attach_loopback(object: &Object, node: &str) -> Result<(), WireErr
 
 /// The handle of a node's filter on `lo`.
 fn loopback_handle(node: &str) -> u32 {
-    let [.., a, b, c, d] = adopt::hash(&[node.as_bytes()]).to_be_bytes();
+    let [.., a, b, c, d] = adopt::hash(node.as_bytes()).to_be_bytes();
     u32::from_be_bytes([a, b, c, d]).max(1) // the kernel would choose one for 0
 }
 
